@@ -1,0 +1,61 @@
+# Everything runs from .venv, which `make setup` makes with python3 alone: no root, no Docker, no Go.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+BIN := .venv/bin
+CODE = $(wildcard src tests bench examples)
+
+.PHONY: help setup test test-fast lint format check-generated generate lock controlplane helm jobset demo demo-real clean
+
+help: ## Print what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv from the pinned, hashed requirements
+	@tools/setup
+
+test: setup lint check-generated ## Everything: lint, types, layers, generated files, all tests (on a real control plane where Go is there)
+	@if command -v go >/dev/null; then tools/build-go controlplane >/dev/null; else echo "no 'go' on PATH: the control plane is not built"; fi
+	$(BIN)/pytest
+
+test-fast: setup ## Unit tests only, in under a minute
+	$(BIN)/pytest tests/unit
+
+lint: setup ## Style, types and the direction of imports
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: setup ## Mend what ruff can mend
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+generate: setup ## Write the CRDs, schemas and reference pages that come from src/muster/api
+	$(BIN)/python -m muster.api.generate
+
+check-generated: setup ## Fail where a generated file is not what the code says
+	$(BIN)/python -m muster.api.generate --check
+
+lock: ## Resolve pyproject.toml into requirements/*.txt (needs uv)
+	tools/lock
+
+controlplane: ## Build the real control plane (Go 1.26; minutes the first time) and print where it lies
+	@tools/build-go controlplane
+
+helm: ## Build helm, for rendering the chart
+	@tools/build-go helm
+
+jobset: ## Build the JobSet controller, the peer in bench/
+	@tools/build-go jobset
+
+demo: setup ## The whole story on this machine, on the embedded cluster
+	$(BIN)/muster demo
+
+demo-real: setup controlplane ## The same on a real control plane
+	$(BIN)/muster demo --real
+
+clean: ## Remove .venv and tool caches of this checkout
+	rm -rf .venv .setup.lock .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,1 @@
+"""Failure drills: breaking things on purpose, on clusters that exist for it."""
