@@ -1,0 +1,45 @@
+"""Names that several parts of Muster agree on: labels, annotations, object names, limits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "muster.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+SYSTEM_NAMESPACE: Final = "muster-system"
+SCHEDULER_NAME: Final = "muster"
+CONTROLLER_LEASE: Final = "muster-controller"
+TOKEN_AUDIENCE: Final = "muster.dev"
+TLS_SECRET: Final = "muster-controller-tls"
+CLUSTER_SECRET: Final = "muster-cluster-secret"
+
+LABEL_GANG: Final = "muster.dev/gang"
+LABEL_SLOT: Final = "muster.dev/slot"
+LABEL_MANAGED_BY: Final = "muster.dev/managed-by"
+MANAGED_BY: Final = "muster"
+LABEL_RACK: Final = "muster.dev/rack"
+LABEL_ZONE: Final = "topology.kubernetes.io/zone"
+
+ANNOTATION_GANG_SIZE: Final = "muster.dev/gang-size"
+ANNOTATION_GANG_UID: Final = "muster.dev/gang-uid"
+ANNOTATION_ATTEMPT: Final = "muster.dev/attempt"
+
+WORKER_CONTAINER: Final = "worker"
+SUPERVISOR_DIRECTORY: Final = "/muster/bin"
+TOKEN_DIRECTORY: Final = "/var/run/secrets/muster.dev"
+
+NODES_PER_GANG_MAX: Final = 20_000
+JOB_NAME_MAX: Final = 52
+"""A pod is `{job}-{slot}-{attempt}` and its host name a DNS label (63): 5 digits of slot and 4 of attempt fit."""
+
+
+def pod_name(job: str, slot: int, attempt: int) -> str:
+    """The name of the pod that holds `slot` and was made at `attempt`."""
+    return f"{job}-{slot}-{attempt}"
+
+
+def placement_name(gang: str) -> str:
+    """The name of a gang's Placement."""
+    return gang

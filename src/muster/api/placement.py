@@ -1,0 +1,57 @@
+"""Placement: where each slot of a gang goes, written by the scheduler, compare-and-swap, before the first bind."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, field
+
+from muster.api.names import GROUP, VERSION
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.struct import KubeStruct
+
+PlacementPhase = Literal["Open", "Bound", "Released"]
+
+
+class PlacedSlot(KubeStruct):
+    """One slot and the node that holds it."""
+
+    slot: Annotated[int, Meta(ge=0, description="The slot.")]
+    node: Annotated[str, Meta(min_length=1, description="Name of its node.")]
+    node_uid: Annotated[str, Meta(description="UID of that node: another node of the same name is not it.")] = field(
+        default="", name="nodeUID"
+    )
+
+
+class PlacementSpec(KubeStruct):
+    """The plan for one gang."""
+
+    gang: Annotated[str, Meta(min_length=1, description="Name of the gang, which is its TrainingJob's.")]
+    gang_uid: Annotated[str, Meta(description="UID of the TrainingJob.")] = field(name="gangUID")
+    size: Annotated[int, Meta(ge=1, description="Members of the gang.")]
+    attempt: Annotated[int, Meta(ge=0, description="Revision of the plan, one more at each change.")] = 0
+    slots: Annotated[tuple[PlacedSlot, ...], Meta(description="The node of each placed slot, in order of slots.")] = ()
+    bind_deadline: Annotated[
+        datetime | None, Meta(description="A plan not fully bound by then is completed or released.")
+    ] = None
+
+
+class PlacementStatus(KubeStruct):
+    """How far the plan was carried out."""
+
+    phase: Annotated[
+        PlacementPhase, Meta(description="Open while pods are being bound, then Bound; Released at the end.")
+    ] = "Open"
+    bound_time: Annotated[datetime | None, Meta(description="When the whole gang was bound.")] = None
+
+
+class Placement(KubeObject):
+    """Where each slot of a gang goes."""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        group=GROUP, version=VERSION, plural="placements", kind="Placement", namespaced=True
+    )
+
+    spec: PlacementSpec
+    status: PlacementStatus = field(default_factory=PlacementStatus)

@@ -1,0 +1,252 @@
+"""TrainingJob: one gang of whole nodes that trains together, survives hardware and restarts as one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, field
+
+from muster.api.names import GROUP, NODES_PER_GANG_MAX, VERSION
+from muster.kube.meta import Condition, KubeObject, Resource
+from muster.kube.struct import KubeStruct
+
+Launcher = Literal["mpi", "torchrun", "none"]
+Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Stopping", "Succeeded", "Failed"]
+Cause = Literal["user", "infrastructure", "unknown"]
+
+DNS_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+RESOURCE_NAME = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+QUANTITY = "^[0-9]+(\\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"
+SHA256 = "^[0-9a-f]{64}$"
+
+
+class EnvVar(KubeStruct):
+    """One environment variable, as in a container: a value, or where Kubernetes finds it."""
+
+    name: Annotated[str, Meta(min_length=1, description="Name of the variable.")]
+    value: Annotated[str, Meta(description="Its value.")] = ""
+    value_from: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="Where the value comes from instead: secretKeyRef, configMapKeyRef, fieldRef, resourceFieldRef."
+        ),
+    ] = None
+
+
+class CodeSource(KubeStruct):
+    """The user's code, shipped beside the image: one ConfigMap, or an archive at a URL with its digest."""
+
+    config_map: Annotated[
+        str,
+        Meta(
+            description="ConfigMap in the job's namespace whose key code.tar.gz is unpacked into the working directory."
+        ),
+    ] = ""
+    url: Annotated[str, Meta(description="Where a code.tar.gz is fetched from; needs sha256.")] = ""
+    sha256: Annotated[str, Meta(description="SHA-256 of the archive at url, in hex; anything else is refused.")] = ""
+
+
+class Rdma(KubeStruct):
+    """RDMA devices for each node."""
+
+    resource: Annotated[
+        str, Meta(pattern=RESOURCE_NAME, description="Extended resource of the RDMA device plugin, such as rdma/hca.")
+    ]
+    count: Annotated[int, Meta(ge=1, le=64, description="Devices per node.")] = 1
+
+
+class CheckpointSpec(KubeStruct):
+    """Where the program keeps its checkpoints."""
+
+    path: Annotated[str, Meta(min_length=1, description="Folder or URL given to the program; Muster does not read it.")]
+
+
+class MpiSpec(KubeStruct):
+    """What concerns the launcher mpi only."""
+
+    extra_args: Annotated[tuple[str, ...], Meta(description="Further arguments for mpiexec, before the command.")] = ()
+
+
+class TrainingJobSpec(KubeStruct):
+    """What to run, on how many whole nodes, and how much failure to accept."""
+
+    replicas: Annotated[
+        int, Meta(ge=1, le=NODES_PER_GANG_MAX, description="Whole nodes the gang needs. All of them or none are used.")
+    ]
+    gpus_per_node: Annotated[int, Meta(ge=0, le=64, description="GPUs each node gives; 0 for a job without GPUs.")] = 0
+    gpu_resource: Annotated[str, Meta(pattern=RESOURCE_NAME, description="Extended resource that counts GPUs.")] = (
+        "nvidia.com/gpu"
+    )
+    ranks_per_node: Annotated[
+        int | None,
+        Meta(ge=1, le=256, description="Processes per node; as many as GPUs where not given, 1 without GPUs."),
+    ] = None
+    launcher: Annotated[
+        Launcher,
+        Meta(
+            description="How ranks start: mpi (mpiexec on the first node reaches the others), torchrun (its environment, one "
+            "process per rank on each node) or none (the command once per rank on each node)."
+        ),
+    ] = "mpi"
+    image: Annotated[str, Meta(description="Image of the worker container; needs python3 (3.8+) in it.")] = ""
+    command: Annotated[tuple[str, ...], Meta(description="The program each rank runs.")] = ()
+    args: Annotated[tuple[str, ...], Meta(description="Its arguments.")] = ()
+    env: Annotated[tuple[EnvVar, ...], Meta(description="Environment of the worker container.")] = ()
+    working_dir: Annotated[
+        str, Meta(description="Where the program starts; the folder of the code where not given.")
+    ] = ""
+    code: Annotated[CodeSource | None, Meta(description="Code shipped beside the image.")] = None
+    template: Annotated[
+        dict[str, Any],
+        Meta(
+            description="A PodTemplateSpec merged under what Muster writes: volumes, tolerations, labels, node selectors. A "
+            "container named worker in it is merged with the worker."
+        ),
+    ] = {}
+    priority: Annotated[
+        int | None,
+        Meta(ge=-(2**31), le=1_000_000_000, description="Order in the queue among jobs; larger goes first."),
+    ] = None
+    priority_class_name: Annotated[str, Meta(description="PriorityClass of the pods.")] = ""
+    backoff_limit: Annotated[
+        int, Meta(ge=0, le=1000, description="Restarts after faults of the program; the next one fails the job.")
+    ] = 3
+    infrastructure_limit: Annotated[
+        int,
+        Meta(ge=0, le=100_000, description="Restarts after faults of the infrastructure; the next one fails the job."),
+    ] = 50
+    unknown_limit: Annotated[
+        int, Meta(ge=0, le=1000, description="Restarts after faults nobody can explain; the next one fails the job.")
+    ] = 5
+    checkpoint: Annotated[CheckpointSpec | None, Meta(description="Where checkpoints are kept.")] = None
+    time_limit_seconds: Annotated[
+        int | None,
+        Meta(ge=1, le=10**9, description="The job fails this long after its first start. No limit where not given."),
+    ] = None
+    suspend: Annotated[
+        bool,
+        Meta(
+            description="True stops the job and gives its nodes back; false starts it again from its last checkpoint."
+        ),
+    ] = False
+    shared_memory: Annotated[
+        str, Meta(description="Size of /dev/shm, a quantity such as 64Gi. Half of the node's memory where not given.")
+    ] = ""
+    rdma: Annotated[Rdma | None, Meta(description="RDMA devices for each node.")] = None
+    ipc_lock: Annotated[bool, Meta(description="Gives the worker the capability IPC_LOCK, which RDMA needs.")] = False
+    host_network: Annotated[bool, Meta(description="Runs the pods in their node's network.")] = False
+    nccl_env: Annotated[
+        dict[str, str], Meta(description="NCCL settings over Muster's defaults; an empty value removes a default.")
+    ] = {}
+    stop_grace_seconds: Annotated[
+        int, Meta(ge=0, le=86_400, description="Time between SIGTERM and SIGKILL when ranks are stopped.")
+    ] = 30
+    ttl_seconds_after_finished: Annotated[
+        int | None,
+        Meta(ge=0, le=10**9, description="The job is deleted this long after it ended. Kept where not given."),
+    ] = None
+    mpi: Annotated[MpiSpec | None, Meta(description="What concerns the launcher mpi only.")] = None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks per node, with its default applied."""
+        return self.ranks_per_node if self.ranks_per_node is not None else max(1, self.gpus_per_node)
+
+
+class Restarts(KubeStruct):
+    """Restarts so far, by whose fault they were."""
+
+    user: Annotated[int, Meta(description="The program's own; bounded by spec.backoffLimit.")] = 0
+    infrastructure: Annotated[
+        int, Meta(description="Nodes, network, evictions; bounded by spec.infrastructureLimit.")
+    ] = 0
+    unknown: Annotated[int, Meta(description="Unexplained; bounded by spec.unknownLimit.")] = 0
+    total: Annotated[int, Meta(description="All of them.")] = 0
+
+
+class Progress(KubeStruct):
+    """What the program said last; written at a bounded pace, so a little behind."""
+
+    step: Annotated[int, Meta(description="The newest step.")] = 0
+    total_steps: Annotated[int | None, Meta(description="Steps in all, where the program said so.")] = None
+    metrics: Annotated[dict[str, float], Meta(description="Its newest metrics, such as loss.")] = {}
+    time: Annotated[datetime | None, Meta(description="When it said so.")] = None
+
+
+class CheckpointStatus(KubeStruct):
+    """The newest checkpoint that was reported complete."""
+
+    path: Annotated[str, Meta(description="Where it lies.")]
+    step: Annotated[int, Meta(description="The step it holds.")] = 0
+    attempt: Annotated[int, Meta(description="The attempt that wrote it.")] = 0
+    time: Annotated[datetime | None, Meta(description="When it was reported.")] = None
+
+
+class Timeline(KubeStruct):
+    """A fault and the way back to useful work, stage by stage."""
+
+    fault: Annotated[datetime | None, Meta(description="It happened.")] = None
+    detected: Annotated[datetime | None, Meta(description="The controller knew.")] = None
+    stopped: Annotated[datetime | None, Meta(description="All healthy ranks had stopped.")] = None
+    placed: Annotated[datetime | None, Meta(description="Every slot had a node again.")] = None
+    ready: Annotated[datetime | None, Meta(description="Every supervisor had joined.")] = None
+    running: Annotated[datetime | None, Meta(description="The ranks were told to run.")] = None
+    useful: Annotated[datetime | None, Meta(description="The first step beyond the step at the fault.")] = None
+
+
+class Fault(KubeStruct):
+    """One incident that ended an attempt, and whose fault it was."""
+
+    attempt: Annotated[int, Meta(description="The attempt it ended.")]
+    slot: Annotated[int, Meta(description="The slot that failed first.")]
+    node: Annotated[str, Meta(description="The node that held the slot.")] = ""
+    cause: Annotated[Cause, Meta(description="Whose budget it is charged to.")] = "unknown"
+    rule: Annotated[str, Meta(description="The row of docs/whose-fault.md that decided.")] = ""
+    message: Annotated[str, Meta(description="What happened, with the last lines of the rank that failed first.")] = ""
+    time: Annotated[datetime | None, Meta(description="When it happened.")] = None
+    steps_lost: Annotated[int | None, Meta(description="Steps done since the newest checkpoint, to be done again.")] = (
+        None
+    )
+    step: Annotated[int | None, Meta(description="The newest step reported before it.")] = None
+    slots: Annotated[int, Meta(description="Slots that were replaced because of it.")] = 0
+    timeline: Annotated[Timeline | None, Meta(description="The way back to useful work.")] = None
+
+
+class TrainingJobStatus(KubeStruct):
+    """Where the job stands. At most 16 KB."""
+
+    observed_generation: Annotated[int, Meta(description="The generation of spec this status speaks of.")] = 0
+    phase: Annotated[Phase, Meta(description="Where the job is in its life.")] = "Pending"
+    conditions: Annotated[
+        tuple[Condition, ...], Meta(description="Admitted, Running, Complete, Failed, Suspended, each with its reason.")
+    ] = ()
+    attempt: Annotated[
+        int, Meta(description="Number of the current attempt; what comes from an older one is refused.")
+    ] = 0
+    ready_slots: Annotated[int, Meta(description="Slots whose supervisor has joined.")] = 0
+    restarts: Annotated[Restarts | None, Meta(description="Restarts so far, by whose fault they were.")] = None
+    progress: Annotated[Progress | None, Meta(description="What the program said last.")] = None
+    last_checkpoint: Annotated[CheckpointStatus | None, Meta(description="What a restart resumes from.")] = None
+    faults: Annotated[tuple[Fault, ...], Meta(max_length=8, description="The newest faults, newest last.")] = ()
+    excluded_nodes: Annotated[
+        tuple[str, ...], Meta(max_length=32, description="Nodes that replacements keep away from, newest last.")
+    ] = ()
+    time_to_useful_seconds: Annotated[
+        float | None, Meta(description="From the newest fault to the first step beyond it.")
+    ] = None
+    slots_kept: Annotated[int | None, Meta(description="Slots that kept their pod in the newest restart.")] = None
+    start_time: Annotated[datetime | None, Meta(description="When the ranks first ran.")] = None
+    completion_time: Annotated[datetime | None, Meta(description="When the job ended.")] = None
+    message: Annotated[str, Meta(description="One line for people: what the job does or waits for.")] = ""
+
+
+class TrainingJob(KubeObject):
+    """One gang of whole nodes that trains together, survives hardware and restarts as one."""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        group=GROUP, version=VERSION, plural="trainingjobs", kind="TrainingJob", namespaced=True
+    )
+
+    spec: TrainingJobSpec
+    status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
