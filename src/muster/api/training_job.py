@@ -85,8 +85,8 @@ class TrainingJobSpec(KubeStruct):
     launcher: Annotated[
         Launcher,
         Meta(
-            description="How ranks start: mpi (mpiexec on the first node reaches the others), torchrun (its environment, one "
-            "process per rank on each node) or none (the command once per rank on each node)."
+            description="How ranks start: mpi (mpiexec on the first node reaches the others), torchrun (its environment, "
+            "one process per rank on each node) or none (the command once per rank on each node)."
         ),
     ] = "mpi"
     image: Annotated[str, Meta(description="Image of the worker container; needs python3 (3.8+) in it.")] = ""
@@ -100,10 +100,10 @@ class TrainingJobSpec(KubeStruct):
     template: Annotated[
         dict[str, Any],
         Meta(
-            description="A PodTemplateSpec merged under what Muster writes: volumes, tolerations, labels, node selectors. A "
-            "container named worker in it is merged with the worker."
+            description="A PodTemplateSpec merged under what Muster writes: volumes, tolerations, labels, node selectors. "
+            "A container named worker in it is merged with the worker."
         ),
-    ] = {}
+    ] = field(default_factory=dict)
     priority: Annotated[
         int | None,
         Meta(ge=-(2**31), le=1_000_000_000, description="Order in the queue among jobs; larger goes first."),
@@ -138,7 +138,7 @@ class TrainingJobSpec(KubeStruct):
     host_network: Annotated[bool, Meta(description="Runs the pods in their node's network.")] = False
     nccl_env: Annotated[
         dict[str, str], Meta(description="NCCL settings over Muster's defaults; an empty value removes a default.")
-    ] = {}
+    ] = field(default_factory=dict)
     stop_grace_seconds: Annotated[
         int, Meta(ge=0, le=86_400, description="Time between SIGTERM and SIGKILL when ranks are stopped.")
     ] = 30
@@ -170,7 +170,9 @@ class Progress(KubeStruct):
 
     step: Annotated[int, Meta(description="The newest step.")] = 0
     total_steps: Annotated[int | None, Meta(description="Steps in all, where the program said so.")] = None
-    metrics: Annotated[dict[str, float], Meta(description="Its newest metrics, such as loss.")] = {}
+    metrics: Annotated[dict[str, float], Meta(description="Its newest metrics, such as loss.")] = field(
+        default_factory=dict
+    )
     time: Annotated[datetime | None, Meta(description="When it said so.")] = None
 
 
