@@ -1,0 +1,1 @@
+"""The command line: `muster` and, as a kubectl plugin, `kubectl muster`."""

@@ -1,0 +1,157 @@
+"""The program `muster`: commands are loaded only when they are called, so that starting it stays quick."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import click
+
+from muster.cli.errors import CliError, ExitCode
+
+
+class Entry(NamedTuple):
+    """Where a command lies and what `--help` says of it."""
+
+    module: str
+    help: str
+    section: str
+
+
+JOBS, CLUSTERS, OTHER = "Training jobs", "Clusters on this machine", "Other"
+HIDDEN = ""
+
+COMMANDS: dict[str, Entry] = {
+    "run": Entry("muster.cli.run", "Train: run a script or a TrainingJob file on the cluster.", JOBS),
+    "list": Entry("muster.cli.list", "List training jobs.", JOBS),
+    "status": Entry("muster.cli.status", "Show a job: attempt, slots and nodes, faults, what to do next.", JOBS),
+    "logs": Entry("muster.cli.logs", "Print what a job's ranks wrote.", JOBS),
+    "exec": Entry("muster.cli.exec", "Run a command, or a shell, where a rank runs.", JOBS),
+    "explain": Entry("muster.cli.explain", "Say why a job waits, or what it would take to place it.", JOBS),
+    "stop": Entry("muster.cli.stop", "Suspend a job: its nodes go back, its state stays.", JOBS),
+    "resume": Entry("muster.cli.resume", "Let a stopped job continue from its last checkpoint.", JOBS),
+    "delete": Entry("muster.cli.delete", "Delete jobs and everything they own.", JOBS),
+    "up": Entry("muster.cli.up", "Start a cluster on this machine.", CLUSTERS),
+    "down": Entry("muster.cli.down", "Stop it and remove everything it left.", CLUSTERS),
+    "demo": Entry("muster.cli.demo", "See a job survive a killed rank and a lost node, in two minutes.", CLUSTERS),
+    "fault": Entry("muster.cli.fault", "Break something in an embedded cluster, on purpose.", CLUSTERS),
+    "controller": Entry("muster.cli.controller", "Run the controllers (what a cluster runs for you).", OTHER),
+    "completion": Entry("muster.cli.completion", "Print shell completion for bash, zsh or fish.", OTHER),
+    "version": Entry("muster.cli.version", "Print versions.", OTHER),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when called; each module holds one click command named `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command's name, in the order of the table above."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command; None where there is no such name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = importlib.import_module(entry.module).command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.module}.command is not a click command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion for a mistyped name."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise CliError(f"no such command: '{args[0]}'", f"{hint}see: {ctx.command_path} --help", ExitCode.BAD_INPUT)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section, from the table, without importing any."""
+        for section in (JOBS, CLUSTERS, OTHER):
+            with formatter.section(section):
+                formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items() if entry.section == section])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="First time here? `muster demo` shows it; `muster up`, then `muster run train.py --follow`, uses it.",
+)
+@click.option("--debug", is_flag=True, help="Show a traceback when something unexpected happens.")
+@click.version_option(package_name="muster", message="muster %(version)s")
+def cli(debug: bool) -> None:
+    """Train on Kubernetes: gang jobs on whole GPU nodes that survive hardware."""
+
+
+def run(arguments: Sequence[str], program: str = "muster") -> int:
+    """Run the command line; returns the exit status, having said what went wrong."""
+    debug = "--debug" in arguments[:1] or bool(os.environ.get("MUSTER_DEBUG"))
+    try:
+        status = cli.main(list(arguments), program, standalone_mode=False)
+        return status if isinstance(status, int) else ExitCode.DONE
+    except CliError as error:
+        return _fail(error)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return ExitCode.BAD_INPUT
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else program
+        return _fail(CliError(_sentence(error.format_message()), f"see: {where} --help", ExitCode.BAD_INPUT))
+    except click.ClickException as error:
+        return _fail(CliError(_sentence(error.format_message()), exit_code=ExitCode.BAD_INPUT))
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:  # `muster logs ... | head`: the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except Exception as error:
+        if debug:
+            raise
+        return _fail(_translated(error))
+
+
+def _translated(error: Exception) -> CliError:
+    """What an exception from below means to the user; only API errors have a meaning of their own."""
+    from muster.kube.errors import ApiError
+
+    if isinstance(error, ApiError):
+        from muster.cli.errors import from_api_error
+
+        return from_api_error(error)
+    what = f"{type(error).__name__}: {error}".splitlines()[0]
+    return CliError(f"unexpected: {what}", "MUSTER_DEBUG=1 shows where it comes from")
+
+
+def _sentence(text: str) -> str:
+    """Click's message without its full stop and with a small first letter, as ours are."""
+    text = text.strip().removesuffix(".")
+    return text[:1].lower() + text[1:]
+
+
+def _fail(error: CliError) -> int:
+    """Print an error and its hint; returns its exit status."""
+    from muster.cli.output import paint
+
+    click.echo(f"{paint('error:', 'red', bold=True, stream=sys.stderr)} {error.message}", err=True)
+    if error.hint:
+        click.echo(f"{paint('hint:', 'cyan', stream=sys.stderr)} {error.hint}", err=True)
+    return error.exit_code
+
+
+def main() -> NoReturn:
+    """The console script: `muster`, or `kubectl-muster` when kubectl calls us as its plugin."""
+    program = "kubectl muster" if Path(sys.argv[0]).name.startswith("kubectl-") else "muster"
+    sys.exit(run(sys.argv[1:], program))
+
+
+if __name__ == "__main__":
+    main()
