@@ -62,8 +62,12 @@ class CertificateAuthority:
 
     def issue_server(self, name: str, hosts: Iterable[str], lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> KeyPair:
         """Issue a serving certificate valid for `hosts` (DNS names and IP addresses)."""
-        alternatives = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-        return self._issue(name, (), lifetime, ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
+        return self._issue(name, (), lifetime, [ExtendedKeyUsageOID.SERVER_AUTH], hosts)
+
+    def issue_peer(self, name: str, hosts: Iterable[str], lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> KeyPair:
+        """Issue a certificate that both serves `hosts` and connects as a client, as members of etcd do."""
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        return self._issue(name, (), lifetime, purposes, hosts)
 
     def issue_client(
         self, user: str, groups: Iterable[str] = (), lifetime: datetime.timedelta = DEFAULT_LIFETIME
@@ -72,15 +76,15 @@ class CertificateAuthority:
 
         Source: https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates
         """
-        return self._issue(user, groups, lifetime, ExtendedKeyUsageOID.CLIENT_AUTH, None)
+        return self._issue(user, groups, lifetime, [ExtendedKeyUsageOID.CLIENT_AUTH], ())
 
     def _issue(
         self,
         name: str,
         groups: Iterable[str],
         lifetime: datetime.timedelta,
-        purpose: x509.ObjectIdentifier,
-        alternatives: x509.SubjectAlternativeName | None,
+        purposes: list[x509.ObjectIdentifier],
+        hosts: Iterable[str],
     ) -> KeyPair:
         authority = x509.load_pem_x509_certificate(self.pair.certificate)
         authority_key = serialization.load_pem_private_key(self.pair.key, password=None)
@@ -91,10 +95,11 @@ class CertificateAuthority:
             _builder(_name(name, groups), authority.subject, key.public_key(), authority_key.public_key(), lifetime)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(authority=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         )
-        if alternatives is not None:
-            builder = builder.add_extension(alternatives, critical=False)
+        alternatives = [_general_name(host) for host in hosts]
+        if alternatives:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         return _pair(builder.sign(authority_key, hashes.SHA256()), key)
 
 

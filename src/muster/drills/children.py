@@ -1,0 +1,70 @@
+"""Child processes that never outlive us: each in a group of its own, killed by the kernel should we die first."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Child:
+    """A running program whose output goes to a log file.
+
+    The kernel kills it when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), so start it from the main
+    thread or one that lives as long as the child should.
+    """
+
+    def __init__(self, command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> None:
+        """Start `command` with stdout and stderr appended to `log`; raises OSError where it cannot be run."""
+        self.name = Path(command[0]).name
+        self.log = log
+        parent = os.getpid()
+
+        def tie_to_parent() -> None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # the parent died before the line above
+                os._exit(1)
+
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else dict(env),
+                start_new_session=True,
+                preexec_fn=tie_to_parent,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also its process group's."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it exited with (negative: the signal that ended it), or None while it runs."""
+        return self._process.poll()
+
+    def log_tail(self, lines: int = 20) -> str:
+        """The last lines of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """End it with SIGTERM, and with SIGKILL to the whole group after `grace_s` seconds; 0 kills at once."""
+        if grace_s > 0 and self.exit_code is None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()

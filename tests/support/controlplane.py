@@ -1,0 +1,145 @@
+"""The real control plane for tests, and a plain word at the end of every run about whether there was one.
+
+Where it comes from: MUSTER_TEST_KUBECONFIG (a cluster of yours), else KUBEBUILDER_ASSETS, else what `make controlplane`
+builds. Without any, tests that need it are skipped with the reason; with MUSTER_REQUIRE_REAL=1 they fail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import pytest
+
+from muster.drills.clusteraccess import ClusterAccess
+from muster.drills.controlplane import ControlPlane, ControlPlaneUnavailableError, find_binaries
+
+REQUIRED = os.environ.get("MUSTER_REQUIRE_REAL") == "1"
+USER_KUBECONFIG = os.environ.get("MUSTER_TEST_KUBECONFIG", "")
+_FIXTURES = {"real_control_plane", "start_control_plane", "control_plane_binaries"}
+
+
+@dataclasses.dataclass
+class Found:
+    """What the search for a control plane came to, once a session."""
+
+    binaries: Path | None = None
+    reason: str = "no test that was selected needs it"
+    used: str = ""
+
+
+_FOUND = pytest.StashKey[Found]()
+
+
+@dataclasses.dataclass(frozen=True)
+class RealCluster:
+    """A real API server. `control_plane` is None where it is somebody's cluster, which no test may stop."""
+
+    access: ClusterAccess
+    control_plane: ControlPlane | None
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.access.kubeconfig
+
+
+class StartControlPlane(Protocol):
+    def __call__(self, **settings: object) -> ControlPlane: ...
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_FOUND] = Found()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.real)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Look before the first test: a build takes minutes, more than a test may."""
+    needed = any(item.get_closest_marker("real") for item in session.items)
+    if not needed or session.config.option.collectonly:
+        return
+    found = session.config.stash[_FOUND]
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():
+            found.binaries = find_binaries()
+        found.reason = "every test that needs it was skipped before asking for it"
+    except ControlPlaneUnavailableError as error:
+        found.reason = str(error)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None, None, None]:
+    yield  # everybody else's lines first
+    found = config.stash[_FOUND]
+    said = f"used, {found.used}" if found.used else f"NOT used: {found.reason}"
+    terminalreporter.write_line(f"real control plane: {said}")
+
+
+def _give_up(reason: str) -> NoReturn:
+    if REQUIRED:
+        pytest.fail(f"MUSTER_REQUIRE_REAL=1 and there is no real control plane: {reason}", pytrace=False)
+    pytest.skip(f"no real control plane: {reason}")
+
+
+@pytest.fixture(scope="session")
+def real_control_plane(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[RealCluster]:
+    """One real cluster for the whole session, with kube-controller-manager and without kube-scheduler or nodes."""
+    found = pytestconfig.stash[_FOUND]
+    if USER_KUBECONFIG:
+        kubectl = shutil.which("kubectl") or (found.binaries and found.binaries / "kubectl")
+        if not kubectl:
+            _give_up("MUSTER_TEST_KUBECONFIG is set but there is no kubectl on PATH")
+        access = ClusterAccess(Path(USER_KUBECONFIG), tmp_path_factory.mktemp("cluster"), Path(kubectl))
+        found.used = "the cluster of MUSTER_TEST_KUBECONFIG"
+        yield RealCluster(access, None)
+        return
+    with ControlPlane(request.getfixturevalue("control_plane_binaries")) as control_plane:
+        found.used = _describe(control_plane)
+        yield RealCluster(control_plane.access, control_plane)
+
+
+@pytest.fixture(scope="session")
+def control_plane_binaries(pytestconfig: pytest.Config) -> Path:
+    """The folder that holds kube-apiserver, etcd and kubectl."""
+    found = pytestconfig.stash[_FOUND]
+    if found.binaries is None:
+        _give_up(found.reason)
+    return found.binaries
+
+
+@pytest.fixture
+def start_control_plane(pytestconfig: pytest.Config, control_plane_binaries: Path) -> Iterator[StartControlPlane]:
+    """Start control planes of one test's own, to stop and restart or to run with other settings."""
+    found = pytestconfig.stash[_FOUND]
+    stops: list[Callable[[], None]] = []
+
+    def start(**settings: object) -> ControlPlane:
+        control_plane = ControlPlane(control_plane_binaries, **settings)  # type: ignore[arg-type]
+        stops.append(control_plane.stop)
+        control_plane.__enter__()
+        found.used = found.used or _describe(control_plane)
+        return control_plane
+
+    try:
+        yield start
+    finally:
+        for stop in reversed(stops):
+            stop()
+
+
+def _describe(control_plane: ControlPlane) -> str:
+    source = "KUBEBUILDER_ASSETS" if os.environ.get("KUBEBUILDER_ASSETS") else "make controlplane"
+    return f"kube-apiserver {control_plane.version()} from {source}"
