@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -38,9 +39,9 @@ def test_service_account_gets_what_it_has_a_rule_for_and_no_more(real_control_pl
     assert who["status"]["userInfo"]["username"] == "system:serviceaccount:muster-test-rbac:reader"
     assert "system:masters" not in who["status"]["userInfo"]["groups"]
     access.kubectl("get", "pods", "--all-namespaces", kubeconfig=kubeconfig)
-    with pytest.raises(KubectlError, match="(?i)forbidden"):
+    with pytest.raises(KubectlError, match=r"(?i)forbidden"):
         access.kubectl("get", "nodes", kubeconfig=kubeconfig)
-    with pytest.raises(KubectlError, match="(?i)forbidden"):
+    with pytest.raises(KubectlError, match=r"(?i)forbidden"):
         access.kubectl("create", "configmap", "refused", "--namespace=default", kubeconfig=kubeconfig)
     assert kubeconfig.stat().st_mode & 0o077 == 0
 
@@ -116,6 +117,30 @@ def test_no_binaries_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     with pytest.raises(ControlPlaneUnavailableError, match="lacks etcd, kube-apiserver, kubectl"):
         find_binaries()
+
+
+@pytest.mark.parametrize(("required", "exit_code", "outcome"), [("1", 1, "1 error"), ("0", 0, "1 skipped")])
+def test_run_without_a_control_plane_says_so(required: str, exit_code: int, outcome: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "MUSTER_REQUIRE_REAL": required}
+    which = "tests/system/test_controlplane.py::test_is_kubernetes_and_kubectl_speaks_to_it"
+    if shutil.which("go", path=environment["PATH"]):
+        pytest.skip("go is in a system folder: there is no PATH without it")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", which],
+        env=environment,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert run.returncode == exit_code, run.stdout + run.stderr
+    assert outcome in run.stdout
+    last_of_summary = run.stdout.strip().splitlines()[-2]
+    assert last_of_summary == (
+        "real control plane: NOT used: no control plane is built: install Go 1.26 and run 'make controlplane'"
+    )
 
 
 def processes_of(directory: Path) -> list[str]:
