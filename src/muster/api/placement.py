@@ -46,7 +46,7 @@ class PlacementStatus(KubeStruct):
     bound_time: Annotated[datetime | None, Meta(description="When the whole gang was bound.")] = None
 
 
-class Placement(KubeObject):
+class Placement(KubeObject, kw_only=True):
     """Where each slot of a gang goes."""
 
     RESOURCE: ClassVar[Resource] = Resource(

@@ -78,15 +78,18 @@ class TrainingJobSpec(KubeStruct):
     gpu_resource: Annotated[str, Meta(pattern=RESOURCE_NAME, description="Extended resource that counts GPUs.")] = (
         "nvidia.com/gpu"
     )
-    ranks_per_node: Annotated[
-        int | None,
-        Meta(ge=1, le=256, description="Processes per node; as many as GPUs where not given, 1 without GPUs."),
-    ] = None
+    ranks_per_node: (
+        Annotated[
+            int,
+            Meta(ge=1, le=256, description="Processes per node; as many as GPUs where not given, 1 without GPUs."),
+        ]
+        | None
+    ) = None
     launcher: Annotated[
         Launcher,
         Meta(
-            description="How ranks start: mpi (mpiexec on the first node reaches the others), torchrun (its environment, "
-            "one process per rank on each node) or none (the command once per rank on each node)."
+            description="How ranks start: mpi (mpiexec on the first node reaches the others), torchrun (its "
+            "environment, one process per rank on each node) or none (the command once per rank on each node)."
         ),
     ] = "mpi"
     image: Annotated[str, Meta(description="Image of the worker container; needs python3 (3.8+) in it.")] = ""
@@ -100,14 +103,17 @@ class TrainingJobSpec(KubeStruct):
     template: Annotated[
         dict[str, Any],
         Meta(
-            description="A PodTemplateSpec merged under what Muster writes: volumes, tolerations, labels, node selectors. "
-            "A container named worker in it is merged with the worker."
+            description="A PodTemplateSpec merged under what Muster writes: volumes, tolerations, labels, node "
+            "selectors. A container named worker in it is merged with the worker."
         ),
     ] = field(default_factory=dict)
-    priority: Annotated[
-        int | None,
-        Meta(ge=-(2**31), le=1_000_000_000, description="Order in the queue among jobs; larger goes first."),
-    ] = None
+    priority: (
+        Annotated[
+            int,
+            Meta(ge=-(2**31), le=1_000_000_000, description="Order in the queue among jobs; larger goes first."),
+        ]
+        | None
+    ) = None
     priority_class_name: Annotated[str, Meta(description="PriorityClass of the pods.")] = ""
     backoff_limit: Annotated[
         int, Meta(ge=0, le=1000, description="Restarts after faults of the program; the next one fails the job.")
@@ -120,10 +126,15 @@ class TrainingJobSpec(KubeStruct):
         int, Meta(ge=0, le=1000, description="Restarts after faults nobody can explain; the next one fails the job.")
     ] = 5
     checkpoint: Annotated[CheckpointSpec | None, Meta(description="Where checkpoints are kept.")] = None
-    time_limit_seconds: Annotated[
-        int | None,
-        Meta(ge=1, le=10**9, description="The job fails this long after its first start. No limit where not given."),
-    ] = None
+    time_limit_seconds: (
+        Annotated[
+            int,
+            Meta(
+                ge=1, le=10**9, description="The job fails this long after its first start. No limit where not given."
+            ),
+        ]
+        | None
+    ) = None
     suspend: Annotated[
         bool,
         Meta(
@@ -142,10 +153,13 @@ class TrainingJobSpec(KubeStruct):
     stop_grace_seconds: Annotated[
         int, Meta(ge=0, le=86_400, description="Time between SIGTERM and SIGKILL when ranks are stopped.")
     ] = 30
-    ttl_seconds_after_finished: Annotated[
-        int | None,
-        Meta(ge=0, le=10**9, description="The job is deleted this long after it ended. Kept where not given."),
-    ] = None
+    ttl_seconds_after_finished: (
+        Annotated[
+            int,
+            Meta(ge=0, le=10**9, description="The job is deleted this long after it ended. Kept where not given."),
+        ]
+        | None
+    ) = None
     mpi: Annotated[MpiSpec | None, Meta(description="What concerns the launcher mpi only.")] = None
 
     @property
@@ -243,7 +257,7 @@ class TrainingJobStatus(KubeStruct):
     message: Annotated[str, Meta(description="One line for people: what the job does or waits for.")] = ""
 
 
-class TrainingJob(KubeObject):
+class TrainingJob(KubeObject, kw_only=True):
     """One gang of whole nodes that trains together, survives hardware and restarts as one."""
 
     RESOURCE: ClassVar[Resource] = Resource(

@@ -1,0 +1,173 @@
+"""The CustomResourceDefinitions of our kinds, as the API server wants them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from muster.api.names import GROUP, JOB_NAME_MAX, VERSION
+from muster.api.placement import Placement, PlacementSpec, PlacementStatus
+from muster.api.schema import Schema, struct_schema
+from muster.api.training_job import DNS_LABEL, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from muster.kube.meta import Resource
+from muster.kube.struct import KubeStruct
+
+
+class Column(NamedTuple):
+    """A column of `kubectl get`; priority 1 shows with -o wide only."""
+
+    name: str
+    type: str
+    path: str
+    description: str
+    priority: int = 0
+
+
+class Kind(NamedTuple):
+    """Everything that describes one of our kinds to others."""
+
+    resource: Resource
+    summary: str
+    spec: type[KubeStruct]
+    status: type[KubeStruct]
+    short_names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rules: tuple[tuple[str, str], ...] = ()
+    spec_rules: tuple[tuple[str, str], ...] = ()
+
+
+def _fixed(field: str, optional: bool = False) -> tuple[str, str]:
+    """A rule: the field changes only while the job is suspended."""
+    same = f"self.{field} == oldSelf.{field}"
+    if optional:
+        same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {same})"
+    return (
+        f"self.suspend || ({same})",
+        f"{field} cannot change while the job is active: set suspend to true, change it, then set suspend to false",
+    )
+
+
+_AGE: Final = Column("AGE", "date", ".metadata.creationTimestamp", "Since it was created.")
+
+KINDS: Final = (
+    Kind(
+        resource=TrainingJob.RESOURCE,
+        summary=TrainingJob.__doc__ or "",
+        spec=TrainingJobSpec,
+        status=TrainingJobStatus,
+        short_names=("tj",),
+        columns=(
+            Column("NODES", "integer", ".spec.replicas", "Nodes of the gang."),
+            Column("READY", "integer", ".status.readySlots", "Slots whose supervisor has joined."),
+            Column("PHASE", "string", ".status.phase", "Where the job is in its life."),
+            Column("ATTEMPT", "integer", ".status.attempt", "Number of the current attempt."),
+            Column("STEP", "integer", ".status.progress.step", "The newest step reported."),
+            Column("RESTARTS", "integer", ".status.restarts.total", "Restarts so far, by anybody's fault."),
+            _AGE,
+            Column("LAUNCHER", "string", ".spec.launcher", "How ranks start.", 1),
+            Column("MESSAGE", "string", ".status.message", "What the job does or waits for.", 1),
+        ),
+        rules=(
+            (
+                f"size(self.metadata.name) <= {JOB_NAME_MAX} && self.metadata.name.matches('{DNS_LABEL}')",
+                f"the name must be at most {JOB_NAME_MAX} lower-case letters, digits and dashes: its pods are named "
+                "after it",
+            ),
+        ),
+        spec_rules=(
+            _fixed("replicas"),
+            _fixed("launcher"),
+            _fixed("gpusPerNode"),
+            _fixed("gpuResource"),
+            _fixed("ranksPerNode", optional=True),
+        ),
+    ),
+    Kind(
+        resource=Placement.RESOURCE,
+        summary=Placement.__doc__ or "",
+        spec=PlacementSpec,
+        status=PlacementStatus,
+        short_names=("pl",),
+        columns=(
+            Column("GANG", "string", ".spec.gang", "The gang."),
+            Column("SIZE", "integer", ".spec.size", "Members of the gang."),
+            Column("REVISION", "integer", ".spec.attempt", "Revision of the plan."),
+            Column("PHASE", "string", ".status.phase", "How far the plan was carried out."),
+            _AGE,
+        ),
+    ),
+)
+
+
+def object_schema(kind: Kind) -> Schema:
+    """The structural schema of a whole object of this kind."""
+    spec = struct_schema(kind.spec, defaults=True)
+    if kind.spec_rules:
+        spec["x-kubernetes-validations"] = _rules(kind.spec_rules)
+    status = struct_schema(kind.status, defaults=False)
+    if "conditions" in status["properties"]:
+        status["properties"]["conditions"].update(
+            {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        )
+    schema: Schema = {
+        "type": "object",
+        "description": kind.summary,
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": status,
+        },
+    }
+    if kind.rules:
+        schema["x-kubernetes-validations"] = _rules(kind.rules)
+    return schema
+
+
+def definition(kind: Kind) -> dict[str, Any]:
+    """The CustomResourceDefinition."""
+    resource = kind.resource
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{resource.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": resource.kind,
+                "listKind": f"{resource.kind}List",
+                "plural": resource.plural,
+                "singular": resource.kind.lower(),
+                "shortNames": list(kind.short_names),
+                "categories": ["muster"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [_column(column) for column in kind.columns],
+                    "schema": {"openAPIV3Schema": object_schema(kind)},
+                }
+            ],
+        },
+    }
+
+
+def _rules(rules: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    return [{"rule": rule, "message": message} for rule, message in rules]
+
+
+def _column(column: Column) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "name": column.name,
+        "type": column.type,
+        "jsonPath": column.path,
+        "description": column.description,
+    }
+    if column.priority:
+        out["priority"] = column.priority
+    return out
