@@ -16,7 +16,8 @@ setup: ## Make .venv from the pinned, hashed requirements
 	@tools/setup
 
 test: setup lint check-generated ## Everything: lint, types, layers, generated files, all tests (on a real control plane where Go is there)
-	@if command -v go >/dev/null; then tools/build-go controlplane >/dev/null; else echo "no 'go' on PATH: the control plane is not built"; fi
+	@if command -v go >/dev/null; then tools/build-go controlplane >/dev/null; tools/build-go helm >/dev/null; \
+	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
 	$(BIN)/pytest
 
 test-fast: setup ## Unit tests only, in under a minute

@@ -13,7 +13,6 @@ import random
 import shutil
 import socket
 import ssl
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +22,8 @@ from typing import Self
 
 from muster.drills.children import Child
 from muster.drills.clusteraccess import ClusterAccess, inline, write_kubeconfig
+from muster.drills.goprograms import NotBuiltError, find_built
 from muster.kube.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
-
-_BUILD_SCRIPT = Path(__file__).parents[3] / "tools" / "build-go"
-_BUILD_TIMEOUT_S = 45 * 60
 
 
 class ControlPlaneUnavailableError(Exception):
@@ -52,21 +49,10 @@ def find_binaries(*, build: bool = True) -> Path:
         if missing:
             raise ControlPlaneUnavailableError(f"KUBEBUILDER_ASSETS ({assets}) lacks {', '.join(missing)}")
         return Path(assets)
-    if not _BUILD_SCRIPT.is_file():
-        raise ControlPlaneUnavailableError("this is no source checkout: set KUBEBUILDER_ASSETS to a folder of binaries")
-    where = subprocess.run(
-        [_BUILD_SCRIPT, "--where", "controlplane"], capture_output=True, text=True, timeout=30, check=False
-    )
-    if where.returncode == 0:
-        return Path(where.stdout.strip())
-    if not build or shutil.which("go") is None:
-        raise ControlPlaneUnavailableError("no control plane is built: install Go 1.26 and run 'make controlplane'")
-    built = subprocess.run(
-        [_BUILD_SCRIPT, "controlplane"], stdout=subprocess.PIPE, text=True, timeout=_BUILD_TIMEOUT_S, check=False
-    )
-    if built.returncode != 0:
-        raise ControlPlaneUnavailableError("'make controlplane' failed; its messages are above")
-    return Path(built.stdout.strip())
+    try:
+        return find_built("controlplane", build=build)
+    except NotBuiltError as error:
+        raise ControlPlaneUnavailableError(f"{error}, or set KUBEBUILDER_ASSETS to a folder of binaries") from error
 
 
 class ControlPlane:
