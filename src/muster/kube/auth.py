@@ -1,0 +1,159 @@
+"""Questions to the API server about who somebody is and what they may do. These objects are created, never stored."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+import msgspec
+
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.struct import KubeStruct
+
+POD_NAME = "authentication.kubernetes.io/pod-name"
+"""`UserInfo.extra` key of a bound service account token: the pod's name."""
+POD_UID = "authentication.kubernetes.io/pod-uid"
+"""`UserInfo.extra` key of a bound service account token: the pod's UID."""
+
+
+class UserInfo(KubeStruct):
+    """An authenticated user."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+
+class TokenReviewSpec(KubeStruct):
+    """The token in question; never shown in a repr."""
+
+    token: str = ""
+    audiences: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"TokenReviewSpec(audiences={self.audiences!r})"
+
+
+class TokenReviewStatus(KubeStruct):
+    """The answer."""
+
+    authenticated: bool = False
+    user: UserInfo = msgspec.field(default_factory=UserInfo)
+    audiences: tuple[str, ...] = ()
+    error: str = ""
+
+
+class TokenReview(KubeObject):
+    """authentication.k8s.io/v1 TokenReview: whose token is this?"""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False
+    )
+
+    spec: TokenReviewSpec = msgspec.field(default_factory=TokenReviewSpec)
+    status: TokenReviewStatus = msgspec.field(default_factory=TokenReviewStatus)
+
+
+class BoundObjectReference(KubeStruct):
+    """The pod a token lives and dies with."""
+
+    kind: str = ""
+    api_version: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class TokenRequestSpec(KubeStruct):
+    """What token is wanted."""
+
+    audiences: tuple[str, ...] = ()
+    expiration_seconds: int | None = None
+    bound_object_ref: BoundObjectReference | None = None
+
+
+class TokenRequestStatus(KubeStruct):
+    """The token; never shown in a repr."""
+
+    token: str = ""
+    expiration_timestamp: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"TokenRequestStatus(expiration_timestamp={self.expiration_timestamp!r})"
+
+
+class TokenRequest(KubeObject):
+    """authentication.k8s.io/v1 TokenRequest: create it at the `token` subresource of a ServiceAccount."""
+
+    RESOURCE: ClassVar[Resource] = Resource("authentication.k8s.io", "v1", "tokenrequests", "TokenRequest")
+
+    spec: TokenRequestSpec = msgspec.field(default_factory=TokenRequestSpec)
+    status: TokenRequestStatus = msgspec.field(default_factory=TokenRequestStatus)
+
+
+class ResourceAttributes(KubeStruct):
+    """An operation on a resource."""
+
+    namespace: str = ""
+    verb: str = ""
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    name: str = ""
+
+
+class NonResourceAttributes(KubeStruct):
+    """An operation on a path such as /metrics."""
+
+    path: str = ""
+    verb: str = ""
+
+
+class SubjectAccessReviewSpec(KubeStruct):
+    """Who wants to do what."""
+
+    resource_attributes: ResourceAttributes | None = None
+    non_resource_attributes: NonResourceAttributes | None = None
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+
+class SelfSubjectAccessReviewSpec(KubeStruct):
+    """What the caller wants to do."""
+
+    resource_attributes: ResourceAttributes | None = None
+    non_resource_attributes: NonResourceAttributes | None = None
+
+
+class SubjectAccessReviewStatus(KubeStruct):
+    """The answer."""
+
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+    evaluation_error: str = ""
+
+
+class SubjectAccessReview(KubeObject):
+    """authorization.k8s.io/v1 SubjectAccessReview: may they?"""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+    )
+
+    spec: SubjectAccessReviewSpec = msgspec.field(default_factory=SubjectAccessReviewSpec)
+    status: SubjectAccessReviewStatus = msgspec.field(default_factory=SubjectAccessReviewStatus)
+
+
+class SelfSubjectAccessReview(KubeObject):
+    """authorization.k8s.io/v1 SelfSubjectAccessReview: may I?"""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+    )
+
+    spec: SelfSubjectAccessReviewSpec = msgspec.field(default_factory=SelfSubjectAccessReviewSpec)
+    status: SubjectAccessReviewStatus = msgspec.field(default_factory=SubjectAccessReviewStatus)

@@ -1,0 +1,151 @@
+"""The smaller kinds of core/v1 (and events.k8s.io) that we read and write."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+import msgspec
+
+from muster.kube.container import QuantityValue
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.struct import KubeStruct, at_microsecond
+
+
+class NamespaceStatus(KubeStruct):
+    """`phase` is Active or Terminating."""
+
+    phase: str = ""
+
+
+class Namespace(KubeObject):
+    """core/v1 Namespace."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+
+    status: NamespaceStatus = msgspec.field(default_factory=NamespaceStatus)
+
+
+class ConfigMap(KubeObject):
+    """core/v1 ConfigMap; `binary_data` is base64 on the wire."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "configmaps", "ConfigMap")
+
+    data: dict[str, str] = msgspec.field(default_factory=dict)
+    binary_data: dict[str, bytes] = msgspec.field(default_factory=dict)
+    immutable: bool | None = None
+
+
+class Secret(KubeObject):
+    """core/v1 Secret; `data` is base64 on the wire. Its repr shows key names only."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "secrets", "Secret")
+
+    type: str = ""
+    data: dict[str, bytes] = msgspec.field(default_factory=dict)
+    string_data: dict[str, str] = msgspec.field(default_factory=dict)
+    immutable: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"Secret({self.key!r}, type={self.type!r}, keys={sorted({*self.data, *self.string_data})})"
+
+
+class ServiceAccount(KubeObject):
+    """core/v1 ServiceAccount."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "serviceaccounts", "ServiceAccount")
+
+    automount_service_account_token: bool | None = None
+
+
+class ObjectReference(KubeStruct):
+    """Points at any object."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+class EventSource(KubeStruct):
+    """Who reported a core/v1 event."""
+
+    component: str = ""
+    host: str = ""
+
+
+class Event(KubeObject):
+    """core/v1 Event, the form kubectl describe reads."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "events", "Event")
+
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    source: EventSource | None = None
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+    count: int = 0
+    event_time: datetime | None = None
+    action: str = ""
+    reporting_component: str = ""
+    reporting_instance: str = ""
+
+    def __post_init__(self) -> None:
+        """Keep `event_time` a valid MicroTime."""
+        msgspec.structs.force_setattr(self, "event_time", at_microsecond(self.event_time))
+
+
+class ResourceQuotaSpec(KubeStruct):
+    """Limits by name, such as `requests.nvidia.com/gpu`."""
+
+    hard: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
+
+
+class ResourceQuotaStatus(KubeStruct):
+    """Limits in force and what is used."""
+
+    hard: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+    used: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+
+
+class ResourceQuota(KubeObject):
+    """core/v1 ResourceQuota."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "resourcequotas", "ResourceQuota")
+
+    spec: ResourceQuotaSpec = msgspec.field(default_factory=ResourceQuotaSpec)
+    status: ResourceQuotaStatus = msgspec.field(default_factory=ResourceQuotaStatus)
+
+
+class ServicePort(KubeStruct):
+    """A port of a service and the pods' port behind it."""
+
+    port: int
+    name: str = ""
+    protocol: str = ""
+    target_port: int | str | None = None
+    node_port: int = 0
+
+
+class ServiceSpec(KubeStruct):
+    """`cluster_ip` "None" makes a headless service."""
+
+    selector: dict[str, str] = msgspec.field(default_factory=dict)
+    ports: tuple[ServicePort, ...] = ()
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+    type: str = ""
+    publish_not_ready_addresses: bool = False
+
+
+class Service(KubeObject):
+    """core/v1 Service."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "services", "Service")
+
+    spec: ServiceSpec = msgspec.field(default_factory=ServiceSpec)

@@ -1,0 +1,109 @@
+"""Nodes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+import msgspec
+
+from muster.kube.container import QuantityValue
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.struct import KubeStruct
+
+
+class Taint(KubeStruct):
+    """`effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+
+    key: str
+    effect: str
+    value: str = ""
+    time_added: datetime | None = None
+
+
+class NodeSpec(KubeStruct):
+    """What a node is to be. `taints` is one atomic list: every writer must keep the others' entries."""
+
+    pod_cidr: str = msgspec.field(default="", name="podCIDR")
+    pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
+    provider_id: str = msgspec.field(default="", name="providerID")
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeCondition(KubeStruct):
+    """Ready, MemoryPressure, and what health agents add."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_heartbeat_time: datetime | None = None
+    last_transition_time: datetime | None = None
+
+
+class NodeSystemInfo(KubeStruct):
+    """What the kubelet reports of the machine. `boot_id` changes at each boot."""
+
+    machine_id: str = msgspec.field(default="", name="machineID")
+    system_uuid: str = msgspec.field(default="", name="systemUUID")
+    boot_id: str = msgspec.field(default="", name="bootID")
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+    kube_proxy_version: str = ""
+    operating_system: str = ""
+    architecture: str = ""
+
+
+class NodeAddress(KubeStruct):
+    """`type` is InternalIP, ExternalIP or Hostname."""
+
+    type: str
+    address: str
+
+
+class DaemonEndpoint(KubeStruct):
+    """A port of a daemon on the node."""
+
+    port: int = msgspec.field(name="Port")
+
+
+class NodeDaemonEndpoints(KubeStruct):
+    """Where the kubelet answers."""
+
+    kubelet_endpoint: DaemonEndpoint | None = None
+
+
+class ContainerImage(KubeStruct):
+    """An image present on the node."""
+
+    names: tuple[str, ...] | None = ()
+    size_bytes: int = 0
+
+
+class NodeStatus(KubeStruct):
+    """What a node has and how it is."""
+
+    capacity: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+    allocatable: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+    conditions: tuple[NodeCondition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+    daemon_endpoints: NodeDaemonEndpoints | None = None
+    node_info: NodeSystemInfo | None = None
+    images: tuple[ContainerImage, ...] = ()
+
+
+class Node(KubeObject):
+    """core/v1 Node."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "nodes", "Node", namespaced=False)
+
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the Ready condition holds."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)

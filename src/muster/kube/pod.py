@@ -1,0 +1,167 @@
+"""Pods, full enough to place them, run them and read what became of them.
+
+A struct holds what our code reads. A volume source, an ephemeral container or another field not named here is dropped
+when decoding: fine for a cache, wrong for writing back. Pods of others are only ever patched.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+import msgspec
+
+from muster.kube.affinity import Affinity, Toleration, TopologySpreadConstraint
+from muster.kube.container import Container, ContainerStatus, QuantityValue, SeccompProfile
+from muster.kube.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.struct import KubeStruct
+from muster.kube.volume import Volume
+
+
+class LocalObjectReference(KubeStruct):
+    """An object of the same namespace."""
+
+    name: str = ""
+
+
+class PodSchedulingGate(KubeStruct):
+    """A reason not to consider the pod yet."""
+
+    name: str
+
+
+class PodReadinessGate(KubeStruct):
+    """A condition that counts towards Ready."""
+
+    condition_type: str
+
+
+class PodSecurityContext(KubeStruct):
+    """What all containers of a pod share."""
+
+    run_as_user: int | None = None
+    run_as_group: int | None = None
+    run_as_non_root: bool | None = None
+    fs_group: int | None = None
+    supplemental_groups: tuple[int, ...] = ()
+    seccomp_profile: SeccompProfile | None = None
+
+
+class HostAlias(KubeStruct):
+    """A line of the pod's /etc/hosts."""
+
+    ip: str
+    hostnames: tuple[str, ...] = ()
+
+
+class PodResourceClaim(KubeStruct):
+    """A resource claim the pod uses (dynamic resource allocation)."""
+
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodSpec(KubeStruct):
+    """What a pod is to be."""
+
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    node_name: str = ""
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    scheduler_name: str = ""
+    scheduling_gates: tuple[PodSchedulingGate, ...] = ()
+    readiness_gates: tuple[PodReadinessGate, ...] = ()
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str | None = None
+    overhead: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    restart_policy: str = ""
+    termination_grace_period_seconds: int | None = None
+    active_deadline_seconds: int | None = None
+    service_account_name: str = ""
+    automount_service_account_token: bool | None = None
+    enable_service_links: bool | None = None
+    host_network: bool = False
+    host_pid: bool = msgspec.field(default=False, name="hostPID")
+    host_ipc: bool = msgspec.field(default=False, name="hostIPC")
+    share_process_namespace: bool | None = None
+    hostname: str = ""
+    subdomain: str = ""
+    dns_policy: str = ""
+    host_aliases: tuple[HostAlias, ...] = ()
+    runtime_class_name: str | None = None
+    security_context: PodSecurityContext | None = None
+    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
+
+
+class PodCondition(KubeStruct):
+    """PodScheduled, Ready, ContainersReady, DisruptionTarget and others."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_probe_time: datetime | None = None
+    last_transition_time: datetime | None = None
+    observed_generation: int = 0
+
+
+class PodIP(KubeStruct):
+    """One address of a pod."""
+
+    ip: str = ""
+
+
+class PodStatus(KubeStruct):
+    """What became of a pod; `phase` is Pending, Running, Succeeded, Failed or Unknown."""
+
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    reason: str = ""
+    message: str = ""
+    nominated_node_name: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
+    start_time: datetime | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    qos_class: str = ""
+    observed_generation: int = 0
+
+
+class Pod(KubeObject):
+    """core/v1 Pod."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "pods", "Pod")
+
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def terminating(self) -> bool:
+        """Whether deletion was asked for."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether no container will ever run again."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def ready(self) -> bool:
+        """Whether the Ready condition holds."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+
+class PodTemplateSpec(KubeStruct):
+    """Metadata and spec of pods to be made."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)

@@ -1,0 +1,66 @@
+"""Persistent volumes and claims, as far as scheduling looks at them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from muster.kube.affinity import NodeSelector
+from muster.kube.container import QuantityValue, ResourceRequirements
+from muster.kube.core import ObjectReference
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.struct import KubeStruct
+from muster.kube.volume import HostPathVolumeSource, NFSVolumeSource
+
+
+class VolumeNodeAffinity(KubeStruct):
+    """Nodes a volume can be used on."""
+
+    required: NodeSelector | None = None
+
+
+class PersistentVolumeSpec(KubeStruct):
+    """What a volume is and who claims it."""
+
+    capacity: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+    access_modes: tuple[str, ...] = ()
+    claim_ref: ObjectReference | None = None
+    storage_class_name: str = ""
+    persistent_volume_reclaim_policy: str = ""
+    node_affinity: VolumeNodeAffinity | None = None
+    host_path: HostPathVolumeSource | None = None
+    nfs: NFSVolumeSource | None = None
+
+
+class VolumePhase(KubeStruct):
+    """`phase` is Pending, Available, Bound, Released, Failed or Lost."""
+
+    phase: str = ""
+
+
+class PersistentVolume(KubeObject):
+    """core/v1 PersistentVolume."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
+
+    spec: PersistentVolumeSpec = msgspec.field(default_factory=PersistentVolumeSpec)
+    status: VolumePhase = msgspec.field(default_factory=VolumePhase)
+
+
+class PersistentVolumeClaimSpec(KubeStruct):
+    """What is claimed; `volume_name` once bound."""
+
+    access_modes: tuple[str, ...] = ()
+    resources: ResourceRequirements | None = None
+    storage_class_name: str | None = None
+    volume_name: str = ""
+
+
+class PersistentVolumeClaim(KubeObject):
+    """core/v1 PersistentVolumeClaim."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+
+    spec: PersistentVolumeClaimSpec = msgspec.field(default_factory=PersistentVolumeClaimSpec)
+    status: VolumePhase = msgspec.field(default_factory=VolumePhase)
