@@ -26,7 +26,7 @@ test-fast: setup ## Unit tests only, in under a minute
 lint: setup ## Style, types and the direction of imports
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy
+	$(BIN)/mypy src/muster tests/support $(wildcard bench)
 	$(BIN)/lint-imports --no-cache
 
 format: setup ## Mend what ruff can mend
