@@ -6,7 +6,6 @@ Structs are partial: fields we do not use are skipped when decoding, which is wh
 
 from __future__ import annotations
 
-import functools
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -51,10 +50,15 @@ def from_dict(data: Any, kind: type[T]) -> T:
     return msgspec.convert(data, kind)
 
 
-@functools.cache
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
 def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
     """Return the one decoder of `kind`; building it is the slow part."""
-    return msgspec.json.Decoder(kind)
+    known = _decoders.get(kind)
+    if known is None:
+        known = _decoders[kind] = msgspec.json.Decoder(kind)
+    return known
 
 
 def at_microsecond(moment: datetime | None) -> datetime | None:

@@ -16,6 +16,7 @@ T = TypeVar("T", bound=KubeObject)
 log = logging.getLogger(__name__)
 
 ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
+_CHANGES = (ADDED, MODIFIED, DELETED)
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark that ends the first list of a watch with sendInitialEvents (KEP-3157)."""
 
@@ -61,11 +62,10 @@ class WatchDecoder(Generic[T]):
         except msgspec.ValidationError:
             # A bookmark's empty spec and an error's Status need not have the shape of T.
             envelope = _envelope.decode(line)
-            if envelope.type in (ADDED, MODIFIED, DELETED):
+            if envelope.type in _CHANGES:
                 raise
-            event = None
         else:
-            if event.type in (ADDED, MODIFIED, DELETED):
+            if event.type in _CHANGES:
                 return event
             envelope = _envelope.decode(line)
         if envelope.type == BOOKMARK:

@@ -1,0 +1,122 @@
+"""Kubernetes quantities: `500m`, `1.5Gi`, `2e3`, exactly as apimachinery parses, rounds and writes them.
+
+Rules from k8s.io/apimachinery/pkg/api/resource/quantity.go: nothing finer than a nano (rounded away from zero), binary
+quantities are capped at 2^63-1, integer readings round away from zero.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from fractions import Fraction
+
+QuantityLike = str | int | float | Fraction
+"""What the functions here take: wire forms, and numbers already parsed."""
+
+_FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,9})?")
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_BINARY_SUFFIX = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_NANO = 10**9
+_MAX = 2**63 - 1
+_EXPONENT_MAX = 1000
+
+
+class QuantityError(ValueError):
+    """Not a quantity."""
+
+
+def parse_quantity(quantity: QuantityLike) -> int | Fraction:
+    """Return the exact number a quantity stands for; an int where it is whole. Raises QuantityError."""
+    if isinstance(quantity, str):
+        return _parse(quantity)[0]
+    if isinstance(quantity, float):
+        return _parse(repr(quantity))[0]
+    return _whole(quantity)
+
+
+def to_int(quantity: QuantityLike) -> int:
+    """Return the quantity in units (bytes, GPUs), rounded away from zero. Raises QuantityError."""
+    return _away(parse_quantity(quantity))
+
+
+def milli(quantity: QuantityLike) -> int:
+    """Return the quantity in thousandths (millicores), rounded away from zero. Raises QuantityError."""
+    return _away(parse_quantity(quantity) * 1000)
+
+
+def format_quantity(value: int | Fraction, *, binary: bool = False) -> str:
+    """Write a number canonically: the largest suffix that leaves a whole mantissa; Ki, Mi, ... when `binary`."""
+    return _format(_to_nano(value), "binary" if binary else "decimal")
+
+
+def format_milli(value_milli: int) -> str:
+    """Write a number of thousandths canonically: 1500 is `1500m`, 2000 is `2`."""
+    return format_quantity(Fraction(value_milli, 1000))
+
+
+def canonical_quantity(quantity: QuantityLike) -> str:
+    """Rewrite a quantity as the API server stores it: same family of suffixes, canonical mantissa. Raises QuantityError."""
+    if isinstance(quantity, Fraction):
+        return format_quantity(quantity)
+    value, family = _parse(quantity if isinstance(quantity, str) else repr(quantity))
+    return _format(value, family)
+
+
+@functools.lru_cache(maxsize=8192)
+def _parse(text: str) -> tuple[int | Fraction, str]:
+    match = _FORM.fullmatch(text)
+    if match is None or not (match[2] or match[3]):
+        raise QuantityError(
+            f"{text!r} is not a quantity; write a number with an optional suffix, such as 500m, 2, 1.5Gi"
+        )
+    sign, whole, fraction, suffix = match[1], match[2], match[3] or "", match[4] or ""
+    value: int | Fraction = int(whole + fraction)
+    exponent, family, base = -len(fraction), "decimal", 0
+    if suffix in _BINARY:
+        base, family = _BINARY[suffix], "binary"
+    elif suffix in _DECIMAL:
+        exponent += _DECIMAL[suffix]
+    else:
+        exponent += int(suffix[1:])
+        family = "exponent"
+    if abs(exponent) > _EXPONENT_MAX + len(fraction):
+        raise QuantityError(f"{text!r} is out of range for a quantity")
+    value = value << base
+    value = value * 10**exponent if exponent >= 0 else Fraction(value, 10**-exponent)
+    value = _to_nano(value)
+    if family == "binary":
+        value = min(value, _MAX)
+    return (-value if sign == "-" else value), family
+
+
+def _whole(value: int | Fraction) -> int | Fraction:
+    return value.numerator if value.denominator == 1 else value
+
+
+def _to_nano(value: int | Fraction) -> int | Fraction:
+    return _whole(Fraction(_away(value * _NANO), _NANO)) if value.denominator != 1 else value.numerator
+
+
+def _away(value: int | Fraction) -> int:
+    magnitude = -(-abs(value.numerator) // value.denominator)
+    return magnitude if value.numerator >= 0 else -magnitude
+
+
+def _format(value: int | Fraction, family: str) -> str:
+    if not value:
+        return "0"
+    if family == "binary" and value.denominator == 1 and abs(value) >= 1024:
+        mantissa, index = value.numerator, 0
+        while mantissa % 1024 == 0 and index < len(_BINARY_SUFFIX) - 1:
+            mantissa //= 1024
+            index += 1
+        return f"{mantissa}{_BINARY_SUFFIX[index]}"
+    mantissa, exponent = (value * _NANO).numerator, -9
+    while mantissa % 1000 == 0:
+        mantissa //= 1000
+        exponent += 3
+    if family == "exponent" or exponent not in _DECIMAL_SUFFIX:
+        return f"{mantissa}e{exponent}" if exponent else str(mantissa)
+    return f"{mantissa}{_DECIMAL_SUFFIX[exponent]}"

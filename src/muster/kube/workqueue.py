@@ -1,0 +1,188 @@
+"""A queue of keys for reconcilers, "stingy" like client-go's: a key waits once, and never runs twice at once."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class WorkQueueShutDown(Exception):
+    """`get` after `shut_down`: there will be no more keys."""
+
+
+class WorkQueue(Generic[K]):
+    """Keys to work on. Use from one event loop.
+
+    A key added while it is being worked on is handed out again only after `done`. Failures back off per key from
+    `base_delay_s`, doubling up to `max_delay_s`, with full jitter from half the delay upwards.
+
+    Args:
+        base_delay_s: delay after a key's first failure.
+        max_delay_s: bound on that delay.
+        rng: source of jitter.
+        clock: seconds, monotonic; the running loop's time by default, so that virtual time works.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_delay_s: float = 0.05,
+        max_delay_s: float = 60.0,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._base_delay_s = base_delay_s
+        self._max_delay_s = max_delay_s
+        self._rng = rng or random.Random()
+        self._clock = clock
+        self._ready: deque[K] = deque()
+        self._queued: set[K] = set()
+        self._running: set[K] = set()
+        self._again: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._later: list[tuple[float, int, K]] = []
+        self._due: dict[K, float] = {}
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._added_at: dict[K, float] = {}
+        self._shut_down = False
+
+    def __len__(self) -> int:
+        """Keys ready to be worked on, not those that wait for their time."""
+        return len(self._ready)
+
+    @property
+    def running(self) -> int:
+        """Keys handed out and not done."""
+        return len(self._running)
+
+    @property
+    def delayed(self) -> int:
+        """Keys that wait for their time."""
+        return len(self._due)
+
+    @property
+    def oldest_age_s(self) -> float:
+        """How long the longest-waiting ready key has waited; 0 when none waits."""
+        return self._now() - self._added_at[self._ready[0]] if self._ready else 0.0
+
+    def add(self, key: K) -> None:
+        """Hand `key` out as soon as a worker is free. Does nothing when it waits already, or after `shut_down`."""
+        if self._shut_down or key in self._queued:
+            return
+        self._due.pop(key, None)
+        if key in self._running:
+            self._again.add(key)
+            return
+        self._queued.add(key)
+        self._ready.append(key)
+        self._added_at[key] = self._now()
+        self._wake_one()
+
+    def add_after(self, key: K, delay_s: float) -> None:
+        """Add `key` in `delay_s` seconds; an earlier time already set for it stands."""
+        if delay_s <= 0:
+            self.add(key)
+            return
+        if self._shut_down:
+            return
+        when = self._now() + delay_s
+        if self._due.get(key, float("inf")) <= when:
+            return
+        self._due[key] = when
+        heapq.heappush(self._later, (when, next(self._order), key))
+        self._arm()
+
+    def add_rate_limited(self, key: K) -> float:
+        """Add `key` after its back-off, and count one more failure. Returns the delay in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        limit = min(self._base_delay_s * 2.0 ** min(failures, 64), self._max_delay_s)
+        delay_s = limit * self._rng.uniform(0.5, 1.0)
+        self.add_after(key, delay_s)
+        return delay_s
+
+    def failures(self, key: K) -> int:
+        """How often `key` was rate-limited since it was last forgotten."""
+        return self._failures.get(key, 0)
+
+    def forget(self, key: K) -> None:
+        """Start the back-off of `key` anew: it succeeded."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> K:
+        """Wait for a key and take it; call `done` afterwards. Raises WorkQueueShutDown when there will be no more."""
+        while not self._ready:
+            if self._shut_down:
+                raise WorkQueueShutDown
+            waiter = asyncio.get_running_loop().create_future()
+            self._getters.append(waiter)
+            try:
+                await waiter
+            except BaseException:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_one()  # this wake-up was ours and goes unused
+                else:
+                    self._getters.remove(waiter)
+                raise
+        key = self._ready.popleft()
+        self._queued.discard(key)
+        self._added_at.pop(key, None)
+        self._running.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        """Say that the work on `key` ended; it is handed out again if it was added meanwhile."""
+        self._running.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
+
+    def shut_down(self) -> None:
+        """Take no more keys; `get` still hands out those that are ready, then raises."""
+        self._shut_down = True
+        self._again.clear()
+        self._due.clear()
+        self._later.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._getters:
+            self._wake_one()
+
+    def _now(self) -> float:
+        return self._clock() if self._clock is not None else asyncio.get_running_loop().time()
+
+    def _wake_one(self) -> None:
+        while self._getters:
+            waiter = self._getters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._later and self._due.get(self._later[0][2]) != self._later[0][0]:
+            heapq.heappop(self._later)  # superseded by an earlier time, or added meanwhile
+        if self._later:
+            delay_s = max(0.0, self._later[0][0] - self._now())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._promote)
+
+    def _promote(self) -> None:
+        self._timer = None
+        now = self._now()
+        while self._later and self._later[0][0] <= now:
+            when, _, key = heapq.heappop(self._later)
+            if self._due.get(key) == when:
+                self.add(key)
+        self._arm()
