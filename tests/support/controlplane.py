@@ -70,7 +70,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     capture = session.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            found.binaries = find_binaries()
+            found.binaries = find_binaries(build=not USER_KUBECONFIG)
         found.reason = "every test that needs it was skipped before asking for it"
     except ControlPlaneUnavailableError as error:
         found.reason = str(error)
