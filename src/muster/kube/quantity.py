@@ -57,7 +57,7 @@ def format_milli(value_milli: int) -> str:
 
 
 def canonical_quantity(quantity: QuantityLike) -> str:
-    """Rewrite a quantity as the API server stores it: same family of suffixes, canonical mantissa. Raises QuantityError."""
+    """Rewrite a quantity as the API server stores it: same family of suffixes, whole mantissa. Raises QuantityError."""
     if isinstance(quantity, Fraction):
         return format_quantity(quantity)
     value, family = _parse(quantity if isinstance(quantity, str) else repr(quantity))
@@ -68,11 +68,9 @@ def canonical_quantity(quantity: QuantityLike) -> str:
 def _parse(text: str) -> tuple[int | Fraction, str]:
     match = _FORM.fullmatch(text)
     if match is None or not (match[2] or match[3]):
-        raise QuantityError(
-            f"{text!r} is not a quantity; write a number with an optional suffix, such as 500m, 2, 1.5Gi"
-        )
+        raise QuantityError(f"{text!r} is not a quantity; write a number and a suffix, such as 500m, 2 or 1.5Gi")
     sign, whole, fraction, suffix = match[1], match[2], match[3] or "", match[4] or ""
-    value: int | Fraction = int(whole + fraction)
+    digits = int(whole + fraction)
     exponent, family, base = -len(fraction), "decimal", 0
     if suffix in _BINARY:
         base, family = _BINARY[suffix], "binary"
@@ -83,9 +81,8 @@ def _parse(text: str) -> tuple[int | Fraction, str]:
         family = "exponent"
     if abs(exponent) > _EXPONENT_MAX + len(fraction):
         raise QuantityError(f"{text!r} is out of range for a quantity")
-    value = value << base
-    value = value * 10**exponent if exponent >= 0 else Fraction(value, 10**-exponent)
-    value = _to_nano(value)
+    digits <<= base
+    value = _to_nano(digits * 10**exponent if exponent >= 0 else Fraction(digits, 10**-exponent))
     if family == "binary":
         value = min(value, _MAX)
     return (-value if sign == "-" else value), family
@@ -113,7 +110,7 @@ def _format(value: int | Fraction, family: str) -> str:
             mantissa //= 1024
             index += 1
         return f"{mantissa}{_BINARY_SUFFIX[index]}"
-    mantissa, exponent = (value * _NANO).numerator, -9
+    mantissa, exponent = int(value * _NANO), -9
     while mantissa % 1000 == 0:
         mantissa //= 1000
         exponent += 3

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from muster.kube.affinity import LabelSelector, NodeSelector, NodeSelectorTerm
+from muster.kube.affinity import LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from muster.kube.node import Node
 from muster.kube.pod import PodSpec
 
@@ -123,10 +123,11 @@ def node_term_matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: s
     """Whether a node with these labels and this name meets a term. A term without requirements meets nothing."""
     if not term.match_expressions and not term.match_fields:
         return False
-    fields = {"metadata.name": name}
-    return all(
-        Requirement(rule.key, rule.operator, rule.values).matches(labels) for rule in term.match_expressions
-    ) and all(Requirement(rule.key, rule.operator, rule.values).matches(fields) for rule in term.match_fields)
+    return _all_match(term.match_expressions, labels) and _all_match(term.match_fields, {"metadata.name": name})
+
+
+def _all_match(rules: tuple[NodeSelectorRequirement, ...], values: Mapping[str, str]) -> bool:
+    return all(Requirement(rule.key, rule.operator, rule.values).matches(values) for rule in rules)
 
 
 def node_selector_matches(selector: NodeSelector, labels: Mapping[str, str], name: str) -> bool:

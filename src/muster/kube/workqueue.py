@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import random
@@ -131,7 +132,8 @@ class WorkQueue(Generic[K]):
                 if waiter.done() and not waiter.cancelled():
                     self._wake_one()  # this wake-up was ours and goes unused
                 else:
-                    self._getters.remove(waiter)
+                    with contextlib.suppress(ValueError):
+                        self._getters.remove(waiter)
                 raise
         key = self._ready.popleft()
         self._queued.discard(key)

@@ -1,0 +1,310 @@
+"""Which cluster to talk to, and as whom: kubeconfig files, in-cluster service accounts."""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.kube.credentials import (
+    Anonymous,
+    BasicAuth,
+    Credentials,
+    ExecPlugin,
+    ExecPluginSpec,
+    StaticToken,
+    TokenFile,
+)
+from muster.kube.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightkube.config.kubeconfig import SingleConfig
+
+SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
+SERVICE_ACCOUNT_DIR_VARIABLE = "MUSTER_SERVICE_ACCOUNT_DIR"
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """How to reach one API server. Keys and tokens never show in its repr.
+
+    Attributes:
+        server: URL, such as `https://10.0.0.1:6443`.
+        ca_data: authorities to trust, PEM; empty trusts the system's.
+        client_certificate: PEM, with `client_key`; empty when the user has none.
+        credentials: gives the Authorization header of each request.
+        namespace: default namespace of the context.
+        context: name of the kubeconfig context, "" when there is none.
+        tls_server_name: name to check the server's certificate against, when not the one in `server`.
+        proxy_url: HTTP proxy, "" for none.
+    """
+
+    server: str
+    ca_data: bytes = field(default=b"", repr=False)
+    client_certificate: bytes = field(default=b"", repr=False)
+    client_key: bytes = field(default=b"", repr=False)
+    credentials: Credentials = field(default_factory=Anonymous)
+    namespace: str = "default"
+    context: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+
+    def ssl_context(self, certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext | None:
+        """Make the TLS context, with the given client certificate or else the configured one; None for plain HTTP.
+
+        Raises:
+            ConfigError: a certificate or key cannot be read.
+        """
+        if not self.server.startswith("https:"):
+            return None
+        try:
+            context = ssl.create_default_context(cadata=self.ca_data.decode() if self.ca_data else None)
+            if self.insecure_skip_tls_verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            certificate, key = (certificate, key) if certificate else (self.client_certificate, self.client_key)
+            if certificate:
+                _load_cert_chain(context, certificate, key)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(f"the certificates for {self.server} cannot be used: {error}") from error
+        return context
+
+
+def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> ClusterConfig:
+    """Find the cluster: `kubeconfig`, else the files in KUBECONFIG, else ~/.kube/config, else the pod's service account.
+
+    Args:
+        kubeconfig: path of a kubeconfig file.
+        context: context in it; its current one by default.
+
+    Raises:
+        ConfigError: there is none, or it cannot be used; the message says what to change.
+    """
+    if kubeconfig is not None:
+        return from_kubeconfig([Path(kubeconfig).expanduser()], context)
+    variable = os.environ.get("KUBECONFIG", "")
+    if variable:
+        listed = [Path(part).expanduser() for part in variable.split(os.pathsep) if part]
+        present = [path for path in listed if path.exists()]
+        if not present:
+            raise ConfigError(f"KUBECONFIG names no file that exists ({variable}); correct or unset it")
+        return from_kubeconfig(present, context)
+    default = Path.home() / ".kube" / "config"
+    if default.exists():
+        return from_kubeconfig([default], context)
+    folder = Path(os.environ.get(SERVICE_ACCOUNT_DIR_VARIABLE, SERVICE_ACCOUNT_DIR))
+    if (folder / "token").exists() and context is None:
+        return in_cluster(folder)
+    raise ConfigError(
+        f"no cluster found: set KUBECONFIG, pass --kubeconfig, or create {default}; 'muster up' starts an embedded cluster"
+    )
+
+
+def in_cluster(folder: Path | None = None) -> ClusterConfig:
+    """Use the service account of the pod this process runs in. Raises ConfigError outside of one."""
+    folder = folder or Path(os.environ.get(SERVICE_ACCOUNT_DIR_VARIABLE, SERVICE_ACCOUNT_DIR))
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not host:
+        raise ConfigError("not in a pod: KUBERNETES_SERVICE_HOST is not set; pass a kubeconfig instead")
+    token = TokenFile(folder / "token")
+    token.read()
+    namespace_file, ca_file = folder / "namespace", folder / "ca.crt"
+    return ClusterConfig(
+        server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+        ca_data=_read(ca_file, "the cluster's authority") if ca_file.exists() else b"",
+        credentials=token,
+        namespace=namespace_file.read_text().strip() if namespace_file.exists() else "default",
+    )
+
+
+def from_kubeconfig(paths: list[Path], context: str | None = None) -> ClusterConfig:
+    """Read one or several kubeconfig files; of entries with the same name the first counts, as in kubectl."""
+    from lightkube.config.kubeconfig import KubeConfig
+    from lightkube.core.exceptions import ConfigError as LightkubeConfigError
+    from msgspec import ValidationError
+
+    where = os.pathsep.join(map(str, paths))
+    merged = _merge([_load(path) for path in paths])
+    name = context or merged["current-context"]
+    known = sorted(entry["name"] for entry in merged["contexts"])
+    if not name:
+        raise ConfigError(f"{where} has no current-context; choose one of {_names(known)} with --context")
+    if name not in known:
+        raise ConfigError(f"context {name!r} is not in {where}; it has {_names(known)}")
+    try:
+        chosen = KubeConfig.from_dict(merged).get(name)
+    except KeyError as error:
+        raise ConfigError(
+            f"{where}: context {name!r} refers to {error.args[0]!r}, which the file does not have"
+        ) from None
+    except (LightkubeConfigError, ValidationError, TypeError) as error:
+        raise ConfigError(f"{where} is not a valid kubeconfig: {error}") from None
+    assert chosen is not None
+    return _cluster_config(
+        chosen,
+        _entry(merged["clusters"], chosen.context.cluster, "cluster"),
+        _entry(merged["users"], chosen.context.user or "", "user"),
+        where,
+    )
+
+
+def _cluster_config(
+    chosen: SingleConfig, cluster: Mapping[str, Any], user: Mapping[str, Any], where: str
+) -> ClusterConfig:
+    certificate, key = b"", b""
+    if chosen.user is not None:
+        certificate = _data_or_file(chosen.user.client_cert_data, chosen.user.client_cert, "client certificate")
+        key = _data_or_file(chosen.user.client_key_data, chosen.user.client_key, "client key")
+    if bool(certificate) != bool(key):
+        raise ConfigError(
+            f"{where}: the user of context {chosen.context_name!r} needs both a client certificate and a key"
+        )
+    ca_data = _data_or_file(
+        chosen.cluster.certificate_auth_data, chosen.cluster.certificate_auth, "certificate authority"
+    )
+    config = ClusterConfig(
+        server=chosen.cluster.server.rstrip("/"),
+        ca_data=ca_data,
+        client_certificate=certificate,
+        client_key=key,
+        namespace=chosen.namespace,
+        context=chosen.context_name,
+        insecure_skip_tls_verify=chosen.cluster.insecure,
+        tls_server_name=str(cluster.get("tls-server-name", "")),
+        proxy_url=str(cluster.get("proxy-url", "")),
+        credentials=_credentials(chosen, user, cluster, ca_data, where),
+    )
+    if not config.server.startswith(("https://", "http://")):
+        raise ConfigError(f"{where}: server {config.server!r} must start with https:// or http://")
+    return config
+
+
+def _credentials(
+    chosen: SingleConfig, raw: Mapping[str, Any], cluster: Mapping[str, Any], ca_data: bytes, where: str
+) -> Credentials:
+    user = chosen.user
+    if user is None:
+        return Anonymous()
+    if user.token_file:
+        return TokenFile(Path(user.token_file))
+    if user.token:
+        return StaticToken(user.token)
+    if user.exec is not None:
+        raw_exec = raw.get("exec") or {}
+        info: dict[str, Any] | None = None
+        if raw_exec.get("provideClusterInfo"):
+            info = {"server": chosen.cluster.server}
+            if ca_data:
+                info["certificate-authority-data"] = base64.b64encode(ca_data).decode()
+            if chosen.cluster.insecure:
+                info["insecure-skip-tls-verify"] = True
+            for key in ("tls-server-name", "proxy-url"):
+                if cluster.get(key):
+                    info[key] = cluster[key]
+            for extension in cluster.get("extensions") or ():
+                if extension.get("name") == "client.authentication.k8s.io/exec":
+                    info["config"] = extension.get("extension")
+        return ExecPlugin(
+            ExecPluginSpec(
+                api_version=user.exec.apiVersion,
+                command=user.exec.command,
+                args=tuple(user.exec.args or ()),
+                env={entry.name: entry.value for entry in user.exec.env or ()},
+                install_hint=user.exec.installHint or "",
+                interactive=raw_exec.get("interactiveMode", "IfAvailable") == "Always",
+                cluster=info,
+            )
+        )
+    if user.username and user.password:
+        return BasicAuth(user.username, user.password)
+    if user.auth_provider:
+        raise ConfigError(f"{where}: auth-provider is no longer part of Kubernetes; use an exec credential plugin")
+    return Anonymous()
+
+
+def _load(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError):
+        # The parser's own message may quote the file, keys and tokens included.
+        raise ConfigError(f"kubeconfig {path} is not YAML") from None
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"kubeconfig {path} is not a mapping")
+    return _absolute(data, path.absolute().parent, path)
+
+
+def _absolute(data: dict[str, Any], folder: Path, path: Path) -> dict[str, Any]:
+    """Make the paths in a kubeconfig absolute: each file's are relative to itself."""
+    for section, inner, keys in (
+        ("clusters", "cluster", ("certificate-authority",)),
+        ("users", "user", ("client-certificate", "client-key", "tokenFile")),
+    ):
+        for entry in data.get(section) or ():
+            if not isinstance(entry, dict) or not isinstance(entry.get(inner, {}), dict):
+                raise ConfigError(f"kubeconfig {path}: an entry of {section!r} is not a mapping")
+            body = entry.setdefault(inner, {})
+            for key in keys:
+                if body.get(key):
+                    body[key] = str(folder / body[key])
+            command = (body.get("exec") or {}).get("command", "")
+            if os.sep in command:
+                body["exec"]["command"] = str(folder / command)
+    return data
+
+
+def _merge(files: list[dict[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {"current-context": "", "clusters": [], "contexts": [], "users": []}
+    for data in files:
+        merged["current-context"] = merged["current-context"] or data.get("current-context") or ""
+        for section in ("clusters", "contexts", "users"):
+            names = {entry["name"] for entry in merged[section]}
+            merged[section] += [
+                entry
+                for entry in data.get(section) or ()
+                if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry["name"] not in names
+            ]
+    return merged
+
+
+def _entry(entries: list[dict[str, Any]], name: str, inner: str) -> Mapping[str, Any]:
+    return next((entry.get(inner) or {} for entry in entries if entry["name"] == name), {})
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names) if names else "no contexts"
+
+
+def _data_or_file(data: str | None, file: str | None, what: str) -> bytes:
+    if data:
+        try:
+            return base64.b64decode(data, validate=True)
+        except ValueError:
+            raise ConfigError(f"the {what} in the kubeconfig is not base64") from None
+    return _read(Path(file), f"the {what}") if file else b""
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{what} {path} cannot be read: {error.strerror}") from error
+
+
+def _load_cert_chain(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Load a pair from memory: ssl takes files only, so write one that only we can read, and remove it at once."""
+    with tempfile.NamedTemporaryFile(prefix="muster-", suffix=".pem") as file:
+        file.write(certificate.rstrip() + b"\n" + key)
+        file.flush()
+        context.load_cert_chain(file.name)
