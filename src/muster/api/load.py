@@ -1,0 +1,146 @@
+"""Reads a manifest (YAML or JSON) into a TrainingJob; every complaint names the line and what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import yaml
+
+from muster.api.crd import KINDS, object_schema
+from muster.api.names import API_VERSION
+from muster.api.schema import Schema
+from muster.api.training_job import TrainingJob
+from muster.api.validate import Problem, schema_problem, validate
+from muster.kube.struct import from_dict
+
+_KIND: Final = TrainingJob.RESOURCE.kind
+_SCHEMA: Final[Schema] = next(object_schema(kind) for kind in KINDS if kind.resource == TrainingJob.RESOURCE)
+_STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+
+class Complaint(NamedTuple):
+    """One thing wrong with a manifest; line and column count from 1, 0 where nobody knows."""
+
+    line: int
+    column: int
+    message: str
+
+
+class ManifestError(Exception):
+    """The manifest cannot be used; `complaints` says why, in order of lines."""
+
+    def __init__(self, source: str, complaints: list[Complaint]) -> None:
+        """Hold what is wrong and where the text came from."""
+        self.source = source
+        self.complaints = sorted(complaints)
+        super().__init__("\n".join(self._line(each) for each in self.complaints))
+
+    def _line(self, complaint: Complaint) -> str:
+        where = f"{self.source}:{complaint.line}:{complaint.column}" if complaint.line else self.source
+        return f"{where}: {complaint.message}"
+
+
+def load_training_job(text: str, source: str = "<manifest>") -> TrainingJob:
+    """The one TrainingJob in `text`. Raises ManifestError with everything wrong in it."""
+    node = _compose(text, source)
+    complaints = [*_duplicates(node), *_unknown(node, _SCHEMA, "")]
+    data = yaml.SafeLoader("").construct_document(node) if not complaints else None
+    if data is None:
+        raise ManifestError(source, complaints)
+    complaints += _identity(node, data)
+    if complaints:
+        raise ManifestError(source, complaints)
+    try:
+        job = from_dict(data, TrainingJob)
+    except msgspec.ValidationError as error:
+        raise ManifestError(source, [_at(node, schema_problem(error))]) from None
+    problems = validate(job)
+    if problems:
+        raise ManifestError(source, [_at(node, problem) for problem in problems])
+    return job
+
+
+def _compose(text: str, source: str) -> yaml.MappingNode:
+    try:
+        documents = [node for node in yaml.compose_all(text, yaml.SafeLoader) if node is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        what = error.problem or error.context or "cannot be read"
+        raise ManifestError(source, [Complaint(line, column, f"not YAML: {what}")]) from None
+    except yaml.YAMLError as error:
+        raise ManifestError(source, [Complaint(0, 0, f"not YAML: {error}")]) from None
+    if len(documents) != 1:
+        found = "nothing in it" if not documents else f"{len(documents)} documents in it"
+        raise ManifestError(source, [Complaint(0, 0, f"{found}; one {_KIND} is wanted")])
+    if not isinstance(documents[0], yaml.MappingNode):
+        raise ManifestError(source, [_complain(documents[0], f"a {_KIND} is a map that starts with apiVersion: ...")])
+    return documents[0]
+
+
+def _identity(node: yaml.MappingNode, data: dict[str, Any]) -> Iterator[Complaint]:
+    for field, want in (("apiVersion", API_VERSION), ("kind", _KIND)):
+        if data.get(field) != want:
+            found = f"{data[field]!r}" if field in data else "missing"
+            yield _complain(_find(node, field), f"{field}: {found}; write {field}: {want}")
+    if "spec" not in data:
+        yield _complain(node, "spec: missing; it needs at least replicas, image and command")
+
+
+def _duplicates(node: yaml.Node) -> Iterator[Complaint]:
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                yield _complain(key, f"{key.value}: given twice, first on line {seen[key.value]}; keep one")
+            seen[str(key.value)] = line
+            yield from _duplicates(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _duplicates(value)
+
+
+def _unknown(node: yaml.Node, schema: Schema, path: str) -> Iterator[Complaint]:
+    properties = schema.get("properties")
+    if isinstance(node, yaml.SequenceNode) and "items" in schema:
+        for index, value in enumerate(node.value):
+            yield from _unknown(value, schema["items"], f"{path}[{index}]")
+    if not isinstance(node, yaml.MappingNode) or properties is None:
+        return
+    for key, value in node.value:
+        field = f"{path}.{key.value}".removeprefix(".")
+        if key.value in properties:
+            yield from _unknown(value, properties[key.value], field)
+        else:
+            near = difflib.get_close_matches(str(key.value), properties, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(properties))}"
+            yield _complain(key, f"{field}: unknown field; {hint}")
+
+
+def _at(root: yaml.Node, problem: Problem) -> Complaint:
+    return _complain(_find(root, problem.field), str(problem) if problem.field else problem.message)
+
+
+def _find(root: yaml.Node, path: str) -> yaml.Node:
+    """The node at `path`, or the nearest one above it that exists."""
+    node = root
+    for match in _STEP.finditer(path):
+        name, index = match.groups()
+        below: yaml.Node | None = None
+        if index is not None and isinstance(node, yaml.SequenceNode) and int(index) < len(node.value):
+            below = node.value[int(index)]
+        elif name is not None and isinstance(node, yaml.MappingNode):
+            below = next((value for key, value in node.value if key.value == name), None)
+        if below is None:
+            break
+        node = below
+    return node
+
+
+def _complain(node: yaml.Node, message: str) -> Complaint:
+    return Complaint(node.start_mark.line + 1, node.start_mark.column + 1, message)

@@ -1,0 +1,165 @@
+"""What is wrong with a TrainingJob beyond its schema, said so that a person knows what to change."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from muster.api.names import JOB_NAME_MAX, WORKER_CONTAINER
+from muster.api.training_job import DNS_LABEL, QUANTITY, SHA256, CodeSource, TrainingJob, TrainingJobSpec
+from muster.kube.struct import from_dict, to_dict
+
+
+class Problem(NamedTuple):
+    """One thing to change: the field's path, and what is wrong with it."""
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+RESERVED_ENV: Final = frozenset(
+    {
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "POD_NAME",
+        "POD_UID",
+        "POD_IP",
+    }
+)
+RESERVED_VOLUMES: Final = frozenset({"muster", "muster-token", "muster-code", "muster-shm"})
+_OURS_IN_TEMPLATE: Final = {
+    "schedulerName": "Muster schedules the pods",
+    "restartPolicy": "Muster restarts pods itself",
+    "nodeName": "Muster places the pods; use nodeSelector or affinity",
+    "hostNetwork": "use spec.hostNetwork",
+    "priorityClassName": "use spec.priorityClassName",
+    "terminationGracePeriodSeconds": "use spec.stopGraceSeconds",
+    "automountServiceAccountToken": "workers get no token for the API server",
+    "schedulingGates": "the gang is placed as one",
+}
+_ENV_NAME: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+
+
+def validate(job: TrainingJob) -> list[Problem]:
+    """Everything wrong with the job; empty where it can run."""
+    problems = list(_name(job.name))
+    try:
+        from_dict(to_dict(job), TrainingJob)
+    except msgspec.ValidationError as error:
+        problems.append(schema_problem(error))
+    spec = job.spec
+    problems += _program(spec)
+    problems += _environment(spec)
+    if spec.code is not None:
+        problems += _code(spec.code)
+    if spec.shared_memory and not re.fullmatch(QUANTITY, spec.shared_memory):
+        problems.append(Problem("spec.sharedMemory", f"{spec.shared_memory!r} is no quantity; write one like 64Gi"))
+    if spec.mpi is not None and spec.launcher != "mpi":
+        problems.append(
+            Problem("spec.mpi", f"means nothing to launcher {spec.launcher}; remove it or use launcher: mpi")
+        )
+    problems += _template(spec.template)
+    return problems
+
+
+def schema_problem(error: msgspec.ValidationError) -> Problem:
+    """A problem from msgspec's message, which ends in the field's path."""
+    text, _, path = str(error).partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    text = text.replace("`", "")
+    if "Expected str, got" in text:
+        text += "; put the value in quotes"
+    if field.endswith("[...]"):
+        field, text = field[: -len("[...]")], f"a value in it is wrong: {text}"
+    return Problem(field, text[0].lower() + text[1:])
+
+
+def _name(name: str) -> Iterator[Problem]:
+    if not name:
+        yield Problem("metadata.name", "missing; the job's pods are named after it")
+    elif len(name) > JOB_NAME_MAX:
+        yield Problem(
+            "metadata.name", f"{len(name)} characters; at most {JOB_NAME_MAX}, as its pods are named after it"
+        )
+    elif not re.match(DNS_LABEL, name):
+        yield Problem("metadata.name", f"{name!r} must be lower-case letters, digits and dashes, as in train-gpt")
+
+
+def _program(spec: TrainingJobSpec) -> Iterator[Problem]:
+    worker = next((c for c in _containers(spec.template) if c.get("name") == WORKER_CONTAINER), {})
+    if not spec.image and not worker.get("image"):
+        yield Problem("spec.image", "missing; name the image the workers run, with python3 in it")
+    if not spec.command:
+        yield Problem("spec.command", "missing; say what each rank runs, such as [python, train.py]")
+    elif not spec.command[0]:
+        yield Problem("spec.command[0]", "empty; the first entry is the program")
+
+
+def _environment(spec: TrainingJobSpec) -> Iterator[Problem]:
+    for index, variable in enumerate(spec.env):
+        field = f"spec.env[{index}]"
+        if not _ENV_NAME.fullmatch(variable.name):
+            yield Problem(f"{field}.name", f"{variable.name!r} cannot name a variable")
+        elif variable.name in RESERVED_ENV or variable.name.startswith("MUSTER_"):
+            yield Problem(f"{field}.name", f"Muster sets {variable.name} for each rank; choose another name")
+        if variable.value and variable.value_from is not None:
+            yield Problem(field, f"{variable.name} has both value and valueFrom; keep one")
+    counts = Counter(variable.name for variable in spec.env)
+    for name, count in counts.items():
+        if count > 1:
+            yield Problem("spec.env", f"{name} is set {count} times; keep one")
+    for name in spec.nccl_env:
+        if not _ENV_NAME.fullmatch(name):
+            yield Problem("spec.ncclEnv", f"{name!r} cannot name a variable")
+
+
+def _code(code: CodeSource) -> Iterator[Problem]:
+    if bool(code.config_map) == bool(code.url):
+        yield Problem("spec.code", "give exactly one of configMap and url")
+    if code.url and not code.url.startswith(("https://", "http://")):
+        yield Problem("spec.code.url", f"{code.url!r} must start with https:// or http://")
+    if code.url and not re.fullmatch(SHA256, code.sha256):
+        yield Problem("spec.code.sha256", "needed with url: 64 hex digits, as `sha256sum FILE` prints them")
+    if code.sha256 and not code.url:
+        yield Problem("spec.code.sha256", "goes with url only; remove it")
+
+
+def _template(template: dict[str, Any]) -> Iterator[Problem]:
+    unknown = sorted(set(template) - {"metadata", "spec"})
+    if unknown:
+        yield Problem(f"spec.template.{unknown[0]}", "a template holds metadata and spec only")
+    spec = template.get("spec", {})
+    if not isinstance(spec, dict):
+        yield Problem("spec.template.spec", "must be a map")
+        return
+    for field, instead in _OURS_IN_TEMPLATE.items():
+        if field in spec:
+            yield Problem(f"spec.template.spec.{field}", f"cannot be set here: {instead}")
+    for index, volume in enumerate(spec.get("volumes", ())):
+        if isinstance(volume, dict) and volume.get("name") in RESERVED_VOLUMES:
+            yield Problem(f"spec.template.spec.volumes[{index}].name", f"{volume['name']} is Muster's own; rename it")
+    for index, container in enumerate(_containers(template)):
+        if not container.get("name"):
+            yield Problem(f"spec.template.spec.containers[{index}].name", "missing")
+        if container.get("name") == WORKER_CONTAINER:
+            for field in ("command", "args", "env", "workingDir"):
+                if field in container:
+                    yield Problem(f"spec.template.spec.containers[{index}].{field}", f"use spec.{field}")
+
+
+def _containers(template: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = template.get("spec")
+    containers = spec.get("containers", []) if isinstance(spec, dict) else []
+    return [each for each in containers if isinstance(each, dict)] if isinstance(containers, list) else []
