@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -107,7 +108,6 @@ def real_control_plane(
         yield RealCluster(access, None)
         return
     with ControlPlane(request.getfixturevalue("control_plane_binaries")) as control_plane:
-        found.used = _describe(control_plane)
         yield RealCluster(control_plane.access, control_plane)
 
 
@@ -117,6 +117,11 @@ def control_plane_binaries(pytestconfig: pytest.Config) -> Path:
     found = pytestconfig.stash[_FOUND]
     if found.binaries is None:
         _give_up(found.reason)
+    version = subprocess.run(
+        [found.binaries / "kube-apiserver", "--version"], capture_output=True, text=True, timeout=30, check=True
+    )
+    source = "KUBEBUILDER_ASSETS" if os.environ.get("KUBEBUILDER_ASSETS") else "make controlplane"
+    found.used = f"{version.stdout.strip()} from {source}"
     return found.binaries
 
 
@@ -130,7 +135,6 @@ def start_control_plane(pytestconfig: pytest.Config, control_plane_binaries: Pat
         control_plane = ControlPlane(control_plane_binaries, **settings)  # type: ignore[arg-type]
         stops.append(control_plane.stop)
         control_plane.__enter__()
-        found.used = found.used or _describe(control_plane)
         return control_plane
 
     try:
@@ -138,8 +142,3 @@ def start_control_plane(pytestconfig: pytest.Config, control_plane_binaries: Pat
     finally:
         for stop in reversed(stops):
             stop()
-
-
-def _describe(control_plane: ControlPlane) -> str:
-    source = "KUBEBUILDER_ASSETS" if os.environ.get("KUBEBUILDER_ASSETS") else "make controlplane"
-    return f"kube-apiserver {control_plane.version()} from {source}"

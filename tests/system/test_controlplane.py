@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 from muster.drills.clusteraccess import KubectlError
@@ -104,9 +105,11 @@ def test_nothing_survives_a_test_run_that_is_killed(control_plane_binaries: Path
         run.send_signal(signal.SIGKILL)
         run.communicate()
     deadline = time.monotonic() + 10
-    while processes_of(tmp_path):
-        assert time.monotonic() < deadline, f"still running: {processes_of(tmp_path)}"
+    while (left := processes_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.05)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+    assert left == []
 
 
 def test_no_binaries_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -141,15 +144,11 @@ def test_run_without_a_control_plane_says_so(required: str, exit_code: int, outc
     assert last_of_summary.startswith("real control plane: NOT used: no controlplane is built: install Go 1.26 and run")
 
 
-def processes_of(directory: Path) -> list[str]:
-    """Command lines of running control plane processes whose data lies in `directory`."""
+def processes_of(directory: Path) -> list[int]:
+    """The running control plane processes whose data lies in `directory`."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except OSError:  # it ended meanwhile
-                continue
-            if str(directory) in command and command.split()[0].endswith(("etcd", "kube-apiserver")):
-                found.append(command)
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or [""]
+        if command[0].endswith(("etcd", "kube-apiserver")) and str(directory) in " ".join(command):
+            found.append(process.pid)
     return found

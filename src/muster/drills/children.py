@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LIBC = ctypes.CDLL(None, use_errno=True)
+# Ties itself to its parent, then becomes the program. A program of its own, since running Python between fork and exec
+# (preexec_fn) can deadlock a parent with threads, and Python 3.12 warns of it.
+_TIED = """
+import ctypes, os, signal, sys
+parent, command = int(sys.argv[1]), sys.argv[2:]
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != parent:
+    sys.exit("the parent died before its child started")
+try:
+    os.execv(command[0], command)
+except OSError as error:
+    sys.exit(f"{command[0]}: {error.strerror}")
+"""
 
 
 class Child:
@@ -22,25 +34,20 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> None:
-        """Start `command` with stdout and stderr appended to `log`; raises OSError where it cannot be run."""
+        """Start `command` (a path and its arguments) with stdout and stderr appended to `log`.
+
+        What cannot be run exits with 1, and the log says why.
+        """
         self.name = Path(command[0]).name
         self.log = log
-        parent = os.getpid()
-
-        def tie_to_parent() -> None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # the parent died before the line above
-                os._exit(1)
-
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [str(part) for part in command],
+                [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *(str(part) for part in command)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=None if env is None else dict(env),
                 start_new_session=True,
-                preexec_fn=tie_to_parent,
             )
 
     @property

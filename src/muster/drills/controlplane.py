@@ -7,7 +7,6 @@ folder. It has no nodes and no kubelet: what is asked of it is the API.
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import random
 import shutil
@@ -115,11 +114,6 @@ class ControlPlane:
     def ca_path(self) -> Path:
         """The authority that signed the API server's certificate, PEM."""
         return self.directory / "ca.crt"
-
-    def version(self) -> str:
-        """The API server's version, such as v1.36.3."""
-        version: str = json.loads(self.access.kubectl("get", "--raw=/version"))["gitVersion"]
-        return version
 
     def __enter__(self) -> Self:
         """Start every component and wait until each is ready; raises ControlPlaneError."""
