@@ -126,9 +126,8 @@ def control_plane_binaries(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture
-def start_control_plane(pytestconfig: pytest.Config, control_plane_binaries: Path) -> Iterator[StartControlPlane]:
+def start_control_plane(control_plane_binaries: Path) -> Iterator[StartControlPlane]:
     """Start control planes of one test's own, to stop and restart or to run with other settings."""
-    found = pytestconfig.stash[_FOUND]
     stops: list[Callable[[], None]] = []
 
     def start(**settings: object) -> ControlPlane:
