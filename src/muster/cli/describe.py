@@ -1,0 +1,137 @@
+"""A TrainingJob in words: pure functions from what the API server holds to what a person reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+
+from muster.api.training_job import Fault, Timeline, TrainingJob
+from muster.cli.output import duration
+
+FINISHED = ("Succeeded", "Failed")
+STAGES = ("fault", "detected", "stopped", "placed", "ready", "running", "useful")
+FAULT_NAMES = {"user": "the program's fault", "infrastructure": "infrastructure", "unknown": "cause unknown"}
+
+
+def finished(job: TrainingJob) -> bool:
+    """Whether the job has ended."""
+    return job.status.phase in FINISHED
+
+
+def exit_status(job: TrainingJob) -> int:
+    """0 for a job that succeeded, 1 for one that failed."""
+    return 0 if job.status.phase == "Succeeded" else 1
+
+
+def metrics_text(job: TrainingJob) -> str:
+    """The newest metrics on one line: `loss 0.1234  accuracy 0.97`."""
+    progress = job.status.progress
+    return "  ".join(f"{name} {value:.4g}" for name, value in sorted(progress.metrics.items())) if progress else ""
+
+
+def progress_text(job: TrainingJob) -> str:
+    """Step and metrics on one line, empty before the first step."""
+    progress = job.status.progress
+    if progress is None:
+        return ""
+    total = f"/{progress.total_steps}" if progress.total_steps else ""
+    metrics = metrics_text(job)
+    return f"step {progress.step}{total}" + (f"  {metrics}" if metrics else "")
+
+
+def slots_text(job: TrainingJob) -> str:
+    """`3/4 slots ready`."""
+    return f"{job.status.ready_slots}/{job.spec.replicas} slots ready"
+
+
+def stages(timeline: Timeline | None) -> list[tuple[str, float]]:
+    """How long each known stage took, in seconds, in order: `[("detected", 0.2), ("stopped", 0.5), ...]`."""
+    moments = [(name, moment) for name in STAGES if (moment := getattr(timeline, name, None)) is not None]
+    return [(name, (later - earlier).total_seconds()) for (_, earlier), (name, later) in pairwise(moments)]
+
+
+def time_to_useful_s(fault: Fault) -> float | None:
+    """Seconds from a fault to the first step beyond it; None while that has not come."""
+    timeline = fault.timeline
+    if timeline is None or timeline.fault is None or timeline.useful is None:
+        return None
+    return (timeline.useful - timeline.fault).total_seconds()
+
+
+def fault_headline(fault: Fault) -> str:
+    """One line: attempt, slot, node, whose fault, by which rule."""
+    where = f"slot {fault.slot}" + (f" on {fault.node}" if fault.node else "")
+    rule = f", rule {fault.rule}" if fault.rule else ""
+    return f"attempt {fault.attempt} ended at {where}: {FAULT_NAMES.get(fault.cause, fault.cause)}{rule}"
+
+
+def fault_details(fault: Fault) -> Iterator[str]:
+    """What else is known of a fault, line by line."""
+    yield from fault.message.splitlines()
+    replaced = f"{fault.slots} slot{'s' if fault.slots != 1 else ''} replaced" if fault.slots else "all slots kept"
+    lost = f", {fault.steps_lost} steps done again" if fault.steps_lost else ""
+    yield replaced + lost
+    useful = time_to_useful_s(fault)
+    taken = " + ".join(f"{name} {seconds:.1f}s" for name, seconds in stages(fault.timeline))
+    if useful is not None:
+        yield f"useful again after {useful:.1f}s ({taken})"
+    elif taken:
+        yield f"so far: {taken}"
+
+
+def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
+    """What happened between two observations of a job, one line each."""
+    lines = []
+    before = old.status if old else None
+    status = new.status
+    seen = len(before.faults) if before else 0
+    known = {(fault.attempt, fault.time) for fault in before.faults} if before else set()
+    fresh = [fault for fault in status.faults if (fault.attempt, fault.time) not in known]
+    lines += [fault_headline(fault) for fault in fresh]
+    for fault in status.faults:
+        earlier = _same_fault(before.faults, fault) if before and seen else None
+        useful = time_to_useful_s(fault)
+        if useful is not None and (earlier is None or time_to_useful_s(earlier) is None):
+            lines.append(f"useful again {useful:.1f}s after the fault of attempt {fault.attempt}")
+    if before is None or status.attempt != before.attempt:
+        if status.attempt > 1 and status.slots_kept is not None:
+            lines.append(f"attempt {status.attempt}: {status.slots_kept} of {new.spec.replicas} slots kept their pods")
+        elif status.attempt > 1:
+            lines.append(f"attempt {status.attempt}")
+    if before is None or status.phase != before.phase:
+        message = f": {status.message.splitlines()[0]}" if status.message else ""
+        lines.append(f"{status.phase}{message}")
+    checkpoint = status.last_checkpoint
+    previous = before.last_checkpoint if before else None
+    if checkpoint and checkpoint.step != (previous.step if previous else None):
+        lines.append(f"checkpoint at step {checkpoint.step}")
+    return lines
+
+
+def _same_fault(faults: tuple[Fault, ...], wanted: Fault) -> Fault | None:
+    return next((fault for fault in faults if (fault.attempt, fault.time) == (wanted.attempt, wanted.time)), None)
+
+
+def next_steps(job: TrainingJob, prefix: str = "muster") -> list[str]:
+    """Commands that make sense now, each with its reason."""
+    name = job.name
+    match job.status.phase:
+        case "Pending":
+            return [f"{prefix} explain {name}   # what it waits for"]
+        case "Starting" | "Restarting":
+            return [f"{prefix} logs {name} -f   # what the ranks say"]
+        case "Running":
+            return [f"{prefix} logs {name} -f", f"{prefix} exec {name}   # a shell beside rank 0"]
+        case "Suspended" | "Stopping":
+            return [f"{prefix} resume {name}   # from the last checkpoint"]
+        case "Failed":
+            return [f"{prefix} logs {name}   # what the ranks wrote", f"{prefix} delete {name}"]
+        case _:
+            return [f"{prefix} logs {name}", f"{prefix} delete {name}"]
+
+
+def running_time(job: TrainingJob, now: datetime) -> str:
+    """How long the job has run, or ran."""
+    start = job.status.start_time
+    return duration(((job.status.completion_time or now) - start).total_seconds()) if start else "-"

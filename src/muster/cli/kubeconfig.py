@@ -1,0 +1,130 @@
+"""The user's kubeconfig: an embedded cluster's context is added to it, and taken out again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from muster.cli.errors import CliError, ExitCode
+
+_LOCK_WAIT_S = 10.0
+_SECTIONS = ("clusters", "users", "contexts")
+
+
+def user_kubeconfig() -> Path:
+    """The file kubectl would write to: the first of KUBECONFIG, else ~/.kube/config."""
+    listed = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    return Path(listed[0]) if listed else Path.home() / ".kube" / "config"
+
+
+def add_context(path: Path, source: Path, context: str) -> bool:
+    """Copy the current context of `source`, with its cluster and user, into `path` under the name `context`.
+
+    The current context of `path` is set only where it has none. Returns whether it is `context` now.
+
+    Raises:
+        CliError: `path` is no kubeconfig, or something else keeps it locked.
+    """
+    document = _load(source)
+    wanted = document["current-context"]
+    chosen = next(entry["context"] for entry in document["contexts"] if entry["name"] == wanted)
+    cluster = next(entry["cluster"] for entry in document["clusters"] if entry["name"] == chosen["cluster"])
+    user = next(entry["user"] for entry in document["users"] if entry["name"] == chosen["user"])
+    entries = {
+        "clusters": {"name": context, "cluster": cluster},
+        "users": {"name": context, "user": user},
+        "contexts": {"name": context, "context": {**chosen, "cluster": context, "user": context}},
+    }
+    with _locked(path):
+        target = _load(path) if path.exists() else _empty()
+        for section, entry in entries.items():
+            target[section] = [*_others(target, section, context), entry]
+        target["current-context"] = target.get("current-context") or context
+        _write(path, target)
+        return bool(target["current-context"] == context)
+
+
+def remove_context(path: Path, context: str) -> bool:
+    """Take a context added by add_context() out again; returns whether there was one. A file left empty is removed."""
+    if not path.exists():
+        return False
+    with _locked(path):
+        target = _load(path)
+        before = sum(len(target.get(section) or ()) for section in _SECTIONS)
+        for section in _SECTIONS:
+            target[section] = _others(target, section, context)
+        left = sum(len(target[section]) for section in _SECTIONS)
+        if left == before:
+            return False
+        if target.get("current-context") == context:
+            target["current-context"] = ""
+        if left:
+            _write(path, target)
+        else:
+            path.unlink()
+        return True
+
+
+def _others(document: dict[str, Any], section: str, name: str) -> list[Any]:
+    return [entry for entry in document.get(section) or () if entry.get("name") != name]
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        what = str(error).splitlines()[0]
+        raise CliError(f"cannot read the kubeconfig {path}: {what}", exit_code=ExitCode.NO_CLUSTER) from None
+    if document is None:
+        return _empty()
+    if not isinstance(document, dict) or document.get("kind", "Config") != "Config":
+        raise CliError(f"{path} is no kubeconfig", "set KUBECONFIG to one, or unset it", ExitCode.NO_CLUSTER)
+    return document
+
+
+def _empty() -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Config"}
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    """Replace the file in one step, readable by its owner only; a symbolic link stays one."""
+    path = path.resolve()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            yaml.safe_dump(document, file, sort_keys=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold `<path>.lock`, the lock kubectl itself takes (client-go, clientcmd.lockFile)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(path.name + ".lock")
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL, 0))
+            break
+        except FileExistsError:
+            if time.monotonic() > deadline:
+                raise CliError(
+                    f"{path} is locked: {lock} exists", "remove it if no kubectl is at work", ExitCode.CONFLICT
+                ) from None
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)

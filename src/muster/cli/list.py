@@ -1,0 +1,74 @@
+"""`muster list`: the jobs there are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.errors import ExitCode
+from muster.cli.output import age, note, output_option, print_data, print_table
+from muster.cli.program import prefix
+from muster.cli.target import Target, cluster_options, resolve
+
+if TYPE_CHECKING:
+    from muster.api.training_job import TrainingJob
+    from muster.cli.target import Cluster
+
+HEADERS = ("NAME", "PHASE", "NODES", "READY", "ATTEMPT", "STEP", "RESTARTS", "AGE")
+WIDE_HEADERS = (*HEADERS, "GPUS", "LAUNCHER", "MESSAGE")
+
+
+@click.command()
+@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of every namespace.")
+@output_option("json", "yaml", "wide")
+@cluster_options()
+def command(target: Target, all_namespaces: bool, output: str) -> int:
+    """List training jobs."""
+    return asyncio.run(_list(resolve(target), all_namespaces, output))
+
+
+async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
+    from muster.api.training_job import TrainingJob
+    from muster.kube.struct import to_dict
+
+    namespace = None if all_namespaces else cluster.namespace
+    async with cluster.client() as client:
+        jobs = (await client.list(TrainingJob, namespace)).items
+    jobs.sort(key=lambda job: (job.namespace, job.name))
+    if output in ("json", "yaml"):
+        print_data({"apiVersion": "v1", "kind": "List", "items": [to_dict(job) for job in jobs]}, output)
+        return ExitCode.DONE
+    if not jobs:
+        where = "" if all_namespaces else f" in namespace {cluster.namespace}"
+        note(f"no training jobs{where}; start one: {prefix()} run train.py")
+        return ExitCode.DONE
+    headers = WIDE_HEADERS if output == "wide" else HEADERS
+    rows = [_row(job)[: len(headers)] for job in jobs]
+    if all_namespaces:
+        headers = ("NAMESPACE", *headers)
+        rows = [(job.namespace, *row) for job, row in zip(jobs, rows, strict=True)]
+    print_table(headers, rows)
+    return ExitCode.DONE
+
+
+def _row(job: TrainingJob) -> tuple[str, ...]:
+    spec, status = job.spec, job.status
+    progress = status.progress
+    step = (
+        "-" if progress is None else f"{progress.step}" + (f"/{progress.total_steps}" if progress.total_steps else "")
+    )
+    return (
+        job.name,
+        status.phase,
+        str(spec.replicas),
+        str(status.ready_slots),
+        str(status.attempt),
+        step,
+        str(status.restarts.total if status.restarts else 0),
+        age(job.metadata.creation_timestamp),
+        str(spec.replicas * spec.gpus_per_node),
+        spec.launcher,
+        status.message.splitlines()[0] if status.message else "",
+    )

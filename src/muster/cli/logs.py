@@ -1,0 +1,156 @@
+"""`muster logs`: what the ranks of a job wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.output import note, paint
+from muster.cli.target import Target, cluster_options, resolve
+
+if TYPE_CHECKING:
+    from muster.api.training_job import TrainingJob
+    from muster.cli.target import Cluster
+    from muster.kube.client import Client
+    from muster.kube.pod import Pod
+
+STREAMS_MAX = 32
+_POLL_S = 1.0
+_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
+
+
+class Selection(NamedTuple):
+    """Which lines to print; None means any."""
+
+    slot: int | None
+    attempt: int | None
+    tail: int | None
+
+
+@click.command()
+@click.argument("name")
+@click.option("--rank", type=click.IntRange(0), help="The slot where this rank runs.")
+@click.option("--slot", type=click.IntRange(0), help="One slot only.")
+@click.option("--attempt", type=click.IntRange(1), help="One attempt only.")
+@click.option("--previous", is_flag=True, help="The attempt before the current one.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as more is written, until the job ends.")
+@click.option("--tail", type=click.IntRange(0), metavar="LINES", help="The last lines of each slot.")
+@cluster_options()
+def command(
+    name: str,
+    rank: int | None,
+    slot: int | None,
+    attempt: int | None,
+    previous: bool,
+    follow: bool,
+    tail: int | None,
+    target: Target,
+) -> int:
+    """Print what the ranks of the job NAME wrote; each line begins with its slot.
+
+    With launcher mpi everything the ranks print arrives at slot 0.
+    """
+    if rank is not None and slot is not None:
+        raise BadInput("--rank and --slot exclude each other")
+    if previous and attempt is not None:
+        raise BadInput("--previous and --attempt exclude each other")
+    return asyncio.run(_logs(resolve(target), name, rank, previous, follow, Selection(slot, attempt, tail)))
+
+
+async def _logs(cluster: Cluster, name: str, rank: int | None, previous: bool, follow: bool, wanted: Selection) -> int:
+    from muster.cli.pods import members
+    from muster.cli.watch import get_job
+
+    async with cluster.client() as client:
+        job = await get_job(client, cluster.namespace, name)
+        if rank is not None:
+            wanted = wanted._replace(slot=_slot_of_rank(job, rank))
+        if wanted.slot is not None and wanted.slot >= job.spec.replicas:
+            raise BadInput(f"'{name}' has no slot {wanted.slot}", f"it has 0 to {job.spec.replicas - 1}")
+        if previous:
+            if job.status.attempt < 2:
+                raise CliError(f"'{name}' is at attempt {job.status.attempt}: there is no earlier one")
+            wanted = wanted._replace(attempt=job.status.attempt - 1)
+        if follow:
+            await _follow(client, job, wanted)
+            return ExitCode.DONE
+        pods = _chosen(job, await members(client, job), wanted)
+        if not pods:
+            note(f"'{name}' has no pods now ({job.status.phase})")
+        for pod in pods:
+            await _print(client, job, pod, wanted, follow=False)
+    return ExitCode.DONE
+
+
+def _slot_of_rank(job: TrainingJob, rank: int) -> int:
+    ranks = job.spec.replicas * job.spec.ranks
+    if rank >= ranks:
+        raise BadInput(f"'{job.name}' has no rank {rank}", f"it has 0 to {ranks - 1}")
+    if job.spec.launcher == "mpi":
+        note("launcher mpi brings what every rank prints to slot 0")
+        return 0
+    return rank // job.spec.ranks
+
+
+def _chosen(job: TrainingJob, pods: list[Pod], wanted: Selection) -> list[Pod]:
+    from muster.cli.pods import slot_of
+
+    chosen = [pod for pod in pods if wanted.slot in (None, slot_of(pod))]
+    if len(chosen) > STREAMS_MAX:
+        note(f"'{job.name}' has {len(chosen)} pods: showing the first {STREAMS_MAX}; choose with --slot")
+    return chosen[:STREAMS_MAX]
+
+
+async def _follow(client: Client, job: TrainingJob, wanted: Selection) -> None:
+    """Print every chosen pod's log, those of later attempts too, until the job ends."""
+    from muster.cli import describe
+    from muster.cli.pods import members
+    from muster.cli.watch import get_job
+
+    streams: dict[str, asyncio.Task[None]] = {}
+    try:
+        while True:
+            current = await get_job(client, job.namespace, job.name)
+            for pod in _chosen(job, await members(client, job), wanted):
+                started = any(status.state and not status.state.waiting for status in pod.status.container_statuses)
+                if started and pod.uid not in streams:
+                    streams[pod.uid] = asyncio.create_task(_print(client, job, pod, wanted, follow=True))
+            if describe.finished(current) and all(task.done() for task in streams.values()):
+                break
+            await asyncio.sleep(_POLL_S)
+    finally:
+        for task in streams.values():
+            task.cancel()
+        results = await asyncio.gather(*streams.values(), return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+
+
+async def _print(client: Client, job: TrainingJob, pod: Pod, wanted: Selection, *, follow: bool) -> None:
+    from muster.cli.loglines import log_lines
+    from muster.cli.pods import attempt_of, slot_of
+    from muster.kube.errors import Invalid, NotFound
+
+    slot = slot_of(pod)
+    width = len(str(job.spec.replicas - 1))
+    label = paint(f"[{slot:>{width}}]", _COLORS[slot % len(_COLORS)])
+    kept: deque[str] = deque(maxlen=wanted.tail)
+    try:
+        async for line in log_lines(client, pod, attempt_of(pod), follow):
+            if wanted.attempt not in (None, line.attempt):
+                continue
+            if follow and wanted.tail is None:
+                click.echo(f"{label} {line.text}")
+            else:
+                kept.append(line.text)
+    except NotFound:
+        return  # replaced meanwhile; its successor is printed in its turn
+    except Invalid as error:
+        note(f"slot {slot}: {error.message}")  # the container has not started
+    for text in kept:
+        click.echo(f"{label} {text}")

@@ -1,0 +1,153 @@
+"""A TrainingJob from a script and flags, or from a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from muster.api.load import ManifestError, load_training_job
+from muster.api.names import API_VERSION, JOB_NAME_MAX
+from muster.api.training_job import TrainingJob
+from muster.api.validate import schema_problem, validate
+from muster.cli.errors import BadInput
+from muster.kube.struct import from_dict, to_dict
+
+EMBEDDED_IMAGE = "this-machine"
+"""What `image` says on an embedded cluster, which has no images: a container there sees this machine's files."""
+
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own alphabet for generated names: no vowels, no look-alikes
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Script(NamedTuple):
+    """A script and the folder that travels with it.
+
+    Attributes:
+        command: what each rank runs, below that folder.
+        folder: the folder to ship.
+    """
+
+    command: list[str]
+    folder: Path
+
+
+def find_script(script: str, code: str) -> Script:
+    """Find the script and decide how to run it.
+
+    Args:
+        script: the path as typed.
+        code: the folder to ship, `none` for what the image holds, or "" for the working folder.
+
+    Raises:
+        BadInput: there is no such script, or it does not lie in the folder that is shipped.
+    """
+    if code == "none":
+        return Script(_command(script), Path.cwd())
+    path = Path(script)
+    if path.is_dir():
+        raise BadInput(f"{script} is a folder", f"name the script in it, such as {script.rstrip('/')}/train.py")
+    if not path.is_file():
+        near = sorted(each.name for each in Path.cwd().glob("*.py"))[:5]
+        raise BadInput(
+            f"there is no script {script}",
+            f"scripts here: {', '.join(near)}" if near else "for a program that is in the image, use --code none",
+        )
+    folder = Path(code) if code else Path.cwd()
+    if not folder.is_dir():
+        raise BadInput(f"--code {code} is no folder", "name a folder, or none")
+    real = path.resolve()
+    if not real.is_relative_to(folder.resolve()):
+        if code:
+            raise BadInput(f"{script} does not lie in {code}", f"use --code {path.parent}")
+        folder = path.parent
+    return Script(_command(str(real.relative_to(folder.resolve()))), folder)
+
+
+def _command(script: str) -> list[str]:
+    match Path(script).suffix:
+        case ".py":
+            return ["python3", script]
+        case ".sh":
+            return ["bash", script]
+        case _:
+            return [script if "/" in script else f"./{script}"]
+
+
+def name_for(script: str) -> str:
+    """A name for a job from its script's: `train.py` becomes `train-x7k2q`."""
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-") or "job"
+    suffix = "".join(secrets.choice(_SUFFIX) for _ in range(5))
+    return f"{stem[: JOB_NAME_MAX - 6].rstrip('-')}-{suffix}"
+
+
+def seconds(text: str) -> int:
+    """A length of time such as `90`, `90s`, `30m`, `2h`, `1h30m` or `3d`, in seconds; raises BadInput."""
+    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    total = (
+        sum(int(part) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True) if part)
+        if parts
+        else 0
+    )
+    if total <= 0:
+        raise BadInput(f"'{text}' is no length of time", "write it like 90s, 30m, 2h, 1h30m or 3d")
+    return total
+
+
+def environment(pairs: tuple[str, ...]) -> list[dict[str, str]]:
+    """`NAME=value` pairs as env entries; `NAME` alone takes the value from here. Raises BadInput."""
+    entries = []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals and name not in os.environ:
+            raise BadInput(f"--env {pair}: {name} is not set here", f"write --env {name}=VALUE")
+        entries.append({"name": name, "value": value if equals else os.environ[name]})
+    return entries
+
+
+def rdma(text: str) -> dict[str, Any]:
+    """`rdma/hca=8` as spec.rdma; raises BadInput."""
+    resource, _, count = text.partition("=")
+    if not resource or not (count or "1").isdigit():
+        raise BadInput(f"--rdma {text} is not understood", "write RESOURCE=COUNT, such as rdma/hca=8")
+    return {"resource": resource, "count": int(count or 1)}
+
+
+def new_manifest(name: str, namespace: str) -> dict[str, Any]:
+    """An empty TrainingJob."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": TrainingJob.RESOURCE.kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {},
+    }
+
+
+def read_manifest(file: str) -> dict[str, Any]:
+    """Read a TrainingJob from a file, or from stdin for `-`. Raises BadInput with each complaint and its line."""
+    import sys
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return to_dict(load_training_job(text, "<stdin>" if file == "-" else file))
+    except ManifestError as error:
+        raise BadInput(str(error), "docs/reference/trainingjob.md lists every field") from None
+
+
+def checked(manifest: dict[str, Any]) -> TrainingJob:
+    """The manifest as a TrainingJob; raises BadInput with everything wrong in it."""
+    try:
+        job = from_dict(manifest, TrainingJob)
+    except msgspec.ValidationError as error:
+        raise BadInput(str(schema_problem(error))) from None
+    problems = validate(job)
+    if problems:
+        raise BadInput("\n".join(map(str, problems)))
+    return job

@@ -1,0 +1,55 @@
+"""The pods of a job: its slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from muster.api.names import ANNOTATION_ATTEMPT, LABEL_GANG, LABEL_SLOT, WORKER_CONTAINER
+from muster.cli.errors import CliError, ExitCode
+from muster.kube.pod import Pod
+
+if TYPE_CHECKING:
+    from muster.api.training_job import TrainingJob
+    from muster.kube.client import Client
+
+
+def slot_of(pod: Pod) -> int:
+    """The slot a pod holds."""
+    return int(pod.metadata.labels.get(LABEL_SLOT, "-1"))
+
+
+def attempt_of(pod: Pod) -> int:
+    """The attempt at which a pod was made."""
+    return int(pod.metadata.annotations.get(ANNOTATION_ATTEMPT, "0"))
+
+
+def state_of(pod: Pod) -> str:
+    """What a pod does, in one word or a few."""
+    if pod.metadata.deletion_timestamp is not None:
+        return "Terminating"
+    for status in pod.status.container_statuses:
+        waiting = status.state.waiting if status.state else None
+        if status.name == WORKER_CONTAINER and waiting and waiting.reason:
+            return f"{pod.status.phase}: {waiting.reason}"
+    if pod.status.phase == "Pending" and not pod.spec.node_name:
+        return "Pending: waits for a node"
+    return pod.status.phase or "Pending"
+
+
+async def members(client: Client, job: TrainingJob) -> list[Pod]:
+    """The job's pods by slot, and by age within one."""
+    pods = (await client.list(Pod, job.namespace, label_selector=f"{LABEL_GANG}={job.name}")).items
+    ours = [pod for pod in pods if any(owner.uid == job.uid for owner in pod.metadata.owner_references)]
+    return sorted(ours, key=lambda pod: (slot_of(pod), attempt_of(pod)))
+
+
+def pod_of_slot(job: TrainingJob, pods: list[Pod], slot: int) -> Pod:
+    """The newest pod of a slot; raises CliError where there is none."""
+    if not 0 <= slot < job.spec.replicas:
+        raise CliError(
+            f"'{job.name}' has no slot {slot}: it has 0 to {job.spec.replicas - 1}", exit_code=ExitCode.BAD_INPUT
+        )
+    found = [pod for pod in pods if slot_of(pod) == slot]
+    if not found:
+        raise CliError(f"slot {slot} of '{job.name}' has no pod now ({job.status.phase})", "", ExitCode.NOT_FOUND)
+    return found[-1]

@@ -1,0 +1,135 @@
+"""Running a command in a pod over the pods/exec websocket, with this terminal attached.
+
+The protocol is v5.channel.k8s.io (KEP-4006): each message is a byte for the channel and its data; 0 to 2 are stdin, stdout
+and stderr, 3 the final Status, 4 the terminal's size, and 255 closes the channel named by the next byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+import aiohttp
+
+from muster.api.names import WORKER_CONTAINER
+from muster.cli.errors import CliError
+from muster.kube.client import Client
+from muster.kube.pod import Pod
+
+PROTOCOL = "v5.channel.k8s.io"
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
+_CHUNK_BYTES = 32 * 1024
+
+
+async def execute(client: Client, pod: Pod, arguments: Sequence[str], *, terminal: bool) -> int:
+    """Run a command in the pod's worker with our stdin, stdout and stderr; returns its exit status.
+
+    Raises:
+        CliError: the command could not be run, or the connection broke.
+    """
+    path = pod.RESOURCE.path(pod.namespace, pod.name, "exec")
+    flags = {"stdin": "true", "stdout": "true", "stderr": str(not terminal).lower(), "tty": str(terminal).lower()}
+    params = [("container", WORKER_CONTAINER), *flags.items(), *(("command", part) for part in arguments)]
+    async with client.websocket(path, params=params, protocols=(PROTOCOL,)) as socket:
+        with _raw_terminal(terminal):
+            typing = asyncio.create_task(_send_stdin(socket))
+            resizing = asyncio.create_task(_send_sizes(socket)) if terminal else None
+            try:
+                return await _receive(socket)
+            finally:
+                for task in (typing, resizing):
+                    if task:
+                        task.cancel()
+                        with contextlib.suppress(asyncio.CancelledError, ConnectionError, aiohttp.ClientError):
+                            await task
+
+
+async def _receive(socket: aiohttp.ClientWebSocketResponse) -> int:
+    async for message in socket:
+        data = message.data
+        if message.type is not aiohttp.WSMsgType.BINARY or not data:
+            continue
+        if data[0] in (_STDOUT, _STDERR):
+            stream = sys.stdout if data[0] == _STDOUT else sys.stderr
+            stream.buffer.write(data[1:])
+            stream.buffer.flush()
+        elif data[0] == _STATUS:
+            return exit_status(data[1:])
+    raise CliError("the connection to the pod broke before the command ended")
+
+
+def exit_status(status: bytes) -> int:
+    """The exit status a final Status stands for; raises CliError where the command could not be run."""
+    parsed = json.loads(status)
+    if parsed.get("status") == "Success":
+        return 0
+    for cause in (parsed.get("details") or {}).get("causes") or ():
+        if cause.get("reason") == "ExitCode":
+            return int(cause["message"])
+    raise CliError(f"the command could not be run: {parsed.get('message', 'no reason given')}")
+
+
+async def _send_stdin(socket: aiohttp.ClientWebSocketResponse) -> None:
+    """Pass stdin on; a thread reads it, since a file or a terminal cannot be polled alike."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def read() -> None:
+        while True:
+            try:
+                chunk = os.read(0, _CHUNK_BYTES)
+            except OSError:
+                chunk = b""
+            try:
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            except RuntimeError:  # the command has ended, and the loop with it
+                return
+            if not chunk:
+                return
+
+    threading.Thread(target=read, daemon=True, name="stdin").start()
+    while chunk := await chunks.get():
+        await socket.send_bytes(bytes([_STDIN]) + chunk)
+    await socket.send_bytes(bytes([_CLOSE, _STDIN]))
+
+
+async def _send_sizes(socket: aiohttp.ClientWebSocketResponse) -> None:
+    """Send the terminal's size, now and whenever it changes."""
+    loop = asyncio.get_running_loop()
+    changed = asyncio.Event()
+    changed.set()
+    loop.add_signal_handler(signal.SIGWINCH, changed.set)
+    try:
+        while True:
+            await changed.wait()
+            changed.clear()
+            size = shutil.get_terminal_size()
+            await socket.send_bytes(
+                bytes([_RESIZE]) + json.dumps({"Width": size.columns, "Height": size.lines}).encode()
+            )
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)
+
+
+@contextlib.contextmanager
+def _raw_terminal(terminal: bool) -> Iterator[None]:
+    """Hand every key to the remote side while the block runs, and give the terminal back as it was."""
+    if not terminal:
+        yield
+        return
+    import termios
+    import tty
+
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)

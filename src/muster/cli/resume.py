@@ -1,0 +1,17 @@
+"""`muster resume`: continue a stopped job."""
+
+from __future__ import annotations
+
+import click
+
+from muster.cli.suspend import set_suspend
+from muster.cli.target import Target, cluster_options
+
+
+@click.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Return when the ranks run.")
+@cluster_options()
+def command(name: str, wait: bool, target: Target) -> int:
+    """Let the stopped job NAME continue from its last checkpoint."""
+    return set_suspend(target, name, False, wait)

@@ -1,0 +1,190 @@
+"""`muster run`: a script, or a TrainingJob file, becomes a job."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.output import note, output_option, print_data
+from muster.cli.program import prefix
+from muster.cli.target import Target, cluster_options, resolve
+
+if TYPE_CHECKING:
+    from muster.api.training_job import TrainingJob
+    from muster.cli.target import Cluster
+
+LAUNCHERS = ("mpi", "torchrun", "none")
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("script", required=False)
+@click.argument("args", nargs=-1)
+@click.option("-f", "--file", metavar="FILE", help="A TrainingJob manifest instead of a script; - reads stdin.")
+@click.option("--name", help="Name of the job (made from the script's).")
+@click.option("-n", "--nodes", type=click.IntRange(1, 20_000), help="Whole nodes the job needs (1).")
+@click.option("--gpus", type=click.IntRange(0, 64), help="GPUs on each node (0).")
+@click.option("--ranks-per-node", type=click.IntRange(1, 256), help="Processes on each node (one per GPU).")
+@click.option("--launcher", type=click.Choice(LAUNCHERS), help="How ranks start (mpi).")
+@click.option("--image", help="Image of the workers; an embedded cluster needs none.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment; NAME alone passes yours on.")
+@click.option("--checkpoint", metavar="DIR", help="Where the program keeps its checkpoints.")
+@click.option("--time-limit", metavar="TIME", help="Fail the job after this long, such as 90m or 2h.")
+@click.option("--backoff-limit", type=click.IntRange(0, 1000), help="Restarts after the program's own faults (3).")
+@click.option("--priority", type=int, help="Order in the queue; larger goes first.")
+@click.option("--code", metavar="DIR", help="Folder to ship (the working folder), or none.")
+@click.option(
+    "--code-store", metavar="WHERE", help="How it travels: configmap, a shared folder, or s3://BUCKET/PREFIX."
+)
+@click.option("--shm", metavar="SIZE", help="Size of /dev/shm, such as 64Gi (half of the memory).")
+@click.option("--rdma", metavar="RESOURCE=COUNT", help="RDMA devices on each node, such as rdma/hca=8.")
+@click.option("--ipc-lock", is_flag=True, help="Let ranks lock memory, which RDMA needs.")
+@click.option("--host-network", is_flag=True, help="Use the node's own network.")
+@click.option("--dry-run", is_flag=True, help="Print the manifest and create nothing.")
+@click.option("--follow", is_flag=True, help="Watch the job until it ends; exit as it did.")
+@click.option("--wait", is_flag=True, help="Wait in silence until the job ends; exit as it did.")
+@output_option("json", "yaml")
+@cluster_options(short_namespace=False)
+def command(
+    script: str | None,
+    args: tuple[str, ...],
+    file: str | None,
+    dry_run: bool,
+    follow: bool,
+    wait: bool,
+    output: str,
+    target: Target,
+    **flags: Any,
+) -> int:
+    """Train SCRIPT on whole nodes, or run the TrainingJob in FILE.
+
+    The working folder travels with the script. Arguments after -- go to the script:
+    muster run train.py --nodes 4 --gpus 8 -- --lr 0.1
+    """
+    if bool(script) == bool(file):
+        raise BadInput("name a script, or a manifest with --file", "muster run train.py, or muster run -f job.yaml")
+    if follow and wait:
+        raise BadInput("--follow and --wait exclude each other")
+    cluster = _cluster(target, dry_run)
+    namespace = target.namespace or (cluster.namespace if cluster else "default")
+    manifest, archive = build(script, args, file, namespace, flags, cluster)
+    if dry_run:
+        from muster.cli.manifest import checked
+
+        checked(manifest)
+        print_data(manifest, output or "yaml")
+        return ExitCode.DONE
+    assert cluster is not None  # only a dry run goes without
+    return asyncio.run(_run(cluster, manifest, archive, follow, wait, output, flags["code_store"] or ""))
+
+
+def _cluster(target: Target, dry_run: bool) -> Cluster | None:
+    try:
+        return resolve(target)
+    except CliError:
+        if dry_run:
+            return None
+        raise
+
+
+def build(
+    script: str | None,
+    args: tuple[str, ...],
+    file: str | None,
+    namespace: str,
+    flags: dict[str, Any],
+    cluster: Cluster | None,
+) -> tuple[dict[str, Any], Any]:
+    """The manifest, without where its code lies, and the packed folder (None where none travels).
+
+    Raises:
+        BadInput: something the user said cannot be used; nothing was created.
+    """
+    from muster.cli import manifest as manifests
+    from muster.cli.archive import pack
+
+    folder: Path | None = None
+    if file:
+        manifest = manifests.read_manifest(file)
+        manifest["metadata"]["name"] = flags["name"] or manifest["metadata"]["name"]
+        manifest["metadata"].setdefault("namespace", namespace)
+        folder = Path(flags["code"]) if flags["code"] not in (None, "none") else None
+        if args:
+            manifest["spec"]["args"] = list(args)
+    else:
+        assert script is not None
+        found = manifests.find_script(script, flags["code"] or "")
+        manifest = manifests.new_manifest(flags["name"] or manifests.name_for(script), namespace)
+        manifest["spec"] |= {"replicas": 1, "command": found.command, **({"args": list(args)} if args else {})}
+        folder = None if flags["code"] == "none" else found.folder
+    spec = manifest["spec"]
+    spec |= _spec_from(flags, cluster)
+    if cluster and cluster.embedded:
+        spec.setdefault("image", manifests.EMBEDDED_IMAGE)
+    if not spec.get("image") and not file:
+        raise BadInput("--image is missing: which image do the workers run?", "any image with Python 3.8 in it")
+    manifests.checked(manifest)
+    return manifest, pack(folder) if folder else None
+
+
+def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]:
+    """The part of spec that flags set."""
+    from muster.cli import manifest as manifests
+
+    checkpoint = flags["checkpoint"]
+    if checkpoint and cluster and cluster.embedded and "://" not in checkpoint:
+        checkpoint = str(Path(checkpoint).absolute())
+    values = {
+        "replicas": flags["nodes"],
+        "gpusPerNode": flags["gpus"],
+        "ranksPerNode": flags["ranks_per_node"],
+        "launcher": flags["launcher"],
+        "image": flags["image"],
+        "env": manifests.environment(flags["env"]) or None,
+        "checkpoint": {"path": checkpoint} if checkpoint else None,
+        "timeLimitSeconds": manifests.seconds(flags["time_limit"]) if flags["time_limit"] else None,
+        "backoffLimit": flags["backoff_limit"],
+        "priority": flags["priority"],
+        "sharedMemory": flags["shm"],
+        "rdma": manifests.rdma(flags["rdma"]) if flags["rdma"] else None,
+        "ipcLock": flags["ipc_lock"] or None,
+        "hostNetwork": flags["host_network"] or None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+async def _run(
+    cluster: Cluster, manifest: dict[str, Any], archive: Any, follow: bool, wait: bool, output: str, store: str
+) -> int:
+    from muster.cli.codestore import deliver
+    from muster.cli.follow import detachable, report_end
+    from muster.cli.follow import follow as follow_job
+    from muster.cli.follow import wait as wait_for_job
+    from muster.cli.manifest import checked
+    from muster.cli.submit import submit
+    from muster.kube.struct import to_dict
+
+    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+    code = deliver(store, archive, name, namespace, manifest["spec"]) if archive else None
+    async with cluster.client() as client:
+        job = await submit(client, checked(manifest), code)
+        if output:
+            print_data(to_dict(job), output)
+        _announce(job, cluster, archive)
+        if not (follow or wait):
+            note(f"watch it: {prefix()} status {name} --follow")
+            return ExitCode.DONE
+        with detachable(name, prefix()):
+            ended = await (follow_job if follow else wait_for_job)(client, namespace, name)
+        return report_end(ended)
+
+
+def _announce(job: TrainingJob, cluster: Cluster, archive: Any) -> None:
+    spec = job.spec
+    gpus = f" x {spec.gpus_per_node} GPUs" if spec.gpus_per_node else ""
+    nodes = f"{spec.replicas} node{'s' if spec.replicas > 1 else ''}{gpus}"
+    code = f"; code: {archive.files} files, {len(archive.data) / 1000:.1f} KB" if archive else ""
+    note(f"training job '{job.name}' created on {cluster.description}, namespace {job.namespace}: {nodes}{code}")

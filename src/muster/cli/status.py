@@ -1,0 +1,103 @@
+"""`muster status`: everything about one job that a person wants to know."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.errors import ExitCode
+from muster.cli.output import age, output_option, paint, phase, print_data, print_table
+from muster.cli.program import prefix
+from muster.cli.target import Target, cluster_options, resolve
+
+if TYPE_CHECKING:
+    from muster.api.training_job import TrainingJob
+    from muster.cli.target import Cluster
+    from muster.kube.pod import Pod
+
+
+@click.command()
+@click.argument("name")
+@click.option("--follow", "-f", is_flag=True, help="Watch the job until it ends; exit as it did.")
+@output_option("json", "yaml")
+@cluster_options()
+def command(name: str, follow: bool, output: str, target: Target) -> int:
+    """Show the job NAME: attempt, slots and nodes, faults and whose they were, what to do next."""
+    return asyncio.run(_status(resolve(target), name, follow, output))
+
+
+async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int:
+    from muster.cli.follow import detachable, report_end
+    from muster.cli.follow import follow as follow_job
+    from muster.cli.pods import members
+    from muster.cli.watch import get_job
+    from muster.kube.struct import to_dict
+
+    async with cluster.client() as client:
+        job = await get_job(client, cluster.namespace, name)
+        if follow:
+            with detachable(name, prefix()):
+                return report_end(await follow_job(client, cluster.namespace, name))
+        if output:
+            print_data(to_dict(job), output)
+            return ExitCode.DONE
+        print_status(job, await members(client, job), datetime.now(UTC))
+    return ExitCode.DONE
+
+
+def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
+    """Print a job for people."""
+    from muster.cli import describe
+
+    spec, status = job.spec, job.status
+    gpus = f" x {spec.gpus_per_node} {spec.gpu_resource}" if spec.gpus_per_node else ""
+    fields = [
+        ("Name", f"{job.name}  (namespace {job.namespace})"),
+        ("Phase", phase(status.phase) + (f": {status.message}" if status.message else "")),
+        ("Asked for", f"{spec.replicas} nodes{gpus}, {spec.ranks} ranks each, launcher {spec.launcher}"),
+        ("Attempt", f"{status.attempt}, {describe.slots_text(job)}"),
+        ("Progress", describe.progress_text(job)),
+        ("Checkpoint", _checkpoint(job, now)),
+        ("Restarts", _restarts(job)),
+        ("Created", f"{age(job.metadata.creation_timestamp, now)} ago, ran {describe.running_time(job, now)}"),
+    ]
+    for label, value in fields:
+        if value:
+            click.echo(f"{paint(label + ':', bold=True)}{' ' * (12 - len(label))}{value}")
+    if pods:
+        click.echo()
+        print_table(("SLOT", "NODE", "POD", "SINCE ATTEMPT", "STATE"), [_slot(pod) for pod in pods])
+    for fault in reversed(status.faults):
+        click.echo()
+        click.echo(f"{paint('Fault', 'red', bold=True)} {age(fault.time, now)} ago: {describe.fault_headline(fault)}")
+        for line in describe.fault_details(fault):
+            click.echo(f"  {line}")
+    click.echo()
+    click.echo(paint("Next:", bold=True))
+    for line in describe.next_steps(job, prefix()):
+        click.echo(f"  {line}")
+
+
+def _checkpoint(job: TrainingJob, now: datetime) -> str:
+    checkpoint = job.status.last_checkpoint
+    return f"step {checkpoint.step}, {age(checkpoint.time, now)} ago: {checkpoint.path}" if checkpoint else ""
+
+
+def _restarts(job: TrainingJob) -> str:
+    counts, spec = job.status.restarts, job.spec
+    if counts is None or not counts.total:
+        return ""
+    return (
+        f"{counts.user} of {spec.backoff_limit} by the program, {counts.infrastructure} of {spec.infrastructure_limit} "
+        f"by infrastructure, {counts.unknown} of {spec.unknown_limit} unexplained"
+    )
+
+
+def _slot(pod: Pod) -> tuple[str, ...]:
+    from muster.cli.pods import slot_of, state_of
+
+    attempt = pod.metadata.annotations.get("muster.dev/attempt", "-")
+    return (str(slot_of(pod)), pod.spec.node_name or "-", pod.name, attempt, state_of(pod))

@@ -1,0 +1,17 @@
+"""`muster stop`: give a job's nodes back and keep its state."""
+
+from __future__ import annotations
+
+import click
+
+from muster.cli.suspend import set_suspend
+from muster.cli.target import Target, cluster_options
+
+
+@click.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Return when the nodes are free.")
+@cluster_options()
+def command(name: str, wait: bool, target: Target) -> int:
+    """Suspend the job NAME: its ranks stop, its nodes go back, its last checkpoint stays."""
+    return set_suspend(target, name, True, wait)

@@ -1,0 +1,48 @@
+"""`muster stop` and `muster resume`: spec.suspend, on and off."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from muster.cli.errors import CliError, ExitCode
+from muster.cli.output import note
+from muster.cli.program import prefix
+from muster.cli.target import Target, resolve
+
+if TYPE_CHECKING:
+    from muster.cli.target import Cluster
+
+
+def set_suspend(target: Target, name: str, suspend: bool, wait: bool) -> int:
+    """Stop a job or let it continue; with `wait`, until that is so."""
+    return asyncio.run(_set(resolve(target), name, suspend, wait))
+
+
+async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool) -> int:
+    from muster.api.training_job import TrainingJob
+    from muster.cli import describe
+    from muster.cli.watch import get_job, job_states
+
+    async with cluster.client() as client:
+        job = await get_job(client, cluster.namespace, name)
+        if describe.finished(job):
+            raise CliError(
+                f"'{name}' has ended already: {job.status.phase}",
+                f"run it again: {prefix()} run, or remove it: {prefix()} delete {name}",
+                ExitCode.CONFLICT,
+            )
+        if job.spec.suspend == suspend:
+            note(f"'{name}' is {'stopped' if suspend else 'not stopped'} already")
+        else:
+            await client.patch(TrainingJob, name, {"spec": {"suspend": suspend}}, namespace=cluster.namespace)
+            if suspend:
+                note(f"stopping '{name}'; continue it later: {prefix()} resume {name}")
+            else:
+                note(f"'{name}' continues from its last checkpoint; watch it: {prefix()} status {name} --follow")
+        if wait:
+            wanted = ("Suspended",) if suspend else ("Running", "Succeeded", "Failed")
+            async for state in job_states(client, cluster.namespace, name):
+                if state.status.phase in wanted:
+                    break
+    return ExitCode.DONE

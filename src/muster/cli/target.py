@@ -1,0 +1,169 @@
+"""Which cluster a command speaks to."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import click
+
+from muster.cli.errors import BadInput, CliError, ExitCode
+
+if TYPE_CHECKING:
+    from muster.embedded.layout import Layout
+    from muster.kube.client import Client
+    from muster.kube.config import ClusterConfig
+
+
+class Target(NamedTuple):
+    """What the user said about the cluster; empty fields were not given."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    embedded: bool = False
+    namespace: str = ""
+
+
+class Cluster(NamedTuple):
+    """A cluster a command speaks to.
+
+    Attributes:
+        config: how to reach it.
+        namespace: the namespace to use.
+        description: what it is, for people.
+        embedded: where it lies, if it runs on this machine.
+    """
+
+    config: ClusterConfig
+    namespace: str
+    description: str
+    embedded: Layout | None
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of it, for as long as the block runs."""
+        from muster.kube.client import Client
+
+        async with Client(self.config, user_agent="muster-cli") as client:
+            yield client
+
+
+def cluster_options(*, short_namespace: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options that choose the cluster; the command gets them as one parameter, `target`."""
+    names = ("-n", "--namespace") if short_namespace else ("--namespace",)
+    options = (
+        click.option(*names, "namespace", default="", metavar="NAME", help="Namespace (the context's)."),
+        click.option("--kubeconfig", default="", metavar="FILE", help="Kubeconfig (KUBECONFIG, ~/.kube/config)."),
+        click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig (its current one)."),
+        click.option("--embedded", is_flag=True, help="The cluster that `muster up` started on this machine."),
+    )
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_target(*args: Any, kubeconfig: str, context: str, embedded: bool, namespace: str, **rest: Any) -> Any:
+            return function(*args, target=Target(kubeconfig, context, embedded, namespace), **rest)
+
+        wrapped: Callable[..., Any] = with_target
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def resolve(target: Target) -> Cluster:
+    """Choose the cluster: as kubectl would, and where there is no kubeconfig, the one running on this machine.
+
+    Raises:
+        CliError: there is no cluster, or the kubeconfig cannot be used (exit status 3).
+    """
+    from muster.embedded.layout import Layout, default_root
+
+    if target.embedded:
+        if target.kubeconfig or target.context:
+            raise BadInput("--embedded chooses the cluster by itself", "leave out --kubeconfig and --context")
+        layout = Layout(default_root())
+        if layout.read_daemon() is None:
+            raise CliError("no cluster runs on this machine", "start one: muster up", ExitCode.NO_CLUSTER)
+        return _embedded(layout, target)
+    if not (target.kubeconfig or target.context or _has_kubeconfig() or os.environ.get("KUBERNETES_SERVICE_HOST")):
+        running = _running_clusters()
+        if not running:
+            raise CliError(
+                "no cluster: there is no kubeconfig, and no cluster runs on this machine",
+                "start one here with `muster up`, or point KUBECONFIG at yours",
+                ExitCode.NO_CLUSTER,
+            )
+        return _embedded(running[0], target)
+    config = _load(target.kubeconfig, target.context)
+    return _cluster(config, target)
+
+
+def _embedded(layout: Layout, target: Target) -> Cluster:
+    return _cluster(_load(str(layout.kubeconfig), ""), target)
+
+
+def _cluster(config: ClusterConfig, target: Target) -> Cluster:
+    layout = embedded_at(config.server)
+    address = urlsplit(config.server).netloc
+    spec = layout.read_spec() if layout else None
+    description = f"the embedded cluster '{spec.name}' on this machine" if spec else f"the cluster at {address}"
+    return Cluster(config, target.namespace or config.namespace or "default", description, layout)
+
+
+def _load(kubeconfig: str, context: str) -> ClusterConfig:
+    from muster.kube.config import ConfigError, load_config
+
+    if kubeconfig and not Path(kubeconfig).is_file():
+        raise CliError(f"there is no kubeconfig {kubeconfig}", "check --kubeconfig", ExitCode.NO_CLUSTER)
+    try:
+        return load_config(Path(kubeconfig) if kubeconfig else None, context or None)
+    except ConfigError as error:
+        raise CliError(str(error), "kubectl config get-contexts lists what there is", ExitCode.NO_CLUSTER) from None
+
+
+def _has_kubeconfig() -> bool:
+    """Whether kubectl would find a kubeconfig that names a context."""
+    import yaml
+
+    listed = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    for path in [Path(part) for part in listed] or [Path.home() / ".kube" / "config"]:
+        with contextlib.suppress(OSError):
+            try:
+                document = yaml.safe_load(path.read_text())
+            except yaml.YAMLError:
+                return True  # what is wrong with it is said when it is loaded
+            if isinstance(document, dict) and document.get("current-context"):
+                return True
+    return bool(listed) and not any(Path(part).exists() for part in listed)
+
+
+def _candidates() -> list[Layout]:
+    from muster.embedded.layout import Layout, clusters_root, default_root
+
+    roots = [default_root()]
+    if clusters_root().is_dir():
+        roots += sorted(path for path in clusters_root().iterdir() if path not in roots)
+    return [Layout(root) for root in roots]
+
+
+def _running_clusters() -> list[Layout]:
+    """The clusters that run on this machine, the default one first."""
+    return [layout for layout in _candidates() if layout.read_daemon()]
+
+
+def embedded_at(server: str) -> Layout | None:
+    """The cluster on this machine whose API server has this address, if it is one of ours."""
+    address = urlsplit(server)
+    if address.hostname not in ("127.0.0.1", "localhost"):
+        return None
+    for layout in _candidates():
+        spec = layout.read_spec()
+        if spec and spec.port == address.port and layout.read_daemon():
+            return layout
+    return None
