@@ -1,0 +1,1 @@
+"""Training jobs: gangs that start as one, restart as one, and replace only what broke."""

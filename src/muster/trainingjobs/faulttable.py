@@ -1,0 +1,239 @@
+"""The rows of docs/whose-fault.md, in order; see faults.py for how they are used."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from muster.api.training_job import Cause
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule.
+
+    Attributes:
+        id: stable name, written to status.faults[].rule.
+        tier: strength; in one incident the lowest tier decides.
+        kind: where the evidence is seen (see faults.Kind).
+        reasons: patterns for the whole reason; empty: any.
+        signals: signals that ended the process; empty: any.
+        codes: exit codes; empty: any.
+        says: pattern somewhere in the message; empty: any.
+        cause: who is charged.
+        replace: the slot's pod is of no more use.
+        exclude: replacements keep away from the node.
+        what: the evidence in words.
+        why: the reason for the cause.
+        source: where the facts come from.
+    """
+
+    id: str
+    tier: int
+    kind: str
+    cause: Cause
+    what: str
+    why: str
+    source: str = ""
+    reasons: tuple[str, ...] = ()
+    signals: tuple[int, ...] = ()
+    codes: tuple[int, ...] = ()
+    says: str = ""
+    replace: bool = True
+    exclude: bool = False
+
+
+_KUBELET: Final = "kubernetes pkg/kubelet/lifecycle (predicate.go, handlers.go)"
+_DISRUPTION: Final = "https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions"
+_IMAGES: Final = "kubernetes pkg/kubelet/images/types.go; cri-api pkg/errors"
+_CODES: Final = "kubernetes pkg/kubelet/kuberuntime/kuberuntime_container.go"
+_LOST_PEER: Final = (
+    r"connection (was )?reset by peer|connection closed by (remote )?peer|socket closed|broken pipe"
+    r"|remote process exited|nccl ?(remote|system) ?error|unhandled system error|watchdog (caught|thread)|lost connection to"
+)
+
+TABLE: Final[tuple[Row, ...]] = (
+    Row(
+        id="hardware", tier=0, kind="hardware", cause="infrastructure", exclude=True,
+        what="A condition or Event of the node names broken hardware, at most 120 s before or after the fault",
+        why="What died on broken hardware did not die by itself; the charge is given back when the evidence comes late",
+        source="NVIDIA Xid catalogue; Meta's Llama 3 paper, section 3.3.4",
+    ),
+    Row(
+        id="node-deleted", tier=1, kind="node", reasons=("Deleted", "Replaced"), cause="infrastructure", exclude=True,
+        what="The node is gone from the API, or another node has its name",
+        why="A machine was taken away", source="https://kubernetes.io/docs/concepts/architecture/nodes/",
+    ),
+    Row(
+        id="node-lost", tier=1, kind="node", cause="infrastructure", exclude=True,
+        what="The node is not Ready and its supervisor is silent",
+        why="Both ways to reach the machine fail; a node that is not Ready while its supervisor talks is left alone",
+        source="https://kubernetes.io/docs/reference/node/node-status/#condition",
+    ),
+    Row(
+        id="preempted", tier=2, kind="pod", reasons=("PreemptionByScheduler", "Preempting"), cause="infrastructure",
+        what="The pod gave way to one of higher priority", why="The cluster took the node", source=_DISRUPTION,
+    ),
+    Row(
+        id="evicted", tier=2, kind="pod",
+        reasons=("EvictionByEvictionAPI", "DeletionByTaintManager", "DeletionByPodGC"), cause="infrastructure",
+        what="The pod was evicted: a drain, a NoExecute taint, or its node is gone",
+        why="The cluster took the node", source=_DISRUPTION,
+    ),
+    Row(
+        id="node-shutdown", tier=2, kind="pod", reasons=("Terminated", "NodeShutdown", "Shutdown"),
+        cause="infrastructure", exclude=True, what="The kubelet ended the pod because its machine shuts down",
+        why="A machine was taken away", source="kubernetes pkg/kubelet/nodeshutdown/nodeshutdown_manager.go",
+    ),
+    Row(
+        id="storage-eviction", tier=2, kind="pod", reasons=("Evicted", "TerminationByKubelet"),
+        says=r"ephemeral|emptydir|local storage", cause="user",
+        what="The kubelet evicted the pod: it wrote more to local disk than its limit",
+        why="The program filled the disk or /dev/shm",
+        source="https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/",
+    ),
+    Row(
+        id="pressure-eviction", tier=2, kind="pod", reasons=("Evicted", "TerminationByKubelet"),
+        cause="infrastructure", what="The kubelet evicted the pod because its node ran short of something",
+        why="The program stayed within its limits", source="kubernetes pkg/kubelet/eviction/helpers.go",
+    ),
+    Row(
+        id="kubelet-rejection", tier=2, kind="pod",
+        reasons=(
+            "OutOf.+", "UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "TaintToleration",
+            "TopologyAffinityError", "SMTAlignmentError", "InvalidNodeInfo", "UnknownReason", "AppArmor",
+            "UnexpectedPredicateFailureType",
+            "PodOSSelectorNodeLabelDoesNotMatch", "PodOSNotSupported", "SupplementalGroupsPolicyNotSupported",
+            "PodLevelResourcesNotSupported", "NodeHasDiskPressure", "NodeName",
+        ),
+        cause="infrastructure", exclude=True, what="The kubelet refused the pod although it was bound there",
+        why="The node has less than it said: a GPU fell off, a device plugin restarted, labels changed",
+        source=_KUBELET,
+    ),
+    Row(
+        id="pod-deadline", tier=2, kind="pod", reasons=("DeadlineExceeded",), cause="user",
+        what="activeDeadlineSeconds of the pod template passed", why="The job's own limit",
+        source="kubernetes pkg/kubelet/active_deadline.go",
+    ),
+    Row(
+        id="pod-deleted", tier=2, kind="pod", reasons=("Deleted", "Gone"), cause="infrastructure",
+        what="Somebody deleted the pod", why="The program did not end it",
+    ),
+    Row(
+        id="out-of-memory", tier=3, kind="container", reasons=("OOMKilled",), cause="user",
+        what="A container went over its memory limit (OOMKilled)",
+        why="The program needs more memory than it asked for",
+        source="https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
+    ),
+    Row(
+        id="image-not-there", tier=3, kind="waiting", reasons=("ErrImagePull", "ImagePullBackOff"), cause="user",
+        says=r"not found|manifest unknown|does not exist|unauthorized|denied|authentication required|no match for",
+        what="The registry has no such image, or does not let the pod have it",
+        why="The job names the image and its pull secret", source=_IMAGES,
+    ),
+    Row(
+        id="image-name", tier=3, kind="waiting", cause="user",
+        reasons=("InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"),
+        what="The image's name is invalid, or policy forbids the image", why="The job names the image", source=_IMAGES,
+    ),
+    Row(
+        id="image-pull", tier=3, kind="waiting", cause="infrastructure",
+        reasons=("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"),
+        what="An image could not be pulled for ten minutes", why="The registry or the network to it is in trouble",
+        source=_IMAGES,
+    ),
+    Row(
+        id="container-config", tier=3, kind="waiting", cause="user",
+        reasons=("CreateContainerConfigError", "RunContainerError", "CreateContainerError"),
+        what="The container cannot be made: a Secret, ConfigMap or path it names is missing",
+        why="The job's template asks for something that is not there", source=_CODES,
+    ),
+    Row(
+        id="never-started", tier=3, kind="waiting", cause="infrastructure", exclude=True,
+        what="A bound pod's container did not start within ten minutes", why="The node cannot start containers",
+        source="kubernetes pkg/kubelet/container/sync_result.go",
+    ),
+    Row(
+        id="container-start", tier=3, kind="container", cause="user",
+        reasons=("StartError", "ContainerCannotRun"),
+        what="The container's runtime could not start it, for example because python3 is not in the image",
+        why="The job names the image", source=_CODES,
+    ),
+    Row(
+        id="container-lost", tier=3, kind="container", reasons=("ContainerStatusUnknown",), cause="infrastructure",
+        exclude=True, what="The kubelet does not know what became of the container",
+        why="The node lost it, for example in a restart", source="kubernetes pkg/kubelet/container/runtime.go",
+    ),
+    Row(
+        id="supervisor-killed", tier=3, kind="container", signals=(9,), cause="unknown",
+        what="The worker's process 1 was killed with SIGKILL, and not for memory",
+        why="A program cannot kill its process 1; an administrator or a broken node can",
+        source="pid_namespaces(7)",
+    ),
+    Row(
+        id="setup-failed", tier=3, kind="container", codes=(2, 126, 127), cause="user",
+        what="The worker ended before it could join (exit code 2, 126 or 127)",
+        why="The image lacks python3, or the code could not be fetched or unpacked",
+    ),
+    Row(
+        id="container-exit", tier=3, kind="container", cause="unknown",
+        what="The worker's process 1 ended by itself", why="It should outlive the ranks; nothing says why it did not",
+    ),
+    Row(
+        id="lost-contact", tier=4, kind="contact", reasons=("Lost",), cause="infrastructure", exclude=True,
+        what="The supervisor fell silent, and nothing shows its node alive",
+        why="Processes of the program do not take their node's network down",
+    ),
+    Row(
+        id="silent", tier=4, kind="contact", cause="unknown",
+        what="The supervisor fell silent or never joined, although its node renews its Lease",
+        why="It may be the network between the two, or a machine that the program drove into the ground",
+        source="https://kubernetes.io/docs/concepts/architecture/leases/#node-heartbeats",
+    ),
+    Row(
+        id="rank-out-of-memory", tier=5, kind="rank", reasons=(".*(OOM|out of memory).*",), cause="user", replace=False,
+        what="The kernel killed the first failing rank for memory, within the pod's limit",
+        why="The program needs more memory than it asked for", source="cgroup v2, memory.events",
+    ),
+    Row(
+        id="rank-hardware", tier=5, kind="rank", cause="infrastructure", exclude=True,
+        says=r"uncorrectable (NVLink|ECC)|ECC error|GPU has fallen off the bus|cudaErrorHardwareStackError|Xid \d+",
+        what="The first failing rank's last lines name broken hardware", why="CUDA reports it to the program first",
+        source="CUDA runtime API, cudaErrorECCUncorrectable; NVIDIA Xid catalogue",
+    ),
+    Row(
+        id="rank-lost-peer", tier=6, kind="rank", says=_LOST_PEER, cause="unknown", replace=False,
+        what="A rank ended because it lost another one, and no other one is known to have failed",
+        why="It is a consequence; the cause is looked for until the attribution window ends",
+        source="kubernetes-sigs/kueue#11789: what follows from one lost node uses up the retry budget",
+    ),
+    Row(
+        id="rank-terminated", tier=6, kind="rank", signals=(15, 2, 1), cause="unknown", replace=False,
+        what="A rank was told to end (SIGTERM, SIGINT, SIGHUP)",
+        why="MPI ends the other ranks like this after the first one failed", source="mpiexec(1)",
+    ),
+    Row(
+        id="rank-killed", tier=5, kind="rank", signals=(9,), cause="unknown", replace=False,
+        what="The first failing rank was killed with SIGKILL, and nothing says why",
+        why="A person, the kernel or a watchdog did it",
+    ),
+    Row(
+        id="rank-crashed", tier=5, kind="rank", signals=(4, 5, 6, 7, 8, 11, 31), cause="user", replace=False,
+        what="The first failing rank crashed (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS)",
+        why="The program did it, unless hardware evidence comes within 120 s", source="signal(7)",
+    ),
+    Row(
+        id="rank-failed", tier=5, kind="rank", cause="user", replace=False,
+        what="The first failing rank exited with a code other than 0",
+        why="The program did it, unless hardware evidence comes within 120 s",
+    ),
+    Row(
+        id="launcher-failed", tier=7, kind="launcher", cause="unknown", replace=False,
+        what="mpiexec failed and no rank is known to have failed",
+        why="It could not reach a node, or the rank that failed was lost with its node",
+    ),
+)  # fmt: skip
+
+UNEXPLAINED: Final = Row(
+    id="unexplained", tier=9, kind="any", cause="unknown", what="Nothing above", why="Nobody knows", replace=True
+)

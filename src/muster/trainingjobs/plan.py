@@ -1,0 +1,128 @@
+"""What `decide` wants done: a list of typed actions, in order; the shell stops at the first that fails."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from muster.api.training_job import CheckpointStatus, Launcher, TrainingJobStatus
+
+Desired = Literal["hold", "run", "exit"]
+
+Reason = Literal[
+    "Created",
+    "InvalidSpec",
+    "Suspended",
+    "Resumed",
+    "Starting",
+    "Running",
+    "Restarting",
+    "Reattributed",
+    "Stopped",
+    "Placed",
+    "Useful",
+    "Progress",
+    "Succeeded",
+    "Failed",
+    "TimeLimit",
+    "PodsRefused",
+    "Waiting",
+    "SlotEmpty",
+    "SlotBroken",
+    "Superseded",
+    "NodeBack",
+    "Ended",
+    "Expired",
+]
+
+
+class Host(msgspec.Struct, frozen=True):
+    """One node of a running attempt, at its node rank."""
+
+    slot: int
+    pod_uid: str
+    address: str
+    shell_port: int
+
+
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How ranks of one attempt find each other; decided once, when every supervisor has joined."""
+
+    launcher: Launcher
+    command: tuple[str, ...]
+    launcher_args: tuple[str, ...]
+    ranks_per_node: int
+    hosts: tuple[Host, ...]
+    master_port: int
+    checkpoint: CheckpointStatus | None
+
+
+class Directive(msgspec.Struct, frozen=True, kw_only=True):
+    """What every supervisor of the gang is told; `run` is None while some have not joined.
+
+    A supervisor that runs this attempt already is left alone; another one holds until `run` is there.
+    """
+
+    attempt: int
+    desired: Desired
+    exit_code: int = 0
+    grace_s: int = 30
+    run: RunPlan | None = None
+    slots: tuple[str, ...] = ()
+    """Pod UID by slot; a supervisor in none of them is told to end."""
+
+
+class WriteStatus(msgspec.Struct, frozen=True):
+    """Replace the status, if the job is still the one that was looked at."""
+
+    status: TrainingJobStatus
+    reason: Reason
+
+
+class CreatePod(msgspec.Struct, frozen=True):
+    """Make the pod of a slot; its name holds the attempt, so that it can be made only once."""
+
+    slot: int
+    attempt: int
+    excluded_nodes: tuple[str, ...]
+    reason: Reason
+
+
+class DeletePod(msgspec.Struct, frozen=True):
+    """Delete a pod, if it is still the same one. `force`: at once, as nobody is left to confirm that it ended."""
+
+    name: str
+    uid: str
+    reason: Reason
+    force: bool = False
+
+
+class Direct(msgspec.Struct, frozen=True):
+    """Tell the supervisors."""
+
+    directive: Directive
+
+
+class DeleteJob(msgspec.Struct, frozen=True):
+    """Delete the job, whose time to live has passed."""
+
+    reason: Reason
+
+
+class RecordEvent(msgspec.Struct, frozen=True):
+    """Say it in an Event on the job."""
+
+    reason: Reason
+    message: str
+    warning: bool = False
+
+
+Action = WriteStatus | CreatePod | DeletePod | Direct | DeleteJob | RecordEvent
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Actions in order, and when to look again at the latest although nothing changed (seconds since the epoch)."""
+
+    actions: tuple[Action, ...] = ()
+    wake_at: float | None = None

@@ -1,0 +1,129 @@
+"""What `decide` looks at: one job, its pods, its Placement, its nodes, and what supervisors said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from muster.api.placement import Placement
+from muster.api.training_job import Progress, TrainingJob
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+
+SupervisorState = Literal["idle", "running", "stopping", "finished"]
+
+
+class RankExit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a rank, or the launcher (rank -1), ended; as on the wire."""
+
+    attempt: int = 0
+    rank: int | None = None
+    code: int = 0
+    signal: int = 0
+    time: float = 0.0
+    tail: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A supervisor as last heard; lives in memory only, and is announced anew to a new controller.
+
+    Attributes:
+        pod_uid: its pod.
+        state: what it does.
+        attempt: the attempt it does that for.
+        address: where ranks of other nodes reach it.
+        shell_port: its remote shell.
+        exit: how the first rank that failed here ended, or the launcher.
+        exit_at: when the controller heard of `exit`.
+        heard_at: when it was last known alive: a poll arrived or was open.
+        silent_since: when its last poll ended with no new one; None while one is open.
+        cut: that poll ended because the connection broke.
+    """
+
+    pod_uid: str
+    state: SupervisorState = "idle"
+    attempt: int = 0
+    address: str = ""
+    shell_port: int = 0
+    exit: RankExit | None = None
+    exit_at: float = 0.0
+    heard_at: float = 0.0
+    silent_since: float | None = None
+    cut: bool = False
+
+
+class HardwareEvidence(msgspec.Struct, frozen=True):
+    """Broken hardware on a node, from a condition or an Event."""
+
+    node: str
+    time: float
+    message: str
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """The API server would not have one of the pods: quota, admission, an invalid template."""
+
+    reason: str
+    message: str
+    retry_at: float
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of the life cycle, in seconds.
+
+    Attributes:
+        contact_timeout_s: a supervisor silent for so long is lost.
+        cut_timeout_s: the same after its connection broke, unless its node renews its Lease.
+        rejoin_s: a new controller waits so long for supervisors to announce themselves.
+        blackout_s: where more than half of all supervisors fell silent at once, the API's word is awaited so long.
+        start_s: a bound pod's worker has started and joined within this.
+        settle_s: evidence of the same incident arrives within this; nothing fails for good before.
+        exclusion_s: a replacement that waits so long may use an excluded node that is Ready again.
+        stop_slack_s: added to twice the grace before pods of an ended job that will not end are deleted.
+    """
+
+    contact_timeout_s: float = 10.0
+    cut_timeout_s: float = 3.0
+    rejoin_s: float = 45.0
+    blackout_s: float = 120.0
+    start_s: float = 600.0
+    settle_s: float = 5.0
+    exclusion_s: float = 60.0
+    stop_slack_s: float = 30.0
+
+
+class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one job at one moment.
+
+    Attributes:
+        job: as last written or seen, whichever is newer.
+        pods: all its pods, the terminating and finished ones too.
+        placement: the scheduler's plan.
+        nodes: nodes of its pods, of its Placement, and excluded ones; a name that is missing is gone.
+        leases: when those nodes last renewed their Lease, where somebody looked.
+        members: by pod UID.
+        progress: the newest report of the current attempt; None where there was none.
+        hardware: evidence about its nodes.
+        refusal: why the newest pod could not be created.
+        leading_since: when this controller began to answer supervisors.
+        contact_trusted: false while more than half of all supervisors are silent.
+        progress_due: the newest progress may be written now.
+        settings: times.
+    """
+
+    job: TrainingJob
+    pods: tuple[Pod, ...] = ()
+    placement: Placement | None = None
+    nodes: Mapping[str, Node] = msgspec.field(default_factory=dict)
+    leases: Mapping[str, float] = msgspec.field(default_factory=dict)
+    members: Mapping[str, Member] = msgspec.field(default_factory=dict)
+    progress: Progress | None = None
+    hardware: tuple[HardwareEvidence, ...] = ()
+    refusal: Refusal | None = None
+    leading_since: float = 0.0
+    contact_trusted: bool = True
+    progress_due: bool = False
+    settings: Settings = Settings()
