@@ -1,0 +1,256 @@
+"""A controller for supervisors under test: the supervisor protocol over TLS, directed by the test, deciding nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from muster.kube.pki import CertificateAuthority
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "muster" / "trainingjobs" / "supervisor.py"
+KEY = "5f" * 32
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    """One worker pod: its supervisor process, what it reported, what it is directed to do."""
+
+    name: str
+    address: str
+    env: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    reports: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    directive: dict[str, Any] = dataclasses.field(
+        default_factory=lambda: {"revision": 1, "attempt": 0, "desired": "hold", "graceS": 2, "pollS": 5}
+    )
+
+    @property
+    def latest(self) -> dict[str, Any]:
+        return self.reports[-1] if self.reports else {}
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def start(self, supervisor: Path, python: str = sys.executable) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [python, str(supervisor), "run"],
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+class StubController:
+    """Serves `/v1/supervise` and `/v1/report`; `nodes` are the pods it knows, by token."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.nodes: dict[str, Node] = {}
+        self.changed = asyncio.Condition()
+        self.attempt = 0
+        self.progress: list[dict[str, Any]] = []
+        self.checkpoint: dict[str, Any] | None = None
+        self.checkpoint_now = False
+        self.unavailable = False
+        self.authority = CertificateAuthority.create()
+        self.port = 0
+        self._runner: web.AppRunner | None = None
+        self.supervisor = folder / "bin" / "supervisor.py"
+        subprocess.run([sys.executable, str(SOURCE), "install", str(folder / "bin")], check=True)
+
+    async def __aenter__(self) -> StubController:
+        self.authority.issue_server("stub", ["127.0.0.1"]).write(self.folder / "tls.crt", self.folder / "tls.key")
+        await self.serve()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for node in self.nodes.values():
+            if node.process is not None and node.process.poll() is None:
+                node.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        for node in self.nodes.values():
+            if node.process is None:
+                continue
+            while node.process.poll() is None and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
+            if node.process.poll() is None:
+                node.process.kill()
+                node.process.wait()
+        await self.away()
+
+    async def serve(self) -> None:
+        """Listen; again on the same port after `away`."""
+        app = web.Application()
+        app.router.add_post("/v1/supervise", self._supervise)
+        app.router.add_post("/v1/report", self._report)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(self.folder / "tls.crt", self.folder / "tls.key")
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls, reuse_address=True)
+        await site.start()
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+
+    async def away(self) -> None:
+        """Stop listening and cut every connection."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def node(self, slot: int, **env: str) -> Node:
+        """Describe a worker pod at 127.77.0.<slot+1>."""
+        name, address = f"job-{slot}-1", f"127.77.0.{slot + 1}"
+        token = self.folder / f"token-{slot}"
+        token.write_text(f"token-{name}\n")
+        workdir = self.folder / f"work-{slot}"
+        workdir.mkdir()
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        node = Node(
+            name,
+            address,
+            {
+                "PATH": path,
+                "HOME": str(workdir),
+                "MUSTER_URL": f"https://127.0.0.1:{self.port}",
+                "MUSTER_CA_DATA": base64.b64encode(self.authority.certificate).decode(),
+                "MUSTER_TOKEN_FILE": str(token),
+                "MUSTER_NAMESPACE": "default",
+                "MUSTER_JOB": "job",
+                "MUSTER_JOB_UID": "uid-job",
+                "MUSTER_SLOT": str(slot),
+                "MUSTER_WORKDIR": str(workdir),
+                "POD_NAME": name,
+                "POD_UID": f"uid-{name}",
+                "POD_IP": address,
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+                **env,
+            },
+            self.folder / f"log-{slot}",
+        )
+        self.nodes[f"token-{name}"] = node
+        return node
+
+    async def start(self, count: int, **env: str) -> list[Node]:
+        """Start so many supervisors and wait until each has joined."""
+        nodes = [self.node(slot, **env) for slot in range(count)]
+        for node in nodes:
+            node.start(self.supervisor)
+        await self.until(lambda: all(node.latest.get("state") == "idle" for node in nodes), "all joined")
+        return nodes
+
+    async def until(self, condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
+        """Wait until the condition holds; fails with the nodes' logs."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = "\n".join(
+                    f"== {n.name}: {json.dumps(n.latest)}\n{n.output[-3000:]}" for n in self.nodes.values()
+                )
+                raise AssertionError(f"not within {timeout_s} s: {what}\n{logs}")
+            async with self.changed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.changed.wait(), 0.1)
+
+    async def direct(self, node: Node, **directive: Any) -> None:
+        """Give a node its next directive."""
+        node.directive = {"graceS": 2, "pollS": 5, **directive, "revision": node.directive["revision"] + 1}
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def run(
+        self,
+        nodes: list[Node],
+        attempt: int,
+        command: list[str],
+        *,
+        launcher: str = "mpi",
+        ranks_per_node: int = 1,
+        grace_s: float = 2,
+        **run: Any,
+    ) -> None:
+        """Direct all nodes to run the attempt."""
+        self.attempt = attempt
+        hosts = [{"address": n.address, "shellPort": n.latest["shellPort"], "ranks": ranks_per_node} for n in nodes]
+        for rank, node in enumerate(nodes):
+            spec = {
+                "launcher": launcher,
+                "command": command,
+                "ranksPerNode": ranks_per_node,
+                "nodeRank": rank,
+                "nodes": len(nodes),
+                "key": KEY,
+                "masterAddress": nodes[0].address,
+                "masterPort": 29517,
+                "hosts": hosts if rank == 0 else [],
+                "env": {},
+                **run,
+            }
+            await self.direct(node, attempt=attempt, desired="run", graceS=grace_s, run=spec)
+
+    async def hold(self, nodes: list[Node], attempt: int, grace_s: float = 2) -> None:
+        """Direct all nodes to hold for the attempt, and wait until they are idle in it."""
+        self.attempt = attempt
+        for node in nodes:
+            await self.direct(node, attempt=attempt, desired="hold", graceS=grace_s)
+        await self.until(
+            lambda: all(n.latest.get("state") == "idle" and n.latest["attempt"] == attempt for n in nodes), "all idle"
+        )
+
+    def _node_of(self, request: web.Request) -> Node:
+        node = self.nodes.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        if node is None:
+            raise web.HTTPUnauthorized
+        return node
+
+    async def _supervise(self, request: web.Request) -> web.Response:
+        node = self._node_of(request)
+        report = await request.json()
+        if self.unavailable:
+            return web.json_response({"message": "not leading"}, status=503, headers={"Retry-After": "1"})
+        assert report["protocol"] == 1
+        node.reports.append(report)
+        number = len(node.reports)
+        async with self.changed:
+            self.changed.notify_all()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(
+                    self.changed.wait_for(
+                        lambda: node.directive["revision"] != report["revision"] or len(node.reports) != number
+                    ),
+                    node.directive["pollS"],
+                )
+        return web.json_response(node.directive)
+
+    async def _report(self, request: web.Request) -> web.Response:
+        self._node_of(request)
+        if self.unavailable:
+            return web.json_response({"message": "not leading"}, status=503, headers={"Retry-After": "1"})
+        report = await request.json()
+        if report["attempt"] != self.attempt:
+            return web.json_response({"currentAttempt": self.attempt}, status=409)
+        self.progress.append(report)
+        if report.get("checkpoint"):
+            self.checkpoint = report["checkpoint"]
+        async with self.changed:
+            self.changed.notify_all()
+        return web.json_response({"checkpointNow": self.checkpoint_now})
