@@ -117,7 +117,8 @@ def _cluster(config: ClusterConfig, target: Target) -> Cluster:
 
 
 def _load(kubeconfig: str, context: str) -> ClusterConfig:
-    from muster.kube.config import ConfigError, load_config
+    from muster.kube.config import load_config
+    from muster.kube.errors import ConfigError
 
     if kubeconfig and not Path(kubeconfig).is_file():
         raise CliError(f"there is no kubeconfig {kubeconfig}", "check --kubeconfig", ExitCode.NO_CLUSTER)

@@ -1,0 +1,268 @@
+"""Embedded clusters as a library: start one, look at it, break it, stop it and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from muster.embedded.control import ControlError, ask
+from muster.embedded.kubelet.sweep import sweep
+from muster.embedded.layout import ClusterSpec, Layout
+
+START_S = 180.0
+STOP_S = 60.0
+_POLL_S = 0.1
+
+
+class ClusterError(Exception):
+    """A cluster cannot be started or stopped; the message says why, `hint` what to do."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        """Hold both."""
+        super().__init__(message)
+        self.hint = hint
+
+
+class ClusterConflictError(ClusterError):
+    """Something else is in the way: a port in use, a cluster of another shape, a folder that is not ours."""
+
+
+class ClusterTimeoutError(ClusterError):
+    """A cluster was not ready, or not gone, in time."""
+
+
+class Status(NamedTuple):
+    """How a cluster is.
+
+    Attributes:
+        spec: its shape.
+        running: whether its daemon runs.
+        ready: whether everything was ready once since it was started.
+        stage: what it does now, for people.
+        programs: state, pid and restarts of each program, by name.
+    """
+
+    spec: ClusterSpec
+    running: bool
+    ready: bool
+    stage: str
+    programs: dict[str, dict[str, Any]]
+
+
+def status(layout: Layout) -> Status | None:
+    """The cluster stored in a folder; None where there is none."""
+    spec = layout.read_spec()
+    if spec is None:
+        return None
+    if layout.read_daemon() is None:
+        return Status(spec, False, False, "not running", {})
+    try:
+        answer = ask(layout.control_socket, op="status")
+    except ControlError:
+        return Status(spec, True, False, "starting", {})
+    return Status(spec, True, answer["ready"], answer["stage"], answer["programs"])
+
+
+def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] = lambda stage: None) -> ClusterSpec:
+    """Start a cluster and wait until it is ready; a stored one is started with what it holds, jobs included.
+
+    A cluster that cannot be started, or whose start is interrupted, leaves nothing behind if it is new.
+
+    Args:
+        layout: its folder.
+        wanted: its shape; ports that are 0 are chosen.
+        on_stage: told what is being waited for.
+
+    Returns:
+        The shape it runs with.
+
+    Raises:
+        ClusterConflictError: a port is in use, the stored cluster has another shape, or the folder holds other things.
+        ClusterTimeoutError: it was not ready in time.
+        ClusterError: one of its programs does not start; the message ends with its last lines.
+    """
+    stored = layout.read_spec()
+    if stored is None:
+        _check_folder(layout)
+    elif not wanted.same_shape(stored):
+        raise ClusterConflictError(
+            f"the stored cluster '{stored.name}' has {stored.nodes} nodes with {stored.gpus} GPUs on network "
+            f"{stored.network}",
+            "remove it first: muster down",
+        )
+    if layout.read_daemon():
+        raise ClusterConflictError(f"the cluster '{wanted.name}' is up already")
+    spec = _with_ports(stored or wanted, wanted.port)
+    made = not layout.root.exists()
+    layout.write_spec(spec)
+    try:
+        _start_daemon(layout)
+        _wait_ready(layout, on_stage)
+    except BaseException:
+        if stored is None:
+            remove(layout, folder_too=made)
+        else:
+            _stop_processes(layout)
+        raise
+    return spec
+
+
+def stop(layout: Layout) -> bool:
+    """Stop a cluster, whatever state it is in, and remove everything it left; False where there is none.
+
+    Raises:
+        ClusterTimeoutError: some process does not end.
+    """
+    if layout.read_spec() is None:
+        return False
+    remove(layout)
+    return True
+
+
+def remove(layout: Layout, *, folder_too: bool = True) -> None:
+    """End every process of a cluster and delete its folder, or only what is in it."""
+    _stop_processes(layout)
+    if folder_too:
+        shutil.rmtree(layout.root)
+        return
+    for path in layout.root.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def vanish(layout: Layout, node: str) -> None:
+    """Take a node away as a power cut does; raises ControlError."""
+    ask(layout.control_socket, timeout_s=30.0, op="vanish", node=node)
+
+
+def bring_back(layout: Layout, node: str) -> None:
+    """Let a vanished node's kubelet start again; raises ControlError."""
+    ask(layout.control_socket, op="return", node=node)
+
+
+def kill_rank(layout: Layout, pod_uid: str, rank: int | None = None) -> int:
+    """Kill a rank's process in a pod, the lowest one if none is named; returns its number, raises ControlError."""
+    return int(ask(layout.control_socket, op="kill-rank", podUID=pod_uid, rank=rank)["rank"])
+
+
+def port_in_use(port: int) -> bool:
+    """Whether something listens on a port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def free_port(taken: set[int]) -> int:
+    """A port nobody listens on, below those the kernel hands out itself, so that it stays ours through a restart."""
+    for port in random.SystemRandom().sample(range(20000, 32000), 200):
+        if port not in taken and not port_in_use(port):
+            return port
+    raise ClusterError("no free port between 20000 and 32000 on 127.0.0.1")
+
+
+def _check_folder(layout: Layout) -> None:
+    if layout.root.exists() and (not layout.root.is_dir() or any(layout.root.iterdir())):
+        raise ClusterConflictError(
+            f"{layout.root} holds other things: it cannot become a cluster's folder",
+            "set MUSTER_STATE_DIR to a folder that is empty or does not exist",
+        )
+
+
+def _with_ports(spec: ClusterSpec, asked: int) -> ClusterSpec:
+    """The shape with every port chosen; a port that was asked for must be free."""
+    if asked and asked != spec.port:
+        spec = msgspec.structs.replace(spec, port=asked)
+    if asked and port_in_use(asked):
+        raise ClusterConflictError(
+            f"port {asked} on 127.0.0.1 is in use", "choose another with --port, or leave it out for a free one"
+        )
+    chosen: dict[str, int] = {}
+    for name in ("port", "supervise_port", "health_port"):
+        port = getattr(spec, name)
+        chosen[name] = free_port(set(chosen.values())) if not port or port_in_use(port) else port
+    return msgspec.structs.replace(spec, cluster_id=spec.cluster_id or uuid.uuid4().hex, **chosen)
+
+
+def _start_daemon(layout: Layout) -> None:
+    """Start the daemon in a session of its own, with nothing of ours but its log."""
+    layout.kubeconfig.unlink(missing_ok=True)  # written anew by the API server: then it is there
+    with layout.log("daemon").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "muster.embedded.daemon", f"--state-dir={layout.root}"],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait_ready(layout: Layout, on_stage: Callable[[str], None]) -> None:
+    deadline = time.monotonic() + START_S
+    seen = False
+    while True:
+        current = status(layout)
+        assert current is not None  # its shape was written before the daemon was started
+        if current.ready:
+            return
+        if seen and not current.running:
+            raise ClusterError(f"the cluster did not start: {_log_tail(layout)}")
+        seen = seen or current.running
+        on_stage(current.stage)
+        if time.monotonic() > deadline:
+            raise ClusterTimeoutError(f"the cluster was not ready after {START_S:.0f} s: {current.stage}")
+        time.sleep(_POLL_S)
+
+
+def _log_tail(layout: Layout, lines: int = 12) -> str:
+    with contextlib.suppress(OSError):
+        text = layout.log("daemon").read_text(errors="replace").splitlines()
+        start = max((at for at, line in enumerate(text) if line.startswith("cannot start: ")), default=-lines)
+        return "\n".join(text[start:][:lines]).removeprefix("cannot start: ")
+    return "it wrote nothing"
+
+
+def _stop_processes(layout: Layout) -> None:
+    """End the daemon, its programs and everything its pods left."""
+    spec = layout.read_spec()
+    daemon = layout.read_daemon()
+    deadline = time.monotonic() + STOP_S
+    if daemon:
+        daemon.signal(signal.SIGTERM)
+        while daemon.alive and time.monotonic() < deadline:
+            _reap(daemon.pid)
+            time.sleep(_POLL_S / 2)
+        daemon.signal(signal.SIGKILL)
+    for process in layout.read_children().values():  # of a daemon that was killed; they die with it, but maybe later
+        process.signal(signal.SIGKILL)
+    while layout.read_children() or (daemon and daemon.alive):
+        if time.monotonic() > deadline:
+            left = ", ".join(layout.read_children()) or "the daemon"
+            raise ClusterTimeoutError(f"still running after {STOP_S:.0f} s: {left}")
+        time.sleep(_POLL_S / 2)
+    if spec and spec.cluster_id:
+        sweep(spec.cluster_id)
+
+
+def _reap(pid: int) -> None:
+    """Collect the daemon's end where it is our own child."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

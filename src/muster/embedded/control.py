@@ -1,0 +1,88 @@
+"""The control socket of an embedded cluster's daemon: one JSON line asked, one answered, for its owner only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+_LINE_BYTES_MAX = 1 << 20
+
+
+class ControlError(Exception):
+    """The daemon refused, or there is none to ask."""
+
+
+@contextlib.asynccontextmanager
+async def serve(path: Path, handler: Handler) -> AsyncIterator[None]:
+    """Answer requests on the socket while the block runs; what `handler` raises as ControlError is the answer."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            try:
+                reply = await handler(json.loads(await reader.readuntil(b"\n")))
+            except ControlError as error:
+                reply = {"error": str(error)}
+            writer.write(json.dumps(reply).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    with _bound(path) as listening:
+        server = await asyncio.start_unix_server(answer, sock=listening, limit=_LINE_BYTES_MAX)
+        try:
+            yield
+        finally:
+            server.close()
+
+
+def ask(path: Path, timeout_s: float = 5.0, **request: Any) -> dict[str, Any]:
+    """Ask the daemon one thing; raises ControlError where it refuses or does not answer in time."""
+    try:
+        with _short_name(path) as name, socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_s)
+            connection.connect(name)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as answers:
+                line = answers.readline(_LINE_BYTES_MAX)
+    except OSError as error:
+        raise ControlError(f"the cluster's daemon does not answer: {error}") from None
+    if not line:
+        raise ControlError("the cluster's daemon closed the connection")
+    reply: dict[str, Any] = json.loads(line)
+    if "error" in reply:
+        raise ControlError(reply["error"])
+    return reply
+
+
+@contextlib.contextmanager
+def _bound(path: Path) -> Iterator[socket.socket]:
+    """A socket at `path`, readable by its owner only, gone after the block."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        before = os.umask(0o177)
+        try:
+            with _short_name(path) as name:
+                listening.bind(name)
+        finally:
+            os.umask(before)
+        try:
+            yield listening
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _short_name(path: Path) -> Iterator[str]:
+    """A name for a socket however deep its folder lies: an address holds 107 bytes only (unix(7))."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,166 @@
+"""The state folder of an embedded cluster: what lies where, its shape, and the process that runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Literal, Self, TypeVar
+
+import msgspec
+
+from muster.kube.pki import write_private
+
+DEFAULT_NAME = "embedded"
+T = TypeVar("T")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+
+
+class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The shape of an embedded cluster.
+
+    Attributes:
+        name: its name; the kubeconfig context is `muster-<name>`.
+        nodes: how many nodes.
+        gpus: GPUs each node declares.
+        port: port of the API server on 127.0.0.1.
+        supervise_port: port of the controller that rank supervisors talk to.
+        health_port: port of the controller's health and metrics.
+        network: `host` (loopback addresses) or `netns` (a network namespace for each pod).
+        cluster_id: what every process of the cluster carries in MUSTER_CLUSTER_ID.
+        cpus: CPUs each node declares.
+        memory_gib: memory each node declares, GiB.
+    """
+
+    name: str = DEFAULT_NAME
+    nodes: int = 4
+    gpus: int = 8
+    port: int = 0
+    supervise_port: int = 0
+    health_port: int = 0
+    network: Literal["host", "netns"] = "host"
+    cluster_id: str = ""
+    cpus: int = 64
+    memory_gib: int = 512
+
+    @property
+    def context(self) -> str:
+        """The name of its kubeconfig context, cluster and user."""
+        return f"muster-{self.name}"
+
+    def node_names(self) -> list[str]:
+        """The names of its nodes."""
+        return [f"node-{number}" for number in range(self.nodes)]
+
+    def same_shape(self, other: Self) -> bool:
+        """Whether both ask for the same nodes and network."""
+        return (self.nodes, self.gpus, self.network) == (other.nodes, other.gpus, other.network)
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """A process that cannot be mistaken for a later one of the same number: its start time goes with it.
+
+    Attributes:
+        pid: the process id.
+        start_ticks: field 22 of /proc/PID/stat, clock ticks since boot (proc(5)).
+        boot_id: the boot it belongs to.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """The running process of that number, or None; zombies do not count."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        if fields[0] in ("Z", "X"):
+            return None
+        return cls(pid, int(fields[19]), Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return ProcessId.of(self.pid) == self
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal to this very process; False where it is gone."""
+        if not self.alive:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+class Layout:
+    """Where an embedded cluster keeps what."""
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is read or made."""
+        self.root = root.absolute()
+        self.logs = self.root / "logs"
+        self.spec_file = self.root / "cluster.json"
+        self.daemon_file = self.root / "daemon.json"
+        self.children_file = self.root / "children.json"
+        self.lock_file = self.root / "daemon.lock"
+        self.control_socket = self.root / "control.sock"
+        self.kubeconfig = self.root / "kubeconfig"
+        self.apiserver = self.root / "apiserver"
+
+    def node(self, name: str) -> Path:
+        """The folder of a node's pods and volumes."""
+        return self.root / "nodes" / name
+
+    def log(self, process: str) -> Path:
+        """The log of the daemon or one of its children."""
+        return self.logs / f"{process}.log"
+
+    def read_spec(self) -> ClusterSpec | None:
+        """The stored shape, or None where there is no cluster."""
+        return _read(self.spec_file, ClusterSpec)
+
+    def write_spec(self, spec: ClusterSpec) -> None:
+        """Store the shape; makes the folder."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+        write_private(self.spec_file, msgspec.json.format(msgspec.json.encode(spec)))
+
+    def read_daemon(self) -> ProcessId | None:
+        """The daemon, where it runs."""
+        process = _read(self.daemon_file, ProcessId)
+        return process if process and process.alive else None
+
+    def read_children(self) -> dict[str, ProcessId]:
+        """The daemon's children that run, by name."""
+        stored = _read(self.children_file, dict[str, ProcessId]) or {}
+        return {name: process for name, process in stored.items() if process.alive}
+
+
+def default_root(name: str = DEFAULT_NAME) -> Path:
+    """The state folder of a cluster of that name: MUSTER_STATE_DIR, else below XDG_STATE_HOME (~/.local/state)."""
+    override = os.environ.get("MUSTER_STATE_DIR")
+    return Path(override) if override else clusters_root() / name
+
+
+def clusters_root() -> Path:
+    """The folder that holds the state folders of this user's clusters."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "muster"
+
+
+def valid_name(name: str) -> bool:
+    """Whether a cluster can have this name: a DNS label of at most 40 characters."""
+    return _NAME.fullmatch(name) is not None
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None

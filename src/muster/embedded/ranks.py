@@ -1,0 +1,48 @@
+"""Finding the processes of a rank on this machine, for breaking them on purpose."""
+
+from __future__ import annotations
+
+from muster.embedded.kubelet.shim import kill_process, process_table
+from muster.embedded.kubelet.sweep import POD_MARKER
+
+_RANK_NAMES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+
+
+def kill_rank(pod_uid: str, rank: int | None = None) -> int | None:
+    """Kill (SIGKILL) the process of a pod's lowest rank, or of the given one; returns the rank, None where none runs.
+
+    A rank's process is the topmost one of the pod whose environment names a rank: what the launcher started.
+    """
+    table = process_table()
+    mark = f"{POD_MARKER}={pod_uid}".encode()
+    ranks: dict[int, int] = {}
+    for pid in table:
+        entries = _environment(pid)
+        if mark in entries:
+            number = _rank_of(entries)
+            if number is not None:
+                ranks[pid] = number
+    tops = {pid: number for pid, number in ranks.items() if table[pid][0] not in ranks}
+    chosen = {number: pid for pid, number in tops.items() if rank in (None, number)}
+    if not chosen:
+        return None
+    number = min(chosen)
+    kill_process(chosen[number], table[chosen[number]][1])
+    return number
+
+
+def _rank_of(entries: set[bytes]) -> int | None:
+    for name in _RANK_NAMES:
+        prefix = f"{name}=".encode()
+        for entry in entries:
+            if entry.startswith(prefix) and entry[len(prefix) :].isdigit():
+                return int(entry[len(prefix) :])
+    return None
+
+
+def _environment(pid: int) -> set[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return set(file.read().split(b"\0"))
+    except OSError:
+        return set()
