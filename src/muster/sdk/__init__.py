@@ -1,0 +1,37 @@
+"""What a training program may ask and tell Muster. Standard library only, Python 3.8+, works without Muster too.
+
+    import muster
+
+    last = muster.last_checkpoint()
+    step = load(last.path) if last else 0
+    while step < 1000:
+        step += 1
+        loss = train_step()
+        muster.report(step=step, total_steps=1000, metrics={"loss": loss})
+        if step % 100 == 0 or muster.should_checkpoint():
+            muster.save_checkpoint(step, write)  # write(path) makes a file or folder at path
+
+Only rank 0 reports and saves; on other ranks `report` and `save_checkpoint` do nothing.
+"""
+
+from muster.sdk.checkpoints import Checkpoint, checkpoint_dir, last_checkpoint, save_checkpoint
+from muster.sdk.errors import ControllerUnavailable, StaleAttempt
+from muster.sdk.place import attempt, local_rank, local_world_size, node_rank, rank, world_size
+from muster.sdk.reports import report, should_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "ControllerUnavailable",
+    "StaleAttempt",
+    "attempt",
+    "checkpoint_dir",
+    "last_checkpoint",
+    "local_rank",
+    "local_world_size",
+    "node_rank",
+    "rank",
+    "report",
+    "save_checkpoint",
+    "should_checkpoint",
+    "world_size",
+]

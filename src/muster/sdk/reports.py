@@ -1,0 +1,210 @@
+"""Reports to the controller: progress in the background, checkpoints confirmed before the call returns.
+
+The wire format is `POST /v1/report` in docs/dev/ARCHITECTURE.md. Network modules are imported on first use:
+every command and every rank imports muster.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import os
+import random
+import threading
+import time
+from typing import Any, Mapping
+
+from muster.sdk import place
+from muster.sdk.errors import ControllerUnavailable, StaleAttempt
+
+PROGRESS_INTERVAL_S = 1.0
+REQUEST_TIMEOUT_S = 15.0
+EXIT_FLUSH_S = 2.0
+DEFAULT_DEADLINE_S = 600.0
+
+
+class Reporter:
+    """This process's connection to the controller. Thread-safe; made again in a forked child."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.checkpoint_now = False
+        self._stale = ""
+        self._condition = threading.Condition()
+        self._pending: dict[str, Any] | None = None
+        self._sending = False
+        self._leaving = False
+        self._thread: threading.Thread | None = None
+
+    def progress(self, report: dict[str, Any]) -> None:
+        """Leave the newest progress for the background thread; never waits."""
+        with self._condition:
+            if self._stale:
+                raise StaleAttempt(self._stale)
+            self._pending = _merged(self._pending or {}, report)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="muster-report", daemon=True)
+                self._thread.start()
+                atexit.register(self.flush)
+            self._condition.notify_all()
+
+    def commit(self, report: dict[str, Any], deadline_s: float) -> None:
+        """Send and return once confirmed; retries until the deadline."""
+        deadline, failures, problem = time.monotonic() + deadline_s, 0, "no time to try"
+        while time.monotonic() < deadline:
+            error = self._try(report, min(REQUEST_TIMEOUT_S, max(0.1, deadline - time.monotonic())))
+            if error is None:
+                return
+            problem = str(error)
+            failures += 1
+            pause = error.after_s or min(10.0, 0.2 * 2.0 ** min(failures, 6))
+            time.sleep(max(0.0, min(pause * random.uniform(0.5, 1.0), deadline - time.monotonic())))
+        raise ControllerUnavailable(f"the checkpoint was not confirmed within {deadline_s:g} s: {problem}")
+
+    def flush(self) -> None:
+        """At exit: give the last progress a moment to go out."""
+        if os.getpid() != self.pid:
+            return
+        with self._condition:
+            self._leaving = True
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._pending is None and not self._sending, EXIT_FLUSH_S)
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._pending is not None)
+                report, self._pending, self._sending = self._pending or {}, None, True
+            pause = PROGRESS_INTERVAL_S
+            try:
+                error = self._try(report, REQUEST_TIMEOUT_S)
+            except StaleAttempt:
+                error = None  # the next call raises it
+            with self._condition:
+                self._sending = False
+                failures = failures + 1 if error else 0
+                if error is not None:
+                    pause = error.after_s or min(15.0, 2.0 ** min(failures, 4)) * random.uniform(0.5, 1.0)
+                    self._pending = _merged(report, self._newer())
+                self._condition.notify_all()
+                self._condition.wait_for(lambda: self._leaving, pause)
+                if self._stale or (self._leaving and failures):
+                    return
+
+    def _newer(self) -> dict[str, Any]:
+        return self._pending or {}
+
+    def _try(self, report: dict[str, Any], timeout_s: float) -> _Retry | None:
+        try:
+            self._send(report, timeout_s)
+        except _Retry as error:
+            return error
+        return None
+
+    def _send(self, report: dict[str, Any], timeout_s: float) -> None:
+        import http.client
+        import ssl
+        from urllib.parse import urlsplit
+
+        try:
+            url = urlsplit(os.environ["MUSTER_URL"])
+            context = ssl.create_default_context(cadata=base64.b64decode(os.environ["MUSTER_CA_DATA"]).decode("ascii"))
+            with open(os.environ["MUSTER_TOKEN_FILE"], encoding="ascii") as file:
+                token = file.read().strip()
+            connection = http.client.HTTPSConnection(
+                url.hostname or "", url.port or 443, timeout=timeout_s, context=context
+            )
+            try:
+                headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
+                body = json.dumps(dict(report, attempt=place.attempt())).encode()
+                connection.request("POST", url.path.rstrip("/") + "/v1/report", body, headers)
+                response = connection.getresponse()
+                status, after, data = response.status, response.headers.get("Retry-After"), response.read(1 << 20)
+            finally:
+                connection.close()
+            answer = json.loads(data or b"{}") if status in (200, 409) else {}
+        except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+            raise _Retry(f"{type(error).__name__}: {error}") from error
+        if status == 200:
+            self.checkpoint_now = bool(answer.get("checkpointNow"))
+        elif status == 409:
+            self._stale = "attempt {} is over, the job is at attempt {}".format(
+                place.attempt(), answer.get("currentAttempt")
+            )
+            raise StaleAttempt(self._stale)
+        else:
+            raise _Retry(f"HTTP {status}", float(after) if after and after.isdigit() else 0.0)
+
+
+def _merged(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
+    both = dict(older, **newer)
+    if "metrics" in older and "metrics" in newer:
+        both["metrics"] = dict(older["metrics"], **newer["metrics"])
+    return both
+
+
+class _Retry(Exception):
+    """Not now: worth another try, after so many seconds where the controller says."""
+
+    def __init__(self, message: str, after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+
+_reporter: Reporter | None = None
+
+
+def reporter() -> Reporter | None:
+    """This process's reporter; None outside Muster."""
+    global _reporter
+    if not os.environ.get("MUSTER_URL"):
+        return None
+    if _reporter is None or _reporter.pid != os.getpid():
+        _reporter = Reporter()
+    return _reporter
+
+
+def report(
+    step: int | None = None,
+    total_steps: int | None = None,
+    checkpoint: str | None = None,
+    metrics: Mapping[str, float] | None = None,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+) -> None:
+    """Tell the controller how far training has come. Rank 0 reports; on other ranks this does nothing.
+
+    Without `checkpoint` it never waits: the newest values go out in the background. With `checkpoint` (a finished
+    checkpoint's path; needs `step`) it returns once the controller has confirmed that a restart will begin there.
+
+    Raises:
+        StaleAttempt: the job has been restarted without this process.
+        ControllerUnavailable: a checkpoint was not confirmed within `deadline_s` seconds.
+    """
+    if checkpoint is not None and step is None:
+        raise ValueError("report(checkpoint=...) needs step=, the step it was written at")
+    link = reporter()
+    if link is None or place.rank() != 0:
+        return
+    body: dict[str, Any] = {}
+    if step is not None:
+        body["step"] = int(step)
+    if total_steps is not None:
+        body["totalSteps"] = int(total_steps)
+    if metrics:
+        body["metrics"] = {str(name): float(value) for name, value in metrics.items()}
+    if checkpoint is None:
+        link.progress(body)
+    else:
+        body["checkpoint"] = {"path": os.fspath(checkpoint), "step": body["step"]}
+        link.commit(body, deadline_s)
+
+
+def should_checkpoint() -> bool:
+    """Whether the controller asks for a checkpoint now because the job is about to be moved.
+
+    It is learned from the answers to rank 0's reports, so it is True on rank 0 only: broadcast it, then act on it.
+    """
+    link = reporter()
+    return link is not None and link.checkpoint_now
