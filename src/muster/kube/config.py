@@ -77,7 +77,7 @@ class ClusterConfig:
 
 
 def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str | None = None) -> ClusterConfig:
-    """Find the cluster: `kubeconfig`, else the files in KUBECONFIG, else ~/.kube/config, else the pod's service account.
+    """Find the cluster: `kubeconfig`, else KUBECONFIG, else ~/.kube/config, else the pod's service account.
 
     Args:
         kubeconfig: path of a kubeconfig file.
@@ -102,7 +102,8 @@ def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str |
     if (folder / "token").exists() and context is None:
         return in_cluster(folder)
     raise ConfigError(
-        f"no cluster found: set KUBECONFIG, pass --kubeconfig, or create {default}; 'muster up' starts an embedded cluster"
+        f"no cluster found: set KUBECONFIG, pass --kubeconfig, or create {default}; "
+        "'muster up' starts an embedded cluster"
     )
 
 

@@ -45,7 +45,7 @@ class Credentials(Protocol):
         """Return the Authorization header, "" for none. Raises ConfigError when there is no way to get one."""
 
     def invalidate(self, rejected: str) -> bool:
-        """Take note that the server answered 401 to the header `rejected`; whether asking again may give another one."""
+        """Note that the server answered 401 to the header `rejected`; whether asking again may give another one."""
 
     def client_certificate(self) -> ClientCertificate | None:
         """Return the certificate to present, when these credentials carry one."""

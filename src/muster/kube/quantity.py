@@ -104,7 +104,7 @@ def _away(value: int | Fraction) -> int:
 def _format(value: int | Fraction, family: str) -> str:
     if not value:
         return "0"
-    if family == "binary" and value.denominator == 1 and abs(value) >= 1024:
+    if family == "binary" and value.denominator == 1 and abs(value.numerator) >= 1024:
         mantissa, index = value.numerator, 0
         while mantissa % 1024 == 0 and index < len(_BINARY_SUFFIX) - 1:
             mantissa //= 1024

@@ -1,0 +1,441 @@
+"""A cache of one kind that follows the API server: list, watch, resume, relist.
+
+What it keeps to (KEP-956 bookmarks, KEP-3157 WatchList, apimachinery's list/watch semantics): the first list is consistent;
+a watch that ends resumes where it was; 410, over HTTP or in the stream, means a new list after a jittered pause; silence
+beyond a deadline means a new connection. Whatever happens upstream, the cache keeps what it has until a new list is
+complete, and handlers then hear the real differences only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from types import MappingProxyType, TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
+
+import msgspec
+
+from muster.kube.client import PAGE, Client
+from muster.kube.errors import ApiError, ConfigError, Gone, Invalid, ServerTimeout
+from muster.kube.health import Progress
+from muster.kube.index import Index, IndexFunction
+from muster.kube.meta import KubeObject
+from muster.kube.metrics import KubeMetrics, kube_metrics
+from muster.kube.watch import BOOKMARK, DELETED, INITIAL_EVENTS_END, WatchEvent
+
+T = TypeVar("T", bound=KubeObject)
+Handler = Callable[[T | None, T | None], None]
+"""Called with (old, new): (None, new) when added, (old, None) when deleted. Must not block; never mutates."""
+
+log = logging.getLogger(__name__)
+
+WATCH_TIMEOUT_S = 300.0
+STALL_S = 90.0
+"""Longer than the minute between a kube-apiserver's bookmarks (storage/cacher, defaultBookmarkFrequency)."""
+_BACKOFF_BASE_S = 0.2
+_BACKOFF_MAX_S = 30.0
+_RELIST_JITTER_S = 1.0
+
+
+class Informer(Generic[T]):
+    """Objects of one kind, kept up to date while `run` runs.
+
+    Args:
+        client: the API server.
+        kind: what to follow.
+        namespace: one namespace, or None for all.
+        label_selector: as in the API.
+        field_selector: as in the API.
+        indexes: name -> function from an object to the values it is found under.
+        transform: applied to each object before it is stored, to drop what is not needed.
+        page: objects a page of the list.
+        watch_list: take the first list from the watch itself (sendInitialEvents) where the server can.
+        watch_timeout_s: the server ends a watch after this to twice this long; then it is resumed.
+        stall_s: reconnect when nothing at all has arrived for this long.
+        progress: marked at each event, bookmark and list, under `informer/<resource>`.
+        rng: source of jitter.
+        metrics: where events, lists and breaks are counted.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        kind: type[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
+        transform: Callable[[T], T] | None = None,
+        page: int = PAGE,
+        watch_list: bool = False,
+        watch_timeout_s: float = WATCH_TIMEOUT_S,
+        stall_s: float = STALL_S,
+        progress: Progress | None = None,
+        rng: random.Random | None = None,
+        metrics: KubeMetrics | None = None,
+    ) -> None:
+        self.kind = kind
+        self.namespace = namespace
+        self.name = f"informer/{kind.RESOURCE.plural}"
+        self.last_error: Exception | None = None
+        """Why the cache cannot be brought up to date right now; None while all is well."""
+        self._client = client
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._transform = transform
+        self._page = page
+        self._watch_list = watch_list
+        self._watch_timeout_s = watch_timeout_s
+        self._stall_s = stall_s
+        self._progress = progress
+        self._rng = rng or random.Random()
+        self._metrics = metrics or kube_metrics()
+        self._store: dict[str, T] = {}
+        self._view: Mapping[str, T] = MappingProxyType(self._store)
+        self._indexes: dict[str, Index[T]] = {}
+        self._handlers: list[Handler[T]] = []
+        self._resource_version = ""
+        self._last_progress = 0.0
+        self._lists = 0
+        self._listed = asyncio.Event()
+        self._cycle: asyncio.Task[None] | None = None
+        self._stale = False
+        for name, function in (indexes or {}).items():
+            self.add_index(name, function)
+
+    @property
+    def store(self) -> Mapping[str, T]:
+        """All objects by key; a live, read-only view."""
+        return self._view
+
+    @property
+    def indexes(self) -> Mapping[str, Mapping[str, Mapping[str, T]]]:
+        """Index name -> value -> key -> object; live and read-only."""
+        return cast("Mapping[str, Mapping[str, Mapping[str, T]]]", MappingProxyType(self._indexes))
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether a first complete list is in the store."""
+        return self._lists > 0
+
+    @property
+    def resource_version(self) -> str:
+        """How far the store is; "" before the first list."""
+        return self._resource_version
+
+    @property
+    def last_progress(self) -> float:
+        """The event loop's time at the last event, bookmark or list; 0 before the first."""
+        return self._last_progress
+
+    def get(self, key: str) -> T | None:
+        """Return the object with this key, if there is one."""
+        return self._store.get(key)
+
+    def by_index(self, name: str, value: str) -> Mapping[str, T]:
+        """Return the objects found under `value`, by key. Raises KeyError for an unknown index."""
+        return self._indexes[name].get(value, {})
+
+    def add_index(self, name: str, function: IndexFunction[T]) -> None:
+        """Add an index over what is and will be in the store. Raises ValueError when the name is taken."""
+        if name in self._indexes:
+            raise ValueError(f"{self.name} already has an index {name!r}")
+        self._indexes[name] = index = Index(function)
+        for key, obj in self._store.items():
+            index.update(key, None, obj)
+
+    def add_handler(self, handler: Handler[T]) -> None:
+        """Call `handler` for every change from now on, and first for every object already in the store."""
+        self._handlers.append(handler)
+        for obj in list(self._store.values()):
+            self._call(handler, None, obj)
+
+    async def wait_synced(self, timeout_s: float) -> None:
+        """Wait for the first complete list. Raises TimeoutError saying what stands in the way."""
+        await self._wait_listed(1, timeout_s)
+
+    async def refresh(self, timeout_s: float) -> None:
+        """Take a new consistent list now and wait for it, as a new leader must. Raises TimeoutError."""
+        target = self._lists + 1
+        self._stale = True
+        if self._cycle is not None:
+            self._cycle.cancel()
+        await self._wait_listed(target, timeout_s)
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        failures = 0
+        if self._progress is not None:
+            self._progress.expect(self.name, 2 * self._stall_s + _BACKOFF_MAX_S)
+        try:
+            while True:
+                if self._stale:
+                    self._stale, self._resource_version = False, ""
+                before = self._last_progress
+                self._cycle = asyncio.create_task(self._follow(), name=self.name)
+                try:
+                    delay_s = await self._outcome(self._cycle, failures)
+                finally:
+                    await _cancelled(self._cycle)
+                moved = self._last_progress > before
+                failures = 0 if moved else failures + 1
+                if delay_s > 0 and not self._stale:
+                    await asyncio.sleep(delay_s)
+        finally:
+            if self._progress is not None:
+                self._progress.drop(self.name)
+
+    async def _outcome(self, cycle: asyncio.Task[None], failures: int) -> float:
+        """Wait for one list-and-watch to end; return the pause before the next."""
+        backoff_s = self._rng.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_BASE_S * 2.0 ** min(failures, 10)))
+        try:
+            await cycle
+        except asyncio.CancelledError:
+            if self._stale and not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                return 0.0
+            raise
+        except Gone as error:
+            log.info("%s: version %s is gone (%s); listing again", self.name, self._resource_version, error)
+            self._broke("gone")
+            self._resource_version = ""
+            return self._rng.uniform(0, _RELIST_JITTER_S) + (backoff_s if failures else 0.0)
+        except (ApiError, ConfigError, msgspec.DecodeError) as error:
+            if str(error) != str(self.last_error):
+                log.warning("%s: %s", self.name, error)
+            self.last_error = error
+            self._broke("stall" if isinstance(error, ServerTimeout) else type(error).__name__)
+            if isinstance(error, msgspec.DecodeError):
+                self._resource_version = ""
+            return backoff_s
+        return backoff_s if failures else 0.0
+
+    async def _follow(self) -> None:
+        if not self._resource_version:
+            if self._watch_list:
+                try:
+                    await self._list_by_watching()
+                    return
+                except Invalid as error:
+                    log.info("%s: no WatchList here (%s); listing in pages", self.name, error)
+                    self._watch_list = False
+            await self._list()
+        async with aclosing(self._watch()) as batches:
+            async for batch in batches:
+                for event in batch:
+                    self._apply(event)
+
+    async def _list(self) -> None:
+        """List consistently (no resourceVersion), in pages of one snapshot; without pages where that expires."""
+        try:
+            fresh, version = await self._pages(self._page)
+        except Gone:
+            fresh, version = await self._pages(0)
+        self._replace(fresh, version)
+
+    async def _pages(self, page: int) -> tuple[dict[str, T], str]:
+        fresh: dict[str, T] = {}
+        token = ""
+        while True:
+            listing = await self._client.list(
+                self.kind,
+                self.namespace,
+                label_selector=self._label_selector,
+                field_selector=self._field_selector,
+                limit=page,
+                continue_=token,
+            )
+            for obj in listing.items:
+                fresh[obj.key] = obj
+            self._moved()
+            token = listing.continue_
+            if not token:
+                return fresh, listing.resource_version
+
+    async def _list_by_watching(self) -> None:
+        fresh: dict[str, T] = {}
+        listed = False
+        async with aclosing(self._watch(send_initial_events=True)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    if listed:
+                        self._apply(event)
+                    elif event.type == BOOKMARK:
+                        self._moved()
+                        if event.object.metadata.annotations.get(INITIAL_EVENTS_END) == "true":
+                            self._replace(fresh, event.resource_version)
+                            listed = True
+                    elif event.type == DELETED:
+                        fresh.pop(event.object.key, None)
+                    else:
+                        fresh[event.object.key] = event.object
+
+    def _watch(self, *, send_initial_events: bool = False) -> AsyncGenerator[Iterable[WatchEvent[T]], None]:
+        return self._client.watch_batches(
+            self.kind,
+            self.namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            resource_version=self._resource_version,
+            timeout_s=self._watch_timeout_s * self._rng.uniform(1, 2),
+            stall_s=self._stall_s,
+            send_initial_events=send_initial_events,
+        )
+
+    def _apply(self, event: WatchEvent[T]) -> None:
+        obj = event.object
+        if event.type == BOOKMARK:
+            self._resource_version = obj.metadata.resource_version
+        else:
+            if self._transform is not None and event.type != DELETED:
+                obj = self._transform(obj)
+            self._change(obj.key, None if event.type == DELETED else obj)
+            self._resource_version = event.resource_version
+            self._metrics.informer_objects.labels(self.kind.RESOURCE.plural).set(len(self._store))
+        self.last_error = None
+        self._metrics.informer_events.labels(self.kind.RESOURCE.plural, event.type).inc()
+        self._moved()
+
+    def _replace(self, fresh: dict[str, T], version: str) -> None:
+        """Make the store equal to a complete list, in place and without a break, telling handlers what differs."""
+        for key in [key for key in self._store if key not in fresh]:
+            self._change(key, None)
+        for key, obj in fresh.items():
+            old = self._store.get(key)
+            if old is None or old.metadata.resource_version != obj.metadata.resource_version:
+                self._change(key, self._transform(obj) if self._transform is not None else obj)
+        self._resource_version = version
+        self.last_error = None
+        self._lists += 1
+        self._listed.set()
+        self._listed = asyncio.Event()
+        self._metrics.informer_lists.labels(self.kind.RESOURCE.plural).inc()
+        self._metrics.informer_objects.labels(self.kind.RESOURCE.plural).set(len(self._store))
+        self._moved()
+
+    def _change(self, key: str, new: T | None) -> None:
+        old = self._store.get(key)
+        if old is not None and new is not None:
+            if old.metadata.uid != new.metadata.uid:  # deleted and made again while nobody looked
+                self._change(key, None)
+                old = None
+            elif old.metadata.resource_version == new.metadata.resource_version:
+                return
+        if new is not None:
+            self._store[key] = new
+        elif old is not None:
+            del self._store[key]
+        else:
+            return
+        for index in self._indexes.values():
+            index.update(key, old, new)
+        for handler in self._handlers:
+            self._call(handler, old, new)
+
+    def _call(self, handler: Handler[T], old: T | None, new: T | None) -> None:
+        try:
+            handler(old, new)
+        except Exception:
+            # One bad handler must not stop the others from hearing of a change.
+            log.exception("%s: a handler failed", self.name)
+
+    def _moved(self) -> None:
+        self._last_progress = asyncio.get_running_loop().time()
+        if self._progress is not None:
+            self._progress.mark(self.name)
+
+    def _broke(self, why: str) -> None:
+        self._metrics.informer_breaks.labels(self.kind.RESOURCE.plural, why).inc()
+
+    async def _wait_listed(self, lists: int, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._lists < lists:
+                    await self._listed.wait()
+        except TimeoutError:
+            why = f": {self.last_error}" if self.last_error is not None else ""
+            raise TimeoutError(f"{self.kind.RESOURCE.plural}: no complete list within {timeout_s:g} s{why}") from None
+
+
+class InformerSet:
+    """Informers that start and stop together. An async context manager."""
+
+    def __init__(self, client: Client, *, progress: Progress | None = None, metrics: KubeMetrics | None = None) -> None:
+        self._client = client
+        self._progress = progress
+        self._metrics = metrics
+        self._informers: dict[tuple[type[KubeObject], str | None, str, str], Informer[Any]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started = False
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __iter__(self) -> Any:
+        return iter(self._informers.values())
+
+    def add(
+        self,
+        kind: type[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        **options: Any,
+    ) -> Informer[T]:
+        """Return the informer for this selection, made on first use (with `options` of Informer)."""
+        selection = (kind, namespace, label_selector, field_selector)
+        known = self._informers.get(selection)
+        if known is None:
+            known = Informer(
+                self._client,
+                kind,
+                namespace=namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                progress=self._progress,
+                metrics=self._metrics,
+                **options,
+            )
+            self._informers[selection] = known
+            if self._started:
+                self._tasks.append(asyncio.create_task(known.run()))
+        return known
+
+    def start(self) -> None:
+        """Run all informers, and those added later."""
+        if not self._started:
+            self._started = True
+            self._tasks = [asyncio.create_task(informer.run()) for informer in self._informers.values()]
+
+    async def wait_synced(self, timeout_s: float) -> None:
+        """Wait until each has its first complete list. Raises TimeoutError naming one that has not, and why."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        for informer in list(self._informers.values()):
+            await informer.wait_synced(max(0.0, deadline - asyncio.get_running_loop().time()))
+
+    async def refresh(self, timeout_s: float) -> None:
+        """Take new consistent lists of everything. Raises TimeoutError."""
+        await asyncio.gather(*(informer.refresh(timeout_s) for informer in self._informers.values()))
+
+    async def stop(self) -> None:
+        """Stop all informers; their stores stay as they are."""
+        tasks, self._tasks, self._started = self._tasks, [], False
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,0 +1,246 @@
+"""One leader at a time, by a Lease (the protocol of client-go's leaderelection).
+
+A Lease is not a fence: a request of the old leader may still be on its way when the new one starts. So each term tells
+when the previous holder can last have started a request; a new leader waits that out before it acts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from muster.kube.client import Client
+from muster.kube.coordination import Lease, LeaseSpec
+from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+from muster.kube.meta import ObjectMeta
+from muster.kube.metrics import KubeMetrics, kube_metrics
+
+log = logging.getLogger(__name__)
+
+LEASE_DURATION_S = 15.0
+RENEW_DEADLINE_S = 10.0
+RETRY_PERIOD_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One time of leading. Times are the event loop's.
+
+    Attributes:
+        acquired_at: when we got the lease.
+        previous_holder: who held it before; "" when nobody did, or it was released properly.
+        previous_deadline: the latest moment at which the previous holder can have started a request.
+        transitions: how often the lease changed hands: grows with each term.
+    """
+
+    acquired_at: float
+    previous_holder: str
+    previous_deadline: float
+    transitions: int
+
+
+class LeaderElector:
+    """Competes for a lease while `run` runs.
+
+    Args:
+        client: the API server.
+        name: the lease.
+        namespace: its namespace.
+        identity: who we are; must differ between processes, also between two runs of one.
+        lease_duration_s: others wait this long after our last renewal (by their own clock) before they take over.
+        renew_deadline_s: we stop leading when we could not renew for this long.
+        retry_period_s: pause between attempts.
+        rng: source of jitter.
+        metrics: where leading is shown.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        namespace: str,
+        identity: str,
+        *,
+        lease_duration_s: float = LEASE_DURATION_S,
+        renew_deadline_s: float = RENEW_DEADLINE_S,
+        retry_period_s: float = RETRY_PERIOD_S,
+        rng: random.Random | None = None,
+        metrics: KubeMetrics | None = None,
+    ) -> None:
+        if not retry_period_s < renew_deadline_s < lease_duration_s:
+            raise ValueError("need retry_period_s < renew_deadline_s < lease_duration_s")
+        self.name = name
+        self.identity = identity
+        self.acquired = asyncio.Event()
+        """Set while we lead."""
+        self.lost = asyncio.Event()
+        """Set while we do not lead."""
+        self.lost.set()
+        self._client = client
+        self._namespace = namespace
+        self._lease_duration_s = lease_duration_s
+        self._renew_deadline_s = renew_deadline_s
+        self._retry_period_s = retry_period_s
+        self._rng = rng or random.Random()
+        self._gauge = (metrics or kube_metrics()).leading.labels(name)
+        self._gauge.set(0)
+        self._term: Term | None = None
+        self._renewed_at = float("-inf")
+        self._observed: Lease | None = None
+        self._observed_at = float("-inf")
+
+    @property
+    def leading(self) -> bool:
+        """Whether we may act right now; false as soon as the renew deadline passes, even if nobody has noticed yet."""
+        return self._term is not None and self._now() < self._renewed_at + self._renew_deadline_s
+
+    @property
+    def term(self) -> Term | None:
+        """The current time of leading, or None."""
+        return self._term if self.leading else None
+
+    @property
+    def holder(self) -> str:
+        """Who was last seen to hold the lease."""
+        return (self._observed.spec.holder_identity or "") if self._observed is not None else ""
+
+    async def run(self) -> None:
+        """Compete until cancelled, then release the lease. Several terms may begin and end meanwhile."""
+        try:
+            while True:
+                await self._until_acquired()
+                await self._while_renewed()
+                self._end_term()
+        finally:
+            held = self._term is not None
+            self._end_term()
+            if held:
+                await self._release()
+
+    async def _until_acquired(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._renew_deadline_s):
+                    if await self._try_acquire():
+                        return
+            except (ApiError, ConfigError, TimeoutError) as error:
+                log.info("lease %s: %s", self.name, error or "no answer in time")
+            await asyncio.sleep(self._retry_period_s * self._rng.uniform(1.0, 2.2))
+
+    async def _while_renewed(self) -> None:
+        deadline = self._renewed_at + self._renew_deadline_s
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.sleep(self._retry_period_s)
+                    if not await self._renew():
+                        log.warning("lost the lease %s to %s", self.name, self.holder or "nobody")
+                        return
+                    deadline = self._renewed_at + self._renew_deadline_s
+            except TimeoutError:
+                log.warning("lost the lease %s: not renewed for %g s", self.name, self._renew_deadline_s)
+                return
+            except (ApiError, ConfigError) as error:
+                log.info("lease %s: %s", self.name, error)
+
+    async def _try_acquire(self) -> bool:
+        started = self._now()
+        try:
+            lease = await self._client.get(Lease, self.name, self._namespace)
+        except NotFound:
+            lease = Lease(metadata=ObjectMeta(name=self.name, namespace=self._namespace), spec=self._claim(None))
+            try:
+                self._observe(await self._client.create(lease))
+            except AlreadyExists:
+                return False
+            self._begin_term(started, "", started)
+            return True
+        self._observe(lease)
+        holder = lease.spec.holder_identity or ""
+        duration_s = lease.spec.lease_duration_seconds or self._lease_duration_s
+        expires_at = self._observed_at + duration_s
+        if holder and holder != self.identity and self._now() < expires_at:
+            return False
+        started = self._now()
+        try:
+            self._observe(await self._client.replace(msgspec.structs.replace(lease, spec=self._claim(lease.spec))))
+        except (Conflict, NotFound):
+            return False
+        self._begin_term(started, holder, expires_at if holder not in ("", self.identity) else started)
+        return True
+
+    async def _renew(self) -> bool:
+        """Renew; whether we still hold the lease. Raises ApiError where that is unknown."""
+        assert self._observed is not None
+        started = self._now()
+        spec = msgspec.structs.replace(self._observed.spec, renew_time=_now_utc())
+        try:
+            self._observe(await self._client.replace(msgspec.structs.replace(self._observed, spec=spec)))
+        except (Conflict, NotFound):
+            # Somebody else wrote: maybe an answer of ours was lost and the lease is still ours.
+            try:
+                self._observe(await self._client.get(Lease, self.name, self._namespace))
+            except NotFound:
+                self._observed = None
+                return False
+            return self.holder == self.identity
+        self._renewed_at = started
+        return True
+
+    async def _release(self) -> None:
+        """Give the lease up, so that the next leader need not wait."""
+        if self._observed is None or self.holder != self.identity:
+            return
+        spec = msgspec.structs.replace(
+            self._observed.spec, holder_identity=None, lease_duration_seconds=1, renew_time=_now_utc()
+        )
+        try:
+            async with asyncio.timeout(self._retry_period_s):
+                await self._client.replace(msgspec.structs.replace(self._observed, spec=spec))
+        except (ApiError, ConfigError, TimeoutError) as error:
+            log.info("lease %s: not released: %s", self.name, error or "no answer in time")
+
+    def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
+        now = _now_utc()
+        ours = old is not None and old.holder_identity == self.identity
+        transitions = (old.lease_transitions or 0) if old is not None else 0
+        return LeaseSpec(
+            holder_identity=self.identity,
+            lease_duration_seconds=max(1, round(self._lease_duration_s)),
+            acquire_time=old.acquire_time if ours and old is not None else now,
+            renew_time=now,
+            lease_transitions=transitions if ours or old is None else transitions + 1,
+        )
+
+    def _observe(self, lease: Lease) -> None:
+        if self._observed is None or self._observed.metadata.resource_version != lease.metadata.resource_version:
+            self._observed, self._observed_at = lease, self._now()
+
+    def _begin_term(self, started: float, previous_holder: str, previous_deadline: float) -> None:
+        assert self._observed is not None
+        # Counted from before the request: the lease is never shorter than we believe.
+        self._renewed_at = started
+        previous = previous_holder if previous_holder != self.identity else ""
+        self._term = Term(self._now(), previous, previous_deadline, self._observed.spec.lease_transitions or 0)
+        log.info("leading: %s holds the lease %s", self.identity, self.name)
+        self._gauge.set(1)
+        self.lost.clear()
+        self.acquired.set()
+
+    def _end_term(self) -> None:
+        self._term = None
+        self._gauge.set(0)
+        self.acquired.clear()
+        self.lost.set()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _now_utc() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,80 @@
+"""Metrics of the client and of every controller's shell."""
+
+from __future__ import annotations
+
+import weakref
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class KubeMetrics:
+    """Counters of one registry. Get them with `kube_metrics`, which makes them once for each registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "muster_api_requests_total",
+            "Requests to the API server, by verb and status.",
+            ["verb", "code"],
+            registry=registry,
+        )
+        self.request_seconds = Histogram(
+            "muster_api_request_duration_seconds",
+            "Time to a complete answer.",
+            ["verb"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.retries = Counter("muster_api_retries_total", "Requests sent again.", ["verb", "why"], registry=registry)
+        self.informer_objects = Gauge("muster_informer_objects", "Objects in a cache.", ["resource"], registry=registry)
+        self.informer_events = Counter(
+            "muster_informer_events_total", "Watch events received.", ["resource", "type"], registry=registry
+        )
+        self.informer_lists = Counter(
+            "muster_informer_lists_total", "Complete lists taken.", ["resource"], registry=registry
+        )
+        self.informer_breaks = Counter(
+            "muster_informer_breaks_total",
+            "Watches that ended other than by their own timeout.",
+            ["resource", "why"],
+            registry=registry,
+        )
+        self.informer_age = Gauge(
+            "muster_informer_last_progress_seconds",
+            "Seconds since an event, bookmark or list.",
+            ["resource"],
+            registry=registry,
+        )
+        self.queue_depth = Gauge("muster_queue_depth", "Keys ready to be worked on.", ["controller"], registry=registry)
+        self.queue_oldest = Gauge(
+            "muster_queue_oldest_seconds",
+            "How long the longest-waiting key has waited.",
+            ["controller"],
+            registry=registry,
+        )
+        self.reconcile_seconds = Histogram(
+            "muster_reconcile_duration_seconds",
+            "Time in reconcile.",
+            ["controller"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.reconcile_errors = Counter(
+            "muster_reconcile_errors_total", "Reconciles that raised.", ["controller", "error"], registry=registry
+        )
+        self.leading = Gauge("muster_leader", "1 while this process leads.", ["lease"], registry=registry)
+        self.events = Counter(
+            "muster_events_total", "Kubernetes events, by what became of them.", ["outcome"], registry=registry
+        )
+
+
+_made: weakref.WeakKeyDictionary[CollectorRegistry, KubeMetrics] = weakref.WeakKeyDictionary()
+
+
+def kube_metrics(registry: CollectorRegistry = REGISTRY) -> KubeMetrics:
+    """Return the metrics of `registry`, making them on first use."""
+    known = _made.get(registry)
+    if known is None:
+        known = _made[registry] = KubeMetrics(registry)
+    return known
