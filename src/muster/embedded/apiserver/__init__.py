@@ -1,0 +1,1 @@
+"""A Kubernetes API server: a pure core (`core.ApiCore`) and an HTTPS face (`server`)."""

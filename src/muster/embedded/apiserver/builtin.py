@@ -1,0 +1,258 @@
+"""The built-in kinds."""
+
+from __future__ import annotations
+
+from muster.embedded.apiserver.kinds.core import (
+    ConfigMapStrategy,
+    EventStrategy,
+    NamespaceStrategy,
+    NodeStrategy,
+    PriorityClassStrategy,
+    QuotaStrategy,
+    RbacStrategy,
+    ReturningStrategy,
+    SecretStrategy,
+    ServiceAccountStrategy,
+    ServiceStrategy,
+    SpecStrategy,
+    StoredStrategy,
+)
+from muster.embedded.apiserver.kinds.crds import CrdStrategy
+from muster.embedded.apiserver.kinds.pods import PodStrategy
+from muster.embedded.apiserver.registry import (
+    ALL_VERBS,
+    EVENT_FIELDS,
+    POD_FIELDS,
+    ResourceType,
+    Subresource,
+    event_fields,
+    namespace_fields,
+    node_fields,
+    pod_fields,
+    secret_fields,
+    service_fields,
+    status_of,
+)
+
+CREATE_ONLY = ("create",)
+
+
+def _core() -> list[ResourceType]:
+    return [
+        ResourceType("", "v1", "configmaps", "ConfigMap", strategy=ConfigMapStrategy(), short_names=("cm",)),
+        ResourceType(
+            "",
+            "v1",
+            "events",
+            "Event",
+            strategy=EventStrategy(),
+            short_names=("ev",),
+            read_fields=event_fields,
+            fields=EVENT_FIELDS,
+            known_fields_message=False,
+            storage_name="events",
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "namespaces",
+            "Namespace",
+            namespaced=False,
+            strategy=NamespaceStrategy(),
+            short_names=("ns",),
+            verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
+            subresources=(Subresource("finalize", "Namespace", ("update",)), status_of("Namespace")),
+            read_fields=namespace_fields,
+            fields=("status.phase", "name"),
+            known_fields_message=False,
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "nodes",
+            "Node",
+            namespaced=False,
+            strategy=NodeStrategy(),
+            short_names=("no",),
+            subresources=(status_of("Node"),),
+            read_fields=node_fields,
+            fields=("spec.unschedulable",),
+            known_fields_message=False,
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "persistentvolumeclaims",
+            "PersistentVolumeClaim",
+            strategy=ReturningStrategy(),
+            short_names=("pvc",),
+            subresources=(status_of("PersistentVolumeClaim"),),
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "persistentvolumes",
+            "PersistentVolume",
+            namespaced=False,
+            strategy=ReturningStrategy(),
+            short_names=("pv",),
+            subresources=(status_of("PersistentVolume"),),
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "pods",
+            "Pod",
+            strategy=PodStrategy(),
+            short_names=("po",),
+            categories=("all",),
+            subresources=(
+                Subresource("attach", "PodAttachOptions", ("create", "get")),
+                Subresource("binding", "Binding", CREATE_ONLY),
+                Subresource("eviction", "Eviction", CREATE_ONLY, "policy", "v1"),
+                Subresource("exec", "PodExecOptions", ("create", "get")),
+                Subresource("log", "Pod", ("get",)),
+                status_of("Pod"),
+            ),
+            read_fields=pod_fields,
+            fields=POD_FIELDS,
+            known_fields_message=False,
+            indexes=("spec.nodeName",),
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "resourcequotas",
+            "ResourceQuota",
+            strategy=QuotaStrategy(),
+            short_names=("quota",),
+            subresources=(status_of("ResourceQuota"),),
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "secrets",
+            "Secret",
+            strategy=SecretStrategy(),
+            read_fields=secret_fields,
+            fields=("type",),
+            known_fields_message=False,
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "serviceaccounts",
+            "ServiceAccount",
+            strategy=ServiceAccountStrategy(),
+            short_names=("sa",),
+            subresources=(Subresource("token", "TokenRequest", CREATE_ONLY, "authentication.k8s.io", "v1"),),
+        ),
+        ResourceType(
+            "",
+            "v1",
+            "services",
+            "Service",
+            strategy=ServiceStrategy(),
+            short_names=("svc",),
+            categories=("all",),
+            subresources=(status_of("Service"),),
+            read_fields=service_fields,
+            fields=("spec.clusterIP", "spec.type"),
+            known_fields_message=False,
+        ),
+    ]
+
+
+def _groups() -> list[ResourceType]:
+    rbac, admission = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+    return [
+        ResourceType(
+            "events.k8s.io",
+            "v1",
+            "events",
+            "Event",
+            strategy=EventStrategy(),
+            short_names=("ev",),
+            read_fields=event_fields,
+            fields=EVENT_FIELDS,
+            known_fields_message=False,
+            storage_name="events",
+        ),
+        ResourceType("coordination.k8s.io", "v1", "leases", "Lease", strategy=StoredStrategy()),
+        ResourceType(
+            "scheduling.k8s.io",
+            "v1",
+            "priorityclasses",
+            "PriorityClass",
+            namespaced=False,
+            strategy=PriorityClassStrategy(),
+            short_names=("pc",),
+        ),
+        ResourceType(
+            "policy",
+            "v1",
+            "poddisruptionbudgets",
+            "PodDisruptionBudget",
+            strategy=SpecStrategy(),
+            short_names=("pdb",),
+            subresources=(status_of("PodDisruptionBudget"),),
+        ),
+        ResourceType(
+            "apiextensions.k8s.io",
+            "v1",
+            "customresourcedefinitions",
+            "CustomResourceDefinition",
+            namespaced=False,
+            strategy=CrdStrategy(),
+            short_names=("crd", "crds"),
+            categories=("api-extensions",),
+            subresources=(status_of("CustomResourceDefinition"),),
+        ),
+        ResourceType(rbac, "v1", "clusterroles", "ClusterRole", namespaced=False, strategy=RbacStrategy()),
+        ResourceType(
+            rbac, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False, strategy=RbacStrategy()
+        ),
+        ResourceType(rbac, "v1", "roles", "Role", strategy=RbacStrategy()),
+        ResourceType(rbac, "v1", "rolebindings", "RoleBinding", strategy=RbacStrategy()),
+        ResourceType(
+            admission,
+            "v1",
+            "validatingadmissionpolicies",
+            "ValidatingAdmissionPolicy",
+            namespaced=False,
+            strategy=SpecStrategy(),
+            categories=("api-extensions",),
+            subresources=(status_of("ValidatingAdmissionPolicy"),),
+        ),
+        ResourceType(
+            admission,
+            "v1",
+            "validatingadmissionpolicybindings",
+            "ValidatingAdmissionPolicyBinding",
+            namespaced=False,
+            strategy=SpecStrategy(),
+            categories=("api-extensions",),
+        ),
+        *_reviews(),
+    ]
+
+
+def _reviews() -> list[ResourceType]:
+    authentication, authorization = "authentication.k8s.io", "authorization.k8s.io"
+    names = [
+        (authentication, "tokenreviews", "TokenReview", False),
+        (authentication, "selfsubjectreviews", "SelfSubjectReview", False),
+        (authorization, "subjectaccessreviews", "SubjectAccessReview", False),
+        (authorization, "selfsubjectaccessreviews", "SelfSubjectAccessReview", False),
+        (authorization, "localsubjectaccessreviews", "LocalSubjectAccessReview", True),
+        (authorization, "selfsubjectrulesreviews", "SelfSubjectRulesReview", False),
+    ]
+    return [
+        ResourceType(group, "v1", plural, kind, namespaced=namespaced, verbs=CREATE_ONLY)
+        for group, plural, kind, namespaced in names
+    ]
+
+
+def builtin_types() -> tuple[ResourceType, ...]:
+    """Make the built-in types; every server has its own."""
+    return (*_core(), *_groups())

@@ -1,0 +1,197 @@
+"""The API server without sockets: a request goes in, an answer or an open watch comes out.
+
+`ApiCore.handle` is synchronous, takes its time from a clock it is given and its randomness from a generator it is given, so
+the simulator can run it on virtual time.
+"""
+
+from __future__ import annotations
+
+import random
+
+from muster.embedded.apiserver import discovery, openapi
+from muster.embedded.apiserver.builtin import builtin_types
+from muster.embedded.apiserver.deletes import Deletes, read_options
+from muster.embedded.apiserver.patches import APPLY_PATCH, applied_object, change_for
+from muster.embedded.apiserver.reads import Reads, WatchResponse
+from muster.embedded.apiserver.registry import Registry, ResourceType
+from muster.embedded.apiserver.request import ProxyResponse, Request, Response, json_response
+from muster.embedded.apiserver.routes import Route, parse
+from muster.embedded.apiserver.status import (
+    StatusError,
+    bad_request,
+    forbidden,
+    method_not_allowed,
+    no_such_resource,
+    success,
+)
+from muster.embedded.apiserver.strategy import Context
+from muster.embedded.apiserver.writes import Writes, key_of
+from muster.embedded.objects import Clock, Obj, decode
+from muster.embedded.store import Store
+
+Answer = Response | WatchResponse | ProxyResponse
+FOUND_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+
+
+class ApiCore:
+    """One API server's state and verbs."""
+
+    def __init__(self, store: Store, clock: Clock, rng: random.Random) -> None:
+        self.store = store
+        self.root_ca = ""
+        self.registry = Registry(builtin_types())
+        self.context = Context(store, self.registry, clock, rng)
+        for resource in self.registry.stored():
+            if "list" in resource.verbs:
+                store.define(resource.storage, resource.describe, resource.indexes)
+        self.reads = Reads(self.context)
+        self.writes = Writes(self.context)
+        self.deletes = Deletes(self.context)
+
+    def handle(self, request: Request) -> Answer:
+        """Answer a request; failures are answered with their Status."""
+        self.context.warnings.clear()
+        try:
+            answer = self._dispatch(request)
+        except StatusError as error:
+            answer = json_response(error.code, error.status())
+            seconds = error.details.get("retryAfterSeconds")
+            if seconds:
+                answer.headers["Retry-After"] = str(seconds)
+        if isinstance(answer, Response) and self.context.warnings:
+            answer.warnings.extend(dict.fromkeys(self.context.warnings))
+        return answer
+
+    def _dispatch(self, request: Request) -> Answer:
+        if not request.path.startswith(("/api/", "/apis/")):
+            return self._meta(request)
+        route = parse(request.path)
+        if route is None or not route.plural:
+            found = discovery.answer(self.registry, request)
+            if found is None:
+                raise no_such_resource()
+            return found
+        resource = self.registry.find(route.group, route.version, route.plural)
+        if resource is None:
+            raise no_such_resource()
+        if resource.namespaced != bool(route.namespace) and (route.namespace or route.name):
+            raise no_such_resource()
+        if route.subresource and not any(sub.name == route.subresource for sub in resource.subresources):
+            raise no_such_resource()
+        return self._resource(route, resource, request)
+
+    def _meta(self, request: Request) -> Answer:
+        path = request.path.rstrip("/")
+        if path in ("/healthz", "/readyz", "/livez") or path.startswith(("/healthz/", "/readyz/", "/livez/")):
+            return Response(200, b"ok", content_type="text/plain; charset=utf-8")
+        found = discovery.answer(self.registry, request) or openapi.answer(self.registry, request)
+        if found is None:
+            raise no_such_resource()
+        return found
+
+    def _resource(self, route: Route, resource: ResourceType, request: Request) -> Answer:
+        if route.subresource not in ("", "status"):
+            raise no_such_resource()
+        verbs = FOUND_VERBS if route.name else COLLECTION_VERBS
+        verb = verbs.get(request.method, "")
+        if verb == "list" and "list" not in resource.verbs:
+            raise method_not_allowed()
+        if not verb or (verb not in resource.verbs and verb != "list"):
+            raise method_not_allowed()
+        if route.subresource == "status" and verb not in ("get", "update", "patch"):
+            raise method_not_allowed()
+        if verb == "list":
+            if request.flag("watch"):
+                return self.reads.watch(resource, route.namespace, request)
+            return self.reads.list(resource, route.namespace, request)
+        key = key_of(route.namespace, route.name)
+        if verb == "get":
+            return self.reads.get(resource, key, route.name, request)
+        if resource.namespaced and not route.namespace:
+            raise method_not_allowed()
+        dry_run = self._dry_run(request)
+        if verb == "create":
+            made = self.writes.create(resource, route.namespace, self._body(request), dry_run=dry_run)
+            return self.reads.render(resource, made, request, 201)
+        if verb == "update":
+            body = self._body(request)
+            obj, new = self.writes.update(
+                resource,
+                route.namespace,
+                route.name,
+                lambda old: body,
+                subresource=route.subresource,
+                dry_run=dry_run,
+                create_with=body,
+            )
+            return self.reads.render(resource, obj, request, 201 if new else 200)
+        if verb == "patch":
+            return self._patch(route, resource, request, dry_run)
+        if verb == "delete":
+            return self._delete(route, resource, request)
+        return self._delete_collection(route, resource, request)
+
+    def _patch(self, route: Route, resource: ResourceType, request: Request, dry_run: bool) -> Answer:
+        content_type = request.headers.get("content-type", "")
+        change = change_for(content_type, request.body, custom=resource.custom)
+        applied: Obj | None = None
+        if content_type.startswith(APPLY_PATCH):
+            if not request.query.get("fieldManager"):
+                raise bad_request(
+                    'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
+                )
+            applied = applied_object(request.body)
+            items = self.store.define(resource.storage).items
+            if key_of(route.namespace, route.name) not in items:
+                applied.setdefault("metadata", {}).setdefault("name", route.name)
+                made = self.writes.create(resource, route.namespace, applied, dry_run=dry_run)
+                return self.reads.render(resource, made, request, 201)
+        obj, _ = self.writes.update(
+            resource, route.namespace, route.name, change, subresource=route.subresource, dry_run=dry_run
+        )
+        return self.reads.render(resource, obj, request)
+
+    def _delete(self, route: Route, resource: ResourceType, request: Request) -> Answer:
+        options = read_options(request)
+        if resource.storage == "namespaces" and route.name in ("default", "kube-system", "kube-public"):
+            raise forbidden("namespaces", "", route.name, "this namespace may not be deleted")
+        key = key_of(route.namespace, route.name)
+        obj, gone = self.deletes.delete(resource, key, route.name, options)
+        code = 202 if not gone and options.propagation in ("Background", "Foreground") else 200
+        if gone and not resource.strategy.returns_deleted:
+            meta = obj["metadata"]
+            return json_response(200, success(resource.plural, resource.group, meta["name"], meta["uid"]))
+        return self.reads.render(resource, obj, request, code)
+
+    def _delete_collection(self, route: Route, resource: ResourceType, request: Request) -> Answer:
+        options = read_options(request)
+        listing = self.reads.list(resource, route.namespace, request)
+        selection = self.reads.selection(resource, route.namespace, request)
+        for item in self.reads.select_items(resource, selection):
+            self.deletes.delete(resource, item.key, item.name, options)
+        return listing
+
+    def _dry_run(self, request: Request) -> bool:
+        value = request.query.get("dryRun")
+        if value not in (None, "", "All"):
+            raise StatusError(
+                422,
+                "Invalid",
+                f'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "{value}": supported values: "All"',
+            )
+        return value == "All"
+
+    def _body(self, request: Request) -> Obj:
+        media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+        if media not in ("application/json", ""):
+            allowed = "application/json, application/yaml"
+            raise StatusError(
+                415,
+                "UnsupportedMediaType",
+                "the body of the request was in an unknown format - accepted media types include: " + allowed,
+            )
+        try:
+            return decode(request.body)
+        except ValueError as error:
+            raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None

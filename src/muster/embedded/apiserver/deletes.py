@@ -1,0 +1,134 @@
+"""DELETE: grace periods, finalizers, preconditions, propagation.
+
+Source: kubernetes k8s.io/apiserver `pkg/registry/rest/delete.go`, `pkg/registry/generic/registry/store.go`.
+"""
+
+from __future__ import annotations
+
+from muster.embedded.apiserver.registry import ResourceType
+from muster.embedded.apiserver.request import Request
+from muster.embedded.apiserver.status import (
+    bad_request,
+    conflict,
+    invalid,
+    invalid_object,
+    not_found,
+)
+from muster.embedded.apiserver.strategy import Context, DeleteOptions
+from muster.embedded.objects import Obj, decode, items, section, timestamp
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+_POLICIES = ("Background", "Foreground", "Orphan")
+
+
+def read_options(request: Request) -> DeleteOptions:
+    """Read a DELETE's options from its body, else from its query.
+
+    Raises:
+        StatusError: 400 or 422 where they make no sense.
+    """
+    body: Obj = {}
+    if request.body.strip():
+        try:
+            body = decode(request.body)
+        except ValueError as error:
+            raise bad_request(f"couldn't decode the DeleteOptions: {error}") from None
+    return options_of(body, request)
+
+
+def options_of(body: Obj, request: Request | None = None) -> DeleteOptions:
+    """Read DeleteOptions.
+
+    Raises:
+        StatusError: 422 where they make no sense.
+    """
+    grace = body.get("gracePeriodSeconds")
+    policy = body.get("propagationPolicy") or ""
+    dry_run = bool(body.get("dryRun"))
+    if request is not None:
+        if grace is None:
+            grace = request.number("gracePeriodSeconds")
+        policy = policy or request.query.get("propagationPolicy", "")
+        dry_run = dry_run or bool(request.query.get("dryRun"))
+    if body.get("orphanDependents") is not None and not policy:
+        policy = "Orphan" if body["orphanDependents"] else "Background"
+    if policy and policy not in _POLICIES:
+        allowed = '"Background", "Foreground", "Orphan"'
+        error = invalid("propagationPolicy", policy, f"supported values: {allowed}")
+        raise invalid_object("DeleteOptions", "meta.k8s.io", "", [error])
+    if grace is not None and grace < 0:
+        grace = 1  # as kube-apiserver since 1.24: negative means one second
+    conditions = section(body, "preconditions")
+    return DeleteOptions(grace, policy, conditions.get("uid") or "", conditions.get("resourceVersion") or "", dry_run)
+
+
+class Deletes:
+    """The removing verb."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def delete(self, resource: ResourceType, key: str, name: str, options: DeleteOptions) -> tuple[Obj, bool]:
+        """Delete an object or begin to; return its last state and whether it is gone.
+
+        Raises:
+            StatusError: 404, or 409 where a precondition fails.
+        """
+        item = self._context.store.define(resource.storage).items.get(key)
+        if item is None:
+            raise not_found(resource.plural, resource.group, name)
+        obj = item.object()
+        meta = obj["metadata"]
+        self._check(resource, name, meta, options)
+        grace = resource.strategy.grace_s(obj, options.grace_s)
+        before = list(items(meta, "finalizers"))
+        finalizers = self._finalizers(before, options.propagation)
+        terminating = bool(meta.get("deletionTimestamp"))
+        holds = bool(finalizers) or resource.storage == "namespaces"
+        if not grace and not holds:
+            if options.dry_run:
+                return obj, True
+            if "deletionTimestamp" not in meta and grace is not None:
+                meta["deletionGracePeriodSeconds"] = 0
+                meta["deletionTimestamp"] = timestamp(self._context.clock.now())
+            return self._context.store.delete(resource.storage, key, obj).object(), True
+        if terminating:
+            current = meta.get("deletionGracePeriodSeconds") or 0
+            if finalizers == before and (grace is None or grace >= current):
+                return obj, False
+            grace = min(grace or 0, current)
+        meta["deletionTimestamp"] = timestamp(self._context.clock.now() + (grace or 0))
+        meta["deletionGracePeriodSeconds"] = grace or 0
+        if resource.storage == "namespaces":
+            del meta["deletionGracePeriodSeconds"]
+            obj.setdefault("status", {})["phase"] = "Terminating"
+        if not terminating and meta.get("generation"):
+            meta["generation"] += 1
+        if finalizers:
+            meta["finalizers"] = finalizers
+        else:
+            meta.pop("finalizers", None)
+        if not options.dry_run:
+            self._context.store.put(resource.storage, key, obj)
+        return obj, False
+
+    def _check(self, resource: ResourceType, name: str, meta: Obj, options: DeleteOptions) -> None:
+        if options.uid and options.uid != meta["uid"]:
+            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {meta['uid']}"
+            raise conflict(resource.plural, resource.group, name, why)
+        if options.version and options.version != meta["resourceVersion"]:
+            why = (
+                f"Precondition failed: ResourceVersion in precondition: {options.version}, "
+                f"ResourceVersion in object meta: {meta['resourceVersion']}"
+            )
+            raise conflict(resource.plural, resource.group, name, why)
+
+    def _finalizers(self, before: list[str], propagation: str) -> list[str]:
+        if not propagation:
+            return before
+        kept = [name for name in before if name not in (FOREGROUND, ORPHAN)]
+        if propagation == "Foreground":
+            kept.append(FOREGROUND)
+        elif propagation == "Orphan":
+            kept.append(ORPHAN)
+        return kept

@@ -1,0 +1,92 @@
+"""How an object leaves the server: as it is, as one of its other versions, as PartialObjectMetadata, as a row of a Table."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from muster.embedded.apiserver import eventversions
+from muster.embedded.apiserver.registry import ResourceType
+from muster.embedded.apiserver.tables import Columns, table
+from muster.embedded.objects import Clock, Obj, encode
+from muster.embedded.watchhub import PLAIN, Item, View
+
+PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+
+
+def convert(resource: ResourceType, obj: Obj) -> Obj:
+    """Turn a stored object into the version of the path it was asked for."""
+    return eventversions.to_events_v1(obj) if resource.group == "events.k8s.io" else obj
+
+
+def partial(obj: Obj) -> Obj:
+    """Return the object's metadata alone."""
+    return {**PARTIAL, "metadata": obj.get("metadata", {})}
+
+
+class EventsV1View:
+    """Events as events.k8s.io/v1."""
+
+    key: str | None = "events.k8s.io/v1"
+
+    def encode(self, item: Item) -> bytes:
+        """Write one event."""
+        return encode(eventversions.to_events_v1(item.object()))
+
+
+class PartialView:
+    """Metadata alone."""
+
+    key: str | None = "partial"
+
+    def encode(self, item: Item) -> bytes:
+        """Write one object's metadata."""
+        return encode(partial(item.object()))
+
+
+class TableView:
+    """Each object as a Table of one row; the columns ride on the first one only, as from kube-apiserver."""
+
+    key: str | None = None
+
+    def __init__(self, resource: ResourceType, columns: Columns, include: str, clock: Clock) -> None:
+        self._resource, self._columns, self._include, self._clock = resource, columns, include, clock
+        self._first = True
+
+    def encode(self, item: Item) -> bytes:
+        """Write one row."""
+        obj = convert(self._resource, item.object())
+        made = table([obj], self._columns, self._include, self._clock.now(), definitions=self._first)
+        made["metadata"] = {"resourceVersion": str(item.version)}
+        self._first = False
+        return encode(made)
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What the Accept header asks for: "" plain, Table, PartialObjectMetadata, PartialObjectMetadataList."""
+
+    name: str = ""
+
+
+def accepted(header: str) -> Form | None:
+    """Read the Accept header; None where we can serve nothing it names."""
+    if not header:
+        return Form()
+    for clause in header.split(","):
+        media, *parameters = [part.strip() for part in clause.split(";")]
+        if media not in ("application/json", "*/*", "application/*"):
+            continue
+        wanted = dict(parameter.partition("=")[::2] for parameter in parameters)
+        if "as" not in wanted:
+            return Form()
+        if wanted.get("g") == "meta.k8s.io" and wanted.get("v") in ("v1", "v1beta1"):
+            return Form(wanted["as"])
+    return None
+
+
+def plain_view(resource: ResourceType) -> View:
+    """Return the view of whole objects."""
+    return EventsV1View() if resource.group == "events.k8s.io" else PLAIN
+
+
+__all__ = ["Form", "PartialView", "TableView", "accepted", "convert", "partial", "plain_view"]

@@ -1,0 +1,308 @@
+"""Strategies of the smaller built-in kinds."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from muster.embedded.apiserver import names
+from muster.embedded.apiserver.status import (
+    FieldError,
+    forbidden,
+    forbidden_field,
+    invalid,
+    required,
+)
+from muster.embedded.apiserver.strategy import Context, Strategy
+from muster.embedded.objects import Obj, items, micro_timestamp, section
+
+SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+HIGHEST_USER_PRIORITY = 1_000_000_000
+CONFIG_BYTES = 1 << 20
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
+
+
+class ReturningStrategy(Strategy):
+    """Kinds whose DELETE answers with the object."""
+
+    returns_deleted = True
+
+
+class SpecStrategy(Strategy):
+    """Kinds whose spec has a generation and whose updates must say which version they change."""
+
+    generation = True
+    unconditional_update = False
+
+
+class StoredStrategy(Strategy):
+    """Leases: created by an update too, and never updated blindly."""
+
+    unconditional_update = False
+    create_on_update = True
+
+
+class RbacStrategy(Strategy):
+    """RBAC objects: names are free, updates create. They are stored, not enforced."""
+
+    path_names = True
+    create_on_update = True
+
+
+class ServiceStrategy(Strategy):
+    """Services: stored without an address of their own."""
+
+    returns_deleted = True
+    create_on_update = True
+
+    def default(self, context: Context, obj: Obj) -> None:
+        """Fill in the type, session affinity and port protocols."""
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("type", "ClusterIP")
+        spec.setdefault("sessionAffinity", "None")
+        for port in items(spec, "ports"):
+            port.setdefault("protocol", "TCP")
+            port.setdefault("targetPort", port.get("port"))
+
+    def prepare_create(self, context: Context, obj: Obj) -> None:
+        """A new service has no load balancer yet."""
+        obj["status"] = {"loadBalancer": {}}
+
+
+class ConfigMapStrategy(Strategy):
+    """ConfigMaps."""
+
+    def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
+        """Check keys, size and immutability."""
+        errors = _immutable(obj, old, ("data", "binaryData"))
+        size = 0
+        for part in ("data", "binaryData"):
+            for key, value in section(obj, part).items():
+                errors += [invalid(f"{part}[{key}]", key, problem) for problem in names.config_key_problems(key)]
+                size += len(str(value))
+        return errors + _size(size, "")
+
+
+class SecretStrategy(Strategy):
+    """Secrets: `stringData` is merged into `data`."""
+
+    def default(self, context: Context, obj: Obj) -> None:
+        """Fill in the type and encode stringData."""
+        obj.setdefault("type", "Opaque")
+        plain = obj.pop("stringData", None)
+        if plain:
+            data = obj.setdefault("data", {})
+            for key, value in plain.items():
+                data[key] = base64.b64encode(str(value).encode()).decode()
+
+    def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
+        """Check keys, encoding, size and immutability."""
+        errors = _immutable(obj, old, ("data",))
+        size = 0
+        for key, value in section(obj, "data").items():
+            errors += [invalid(f"data[{key}]", key, problem) for problem in names.config_key_problems(key)]
+            try:
+                size += len(base64.b64decode(str(value or ""), validate=True))
+            except binascii.Error:
+                errors.append(invalid(f"data[{key}]", "<secret contents redacted>", "illegal base64 data"))
+        if old is not None and obj.get("type") != old.get("type"):
+            errors.append(invalid("type", obj.get("type"), "field is immutable"))
+        return errors + _size(size, "data")
+
+
+def _immutable(obj: Obj, old: Obj | None, parts: tuple[str, ...]) -> list[FieldError]:
+    if old is None or not old.get("immutable"):
+        return []
+    errors = []
+    if not obj.get("immutable"):
+        errors.append(forbidden_field("immutable", "field is immutable when `immutable` is set"))
+    for part in parts:
+        if section(obj, part) != section(old, part):
+            errors.append(forbidden_field(part, "field is immutable when `immutable` is set"))
+    return errors
+
+
+def _size(size: int, field: str) -> list[FieldError]:
+    if size <= CONFIG_BYTES:
+        return []
+    return [FieldError("FieldValueTooLong", field, f"Too long: may not be more than {CONFIG_BYTES} bytes")]
+
+
+class ServiceAccountStrategy(Strategy):
+    """ServiceAccounts."""
+
+    returns_deleted = True
+
+
+class EventStrategy(Strategy):
+    """Events, kept in their core/v1 form."""
+
+    create_on_update = True
+
+    def default(self, context: Context, obj: Obj) -> None:
+        """Fill in what both versions leave out."""
+        obj.setdefault("reportingComponent", "")
+        obj.setdefault("reportingInstance", "")
+        obj.setdefault("source", {})
+        obj.setdefault("eventTime", None)
+        obj.setdefault("firstTimestamp", None)
+        obj.setdefault("lastTimestamp", None)
+        obj.setdefault("type", "")
+
+    def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
+        """An event lives in the namespace of what it is about (cluster-scoped: default)."""
+        about = section(obj, "involvedObject").get("namespace") or ""
+        own = obj["metadata"].get("namespace", "")
+        if (about or "default") != own and not (about == "" and own == "kube-system"):
+            return [invalid("involvedObject.namespace", about, "does not match event.namespace")]
+        return []
+
+
+class NamespaceStrategy(Strategy):
+    """Namespaces: active until deleted, gone once a controller emptied them."""
+
+    label_names = True
+    returns_deleted = True
+
+    def prepare_create(self, context: Context, obj: Obj) -> None:
+        """A new namespace is active, and labelled with its name."""
+        obj["spec"] = {"finalizers": ["kubernetes"]}
+        obj["status"] = {"phase": "Active"}
+
+    def default(self, context: Context, obj: Obj) -> None:
+        """Every namespace carries its own name as a label."""
+        meta = obj["metadata"]
+        if meta.get("name"):
+            meta.setdefault("labels", {})["kubernetes.io/metadata.name"] = meta["name"]
+
+    def prepare_update(self, context: Context, new: Obj, old: Obj) -> None:
+        """The spec only holds finalizers, which have a subresource of their own."""
+        new["spec"] = old.get("spec", {})
+
+
+class NodeStrategy(Strategy):
+    """Nodes: a new one is tainted not-ready, as admission does (TaintNodesByCondition)."""
+
+    def default(self, context: Context, obj: Obj) -> None:
+        """A node always has a spec and a status."""
+        obj.setdefault("spec", {})
+        obj.setdefault("status", {})
+
+    def prepare_create(self, context: Context, obj: Obj) -> None:
+        """Taint it and derive what can be allocated."""
+        taints = obj["spec"].setdefault("taints", [])
+        if not any(taint.get("key") == NOT_READY_TAINT and taint.get("effect") == "NoSchedule" for taint in taints):
+            taints.append({"key": NOT_READY_TAINT, "effect": "NoSchedule"})
+        self._allocatable(obj)
+
+    def prepare_status(self, context: Context, new: Obj, old: Obj) -> Obj:
+        """A node's status also carries labels and annotations of the kubelet."""
+        result = super().prepare_status(context, new, old)
+        for name in ("labels", "annotations"):
+            if name in new["metadata"]:
+                result["metadata"][name] = new["metadata"][name]
+        self._allocatable(result)
+        return result
+
+    def _allocatable(self, obj: Obj) -> None:
+        status = section(obj, "status")
+        if status.get("capacity") and not status.get("allocatable"):
+            status["allocatable"] = dict(status["capacity"])
+
+    def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
+        """Check taints."""
+        errors: list[FieldError] = []
+        seen: set[tuple[Any, Any]] = set()
+        for index, taint in enumerate(items(section(obj, "spec"), "taints")):
+            field = f"spec.taints[{index}]"
+            key, effect = taint.get("key", ""), taint.get("effect", "")
+            errors += [invalid(f"{field}.key", key, problem) for problem in names.qualified_name_problems(key)]
+            value = taint.get("value", "") or ""
+            errors += [invalid(f"{field}.value", value, problem) for problem in names.label_value_problems(value)]
+            if not effect:
+                errors.append(required(f"{field}.effect"))
+            elif effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+                allowed = '"NoExecute", "NoSchedule", "PreferNoSchedule"'
+                message = f'Unsupported value: "{effect}": supported values: {allowed}'
+                errors.append(FieldError("FieldValueNotSupported", f"{field}.effect", message))
+            if effect == "NoExecute" and not taint.get("timeAdded"):
+                taint["timeAdded"] = micro_timestamp(context.clock.now())[:19] + "Z"
+            if (key, effect) in seen:
+                message = f'Duplicate value: {{"key":"{key}","effect":"{effect}"}}'
+                errors.append(FieldError("FieldValueDuplicate", field, message))
+            seen.add((key, effect))
+        if old is not None and section(old, "spec").get("providerID"):
+            before, after = section(old, "spec")["providerID"], section(obj, "spec").get("providerID")
+            if before != after:
+                errors.append(
+                    forbidden_field("spec.providerID", 'node updates may not change providerID except from "" to valid')
+                )
+        return errors
+
+
+class PriorityClassStrategy(Strategy):
+    """PriorityClasses: value and preemption policy never change."""
+
+    generation = True
+
+    def default(self, context: Context, obj: Obj) -> None:
+        """Preempts unless it says otherwise."""
+        obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+        obj.setdefault("value", 0)
+
+    def spec_changed(self, new: Obj, old: Obj) -> bool:
+        """There is nothing to count."""
+        return False
+
+    def admit_create(self, context: Context, obj: Obj, dry_run: bool) -> None:
+        """Only one class may be the default.
+
+        Raises:
+            StatusError: there is another.
+        """
+        if not obj.get("globalDefault"):
+            return
+        table = context.store.define("priorityclasses.scheduling.k8s.io")
+        for item in table.items.values():
+            if item.object().get("globalDefault"):
+                why = f"PriorityClass {item.name} is already marked as default. Only one default can exist"
+                name = obj["metadata"].get("name", "")
+                raise forbidden("priorityclasses", "scheduling.k8s.io", name, why)
+
+    def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
+        """Check the value's bounds, the reserved prefix and immutability."""
+        errors: list[FieldError] = []
+        name = obj["metadata"].get("name", "")
+        if name.startswith("system-"):
+            if name not in SYSTEM_CLASSES or SYSTEM_CLASSES[name] != obj["value"]:
+                detail = f"priority class names with 'system-' prefix are reserved for system use only. error: {name} is not a known system priority class"
+                errors.append(forbidden_field("metadata.name", detail))
+        elif obj["value"] > HIGHEST_USER_PRIORITY:
+            detail = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
+            errors.append(forbidden_field("value", detail))
+        if obj["preemptionPolicy"] not in ("PreemptLowerPriority", "Never"):
+            allowed = '"Never", "PreemptLowerPriority"'
+            message = f'Unsupported value: "{obj["preemptionPolicy"]}": supported values: {allowed}'
+            errors.append(FieldError("FieldValueNotSupported", "preemptionPolicy", message))
+        if old is not None:
+            for field, what in (
+                ("value", "may not be changed in an update."),
+                ("preemptionPolicy", "field is immutable"),
+            ):
+                if obj[field] != old.get(field):
+                    make = forbidden_field(field, what) if field == "value" else invalid(field, obj[field], what)
+                    errors.append(make)
+        return errors
+
+
+class QuotaStrategy(Strategy):
+    """ResourceQuotas."""
+
+    returns_deleted = True
+
+    def prepare_create(self, context: Context, obj: Obj) -> None:
+        """A controller fills the status in."""
+        obj.setdefault("spec", {})
+        obj["status"] = {}

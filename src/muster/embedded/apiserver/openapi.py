@@ -1,0 +1,103 @@
+"""OpenAPI: enough for kubectl to see that the server validates fields itself, and the full schema of custom kinds.
+
+v3 is JSON. v2 is asked for as protobuf, and an empty document is a valid one: clients then rely on v3 or on the types
+built into them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from muster.embedded.apiserver.registry import Registry, ResourceType
+from muster.embedded.apiserver.request import Request, Response, json_response
+from muster.embedded.objects import Obj, encode
+
+V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_OBJECT: Obj = {"type": "object"}
+
+
+def answer(registry: Registry, request: Request) -> Response | None:
+    """Answer an OpenAPI request; None where the path is none."""
+    path = request.path.rstrip("/")
+    if path == "/openapi/v2":
+        if "protobuf" in request.headers.get("accept", ""):
+            return Response(200, b"", content_type=V2_PROTOBUF)
+        info = {"title": "Kubernetes", "version": "v1.36.0"}
+        return json_response(200, {"swagger": "2.0", "info": info, "paths": {}, "definitions": {}})
+    if path == "/openapi/v3":
+        listed = {name: {"serverRelativeURL": _url(name, document)} for name, document in _documents(registry)}
+        return json_response(200, {"paths": listed})
+    if path.startswith("/openapi/v3/"):
+        for name, document in _documents(registry):
+            if name == path.removeprefix("/openapi/v3/"):
+                return json_response(200, document)
+    return None
+
+
+def _url(name: str, document: Obj) -> str:
+    return f"/openapi/v3/{name}?hash={hashlib.sha256(encode(document)).hexdigest()[:32].upper()}"
+
+
+def _documents(registry: Registry) -> Iterator[tuple[str, Obj]]:
+    for group, versions in registry.groups().items():
+        for version, resources in versions.items():
+            name = f"apis/{group}/{version}" if group else f"api/{version}"
+            yield name, _document(name, resources)
+
+
+def _document(prefix: str, resources: list[ResourceType]) -> Obj:
+    paths: Obj = {}
+    schemas: Obj = {}
+    for resource in resources:
+        gvk = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+        schema_name = ".".join(
+            [*reversed((resource.group or "core.api.k8s.io").split(".")), resource.version, resource.kind]
+        )
+        schemas[schema_name] = {
+            **(resource.schema or _plain_schema(resource)),
+            "x-kubernetes-group-version-kind": [gvk],
+        }
+        if "patch" not in resource.verbs:
+            continue
+        middle = "/namespaces/{namespace}" if resource.namespaced else ""
+        operations: Obj = {}
+        for method, action in (("get", "get"), ("patch", "patch"), ("put", "put"), ("delete", "delete")):
+            operations[method] = {
+                "x-kubernetes-action": action,
+                "x-kubernetes-group-version-kind": gvk,
+                "responses": {"200": {"description": "OK"}},
+            }
+            if method in ("patch", "put"):
+                operations[method]["parameters"] = [_parameter("dryRun"), _parameter("fieldValidation")]
+        collection: Obj = {
+            "post": {
+                "x-kubernetes-action": "post",
+                "x-kubernetes-group-version-kind": gvk,
+                "parameters": [_parameter("dryRun"), _parameter("fieldValidation")],
+                "responses": {"201": {"description": "Created"}},
+            }
+        }
+        paths[f"/{prefix}{middle}/{resource.plural}"] = collection
+        paths[f"/{prefix}{middle}/{resource.plural}/{{name}}"] = operations
+    info = {"title": "Kubernetes", "version": "v1.36.0"}
+    return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
+
+
+def _parameter(name: str) -> Obj:
+    return {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+
+
+def _plain_schema(resource: ResourceType) -> Obj:
+    text = {"type": "string"}
+    return {
+        "type": "object",
+        "description": f"{resource.kind}: the embedded server publishes no field descriptions for built-in kinds.",
+        "properties": {
+            "apiVersion": text,
+            "kind": text,
+            "metadata": _OBJECT,
+            "spec": _OBJECT,
+            "status": _OBJECT,
+        },
+    }

@@ -1,0 +1,354 @@
+"""GET of one object, LIST and WATCH."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator, Iterable
+
+import msgspec
+
+from muster.embedded.apiserver.finish import Form, PartialView, TableView, accepted, convert, partial, plain_view
+from muster.embedded.apiserver.printers import columns_of
+from muster.embedded.apiserver.registry import ResourceType
+from muster.embedded.apiserver.request import Request, Response, json_response
+from muster.embedded.apiserver.selection import Selected, select
+from muster.embedded.apiserver.status import (
+    StatusError,
+    bad_request,
+    expired,
+    forbidden_field,
+    invalid,
+    invalid_object,
+    not_found,
+    version_too_large,
+)
+from muster.embedded.apiserver.strategy import Context
+from muster.embedded.apiserver.tables import table
+from muster.embedded.objects import Obj, encode
+from muster.embedded.store import Expired, Item, Table
+from muster.embedded.watchhub import ADDED, View, Watcher, frame
+
+BOOKMARK_INTERVAL_S = 60.0
+DEFAULT_TIMEOUT_S = 1800.0
+TOO_OLD_CONTINUE = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+
+
+class WatchResponse:
+    """An open watch: call `batch` until it returns None."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        first: list[bytes],
+        table: Table,
+        current: Current,
+        *,
+        bookmarks: Bookmarks,
+        timeout_s: float,
+    ) -> None:
+        self.content_type = "application/json;stream=watch"
+        self.table = table
+        self._watcher = watcher
+        self._first = first
+        self._current = current
+        self._bookmarks = bookmarks
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + timeout_s
+        self._next_bookmark = self._loop.time() + BOOKMARK_INTERVAL_S
+
+    async def batch(self) -> bytes | None:
+        """Return the next frames in one piece, None once the watch has ended."""
+        if self._first:
+            frames, self._first = self._first, []
+            return b"".join([*frames, *self._watcher.take()])
+        while True:
+            frames = self._watcher.take()
+            if frames:
+                return b"".join(frames)
+            now = self._loop.time()
+            if self._watcher.closed or now >= self._end:
+                self.close()
+                return None
+            if self._bookmarks.wanted and now >= self._next_bookmark:
+                self._next_bookmark = now + BOOKMARK_INTERVAL_S
+                return self._bookmarks.frame(self._current.version)
+            until = min(self._end, self._next_bookmark) if self._bookmarks.wanted else self._end
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._watcher.wait()
+            except TimeoutError:
+                continue
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (batch := await self.batch()) is not None:
+            yield batch
+
+    def close(self) -> None:
+        """Give the watch up."""
+        self._watcher.close()
+
+
+class Current:
+    """Where the store stands."""
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._store.version
+
+
+class Bookmarks:
+    """Bookmark events of a kind."""
+
+    def __init__(self, resource: ResourceType, form: Form, wanted: bool) -> None:
+        self.wanted = wanted
+        self._head: Obj = {"kind": resource.kind, "apiVersion": resource.api_version}
+        if form.name.startswith("PartialObjectMetadata"):
+            self._head = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+        self._table = form.name == "Table"
+
+    def frame(self, version: int, *, initial_end: bool = False) -> bytes:
+        """Write a bookmark at a version."""
+        meta: Obj = {"resourceVersion": str(version), "creationTimestamp": None}
+        if initial_end:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        body: Obj = {**self._head, "metadata": meta}
+        if self._table:
+            row = {
+                "cells": [],
+                "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta},
+            }
+            body = {
+                "kind": "Table",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": {"resourceVersion": str(version)},
+                "columnDefinitions": [],
+                "rows": [row],
+            }
+        return frame("BOOKMARK", encode(body))
+
+
+class Reads:
+    """The reading verbs."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def get(self, resource: ResourceType, key: str, name: str, request: Request) -> Response:
+        """Answer GET of one object."""
+        found = self._table(resource).items.get(key)
+        if found is None:
+            raise not_found(resource.plural, resource.group, name)
+        form = _form(request)
+        if not form.name and resource.group != "events.k8s.io":
+            return Response(200, found.data)
+        return self.render(resource, found.object(), request)
+
+    def render(self, resource: ResourceType, obj: Obj, request: Request, code: int = 200) -> Response:
+        """Answer with one object in the form asked for."""
+        form = _form(request)
+        obj = convert(resource, obj)
+        if form.name == "Table":
+            made = table([obj], columns_of(resource), _include(request), self._context.clock.now())
+            made["metadata"] = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
+            return json_response(code, made)
+        return json_response(code, partial(obj) if form.name == "PartialObjectMetadata" else obj)
+
+    def list(self, resource: ResourceType, namespace: str, request: Request) -> Response:
+        """Answer LIST."""
+        form = _form(request)
+        selection = self.selection(resource, namespace, request)
+        found, meta = self._page(resource, selection, request)
+        if form.name == "Table":
+            objects = [convert(resource, item.object()) for item in found]
+            made = table(objects, columns_of(resource), _include(request), self._context.clock.now())
+            made["metadata"] = meta
+            return json_response(200, made)
+        if form.name:
+            body: Obj = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta}
+            body["items"] = [partial(item.object()) for item in found]
+            return json_response(200, body)
+        view = plain_view(resource)
+        head = b'{"kind":"%s","apiVersion":"%s","metadata":%s,"items":[' % (
+            resource.items_kind.encode(),
+            resource.api_version.encode(),
+            encode(meta),
+        )
+        return Response(200, head + b",".join([view.encode(item) for item in found]) + b"]}")
+
+    def select_items(self, resource: ResourceType, selection: Selected) -> list[Item]:
+        """Return what is selected now, in key order; indexed fields are not scanned for."""
+        return list(self._matching(self._table(resource), selection))
+
+    def watch(self, resource: ResourceType, namespace: str, request: Request) -> WatchResponse | Response:
+        """Open a WATCH."""
+        form = _form(request)
+        selection = self.selection(resource, namespace, request)
+        table = self._table(resource)
+        current = self._context.store.version
+        text = request.query.get("resourceVersion", "")
+        version = _version(resource, text)
+        initial = request.query.get("sendInitialEvents")
+        self._check_initial(resource, request)
+        bookmarks = Bookmarks(resource, form, request.flag("allowWatchBookmarks"))
+        view: View = plain_view(resource)
+        if form.name == "Table":
+            view = TableView(resource, columns_of(resource), _include(request), self._context.clock)
+        elif form.name:
+            view = PartialView()
+        first: list[bytes] = []
+        send_state = request.flag("sendInitialEvents") if initial is not None else version == 0
+        if send_state:
+            if version > current:
+                raise version_too_large(version, current)
+            first = [frame(ADDED, view.encode(item)) for item in self._matching(table, selection)]
+            version = current
+            if initial is not None and bookmarks.wanted:
+                first.append(bookmarks.frame(current, initial_end=True))
+        elif version == 0:
+            version = current
+        try:
+            watcher = table.hub.subscribe(selection, version, view)
+        except Expired as error:
+            status = expired(str(error)).status()
+            return Response(200, frame("ERROR", encode(status)), content_type="application/json;stream=watch")
+        timeout_s = request.number("timeoutSeconds") or DEFAULT_TIMEOUT_S
+        return WatchResponse(
+            watcher, first, table, Current(self._context), bookmarks=bookmarks, timeout_s=float(timeout_s)
+        )
+
+    def _page(self, resource: ResourceType, selection: Selected, request: Request) -> tuple[list[Item], Obj]:
+        table = self._table(resource)
+        current = self._context.store.version
+        limit = request.number("limit") or 0
+        token = request.query.get("continue", "")
+        text = request.query.get("resourceVersion", "")
+        match = request.query.get("resourceVersionMatch", "")
+        version, after = _version(resource, text), ""
+        exact = match == "Exact"
+        if match and match not in ("Exact", "NotOlderThan"):
+            raise _list_invalid("resourceVersionMatch", match, 'supported values: "Exact", "NotOlderThan", ""')
+        if match and not text:
+            raise _list_forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided")
+        if exact and version == 0:
+            raise _list_forbidden('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+        if token:
+            if text and text != "0":
+                raise bad_request("specifying resource version is not allowed when using continue")
+            version, after = _decode_continue(token)
+            exact = True
+        if version > current:
+            raise version_too_large(version, current)
+        snapshot = version if exact and version else current
+        try:
+            if snapshot == current:
+                source: Iterable[Item] = self._matching(table, selection, after)
+            else:
+                namespaced = table.range_at(snapshot, selection.namespace, after)
+                source = (item for item in namespaced if selection.matches(item))
+            found: list[Item] = []
+            more = False
+            for item in source:
+                if limit and len(found) == limit:
+                    more = True
+                    break
+                found.append(item)
+        except Expired as error:
+            if not token:
+                raise expired(str(error)) from None
+            failure = expired(TOO_OLD_CONTINUE)
+            raise failure from None
+        meta: Obj = {"resourceVersion": str(snapshot)}
+        if more:
+            meta["continue"] = _encode_continue(snapshot, found[-1].key)
+            if selection.everything and snapshot == current:
+                meta["remainingItemCount"] = table.remaining(selection.namespace, found[-1].key)
+        return found, meta
+
+    def _matching(self, table: Table, selection: Selected, after: str = "") -> Iterable[Item]:
+        bucket = selection.bucket
+        keys: Iterable[str]
+        if bucket is not None and bucket[0] == "key":
+            keys = [bucket[1]] if bucket[1] in table.items else []
+        elif bucket is not None and bucket[0] in table.hub.indexes and bucket[1]:
+            keys = table.indexed(*bucket)
+        elif bucket is not None and bucket[0] == "metadata.namespace":
+            keys = table.range(bucket[1], after)
+        else:
+            keys = table.range("", after)
+        for key in keys:
+            if key > after:
+                item = table.items[key]
+                if selection.matches(item):
+                    yield item
+
+    def selection(self, resource: ResourceType, namespace: str, request: Request) -> Selected:
+        """Read the request's selectors."""
+        query = request.query
+        return select(resource, namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+
+    def _table(self, resource: ResourceType) -> Table:
+        return self._context.store.define(resource.storage, resource.describe, resource.indexes)
+
+    def _check_initial(self, resource: ResourceType, request: Request) -> None:
+        match = request.query.get("resourceVersionMatch", "")
+        if request.query.get("sendInitialEvents") is not None:
+            if match != "NotOlderThan":
+                text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+                raise _list_forbidden(text, "resourceVersionMatch")
+        elif match:
+            raise _list_forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+
+
+def _list_forbidden(message: str, field: str = "resourceVersionMatch") -> StatusError:
+    return invalid_object("ListOptions", "meta.k8s.io", "", [forbidden_field(field, message)])
+
+
+def _list_invalid(field: str, value: str, message: str) -> StatusError:
+    return invalid_object("ListOptions", "meta.k8s.io", "", [invalid(field, value, message)])
+
+
+def _form(request: Request) -> Form:
+    form = accepted(request.headers.get("accept", ""))
+    if form is None:
+        raise StatusError(
+            406,
+            "NotAcceptable",
+            "only the following media types are accepted: application/json, application/json;stream=watch",
+        )
+    return form
+
+
+def _include(request: Request) -> str:
+    return request.query.get("includeObject", "") or "Metadata"
+
+
+def _version(resource: ResourceType, text: str) -> int:
+    if not text:
+        return 0
+    if not text.isdigit():
+        raise _list_invalid("resourceVersion", text, f'strconv.ParseUint: parsing "{text}": invalid syntax')
+    return int(text)
+
+
+def _encode_continue(version: int, key: str) -> str:
+    token = encode({"v": "meta.k8s.io/v1", "rv": version, "start": key})
+    return base64.urlsafe_b64encode(token).rstrip(b"=").decode()
+
+
+def _decode_continue(token: str) -> tuple[int, str]:
+    try:
+        found = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        return int(found["rv"]), str(found["start"])
+    except (ValueError, KeyError, TypeError, binascii.Error, msgspec.DecodeError):
+        raise bad_request("continue key is not valid: it is none of this server's") from None

@@ -1,0 +1,97 @@
+"""What goes into the API core and what comes out of it; no sockets here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from muster.embedded.apiserver.status import bad_request
+from muster.embedded.objects import Obj, encode
+
+
+@dataclasses.dataclass(frozen=True)
+class User:
+    """Who asks."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+ADMIN = User("kubernetes-admin", groups=("system:masters", "system:authenticated"))
+
+
+@dataclasses.dataclass
+class Request:
+    """One request; header names are in lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    body: bytes = b""
+    user: User = ADMIN
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean query parameter.
+
+        Raises:
+            StatusError: 400 where it is neither true nor false.
+        """
+        text = self.query.get(name)
+        if text is None or text in ("", "0", "false"):
+            return False
+        if text in ("1", "true"):
+            return True
+        raise bad_request(f'invalid value "{text}" for query parameter {name}: want true or false')
+
+    def number(self, name: str) -> int | None:
+        """Return a whole-number query parameter, None where absent.
+
+        Raises:
+            StatusError: 400 where it is no number.
+        """
+        text = self.query.get(name)
+        if not text:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            raise bad_request(
+                f'converting ("{text}") to int64: strconv.ParseInt: parsing "{text}": invalid syntax'
+            ) from None
+
+
+@dataclasses.dataclass
+class Response:
+    """A whole answer."""
+
+    code: int
+    body: bytes
+    content_type: str = "application/json"
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def json(self) -> Any:
+        """Decode the body, for callers in this process."""
+        return msgspec.json.decode(self.body)
+
+
+@dataclasses.dataclass
+class ProxyResponse:
+    """The answer comes from a kubelet: the face passes it on."""
+
+    address: str
+    port: int
+    path: str
+    query: str
+    upgrade: bool  # a websocket (exec, attach, port-forward) rather than a plain stream (logs)
+
+
+def json_response(code: int, obj: Obj, warnings: list[str] | None = None) -> Response:
+    """Answer with one object."""
+    return Response(code, encode(obj), warnings=warnings or [])
