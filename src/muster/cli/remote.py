@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlencode
 
 import aiohttp
 
@@ -34,10 +35,10 @@ async def execute(client: Client, pod: Pod, arguments: Sequence[str], *, termina
     Raises:
         CliError: the command could not be run, or the connection broke.
     """
-    path = pod.RESOURCE.path(pod.namespace, pod.name, "exec")
     flags = {"stdin": "true", "stdout": "true", "stderr": str(not terminal).lower(), "tty": str(terminal).lower()}
-    params = [("container", WORKER_CONTAINER), *flags.items(), *(("command", part) for part in arguments)]
-    async with client.websocket(path, params=params, protocols=(PROTOCOL,)) as socket:
+    query = urlencode([("container", WORKER_CONTAINER), *flags.items(), *(("command", part) for part in arguments)])
+    path = f"{pod.RESOURCE.path(pod.namespace, pod.name, 'exec')}?{query}"
+    async with client.websocket(path, protocols=(PROTOCOL,)) as socket:
         with _raw_terminal(terminal):
             typing = asyncio.create_task(_send_stdin(socket))
             resizing = asyncio.create_task(_send_sizes(socket)) if terminal else None

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from muster.kube.config import ClusterConfig
 
 
+_RETRY_S = 5.0
+
+
 class Target(NamedTuple):
     """What the user said about the cluster; empty fields were not given."""
 
@@ -49,7 +52,7 @@ class Cluster(NamedTuple):
         """A client of it, for as long as the block runs."""
         from muster.kube.client import Client
 
-        async with Client(self.config, user_agent="muster-cli") as client:
+        async with Client(self.config, user_agent="muster-cli", retry_for_s=_RETRY_S) as client:
             yield client
 
 

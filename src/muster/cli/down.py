@@ -1,0 +1,37 @@
+"""`muster down`: no process, file or context of the cluster remains."""
+
+from __future__ import annotations
+
+import click
+
+from muster.cli.errors import CliError, ExitCode
+from muster.cli.output import note
+from muster.cli.up import translated, waiting
+
+
+@click.command()
+@click.option("--name", default="", help="Name of the cluster, where there are several.")
+def command(name: str) -> int:
+    """Stop the cluster on this machine and remove all of it: processes, jobs, files, the kubeconfig context."""
+    from muster.cli.kubeconfig import remove_context, user_kubeconfig
+    from muster.embedded import cluster
+    from muster.embedded.layout import DEFAULT_NAME, Layout, default_root
+
+    name = name or DEFAULT_NAME
+    layout = Layout(default_root(name))
+    spec = layout.read_spec()
+    if spec is None:
+        if layout.root.exists():
+            raise CliError(
+                f"{layout.root} is no cluster's folder: it has no {layout.spec_file.name}",
+                "nothing was removed",
+                ExitCode.CONFLICT,
+            )
+        note(f"no cluster '{name}' on this machine: nothing to remove")
+        return ExitCode.DONE
+    with waiting(f"removing the cluster '{spec.name}'") as on_stage, translated():
+        on_stage("stopping its processes")
+        cluster.stop(layout)
+    remove_context(user_kubeconfig(), spec.context)
+    click.echo(f"the cluster '{spec.name}' is gone")
+    return ExitCode.DONE

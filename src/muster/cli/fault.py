@@ -1,0 +1,84 @@
+"""`muster fault`: break something in an embedded cluster, to see what happens."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.errors import CliError, ExitCode
+from muster.cli.output import note
+from muster.cli.target import Target, cluster_options, resolve
+from muster.cli.up import translated
+
+if TYPE_CHECKING:
+    from muster.cli.target import Cluster
+    from muster.embedded.layout import Layout
+
+
+@click.group()
+def command() -> None:
+    """Break something in an embedded cluster, on purpose. No other cluster can be broken this way."""
+
+
+@command.command()
+@click.argument("name")
+@cluster_options()
+def node(name: str, target: Target) -> int:
+    """Make the node NAME vanish, as a power cut does: its kubelet and every process on it, without a goodbye."""
+    from muster.embedded import cluster
+
+    with translated():
+        cluster.vanish(_layout(resolve(target)), name)
+    note(f"{name} has vanished; `muster fault return {name}` brings it back")
+    return ExitCode.DONE
+
+
+@command.command(name="return")
+@click.argument("name")
+@cluster_options()
+def return_(name: str, target: Target) -> int:
+    """Let the vanished node NAME come back."""
+    from muster.embedded import cluster
+
+    with translated():
+        cluster.bring_back(_layout(resolve(target)), name)
+    note(f"{name} comes back")
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("job")
+@click.argument("slot", type=click.IntRange(0))
+@click.option("--rank", type=click.IntRange(0), help="This rank (the slot's first).")
+@cluster_options()
+def rank(job: str, slot: int, rank: int | None, target: Target) -> int:
+    """Kill (SIGKILL) a rank's process in slot SLOT of the job JOB."""
+    cluster = resolve(target)
+    killed = asyncio.run(kill_rank(cluster, _layout(cluster), job, slot, rank))
+    note(f"rank {killed} of '{job}', in slot {slot}, was killed")
+    return ExitCode.DONE
+
+
+async def kill_rank(cluster: Cluster, layout: Layout, job_name: str, slot: int, rank: int | None = None) -> int:
+    """Kill a rank's process; returns its number."""
+    from muster.cli.pods import members, pod_of_slot
+    from muster.cli.watch import get_job
+    from muster.embedded import cluster as embedded
+
+    async with cluster.client() as client:
+        job = await get_job(client, cluster.namespace, job_name)
+        pod = pod_of_slot(job, await members(client, job), slot)
+    with translated():
+        return await asyncio.to_thread(embedded.kill_rank, layout, pod.uid, rank)
+
+
+def _layout(cluster: Cluster) -> Layout:
+    if cluster.embedded is None:
+        raise CliError(
+            f"faults are for embedded clusters only, and this is {cluster.description}",
+            "muster up starts one; --embedded chooses it",
+            ExitCode.BAD_INPUT,
+        )
+    return cluster.embedded

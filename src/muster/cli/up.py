@@ -1,0 +1,121 @@
+"""`muster up`: a cluster on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.output import console, interactive, note, paint
+from muster.cli.program import prefix
+
+if TYPE_CHECKING:
+    from muster.embedded.layout import Layout
+
+_NODES, _GPUS = 4, 8
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 64), help=f"Nodes ({_NODES}).")
+@click.option("--gpus", type=click.IntRange(0, 64), help=f"GPUs each node declares ({_GPUS}); they need not exist.")
+@click.option("--name", default="", help="Name, where there are several.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the API server (a free one).")
+@click.option(
+    "--network", type=click.Choice(["host", "netns"]), help="Loopback addresses, or a namespace per pod (host)."
+)
+def command(nodes: int | None, gpus: int | None, name: str, port: int | None, network: str | None) -> int:
+    """Start a cluster on this machine: a Kubernetes API, nodes whose pods are processes, and Muster itself.
+
+    What was stored by an earlier one continues, jobs included. `muster down` removes everything.
+    """
+    from muster.cli.kubeconfig import add_context, user_kubeconfig
+    from muster.embedded import cluster
+    from muster.embedded.layout import DEFAULT_NAME, ClusterSpec, Layout, default_root, valid_name
+
+    name = name or DEFAULT_NAME
+    if not valid_name(name):
+        raise BadInput(f"'{name}' is no name for a cluster", "at most 40 lower-case letters, digits and dashes")
+    layout = Layout(default_root(name))
+    stored = layout.read_spec()
+    base = stored or ClusterSpec(name=name, nodes=_NODES, gpus=_GPUS)
+    wanted = ClusterSpec(
+        name=base.name,
+        nodes=nodes or base.nodes,
+        gpus=base.gpus if gpus is None else gpus,
+        port=port or 0,
+        network="netns" if (network or base.network) == "netns" else "host",
+    )
+    if stored and layout.read_daemon():
+        return _up_already(stored.same_shape(wanted) and port in (None, stored.port), layout)
+    started = time.monotonic()
+    with waiting(f"starting the cluster '{name}'") as on_stage, translated():
+        spec = cluster.start(layout, wanted, on_stage)
+    path = user_kubeconfig()
+    current = add_context(path, layout.kubeconfig, spec.context)
+    gpus_text = f" with {spec.gpus} GPUs each" if spec.gpus else ""
+    took = f"{time.monotonic() - started:.1f} s"
+    verb = "continues" if stored else "is up"
+    click.echo(f"the cluster '{name}' {verb}: {spec.nodes} nodes{gpus_text}, ready after {took}")
+    click.echo(f"  kubectl {'' if current else f'--context {spec.context} '}get nodes")
+    click.echo(f"  {prefix()} run {'' if current else f'--context {spec.context} '}train.py --follow")
+    click.echo(f"  {prefix()} down" + (f" --name {name}" if name != DEFAULT_NAME else ""))
+    if not current:
+        note(f"your current context in {path} was left as it is")
+    return ExitCode.DONE
+
+
+def _up_already(same: bool, layout: Layout) -> int:
+    from muster.embedded.cluster import status
+
+    current = status(layout)
+    assert current is not None
+    shape = f"{current.spec.nodes} nodes with {current.spec.gpus} GPUs each, port {current.spec.port}"
+    if not same:
+        raise CliError(
+            f"the cluster '{current.spec.name}' is up already, with another shape: {shape}",
+            f"remove it first: {prefix()} down; or give the new one a --name of its own",
+            ExitCode.CONFLICT,
+        )
+    click.echo(f"the cluster '{current.spec.name}' is up already: {shape}, {current.stage}")
+    return ExitCode.DONE
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Turn what the library of embedded clusters raises into our errors."""
+    from muster.embedded.cluster import ClusterConflictError, ClusterError, ClusterTimeoutError
+    from muster.embedded.control import ControlError
+
+    try:
+        yield
+    except ClusterConflictError as error:
+        raise CliError(str(error), error.hint, ExitCode.CONFLICT) from None
+    except ClusterTimeoutError as error:
+        raise CliError(str(error), error.hint, ExitCode.TIMED_OUT) from None
+    except ClusterError as error:
+        raise CliError(str(error), error.hint) from None
+    except ControlError as error:
+        raise CliError(str(error)) from None
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being waited for: a spinner on a terminal, a line for each new stage on stderr elsewhere."""
+    if interactive():
+        with console().status(what) as shown:
+            yield lambda stage: shown.update(f"{what}: {stage}")
+        return
+    last = ""
+
+    def say(stage: str) -> None:
+        nonlocal last
+        if stage != last:
+            last = stage
+            note(paint(f"{what}: {stage}", stream=sys.stderr))
+
+    yield say

@@ -1,0 +1,107 @@
+"""What a person is told about a job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from muster.api.training_job import (
+    CheckpointStatus,
+    Fault,
+    Progress,
+    Timeline,
+    TrainingJob,
+    TrainingJobSpec,
+    TrainingJobStatus,
+)
+from muster.cli import describe
+from muster.kube.meta import ObjectMeta
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def job(**status: object) -> TrainingJob:
+    return TrainingJob(
+        metadata=ObjectMeta(name="train", namespace="default"),
+        spec=TrainingJobSpec(replicas=4, command=("python3", "train.py"), image="x"),
+        status=TrainingJobStatus(**status),  # type: ignore[arg-type]
+    )
+
+
+FAULT = Fault(
+    attempt=1,
+    slot=2,
+    node="node-2",
+    cause="infrastructure",
+    rule="node-lost",
+    message="the node stopped answering",
+    time=at(0),
+    slots=1,
+    steps_lost=3,
+    timeline=Timeline(fault=at(0), detected=at(2), stopped=at(2.5), running=at(4)),
+)
+USEFUL = msgspec.structs.replace(
+    FAULT, timeline=Timeline(fault=at(0), detected=at(2), stopped=at(2.5), running=at(4), useful=at(5))
+)
+
+
+def test_stages_are_the_time_between_the_moments_that_are_known() -> None:
+    assert describe.stages(FAULT.timeline) == [("detected", 2.0), ("stopped", 0.5), ("running", 1.5)]
+    assert describe.stages(None) == []
+    assert describe.time_to_useful_s(FAULT) is None
+    assert describe.time_to_useful_s(USEFUL) == 5.0
+
+
+def test_a_fault_says_where_whose_by_which_rule_and_what_it_cost() -> None:
+    assert describe.fault_headline(FAULT) == ("attempt 1 ended at slot 2 on node-2: infrastructure, rule node-lost")
+    assert list(describe.fault_details(USEFUL)) == [
+        "the node stopped answering",
+        "1 slot replaced, 3 steps done again",
+        "useful again after 5.0s (detected 2.0s + stopped 0.5s + running 1.5s + useful 1.0s)",
+    ]
+
+
+def test_each_thing_that_happens_is_told_once() -> None:
+    first = job(phase="Running", attempt=1)
+    second = job(phase="Restarting", attempt=2, slots_kept=3, faults=(FAULT,))
+    third = job(phase="Running", attempt=2, slots_kept=3, faults=(USEFUL,))
+    assert describe.events(None, first) == ["Running"]
+    assert describe.events(first, first) == []
+    assert describe.events(first, second) == [
+        "attempt 1 ended at slot 2 on node-2: infrastructure, rule node-lost",
+        "attempt 2: 3 of 4 slots kept their pods",
+        "Restarting",
+    ]
+    assert describe.events(second, third) == ["useful again 5.0s after the fault of attempt 1", "Running"]
+    assert describe.events(third, third) == []
+
+
+def test_a_new_checkpoint_is_told() -> None:
+    before = job(phase="Running", attempt=1)
+    after = job(phase="Running", attempt=1, last_checkpoint=CheckpointStatus(path="/c/40", step=40))
+    assert describe.events(before, after) == ["checkpoint at step 40"]
+
+
+def test_progress_on_one_line() -> None:
+    assert describe.progress_text(job()) == ""
+    running = job(progress=Progress(step=41, total_steps=200, metrics={"loss": 0.123456, "accuracy": 0.9}))
+    assert describe.progress_text(running) == "step 41/200  accuracy 0.9  loss 0.1235"
+
+
+def test_what_to_do_next_fits_the_phase_and_the_way_we_were_called() -> None:
+    assert describe.next_steps(job(phase="Pending"), "kubectl muster")[0].startswith("kubectl muster explain train")
+    assert any("resume train" in step for step in describe.next_steps(job(phase="Suspended")))
+    assert any("logs train" in step for step in describe.next_steps(job(phase="Failed")))
+
+
+def test_only_success_exits_with_zero() -> None:
+    assert describe.exit_status(job(phase="Succeeded")) == 0
+    assert describe.exit_status(job(phase="Failed")) == 1
+    assert [describe.finished(job(phase=phase)) for phase in ("Running", "Succeeded", "Failed", "Suspended")] == [
+        False, True, True, False,
+    ]  # fmt: skip

@@ -1,0 +1,148 @@
+"""From what was typed to a TrainingJob, or to a complaint that says what to change."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.api.names import JOB_NAME_MAX
+from muster.cli import manifest
+from muster.cli.archive import Archive
+from muster.cli.codestore import CONFIG_MAP_BYTES_MAX, config_map, deliver
+from muster.cli.errors import BadInput, ExitCode
+from muster.cli.run import build
+
+FLAGS = dict.fromkeys(
+    ("name", "nodes", "gpus", "ranks_per_node", "launcher", "image", "checkpoint", "time_limit", "backoff_limit",
+     "priority", "code", "code_store", "shm", "rdma", "ipc_lock", "host_network")
+) | {"env": (), "image": "python:3.12"}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    return tmp_path
+
+
+def test_a_script_and_flags_become_a_job(folder: Path) -> None:
+    flags = FLAGS | {
+        "nodes": 4, "gpus": 8, "env": ("A=1=2",), "time_limit": "1h30m", "shm": "64Gi", "rdma": "rdma/hca=8",
+        "ranks_per_node": 1, "checkpoint": "s3://b/c", "priority": 3, "backoff_limit": 0, "ipc_lock": True,
+    }  # fmt: skip
+    made, archive = build("train.py", ("--lr", "0.1"), None, "team", flags, None)
+    assert re.fullmatch("train-[a-z0-9]{5}", made["metadata"]["name"])
+    assert made["metadata"]["namespace"] == "team"
+    assert archive.files == 1
+    assert made["spec"] == {
+        "replicas": 4, "command": ["python3", "train.py"], "args": ["--lr", "0.1"], "gpusPerNode": 8, "ranksPerNode": 1,
+        "image": "python:3.12", "env": [{"name": "A", "value": "1=2"}], "checkpoint": {"path": "s3://b/c"},
+        "timeLimitSeconds": 5400, "backoffLimit": 0, "priority": 3, "sharedMemory": "64Gi",
+        "rdma": {"resource": "rdma/hca", "count": 8}, "ipcLock": True,
+    }  # fmt: skip
+
+
+def test_flags_go_over_a_file(folder: Path) -> None:
+    (folder / "job.yaml").write_text(
+        "apiVersion: muster.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\n"
+        "spec: {replicas: 2, image: i, command: [x]}\n"
+    )
+    made, archive = build(None, (), "job.yaml", "default", FLAGS | {"nodes": 3, "name": "b", "image": None}, None)
+    assert (made["metadata"]["name"], made["spec"]["replicas"], made["spec"]["image"]) == ("b", 3, "i")
+    assert archive is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"name": "Not_A_Name"}, "lower-case letters"),
+        ({"name": "x" * 53}, "at most 52"),
+        ({"env": ("RANK=1",)}, "Muster sets RANK"),
+        ({"env": ("A=1", "A=2")}, "set 2 times"),
+        ({"env": ("NOT_SET_ANYWHERE",)}, "is not set here"),
+        ({"image": None}, "--image is missing"),
+        ({"time_limit": "soon"}, "no length of time"),
+        ({"time_limit": "0"}, "no length of time"),
+        ({"rdma": "=8"}, "is not understood"),
+        ({"shm": "lots"}, "no quantity"),
+        ({"code": "missing"}, "is no folder"),
+    ],
+)
+def test_bad_flags_are_refused_with_what_to_change(folder: Path, flags: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        build("train.py", (), None, "default", FLAGS | flags, None)
+    assert caught.value.exit_code == ExitCode.BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("spec: [", r"job\.yaml:1:\d+: not YAML"),
+        ("a: 1\n\tb: 2\n", r"job\.yaml:2:\d+: not YAML"),
+        (
+            "apiVersion: muster.dev/v1alpha1\nkind: TrainingJob\nspec:\n  replica: 2\n",
+            "job.yaml:4:3.*did you mean repl",
+        ),
+        ("- 1\n", "is a map"),
+        ("", "nothing in it"),
+    ],
+)
+def test_bad_files_are_refused_with_their_line(folder: Path, text: str, message: str) -> None:
+    (folder / "job.yaml").write_text(text)
+    with pytest.raises(BadInput, match=message):
+        build(None, (), "job.yaml", "default", FLAGS, None)
+
+
+def test_missing_script_names_those_that_are_there(folder: Path) -> None:
+    with pytest.raises(BadInput, match="no script trian") as caught:
+        manifest.find_script("trian.py", "")
+    assert "train.py" in caught.value.hint
+
+
+def test_a_script_outside_the_working_folder_travels_with_its_own(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-else"
+    elsewhere.mkdir()
+    (elsewhere / "go.sh").write_text("echo\n")
+    assert manifest.find_script(str(elsewhere / "go.sh"), "") == (["bash", "go.sh"], elsewhere)
+    with pytest.raises(BadInput, match="does not lie in"):
+        manifest.find_script(str(elsewhere / "go.sh"), ".")
+
+
+@given(st.text(max_size=80))
+def test_every_script_name_gives_a_valid_job_name(stem: str) -> None:
+    name = manifest.name_for(f"{stem.replace('/', '')}.py")
+    assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(name) <= JOB_NAME_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("2h", 7200), ("1d1h1m1s", 90061), ("30m", 1800)]
+)
+def test_lengths_of_time(text: str, seconds: int) -> None:
+    assert manifest.seconds(text) == seconds
+
+
+def test_code_too_large_for_the_cluster_names_the_largest_files_and_the_ways_out() -> None:
+    archive = Archive(b"x" * (CONFIG_MAP_BYTES_MAX + 1), 2, [("big.bin", 900_000)])
+    with pytest.raises(BadInput, match="big") as caught:
+        config_map("a", "default", archive)
+    assert "--code-store" in caught.value.hint
+    assert config_map("a", "default", archive._replace(data=b"x"))["immutable"] is True
+
+
+def test_a_shared_folder_is_mounted_where_the_code_lies(folder: Path, tmp_path: Path) -> None:
+    _, archive = build("train.py", (), None, "default", FLAGS, None)
+    store = tmp_path.parent / f"{tmp_path.name}-store"
+    store.mkdir()
+    for _ in range(2):  # the second time it is there already
+        spec: dict[str, object] = {"replicas": 1, "image": "i", "command": ["python3", "train.py"]}
+        assert deliver(str(store), archive, "a", "default", spec) is None
+        assert (Path(str(spec["workingDir"])) / "train.py").read_text() == "print('hello')\n"
+        made = manifest.new_manifest("a", "default") | {"spec": spec}
+        assert manifest.checked(made).spec.template["spec"]["volumes"][0]["hostPath"]["path"] == str(store)
+    with pytest.raises(BadInput, match="is no folder"):
+        deliver("/does/not/exist", archive, "a", "default", {})

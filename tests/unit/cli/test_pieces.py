@@ -1,0 +1,84 @@
+"""Small pieces of the command line, each through what it is called with."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.cli.errors import CliError, ExitCode, from_api_error
+from muster.cli.loglines import AttemptReader, LogLine
+from muster.cli.output import age, duration
+from muster.cli.remote import exit_status
+from muster.kube import errors
+
+
+def test_lines_know_their_attempt_from_the_markers() -> None:
+    reader = AttemptReader(1)
+    lines = reader.feed(b"before\n--- muster: attempt 2 of train\nin two\n--- muster: att")
+    lines += reader.feed(b"empt 3\nin three\r\nrest")
+    lines += reader.end()
+    assert lines == [
+        LogLine("before", 1),
+        LogLine("--- muster: attempt 2 of train", 2),
+        LogLine("in two", 2),
+        LogLine("--- muster: attempt 3", 3),
+        LogLine("in three", 3),
+        LogLine("rest", 3),
+    ]
+
+
+@given(st.lists(st.text(alphabet="ab\n", max_size=20)))
+def test_however_the_bytes_are_cut_the_lines_are_the_same(pieces: list[str]) -> None:
+    whole = "".join(pieces)
+    reader = AttemptReader(1)
+    lines = [line.text for piece in pieces for line in reader.feed(piece.encode())]
+    lines += [line.text for line in reader.end()]
+    assert lines == whole.removesuffix("\n").split("\n") if whole else lines == []
+
+
+def test_a_line_without_end_does_not_grow_for_ever() -> None:
+    reader = AttemptReader(1)
+    kept = [line for _ in range(100) for line in reader.feed(b"x" * 4096)]
+    assert sum(len(line.text) for line in [*kept, *reader.end()]) == 409_600
+    assert len(kept) > 1
+
+
+def test_exit_status_of_a_remote_command() -> None:
+    failed = {"status": "Failure", "details": {"causes": [{"reason": "ExitCode", "message": "7"}]}}
+    assert exit_status(json.dumps({"status": "Success"}).encode()) == 0
+    assert exit_status(json.dumps(failed).encode()) == 7
+    with pytest.raises(CliError, match="no such file"):
+        exit_status(json.dumps({"status": "Failure", "message": "no such file"}).encode())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.Unauthorized(401, "Unauthorized", "Unauthorized"), ExitCode.NO_CLUSTER),
+        (errors.Forbidden(403, "Forbidden", "no"), ExitCode.FAILED),
+        (errors.NotFound(404, "NotFound", 'pods "x" not found'), ExitCode.NOT_FOUND),
+        (errors.NotFound(404, "NotFound", "the server could not find the requested resource"), ExitCode.NO_CLUSTER),
+        (errors.AlreadyExists(409, "AlreadyExists", "there"), ExitCode.CONFLICT),
+        (errors.Conflict(409, "Conflict", "changed"), ExitCode.CONFLICT),
+        (errors.Invalid(422, "Invalid", "wrong"), ExitCode.BAD_INPUT),
+        (errors.ServerTimeout(504, "Timeout", "slow"), ExitCode.TIMED_OUT),
+        (errors.Unavailable(0, "", "refused"), ExitCode.NO_CLUSTER),
+        (errors.ApiError(500, "InternalError", "oops"), ExitCode.FAILED),
+    ],
+)
+def test_each_refusal_has_its_exit_status(error: errors.ApiError, code: ExitCode) -> None:
+    translated = from_api_error(error)
+    assert translated.exit_code == code
+    assert translated.message
+
+
+def test_ages_as_kubectl_says_them() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert age(None) == "-"
+    assert age(now - timedelta(seconds=5), now) == "5s"
+    said = [duration(seconds) for seconds in (0, 119, 150, 600, 7200, 3 * 3600 + 720, 4 * 86400)]
+    assert said == ["0s", "119s", "2m30s", "10m", "2h", "3h12m", "4d"]
