@@ -1,0 +1,1 @@
+"""Gang scheduling: which pods belong together, where each goes, and why something waits."""

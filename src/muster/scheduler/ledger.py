@@ -1,0 +1,91 @@
+"""Room as it would be with what this plan already gave away: a thin layer over the buckets, which it never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from muster.scheduler.nodes import Bucket, BucketKey, NodeRecord, bucket_key
+from muster.scheduler.podclass import HostPort, PodClass
+from muster.scheduler.resources import minus, plus, times_fits
+
+
+class Ledger:
+    """The nodes' room minus what was taken here."""
+
+    def __init__(self, buckets: Mapping[BucketKey, Bucket]) -> None:
+        self._base = buckets
+        self._gone: dict[BucketKey, set[str]] = {}
+        self._over: dict[BucketKey, Bucket] = {}
+        self._where: dict[str, Bucket] = {}
+
+    def buckets(self) -> Iterator[tuple[Bucket, int]]:
+        """Yield buckets with the number of nodes left in them."""
+        for key, bucket in self._base.items():
+            left = len(bucket.names) - len(self._gone.get(key, ()))
+            if left > 0:
+                yield bucket, left
+        for bucket in self._over.values():
+            if bucket.names:
+                yield bucket, len(bucket.names)
+
+    def names(self, bucket: Bucket) -> list[str]:
+        """Return the names of the nodes left in the bucket, sorted."""
+        if self._over.get(bucket.key) is bucket:
+            return sorted(bucket.names)
+        gone = self._gone.get(bucket.key)
+        return sorted(bucket.names.keys() - gone) if gone else sorted(bucket.names)
+
+    def room(self, node: NodeRecord) -> Bucket | None:
+        """Return the bucket the node is in now; None for a node that does not exist."""
+        return self._where.get(node.name) or node.bucket
+
+    def take(self, bucket: Bucket, names: Sequence[str], cls: PodClass, times: int) -> None:
+        """Take room for `times` pods of the class on each of the nodes, all of which are in the bucket."""
+        request = {resource: value * times for resource, value in cls.request.items()}
+        self._shift(bucket, names, minus(bucket.free, request), bucket.ports | frozenset(cls.ports))
+
+    def give(self, bucket: Bucket, name: str, cls: PodClass) -> None:
+        """Give back the room of one pod of the class on a node of the bucket."""
+        self._shift(bucket, [name], plus(bucket.free, cls.request), bucket.ports - frozenset(cls.ports))
+
+    def fork(self) -> Ledger:
+        """Return a ledger that starts from here and may be dropped."""
+        other = Ledger(self._base)
+        other._gone = {key: set(names) for key, names in self._gone.items()}
+        other._over = {
+            key: Bucket(key, bucket.node_class, bucket.free, bucket.ports, dict(bucket.names))
+            for key, bucket in self._over.items()
+        }
+        other._where = {name: other._over[bucket.key] for name, bucket in self._where.items()}
+        return other
+
+    def adopt(self, other: Ledger) -> None:
+        """Become `other`, a fork of this ledger."""
+        self._gone, self._over, self._where = other._gone, other._over, other._where
+
+    def _shift(self, bucket: Bucket, names: Sequence[str], free: dict[str, int], ports: frozenset[HostPort]) -> None:
+        key = bucket_key(bucket.node_class, free, ports)
+        target = self._over.get(key)
+        if target is None:
+            target = self._over[key] = Bucket(key, bucket.node_class, free, ports)
+        if self._over.get(bucket.key) is bucket:
+            for name in names:
+                del bucket.names[name]
+        else:
+            self._gone.setdefault(bucket.key, set()).update(names)
+        for name in names:
+            target.names[name] = None
+            self._where[name] = target
+
+
+def fits(cls: PodClass, bucket: Bucket) -> int:
+    """Return how many pods of the class one node of the bucket has room for."""
+    times = times_fits(cls.request, bucket.free)
+    if cls.ports and times:
+        return 0 if any(_clash(port, taken) for port in cls.ports for taken in bucket.ports) else 1
+    return times
+
+
+def _clash(left: HostPort, right: HostPort) -> bool:
+    """Whether two host ports collide: an empty IP is every address."""
+    return left[1:] == right[1:] and (left[0] == right[0] or not left[0] or not right[0])

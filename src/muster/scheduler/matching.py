@@ -1,0 +1,117 @@
+"""Whether nodes of a class serve pods of a class, apart from what is on the node at the moment.
+
+Meaning of taints, selectors and affinity: Kubernetes pages "Taints and Tolerations" and "Assigning Pods to Nodes".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.node import Taint
+from muster.kube.selectors import Requirement, SelectorError, node_term_matches
+from muster.kube.taints import PREFER_NO_SCHEDULE, find_untolerated_taint
+from muster.scheduler.nodes import NodeClass
+from muster.scheduler.podclass import PodClass
+from muster.scheduler.reasons import NodeReason, NodeWhy
+from muster.scheduler.resources import CORE, short_of
+
+UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+FieldGroups = tuple[tuple[NodeSelectorRequirement, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The verdict about a pod class on a node class.
+
+    Attributes:
+        reason: why not; None where nodes of the class serve.
+        names: where set, a node's name must meet all of one of these groups.
+        score: sum of the weights of the wishes (preferred node affinity) that hold.
+        unwanted: PreferNoSchedule taints that the pod does not tolerate.
+    """
+
+    reason: NodeReason | None
+    names: FieldGroups | None = None
+    score: int = 0
+    unwanted: int = 0
+
+    def serves(self, name: str) -> bool:
+        """Whether the node of that name serves, being of the class."""
+        if self.reason is not None:
+            return False
+        return self.names is None or any(_name_meets(group, name) for group in self.names)
+
+
+class Matcher:
+    """Verdicts, each computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[PodClass, NodeClass], Match] = {}
+
+    def match(self, pod: PodClass, node: NodeClass) -> Match:
+        """Return the verdict about the two classes."""
+        key = (pod, node)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = _match(pod, node)
+        return found
+
+    def forget(self) -> None:
+        """Drop all verdicts, after node classes were made anew."""
+        self._known.clear()
+
+
+def _match(pod: PodClass, node: NodeClass) -> Match:
+    if node.problem:
+        return Match(NodeReason(NodeWhy.NOT_READY, node.problem))
+    if node.unschedulable and find_untolerated_taint((UNSCHEDULABLE,), pod.tolerations) is not None:
+        return Match(NodeReason(NodeWhy.UNSCHEDULABLE))
+    for key, value in pod.selector.items():
+        if node.labels.get(key) != value:
+            return Match(NodeReason(NodeWhy.SELECTOR, f"label {key}={value}"))
+    names: FieldGroups | None = None
+    if pod.terms is not None:
+        holding = [term for term in pod.terms if _labels_meet(term, node.labels)]
+        if not holding:
+            return Match(NodeReason(NodeWhy.AFFINITY))
+        if all(term.match_fields for term in holding):
+            names = tuple(term.match_fields for term in holding)
+    for claim, terms in pod.volume_terms:
+        if not any(node_term_matches(term, node.labels, "") for term in terms):
+            return Match(NodeReason(NodeWhy.VOLUME, claim))
+    taint = find_untolerated_taint(node.taints, pod.tolerations)
+    if taint is not None:
+        return Match(NodeReason(NodeWhy.TAINT, _taint_text(taint)))
+    missing = short_of(pod.request, node.allocatable)
+    if missing:
+        extended = tuple(resource for resource in missing if resource not in CORE)
+        return Match(NodeReason(NodeWhy.TOO_SMALL, ", ".join(extended or missing)))
+    score = sum(wish.weight for wish in pod.preferred if _labels_meet(wish.preference, node.labels))
+    unwanted = sum(
+        find_untolerated_taint((taint,), pod.tolerations, (PREFER_NO_SCHEDULE,)) is not None for taint in node.taints
+    )
+    return Match(None, names, score, unwanted)
+
+
+def _labels_meet(term: NodeSelectorTerm, labels: dict[str, str]) -> bool:
+    """Whether the term's label requirements hold; a term without any requirement matches nothing."""
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(_requirement_meets(rule, labels) for rule in term.match_expressions)
+
+
+def _name_meets(group: tuple[NodeSelectorRequirement, ...], name: str) -> bool:
+    return all(_requirement_meets(rule, {"metadata.name": name}) for rule in group)
+
+
+def _requirement_meets(rule: NodeSelectorRequirement, values: dict[str, str]) -> bool:
+    """An operator nobody knows keeps the pod off: it is never ignored."""
+    try:
+        return Requirement(rule.key, rule.operator, rule.values).matches(values)
+    except SelectorError:
+        return False
+
+
+def _taint_text(taint: Taint) -> str:
+    return f"{taint.key}{'=' + taint.value if taint.value else ''}:{taint.effect}"

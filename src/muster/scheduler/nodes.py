@@ -1,0 +1,193 @@
+"""Nodes, and nodes that are alike.
+
+A `NodeClass` is what a node is as far as any known pod can tell; a `Bucket` is the nodes of one class with the same
+room left. A pod is judged once per class and bucket instead of once per node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from muster.kube.node import Node, Taint
+from muster.scheduler.podclass import HostPort, PodClass
+from muster.scheduler.resources import Amounts, allocatable
+
+NOTHING: dict[str, int] = {}
+BucketKey = tuple[int, tuple[tuple[str, int], ...], frozenset[HostPort]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeClass:
+    """What nodes of a class have in common. `labels` holds only the labels that some pod class reads."""
+
+    number: int
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+    unschedulable: bool
+    problem: str
+    allocatable: dict[str, int]
+
+
+class NodeRecord:
+    """One node: what it is, and what is on it. Changed by `NodeTable` only.
+
+    Attributes:
+        used: taken by pods that have not finished and by held slots.
+        foreign_used: the part taken by pods that no gang of ours has.
+        fully_held: slots held here whose size is not known (no pod of the gang exists): nothing else fits.
+    """
+
+    __slots__ = (
+        "allocatable", "bucket", "empty_bucket", "foreign_used", "fully_held", "holds", "labels", "name",
+        "node_class", "pods", "ports", "problem", "taints", "uid", "unschedulable", "used",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.uid = ""
+        self.labels: dict[str, str] = {}
+        self.taints: tuple[Taint, ...] = ()
+        self.unschedulable = False
+        self.problem = "does not exist"
+        self.allocatable: dict[str, int] = NOTHING
+        self.used: dict[str, int] = {}
+        self.foreign_used: dict[str, int] = {}
+        self.ports: Counter[HostPort] = Counter()
+        self.pods: set[str] = set()
+        self.holds: dict[tuple[str, int], PodClass | None] = {}
+        self.fully_held = 0
+        self.node_class: NodeClass | None = None
+        self.bucket: Bucket | None = None
+        self.empty_bucket: Bucket | None = None
+
+    def update(self, node: Node) -> None:
+        """Take over what the node object says."""
+        self.uid = node.uid
+        self.labels = node.metadata.labels
+        self.taints = tuple(sorted(node.spec.taints, key=lambda t: (t.key, t.value, t.effect)))
+        self.unschedulable = node.spec.unschedulable
+        self.problem = node_problem(node)
+        self.allocatable = allocatable(node)
+
+    def free(self) -> dict[str, int]:
+        """Return what is left, as integers; nothing where a slot of unknown size is held."""
+        if self.fully_held:
+            return NOTHING
+        return self.free_without_holds()
+
+    def free_without_holds(self) -> dict[str, int]:
+        """Return what is left beside pods and slots of known size."""
+        used = self.used
+        return {resource: value - used.get(resource, 0) for resource, value in self.allocatable.items()}
+
+    def free_when_empty(self) -> dict[str, int]:
+        """Return what would be left without any gang's pod or held slot."""
+        used = self.foreign_used
+        return {resource: value - used.get(resource, 0) for resource, value in self.allocatable.items()}
+
+    def take(self, request: Amounts, ports: Iterable[HostPort], *, foreign: bool, sign: int = 1) -> None:
+        """Count a pod in (sign 1) or out (sign -1)."""
+        _count(self.used, request, sign)
+        if foreign:
+            _count(self.foreign_used, request, sign)
+        for port in ports:
+            self.ports[port] += sign
+            if self.ports[port] <= 0:
+                del self.ports[port]
+
+
+def _count(into: dict[str, int], request: Amounts, sign: int) -> None:
+    for resource, value in request.items():
+        into[resource] = into.get(resource, 0) + sign * value
+
+
+def node_problem(node: Node) -> str:
+    """Return why nothing new may start on the node, "" where it may.
+
+    The node lifecycle controller turns conditions into taints; Ready and NetworkUnavailable are read here too, for
+    clusters where none runs. Pressure conditions count through their taints only: tolerating them is up to the pod.
+    """
+    if node.metadata.deletion_timestamp is not None:
+        return "is being deleted"
+    conditions = {condition.type: condition.status for condition in node.status.conditions}
+    if conditions.get("Ready") != "True":
+        return "is not ready"
+    if conditions.get("NetworkUnavailable") == "True":
+        return "has no network"
+    return ""
+
+
+@dataclass(slots=True, eq=False)
+class Bucket:
+    """Nodes of one class with the same room left. Only its owner changes `names`."""
+
+    key: BucketKey
+    node_class: NodeClass
+    free: dict[str, int]
+    ports: frozenset[HostPort]
+    names: dict[str, None] = field(default_factory=dict)
+
+
+class Buckets:
+    """Every node in its bucket."""
+
+    def __init__(self) -> None:
+        self.all: dict[BucketKey, Bucket] = {}
+
+    def move(
+        self,
+        name: str,
+        old: Bucket | None,
+        node_class: NodeClass | None,
+        free: dict[str, int],
+        ports: Iterable[HostPort],
+    ) -> Bucket | None:
+        """Put the node where it belongs now and return that bucket; no class, no bucket."""
+        key = bucket_key(node_class, free, ports) if node_class is not None else None
+        if old is not None:
+            if old.key == key:
+                return old
+            del old.names[name]
+            if not old.names:
+                del self.all[old.key]
+        if node_class is None or key is None:
+            return None
+        bucket = self.all.get(key)
+        if bucket is None:
+            bucket = self.all[key] = Bucket(key, node_class, free, key[2])
+        bucket.names[name] = None
+        return bucket
+
+
+def bucket_key(node_class: NodeClass, free: dict[str, int], ports: Iterable[HostPort]) -> BucketKey:
+    """Return the key of nodes of that class with that much room."""
+    return (node_class.number, tuple(sorted(free.items())), frozenset(ports))
+
+
+class NodeClasses:
+    """All node classes, by what pods can tell apart."""
+
+    def __init__(self, label_keys: frozenset[str] = frozenset()) -> None:
+        self.label_keys = label_keys
+        self._classes: dict[object, NodeClass] = {}
+
+    def of(self, node: NodeRecord) -> NodeClass:
+        """Return the class of the node, as seen through `label_keys`."""
+        labels = {key: node.labels[key] for key in self.label_keys if key in node.labels}
+        taints = tuple((t.key, t.value, t.effect) for t in node.taints)
+        key = (
+            tuple(sorted(labels.items())),
+            taints,
+            node.unschedulable,
+            node.problem,
+            tuple(sorted(node.allocatable.items())),
+        )
+        found = self._classes.get(key)
+        if found is None:
+            found = NodeClass(
+                len(self._classes), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable)
+            )
+            self._classes[key] = found
+        return found

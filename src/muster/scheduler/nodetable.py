@@ -1,0 +1,108 @@
+"""All nodes with what is on them, indexed by what they have left."""
+
+from __future__ import annotations
+
+from muster.kube.node import Node
+from muster.scheduler.gangs import PodRecord
+from muster.scheduler.nodes import Buckets, NodeClasses, NodeRecord
+from muster.scheduler.podclass import PodClass
+
+
+class NodeTable:
+    """Counts pods and held slots on nodes; `settle` brings the indexes up to date for what was touched."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeRecord] = {}
+        self.buckets = Buckets()
+        self.empty_buckets = Buckets()
+        self._classes = NodeClasses()
+        self._dirty: dict[str, None] = {}
+
+    def set(self, node: Node) -> bool:
+        """Take over a node object; returns whether it is another node than before under that name."""
+        record = self._record(node.name)
+        before = record.uid
+        record.update(node)
+        self._dirty[node.name] = None
+        return before != record.uid
+
+    def remove(self, name: str) -> bool:
+        """A node is gone; what is counted on it stays counted. Returns whether it was known."""
+        record = self.nodes.get(name)
+        if record is None or not record.uid:
+            return False
+        record.uid, record.problem, record.node_class = "", "does not exist", None
+        self._dirty[name] = None
+        return True
+
+    def exists(self, name: str, uid: str = "") -> bool:
+        """Whether there is such a node, and with that UID where one is given."""
+        record = self.nodes.get(name)
+        return record is not None and bool(record.uid) and uid in ("", record.uid)
+
+    def count(self, pod: PodRecord) -> None:
+        """Count the pod where it takes room now: on its node until it has finished or is gone."""
+        where = pod.node if not pod.finished else ""
+        if where == pod.counted_on:
+            return
+        self.uncount(pod)
+        if where and pod.cls is not None:
+            record = self._record(where)
+            record.take(pod.cls.request, pod.cls.ports, foreign=not pod.gang)
+            record.pods.add(pod.uid)
+            pod.counted_on = where
+            self._dirty[where] = None
+
+    def uncount(self, pod: PodRecord) -> None:
+        """Take the pod off the node it is counted on."""
+        if not pod.counted_on or pod.cls is None:
+            return
+        record = self.nodes[pod.counted_on]
+        record.take(pod.cls.request, pod.cls.ports, foreign=not pod.gang, sign=-1)
+        record.pods.discard(pod.uid)
+        self._dirty[pod.counted_on] = None
+        pod.counted_on = ""
+
+    def hold(self, name: str, gang: str, slot: int, cls: PodClass | None) -> None:
+        """Keep room for a slot that has no pod on the node; the whole node where its size is not known."""
+        record = self._record(name)
+        record.holds[gang, slot] = cls
+        if cls is None:
+            record.fully_held += 1
+        else:
+            record.take(cls.request, cls.ports, foreign=False)
+        self._dirty[name] = None
+
+    def unhold(self, name: str, gang: str, slot: int) -> None:
+        """Give up what `hold` kept."""
+        record = self.nodes[name]
+        cls = record.holds.pop((gang, slot))
+        if cls is None:
+            record.fully_held -= 1
+        else:
+            record.take(cls.request, cls.ports, foreign=False, sign=-1)
+        self._dirty[name] = None
+
+    def settle(self, label_keys: frozenset[str]) -> bool:
+        """Bring buckets up to date; returns whether all node classes were made anew, as pods read more labels."""
+        anew = label_keys != self._classes.label_keys
+        if anew:
+            self._classes = NodeClasses(label_keys)
+            self._dirty = dict.fromkeys(self.nodes)
+        for name in self._dirty:
+            record = self.nodes[name]
+            record.node_class = self._classes.of(record) if record.uid else None
+            record.bucket = self.buckets.move(name, record.bucket, record.node_class, record.free(), record.ports)
+            record.empty_bucket = self.empty_buckets.move(
+                name, record.empty_bucket, record.node_class, record.free_when_empty(), ()
+            )
+            if not record.uid and not record.pods and not record.holds:
+                del self.nodes[name]
+        self._dirty.clear()
+        return anew
+
+    def _record(self, name: str) -> NodeRecord:
+        record = self.nodes.get(name)
+        if record is None:
+            record = self.nodes[name] = NodeRecord(name)
+        return record

@@ -1,0 +1,93 @@
+"""Placement objects: reading what one says, and making the next one. Pure; the controller writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
+from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
+from muster.kube.meta import ObjectMeta
+from muster.scheduler.gangs import Gang, seconds
+
+TRAINING_JOB = "TrainingJob"
+
+
+def timestamp(now: float) -> datetime:
+    """Return whole seconds in UTC, as metav1.Time has them."""
+    return datetime.fromtimestamp(int(now), UTC)
+
+
+def placed_slots(placement: Placement | None) -> dict[int, tuple[str, str]]:
+    """Return slot -> (node, node UID) of the slots the placement holds: none once it is Released."""
+    if placement is None or placement.status.phase == "Released":
+        return {}
+    return {slot.slot: (slot.node, slot.node_uid) for slot in placement.spec.slots}
+
+
+def started_at(placement: Placement, bind_deadline_s: float) -> float:
+    """Return when the plan's present revision was written, seconds since the epoch; it follows from its deadline."""
+    return seconds(placement.spec.bind_deadline) - bind_deadline_s
+
+
+def is_open(placement: Placement, bind_deadline_s: float) -> bool:
+    """Whether the plan's present revision is still to be bound.
+
+    Writing spec leaves status alone, so a plan changed after it was Bound still says so: what counts is whether it was
+    Bound after this revision was written. Misreading it (another bind deadline before a restart) is harmless: an open
+    plan read as bound gets a new revision, a bound one read as open is marked Bound once more.
+    """
+    status = placement.status
+    if status.phase == "Released":
+        return False
+    if status.phase == "Open" or status.bound_time is None:
+        return True
+    return seconds(status.bound_time) < started_at(placement, bind_deadline_s)
+
+
+def planned(
+    gang: Gang, nodes: Mapping[int, tuple[str, str]], now: float, bind_deadline_s: float, *, keep_deadline: bool = False
+) -> Placement:
+    """Return the gang's next Placement: `nodes` is slot -> (node, node UID).
+
+    An existing one is changed under its resourceVersion; `keep_deadline` when a plan that is still open is mended, so
+    that mending never prolongs it.
+    """
+    old = gang.placement
+    deadline = old.spec.bind_deadline if old is not None and keep_deadline else timestamp(now + bind_deadline_s)
+    spec = PlacementSpec(
+        gang=gang.name,
+        gang_uid=gang.uid,
+        size=gang.size,
+        attempt=old.spec.attempt + 1 if old is not None else 0,
+        slots=tuple(PlacedSlot(slot=slot, node=node, node_uid=uid) for slot, (node, uid) in sorted(nodes.items())),
+        bind_deadline=deadline,
+    )
+    if old is not None:
+        return msgspec.structs.replace(old, spec=spec)
+    owner = gang.owner
+    return Placement(
+        metadata=ObjectMeta(
+            name=placement_name(gang.name),
+            namespace=gang.namespace,
+            labels={LABEL_GANG: gang.name, LABEL_MANAGED_BY: MANAGED_BY},
+            owner_references=(msgspec.structs.replace(owner, block_owner_deletion=None),) if owner is not None else (),
+        ),
+        spec=spec,
+    )
+
+
+def with_status(placement: Placement, status: PlacementStatus) -> Placement:
+    """Return the placement with another status."""
+    return msgspec.structs.replace(placement, status=status)
+
+
+def newer(left: Placement, right: Placement) -> Placement:
+    """Return the later of two versions of an object; resource versions compare as numbers (KEP-5504)."""
+    try:
+        later = int(left.metadata.resource_version) > int(right.metadata.resource_version)
+    except ValueError:
+        later = False
+    return left if later else right

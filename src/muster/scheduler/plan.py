@@ -1,0 +1,109 @@
+"""What decide wants done, as data: the controller carries it out and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from muster.api.placement import Placement
+from muster.scheduler.reasons import Reason
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Deadlines of the scheduler, in seconds.
+
+    Attributes:
+        bind_deadline_s: a gang is bound as a whole within this, or released.
+        hold_s: slots of a gang without any live pod are kept this long.
+        reported_per_queue: gangs behind the head of a queue that a plan names; the rest is only counted.
+    """
+
+    bind_deadline_s: float = 30.0
+    hold_s: float = 600.0
+    reported_per_queue: int = 20
+
+
+class WritePlacement(msgspec.Struct, frozen=True):
+    """Create the placement, or replace it under its resourceVersion. `reason` says what moved: "" for a new one."""
+
+    gang: str
+    placement: Placement
+    reason: str = ""
+
+    @property
+    def create(self) -> bool:
+        """Whether there is none yet."""
+        return not self.placement.metadata.resource_version
+
+
+class DeletePlacement(msgspec.Struct, frozen=True):
+    """Delete the placement, if it is still this version."""
+
+    gang: str
+    placement: Placement
+    reason: str
+
+
+class MarkBound(msgspec.Struct, frozen=True):
+    """The whole gang is bound: say so in the placement's status."""
+
+    gang: str
+    placement: Placement
+
+
+class ReleaseGang(msgspec.Struct, frozen=True):
+    """The gang was not bound as a whole in time: write phase Released, so that whoever leads goes on releasing it."""
+
+    gang: str
+    placement: Placement
+    reason: str
+
+
+class RemoveMember(msgspec.Struct, frozen=True):
+    """Mark the bound pod as disrupted and delete it, by UID; its owner makes it anew."""
+
+    gang: str
+    namespace: str
+    pod: str
+    uid: str
+    reason: str
+
+
+class Bind(msgspec.Struct, frozen=True):
+    """Bind the pod, by UID. `slot` is None-like (-1) for a pod that is no member of a placed gang."""
+
+    gang: str
+    namespace: str
+    pod: str
+    uid: str
+    node: str
+    slot: int = -1
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Say on a pod that it will never be placed as it is: PodScheduled False with this reason."""
+
+    gang: str
+    namespace: str
+    pod: str
+    uid: str
+    reason: Reason
+
+
+Action = WritePlacement | DeletePlacement | MarkBound | ReleaseGang | RemoveMember | Bind | Refuse
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Everything to do now.
+
+    Attributes:
+        waiting: why each gang that was looked at waits, by key.
+        unreported: gangs behind these that were only counted.
+        wake_at: decide again at this time even if nothing happens; None where only events matter.
+    """
+
+    actions: tuple[Action, ...] = ()
+    waiting: Mapping[str, Reason] = {}
+    unreported: int = 0
+    wake_at: float | None = None

@@ -1,0 +1,148 @@
+"""Pods that ask for the same are one class: feasibility is computed once per class, however many pods there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
+from muster.kube.pod import Pod
+from muster.scheduler.podwire import SchedulingPodSpec
+from muster.scheduler.resources import pod_request
+from muster.scheduler.volumes import ClaimNeeds
+
+HostPort = tuple[str, str, int]
+"""(host IP, protocol, port); an empty IP is all addresses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodClass:
+    """What every pod of the class asks of a node. Compared by identity: `ClassTable` makes one of each.
+
+    Attributes:
+        number: a small integer, in order of first appearance.
+        request: resources as integers, `pods: 1` included.
+        selector: nodeSelector.
+        terms: required node affinity, one of which must match; None where there is none.
+        volume_terms: (claim, terms) of each bound volume that is tied to nodes; each needs a matching term.
+        label_keys: node labels that the constraints read.
+        refusals: constraints this scheduler does not know, each a sentence; such a pod is never placed.
+    """
+
+    number: int
+    request: dict[str, int]
+    ports: tuple[HostPort, ...]
+    selector: dict[str, str]
+    terms: tuple[NodeSelectorTerm, ...] | None
+    preferred: tuple[PreferredSchedulingTerm, ...]
+    tolerations: tuple[Toleration, ...]
+    volume_terms: tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...]
+    label_keys: frozenset[str]
+    refusals: tuple[str, ...]
+
+
+class ClassTable:
+    """All pod classes seen, by what they ask for."""
+
+    def __init__(self) -> None:
+        self.label_keys: frozenset[str] = frozenset()
+        self._classes: dict[bytes, PodClass] = {}
+        self._encoder = msgspec.json.Encoder(order="deterministic")
+
+    def of(self, pod: Pod, claims: ClaimNeeds = ()) -> PodClass:
+        """Return the class of the pod; `claims` are the node constraints of its bound volumes."""
+        spec = pod.spec
+        extra: tuple[object, ...] = ()
+        if isinstance(spec, SchedulingPodSpec):
+            extra = (spec.resources, spec.scheduling_group is None, spec.workload_ref is None)
+        key = self._encoder.encode(
+            (
+                [(c.resources, c.ports, c.restart_policy) for c in spec.init_containers],
+                [(c.resources, c.ports) for c in spec.containers],
+                spec.node_selector,
+                spec.affinity,
+                spec.tolerations,
+                spec.overhead,
+                spec.host_network,
+                spec.topology_spread_constraints,
+                spec.resource_claims,
+                extra,
+                claims,
+            )
+        )
+        found = self._classes.get(key)
+        if found is None:
+            found = self._classes[key] = make_class(len(self._classes), pod, claims)
+            self.label_keys |= found.label_keys
+        return found
+
+
+def make_class(number: int, pod: Pod, claims: ClaimNeeds = ()) -> PodClass:
+    """Read the constraints of a pod. Raises ValueError for a quantity that is none."""
+    spec = pod.spec
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
+    terms = required.node_selector_terms if required else None
+    return PodClass(
+        number=number,
+        request=pod_request(spec),
+        ports=tuple(_host_ports(pod)),
+        selector=spec.node_selector,
+        terms=terms,
+        preferred=preferred,
+        tolerations=spec.tolerations,
+        volume_terms=claims,
+        label_keys=frozenset(
+            [
+                *spec.node_selector,
+                *_keys(terms or ()),
+                *_keys(wish.preference for wish in preferred),
+                *(key for _, volume_terms in claims for key in _keys(volume_terms)),
+            ]
+        ),
+        refusals=tuple(_refusals(pod)),
+    )
+
+
+def _keys(terms: Iterable[NodeSelectorTerm]) -> list[str]:
+    return [requirement.key for term in terms for requirement in term.match_expressions]
+
+
+def _host_ports(pod: Pod) -> Iterable[HostPort]:
+    """With hostNetwork every container port is a host port (API server defaulting)."""
+    for container in pod.spec.containers:
+        for port in container.ports:
+            number = port.host_port or (port.container_port if pod.spec.host_network else 0)
+            if number:
+                yield ("" if port.host_ip in ("", "0.0.0.0", "::") else port.host_ip, port.protocol or "TCP", number)
+
+
+def _refusals(pod: Pod) -> Iterable[str]:
+    """Name every constraint that we would have to ignore."""
+    spec = pod.spec
+    affinity = spec.affinity
+    if affinity is not None:
+        if affinity.pod_affinity is not None and affinity.pod_affinity != type(affinity.pod_affinity)():
+            yield _unsupported("spec.affinity.podAffinity")
+        if affinity.pod_anti_affinity is not None and affinity.pod_anti_affinity != type(affinity.pod_anti_affinity)():
+            yield _unsupported("spec.affinity.podAntiAffinity")
+        nodes = affinity.node_affinity
+        wishes = nodes.preferred_during_scheduling_ignored_during_execution if nodes else ()
+        if any(wish.preference.match_fields for wish in wishes):
+            yield _unsupported("spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution.matchFields")
+    if spec.topology_spread_constraints:
+        yield _unsupported("spec.topologySpreadConstraints")
+    if spec.resource_claims:
+        yield _unsupported("spec.resourceClaims")
+    if isinstance(spec, SchedulingPodSpec):
+        if spec.scheduling_group is not None:
+            yield _unsupported("spec.schedulingGroup")
+        if spec.workload_ref is not None:
+            yield _unsupported("spec.workloadRef")
+
+
+def _unsupported(field: str) -> str:
+    return f"{field} is not supported yet by schedulerName muster"

@@ -1,0 +1,91 @@
+"""Where each gang stands: in a queue for nodes, with a placement that needs a look, or not ready to be considered."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from muster.scheduler.gangs import Gang
+from muster.scheduler.placements import is_open
+from muster.scheduler.snapshot import QueueKey
+
+Order = tuple[float, float, str]
+
+
+class Queue:
+    """Complete gangs without a placement that consist of the same pod classes, in queue order."""
+
+    __slots__ = ("_gangs", "_orders", "key")
+
+    def __init__(self, key: QueueKey) -> None:
+        self.key = key
+        self._orders: list[Order] = []
+        self._gangs: dict[Order, Gang] = {}
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def __getitem__(self, index: int) -> Gang:
+        return self._gangs[self._orders[index]]
+
+    def add(self, gang: Gang) -> None:
+        """Put the gang in its place."""
+        insort(self._orders, gang.order)
+        self._gangs[gang.order] = gang
+
+    def remove(self, order: Order) -> None:
+        """Take out the gang that was added with that order."""
+        del self._orders[bisect_left(self._orders, order)]
+        del self._gangs[order]
+
+    def position(self, order: Order) -> int:
+        """Return how many gangs of this queue are before `order`."""
+        return bisect_left(self._orders, order)
+
+
+class Queues:
+    """All gangs by where they stand."""
+
+    def __init__(self, bind_deadline_s: float) -> None:
+        self.by_classes: dict[QueueKey, Queue] = {}
+        self.attention: dict[str, Gang] = {}
+        self.waiting: dict[str, Gang] = {}
+        self._bind_deadline_s = bind_deadline_s
+
+    def sort_in(self, gang: Gang) -> None:
+        """Put the gang where it belongs now."""
+        self.remove(gang)
+        if gang.placement is not None:
+            if self._needs_a_look(gang):
+                self.attention[gang.key] = gang
+        elif gang.blocker() is not None:
+            if gang.current:
+                self.waiting[gang.key] = gang
+        elif gang.pending:
+            key = frozenset(cls.number for cls in gang.counts)
+            queue = self.by_classes.get(key)
+            if queue is None:
+                queue = self.by_classes[key] = Queue(key)
+            queue.add(gang)
+            gang.queued_as = (key, gang.order)
+
+    def remove(self, gang: Gang) -> None:
+        """Take the gang out of wherever it stands."""
+        self.attention.pop(gang.key, None)
+        self.waiting.pop(gang.key, None)
+        if gang.queued_as is not None:
+            key, order = gang.queued_as
+            queue = self.by_classes[key]
+            queue.remove(order)
+            if not queue:
+                del self.by_classes[key]
+            gang.queued_as = None
+
+    def _needs_a_look(self, gang: Gang) -> bool:
+        placement = gang.placement
+        assert placement is not None
+        return (
+            bool(gang.pending)
+            or not gang.current
+            or placement.status.phase == "Released"
+            or is_open(placement, self._bind_deadline_s)
+        )

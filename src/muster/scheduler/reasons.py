@@ -1,0 +1,111 @@
+"""Typed reasons: why a gang waits, and why a node does not serve a pod. decide, events and explain share them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+import msgspec
+
+
+class Why(StrEnum):
+    """Why a gang is not running on nodes yet. Values are the reasons of events and metrics: never rename one."""
+
+    WAITING_FOR_PODS = "WaitingForPods"
+    GATED = "SchedulingGated"
+    NOT_SUPPORTED = "NotSupported"
+    INVALID = "InvalidGang"
+    WAITING_FOR_VOLUME = "WaitingForVolume"
+    NOT_ENOUGH_NODES = "NotEnoughNodes"
+    MORE_THAN_THE_CLUSTER = "MoreThanTheCluster"
+    BEHIND = "BehindInQueue"
+    WAITING_FOR_OLD_POD = "WaitingForOldPod"
+    OLD_PLACEMENT = "OldPlacementInTheWay"
+    BINDING = "Binding"
+    RELEASING = "Releasing"
+
+
+class NodeWhy(StrEnum):
+    """Why a node does not serve a pod, in the order in which a node is judged; the first that holds counts."""
+
+    GONE = "NodeGone"
+    REPLACED = "NodeReplaced"
+    NOT_READY = "NodeNotReady"
+    UNSCHEDULABLE = "NodeUnschedulable"
+    EXCLUDED = "NodeExcluded"
+    SELECTOR = "NodeSelectorMismatch"
+    AFFINITY = "NodeAffinityMismatch"
+    VOLUME = "VolumeElsewhere"
+    TAINT = "UntoleratedTaint"
+    TOO_SMALL = "NodeTooSmall"
+    HOST_PORT = "HostPortTaken"
+    IN_USE = "InUse"
+    BIND_FAILED = "BindFailed"
+    RESERVED = "ReservedForHead"
+    FREE = "Free"
+
+
+class NodeReason(msgspec.Struct, frozen=True):
+    """One reason about nodes; `detail` names the taint, the selector, the resources or the gang."""
+
+    why: NodeWhy
+    detail: str = ""
+
+    def text(self) -> str:
+        """Say it in a few words that follow a node count, such as "1 not ready"."""
+        words = _NODE_WORDS[self.why]
+        return words.format(detail=self.detail) if "{detail}" in words else words
+
+
+_NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
+    {
+        NodeWhy.GONE: "gone",
+        NodeWhy.REPLACED: "replaced by another node of the same name",
+        NodeWhy.NOT_READY: "not ready",
+        NodeWhy.UNSCHEDULABLE: "cordoned",
+        NodeWhy.EXCLUDED: "excluded by name",
+        NodeWhy.SELECTOR: "without {detail}",
+        NodeWhy.AFFINITY: "outside the required node affinity",
+        NodeWhy.VOLUME: "out of reach of volume {detail}",
+        NodeWhy.TAINT: "with taint {detail}",
+        NodeWhy.TOO_SMALL: "too small ({detail})",
+        NodeWhy.HOST_PORT: "with host port {detail} taken",
+        NodeWhy.IN_USE: "in use ({detail})",
+        NodeWhy.BIND_FAILED: "where binding failed",
+        NodeWhy.RESERVED: "kept for {detail}",
+        NodeWhy.FREE: "free",
+    }
+)
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a gang waits: `have` of `need` (pods, or nodes), and whom or what it waits for."""
+
+    why: Why
+    need: int = 0
+    have: int = 0
+    detail: str = ""
+
+    def text(self) -> str:
+        """Say it as one sentence for people."""
+        return _WORDS[self.why].format(need=self.need, have=self.have, detail=self.detail)
+
+
+_WORDS: Mapping[Why, str] = MappingProxyType(
+    {
+        Why.WAITING_FOR_PODS: "waiting for pods: {have} of {need} are there",
+        Why.GATED: "waiting: {detail}",
+        Why.NOT_SUPPORTED: "{detail}",
+        Why.INVALID: "{detail}",
+        Why.WAITING_FOR_VOLUME: "waiting for a volume: {detail}",
+        Why.NOT_ENOUGH_NODES: "needs room for {need} more pods and there is room for {have}; nodes that could serve it "
+        "are kept for it as they become free",
+        Why.MORE_THAN_THE_CLUSTER: "needs room for {need} pods, and all usable nodes, even empty, have room for {have}",
+        Why.BEHIND: "waiting behind {detail}, which is earlier in the queue and could use the same nodes",
+        Why.WAITING_FOR_OLD_POD: "waiting for pods of an earlier attempt to leave their nodes: {detail}",
+        Why.OLD_PLACEMENT: "waiting for the placement of an earlier job of this name to go",
+        Why.BINDING: "being bound: {have} of {need} pods",
+        Why.RELEASING: "was not bound as a whole in time; its pods are being released",
+    }
+)

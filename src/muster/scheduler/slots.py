@@ -1,0 +1,107 @@
+"""What becomes of each slot of an existing placement: kept, waited for, or given another node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster.scheduler.gangs import Gang, PodRecord
+from muster.scheduler.ledger import Ledger, fits
+from muster.scheduler.nodes import Bucket, NodeRecord
+from muster.scheduler.podclass import PodClass
+from muster.scheduler.reasons import NodeReason, NodeWhy
+from muster.scheduler.resources import plus, short_of
+from muster.scheduler.snapshot import Snapshot
+
+
+@dataclass(slots=True)
+class SlotReview:
+    """The slots of a placed gang whose pods have no node yet.
+
+    Attributes:
+        keep: slot -> node: the pod can be bound there now.
+        wait: slot -> pod of an earlier attempt that still takes the room on the slot's node.
+        replace: slot -> why its node serves no more.
+    """
+
+    keep: dict[int, str] = field(default_factory=dict)
+    wait: dict[int, str] = field(default_factory=dict)
+    replace: dict[int, NodeReason] = field(default_factory=dict)
+
+
+def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
+    """Look at every slot that has a pending pod."""
+    result = SlotReview()
+    for slot, member in sorted(gang.pending.items()):
+        placed = gang.placed.get(slot)
+        if placed is None:
+            result.replace[slot] = NodeReason(NodeWhy.GONE, "never placed")
+            continue
+        reason = _unusable(snapshot, gang, slot, member, placed)
+        if reason is None:
+            node = snapshot.nodes[placed[0]]
+            busy = _room_for(snapshot, ledger, gang, slot, member, node)
+            if busy is None:
+                result.keep[slot] = node.name
+            elif isinstance(busy, str):
+                result.wait[slot] = busy
+            else:
+                reason = busy
+        if reason is not None:
+            result.replace[slot] = reason
+    return result
+
+
+def _unusable(
+    snapshot: Snapshot, gang: Gang, slot: int, member: PodRecord, placed: tuple[str, str]
+) -> NodeReason | None:
+    name, uid = placed
+    node = snapshot.nodes.get(name)
+    if node is None or node.node_class is None:
+        return NodeReason(NodeWhy.GONE, name)
+    if uid and node.uid != uid:
+        return NodeReason(NodeWhy.REPLACED, name)
+    if (slot, name) in gang.failed_nodes:
+        return NodeReason(NodeWhy.BIND_FAILED, name)
+    assert member.cls is not None
+    match = snapshot.matcher.match(member.cls, node.node_class)
+    if match.reason is not None:
+        return match.reason
+    return None if match.serves(name) else NodeReason(NodeWhy.EXCLUDED, name)
+
+
+def _room_for(
+    snapshot: Snapshot, ledger: Ledger, gang: Gang, slot: int, member: PodRecord, node: NodeRecord
+) -> str | NodeReason | None:
+    """None: there is room now. A pod's name: there will be once that one is gone. A reason: the room was taken."""
+    assert member.cls is not None
+    bucket = ledger.room(node)
+    if bucket is None:
+        return NodeReason(NodeWhy.GONE, node.name)
+    held = gang.holds.get(slot, ("", None))
+    ours = held[0] == node.name
+    if node.fully_held > (ours and held[1] is None):
+        return NodeReason(NodeWhy.IN_USE, "another gang's slot")
+    if node.fully_held:
+        bucket = Bucket(bucket.key, bucket.node_class, node.free_without_holds(), bucket.ports)
+    if ours and held[1] is not None:
+        bucket = _with(bucket, [held[1]])
+    if fits(member.cls, bucket):
+        return None
+    old = [
+        pod
+        for pod in gang.members_by_slot.get(slot, {}).values()
+        if pod is not member and pod.counted_on == node.name and pod.cls is not None
+    ]
+    if old and fits(member.cls, _with(bucket, [pod.cls for pod in old if pod.cls is not None])):
+        return old[0].name
+    missing = short_of(member.cls.request, bucket.free)
+    return NodeReason(NodeWhy.IN_USE, ", ".join(missing) or "host port")
+
+
+def _with(bucket: Bucket, classes: list[PodClass]) -> Bucket:
+    """Return the bucket with the room of those pods given back."""
+    free, ports = bucket.free, bucket.ports
+    for cls in classes:
+        free = plus(free, cls.request)
+        ports = ports - frozenset(cls.ports)
+    return Bucket(bucket.key, bucket.node_class, free, ports)

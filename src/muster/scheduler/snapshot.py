@@ -1,0 +1,57 @@
+"""What decide and explain read: the state at one moment. Nothing in it may be changed by its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from muster.scheduler.gangs import Gang, PodRecord
+from muster.scheduler.matching import Matcher
+from muster.scheduler.nodes import Bucket, BucketKey, NodeRecord
+
+QueueKey = frozenset[int]
+"""The numbers of the pod classes of a gang's pending members: gangs of one queue compete for the same nodes."""
+
+
+class Queue(Protocol):
+    """Complete gangs without a placement that consist of the same pod classes, in queue order."""
+
+    key: QueueKey
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Gang: ...
+
+    def position(self, order: tuple[float, float, str]) -> int:
+        """Return how many gangs of this queue are before `order`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster as decide sees it. References live indexes: valid until the next event is applied.
+
+    Attributes:
+        buckets: nodes by class and room left; `empty_buckets` by the room left without any gang.
+        attention: gangs with a placement on which something may have to be done, by key.
+        waiting: gangs that are not ready to be placed (pods missing, refused, gated), by key.
+        gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
+    """
+
+    nodes: Mapping[str, NodeRecord]
+    pods: Mapping[str, PodRecord]
+    gangs: Mapping[str, Gang]
+    gangs_by_name: Mapping[str, set[str]]
+    buckets: Mapping[BucketKey, Bucket]
+    empty_buckets: Mapping[BucketKey, Bucket]
+    queues: Mapping[QueueKey, Queue]
+    attention: Mapping[str, Gang]
+    waiting: Mapping[str, Gang]
+    matcher: Matcher
+
+    def find(self, namespace: str, name: str) -> Gang | None:
+        """Return the newest gang of that name, or the single pod of that name."""
+        keys = self.gangs_by_name.get(f"{namespace}/{name}", set())
+        gangs = [self.gangs[key] for key in keys if key in self.gangs]
+        return max(gangs, key=lambda gang: (bool(gang.current), gang.arrival, gang.key), default=None)

@@ -1,0 +1,418 @@
+"""The cluster, kept up to date by events: what each node has left, which gangs there are, who waits.
+
+One event costs what it changes, not what the cluster holds; `snapshot` brings the touched nodes and gangs up to date.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from muster.api.placement import Placement
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.scheduler.gangs import Gang, Membership, PodRecord, gang_key, membership, newest, seconds
+from muster.scheduler.matching import Matcher
+from muster.scheduler.nodetable import NodeTable
+from muster.scheduler.placements import TRAINING_JOB, newer, placed_slots
+from muster.scheduler.podclass import ClassTable, PodClass
+from muster.scheduler.queues import Queues
+from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.volumes import ClaimNeeds, ClaimState, claim_names, judge
+
+
+class ClusterState:
+    """Everything the scheduler knows. Fed with whole objects, each object's versions in order.
+
+    Args:
+        bind_deadline_s: how long binding a gang may take; tells open placements from bound ones.
+    """
+
+    def __init__(self, *, bind_deadline_s: float = 30.0) -> None:
+        self.pods: dict[str, PodRecord] = {}
+        self.gangs: dict[str, Gang] = {}
+        self.claims: dict[str, ClaimState] = {}
+        self._matcher = Matcher()
+        self._classes = ClassTable()
+        self._table = NodeTable()
+        self._queues = Queues(bind_deadline_s)
+        self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
+        self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        self._pods_by_claim: dict[str, dict[str, Pod]] = defaultdict(dict)
+        self._on_the_way: dict[str, str] = {}
+        self._jobs: dict[str, str] = {}
+        self._jobs_known = False
+        self._deleted_placements: set[str] = set()
+        self._dirty: dict[str, None] = {}
+
+    def snapshot(self) -> Snapshot:
+        """Return the state as of now; it is valid until the next event is applied."""
+        for key in self._dirty:
+            gang = self.gangs[key]
+            if gang.unknown_holds and gang.slot_class:
+                for slot in [slot for slot, (_, cls) in gang.holds.items() if cls is None]:
+                    self._hold(gang, slot)
+            self._queues.sort_in(gang)
+            if not gang.pods and gang.placement is None and not gang.writing:
+                self._forget(gang)
+        self._dirty.clear()
+        if self._table.settle(self._classes.label_keys):
+            self._matcher.forget()
+        return Snapshot(
+            nodes=self._table.nodes,
+            pods=self.pods,
+            gangs=self.gangs,
+            gangs_by_name=self._gangs_by_name,
+            buckets=self._table.buckets.all,
+            empty_buckets=self._table.empty_buckets.all,
+            queues=self._queues.by_classes,
+            attention=self._queues.attention,
+            waiting=self._queues.waiting,
+            matcher=self._matcher,
+        )
+
+    # Nodes
+
+    def set_node(self, node: Node) -> None:
+        """A node was added or changed. Raises QuantityError where it reports what is no quantity."""
+        if self._table.set(node):
+            self._hold_on(node.name)
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone; pods bound to it are counted there until they are gone too."""
+        if self._table.remove(name):
+            self._hold_on(name)
+
+    # Pods
+
+    def set_pod(self, pod: Pod, now: float) -> None:
+        """A pod was added or changed; `now` is noted where a gang lost its last pod. Raises QuantityError."""
+        record = self.pods.get(pod.uid)
+        if record is None:
+            member = membership(pod)
+            record = PodRecord(pod, member)
+            record.cls = self._classes.of(pod)
+            self.pods[pod.uid] = record
+            if member is not None:
+                self._join(record, member)
+            was: tuple[object, ...] = ()
+        else:
+            was = _moving_parts(record)
+        if pod.spec.node_name:
+            record.node, record.assumed = pod.spec.node_name, False
+            record.bound_since = record.bound_since or _bound_since(pod)
+        record.terminating = record.terminating or pod.terminating
+        record.finished = pod.finished
+        record.gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
+        if was == _moving_parts(record):
+            return
+        if record.gang and not record.node:
+            self._judge(record, pod)
+        self._table.count(record)
+        self._refresh_slot(record, now)
+
+    def remove_pod(self, uid: str, now: float) -> None:
+        """A pod is gone."""
+        record = self.pods.pop(uid, None)
+        if record is None:
+            return
+        for claim in record.claims:
+            self._pods_by_claim[f"{record.namespace}/{claim}"].pop(uid, None)
+        self._table.uncount(record)
+        self._arrived(uid)
+        gang = self.gangs.get(record.gang)
+        if gang is not None:
+            del gang.pods[uid]
+            del gang.members_by_slot[record.slot][uid]
+            gang.binding -= record.binding
+            self._refresh_slot(record, now)
+
+    def begin_bind(self, uid: str, node: str) -> None:
+        """A bind request is on its way: decide leaves the pod alone. A pod without a placement takes its room now."""
+        record = self.pods.get(uid)
+        if record is not None and not record.binding:
+            record.binding = True
+            gang = self.gangs[record.gang]
+            gang.binding += 1
+            self._dirty[gang.key] = None
+            if gang.single and record.cls is not None:
+                self._table.hold(node, record.uid, 0, record.cls)
+                self._on_the_way[uid] = node
+
+    def end_bind(self, uid: str, now: float, *, node: str = "", error: str = "", retry_at: float = 0.0) -> None:
+        """A bind request ended: bound to `node`, or failed with `error`, not to be tried again before `retry_at`."""
+        record = self.pods.get(uid)
+        if record is None or not record.binding:
+            return
+        gang = self.gangs[record.gang]
+        self._arrived(uid)
+        record.binding = False
+        gang.binding -= 1
+        self._dirty[gang.key] = None
+        record.error, record.retry_at = error, retry_at
+        if node and not record.node:
+            record.node, record.assumed, record.bound_since = node, True, now
+            self._table.count(record)
+            self._refresh_slot(record, now)
+
+    def _arrived(self, uid: str) -> None:
+        node = self._on_the_way.pop(uid, None)
+        if node is not None:
+            self._table.unhold(node, uid, 0)
+
+    def avoid(self, gang: Gang, slot: int, node: str) -> None:
+        """Do not use the node for that slot again."""
+        gang.failed_nodes.add((slot, node))
+        self._dirty[gang.key] = None
+
+    def _join(self, record: PodRecord, member: Membership) -> None:
+        gang = self._gang(record.gang, record.namespace, member)
+        gang.pods[record.uid] = record
+        gang.members_by_slot.setdefault(record.slot, {})[record.uid] = record
+        if not member.error and not member.single:
+            if member.attempt > gang.size_attempt:
+                gang.size_attempt, gang.size = member.attempt, member.size
+            elif member.attempt == gang.size_attempt and member.size != gang.size:
+                record.labels_error = f"pod {record.name} says its gang has {member.size} members, not {gang.size}"
+        gang.priority = record.priority if len(gang.pods) == 1 else max(gang.priority, record.priority)
+        gang.arrival = min(gang.arrival, record.created) if gang.arrival else record.created
+        gang.owner = gang.owner or record.owner
+
+    def _gang(self, key: str, namespace: str, member: Membership) -> Gang:
+        gang = self.gangs.get(key)
+        if gang is None:
+            gang = Gang(key, namespace, member.name, member.uid, member.size, single=member.single)
+            self.gangs[key] = gang
+            self._gangs_by_name[gang.full_name].add(key)
+            gang.ended = self._jobs.get(gang.uid, "")
+        return gang
+
+    def _forget(self, gang: Gang) -> None:
+        self._queues.remove(gang)
+        del self.gangs[gang.key]
+        names = self._gangs_by_name[gang.full_name]
+        names.discard(gang.key)
+        if not names:
+            del self._gangs_by_name[gang.full_name]
+        for other in names:
+            self._queues.sort_in(self.gangs[other])
+
+    def _judge(self, record: PodRecord, pod: Pod) -> None:
+        """Find what keeps a pending pod from being placed, and the node constraints of its volumes."""
+        record.problem, needs = self._volumes(record, pod)
+        if needs:
+            self._table.uncount(record)
+            record.cls = self._classes.of(pod, needs)
+        if record.gates:
+            gates = ", ".join(record.gates)
+            record.problem = Reason(Why.GATED, detail=f"pod {record.name} has scheduling gates: {gates}")
+        if record.cls is not None and record.cls.refusals:
+            record.problem = Reason(Why.NOT_SUPPORTED, detail=f"pod {record.name}: {'; '.join(record.cls.refusals)}")
+        if record.labels_error:
+            record.problem = Reason(Why.INVALID, detail=record.labels_error)
+
+    def _volumes(self, record: PodRecord, pod: Pod) -> tuple[Reason | None, ClaimNeeds]:
+        record.claims = claim_names(pod)
+        for name in record.claims:
+            self._pods_by_claim[f"{record.namespace}/{name}"][record.uid] = pod
+        verdict = judge(record.claims, self.claims, record.namespace)
+        if verdict.refusal:
+            return Reason(Why.NOT_SUPPORTED, detail=f"pod {record.name}: {verdict.refusal}"), ()
+        if verdict.waiting:
+            return Reason(Why.WAITING_FOR_VOLUME, detail=verdict.waiting), ()
+        return None, verdict.needs
+
+    def _refresh_slot(self, record: PodRecord, now: float) -> None:
+        """Find the current member of the pod's slot again, and what follows from it."""
+        gang = self.gangs.get(record.gang)
+        if gang is None:
+            return
+        self._dirty[gang.key] = None
+        slot = record.slot
+        had_live = bool(gang.current)
+        gang.current.pop(slot, None)
+        gang.problems.pop(slot, None)
+        if gang.pending.pop(slot, None) is not None:
+            cls = gang.pending_class.pop(slot)
+            gang.counts[cls] -= 1
+            if gang.counts[cls] <= 0:
+                del gang.counts[cls]
+        member = newest(gang.members_by_slot[slot])
+        if member is not None and member.cls is not None:
+            gang.current[slot] = member
+            gang.slot_class[slot] = member.cls
+            if not member.node:
+                gang.pending[slot] = member
+                gang.pending_class[slot] = member.cls
+                gang.counts[member.cls] += 1
+                if member.problem is not None:
+                    gang.problems[slot] = member.problem
+        if gang.current:
+            gang.podless_since = None
+        elif had_live or gang.podless_since is None:
+            gang.podless_since = now
+        self._hold(gang, slot)
+
+    # Placements
+
+    def set_placement(self, placement: Placement, now: float) -> None:
+        """The API server holds this version of a placement; older versions than known are passed over."""
+        if placement.uid in self._deleted_placements:
+            return
+        spec = placement.spec
+        key = gang_key(placement.namespace, spec.gang, spec.gang_uid)
+        gang = self._gang(key, placement.namespace, Membership(key, spec.gang, spec.gang_uid, spec.size))
+        if not gang.current and gang.podless_since is None:
+            gang.podless_since = now
+        if not gang.pods:
+            gang.size = spec.size
+        created = seconds(placement.metadata.creation_timestamp)
+        gang.arrival = min(gang.arrival, created) if gang.arrival else created
+        if gang.seen is not None and gang.seen.uid == placement.uid:
+            placement = newer(gang.seen, placement)
+        gang.seen = placement
+        if not gang.writing:
+            self._effective(gang, placement)
+
+    def remove_placement(self, placement: Placement) -> None:
+        """The API server holds it no more."""
+        self._deleted_placements.discard(placement.uid)
+        gang = self.gangs.get(gang_key(placement.namespace, placement.spec.gang, placement.spec.gang_uid))
+        if gang is not None and gang.seen is not None and gang.seen.uid == placement.uid:
+            gang.seen = None
+            if not gang.writing:
+                self._effective(gang, None)
+
+    def begin_write(self, gang: Gang, intended: Placement | None) -> None:
+        """A write of the placement is on its way (None: its deletion); its slots count from now on."""
+        gang.writing = True
+        if intended is not None:
+            self._effective(gang, intended)
+
+    def end_write(self, gang: Gang, written: Placement | None, *, deleted: bool = False) -> None:
+        """The write ended: with what the API server answered, with its deletion, or (both unset) in vain."""
+        gang.writing = False
+        if written is not None:
+            same = gang.seen is not None and gang.seen.uid == written.uid
+            gang.seen = newer(gang.seen, written) if same and gang.seen is not None else written
+        elif deleted and gang.seen is not None:
+            self._deleted_placements.add(gang.seen.uid)
+            gang.seen = None
+        self._effective(gang, gang.seen)
+
+    def _effective(self, gang: Gang, placement: Placement | None) -> None:
+        before, after = gang.placed, placed_slots(placement)
+        gang.placement, gang.placed = placement, after
+        if placement is None:
+            gang.failed_nodes.clear()
+        self._set_owner_missing(gang)
+        self._dirty[gang.key] = None
+        for slot in before.keys() | after.keys():
+            if before.get(slot) != after.get(slot):
+                if slot in before:
+                    self._placed_on[before[slot][0]].discard((gang.key, slot))
+                if slot in after:
+                    self._placed_on[after[slot][0]].add((gang.key, slot))
+                self._hold(gang, slot)
+
+    def _hold_on(self, node: str) -> None:
+        """A node appeared or went: hold or give up the slots placed on it."""
+        for key, slot in self._placed_on.get(node, ()):
+            self._hold(self.gangs[key], slot)
+            self._dirty[key] = None
+
+    def _hold(self, gang: Gang, slot: int) -> None:
+        """Keep the slot's room on its node while no pod of the slot takes it."""
+        want: tuple[str, PodClass | None] | None = None
+        placed = gang.placed.get(slot)
+        if placed is not None and self._table.exists(*placed):
+            members = gang.members_by_slot.get(slot, {})
+            if not any(member.counted_on == placed[0] for member in members.values()):
+                want = (placed[0], _slot_class(gang, slot))
+        have = gang.holds.get(slot)
+        if want == have:
+            return
+        if have is not None:
+            self._table.unhold(have[0], gang.key, slot)
+            gang.unknown_holds -= have[1] is None
+            del gang.holds[slot]
+        if want is not None:
+            self._table.hold(want[0], gang.key, slot, want[1])
+            gang.unknown_holds += want[1] is None
+            gang.holds[slot] = want
+
+    # Jobs
+
+    def set_job(self, uid: str, ended: str) -> None:
+        """A TrainingJob exists; `ended` is the phase in which it needs no nodes, "" where it may need them."""
+        self._jobs[uid] = ended
+        self._jobs_changed(uid)
+
+    def remove_job(self, uid: str) -> None:
+        """A TrainingJob is gone."""
+        if self._jobs.pop(uid, None) is not None:
+            self._jobs_changed(uid)
+
+    def jobs_synced(self) -> None:
+        """All TrainingJobs are known from now on: a placement whose owner is not among them is an orphan."""
+        self._jobs_known = True
+        for gang in self.gangs.values():
+            self._set_owner_missing(gang)
+
+    def _jobs_changed(self, uid: str) -> None:
+        for gang in self.gangs.values():
+            if gang.uid == uid:
+                gang.ended = self._jobs.get(uid, "")
+                self._set_owner_missing(gang)
+                self._dirty[gang.key] = None
+
+    def _set_owner_missing(self, gang: Gang) -> None:
+        owners = gang.placement.metadata.owner_references if gang.placement is not None else ()
+        gang.owner_missing = self._jobs_known and any(
+            owner.kind == TRAINING_JOB and owner.uid not in self._jobs for owner in owners
+        )
+
+    # Claims
+
+    def set_claim(self, key: str, claim: ClaimState, now: float) -> None:
+        """The claim `namespace/name` was looked up; pending pods that use it are judged again."""
+        if self.claims.get(key) == claim:
+            return
+        self.claims[key] = claim
+        for uid, pod in list(self._pods_by_claim[key].items()):
+            record = self.pods.get(uid)
+            if record is not None and not record.node:
+                self._judge(record, pod)
+                self._refresh_slot(record, now)
+
+    def claims_wanted(self) -> list[str]:
+        """Return the claims of pending pods that are not known to be bound, as `namespace/name`."""
+        wanted = []
+        for key, pods in self._pods_by_claim.items():
+            known = self.claims.get(key)
+            if known is not None and known.bound:
+                continue
+            if any(uid in self.pods and not self.pods[uid].node for uid in pods):
+                wanted.append(key)
+        return wanted
+
+
+def _moving_parts(record: PodRecord) -> tuple[object, ...]:
+    return (record.node, record.assumed, record.terminating, record.finished, record.gates)
+
+
+def _bound_since(pod: Pod) -> float:
+    """The PodScheduled condition is set by the API server at the bind; else the kubelet's start time."""
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
+            return condition.last_transition_time.timestamp()
+    return seconds(pod.status.start_time)
+
+
+def _slot_class(gang: Gang, slot: int) -> PodClass | None:
+    """What the slot's pod asks for: its own class, else that of all the gang's pods where they are alike."""
+    known = gang.slot_class.get(slot)
+    if known is not None:
+        return known
+    classes = set(gang.slot_class.values())
+    return classes.pop() if len(classes) == 1 else None
