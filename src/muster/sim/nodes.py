@@ -1,0 +1,371 @@
+"""Simulated nodes with their kubelets, against any API server: thousands in one process, no container anywhere.
+
+All of them share one watch on bound pods and one client; each node's Lease is renewed at a kubelet's own period. A
+bound pod starts after `start_s`, one that is deleted has ended after `stop_s`, a lost node falls silent at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from muster.kube.client import Client
+from muster.kube.coordination import Lease
+from muster.kube.errors import ApiError, Conflict, Gone, NotFound
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.kube.struct import at_microsecond
+from muster.kube.watch import BOOKMARK, DELETED
+from muster.sim import podstatus
+
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_PERIOD_S = 10.0
+"""How often a kubelet renews (Kubernetes docs, "Node heartbeats"): a quarter of the 40 s a Lease lasts."""
+LEASE_DURATION_S = 40
+_BOUND = "spec.nodeName!="
+_WRITES_AT_ONCE = 64
+_RETRY_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class PodRuntime(Protocol):
+    """What happens inside simulated pods."""
+
+    async def start(self, pod: Pod, address: str) -> None:
+        """The containers start; the pod is Running when this returns."""
+
+    async def stop(self, pod: Pod) -> None:
+        """The containers are asked to end; they have ended when this returns."""
+
+    def vanish(self, pod: Pod) -> None:
+        """The machine is gone from one instant to the next: connections are reset, nothing is said."""
+
+
+class EmptyRuntime:
+    """Containers that do nothing."""
+
+    async def start(self, pod: Pod, address: str) -> None:
+        """Nothing."""
+
+    async def stop(self, pod: Pod) -> None:
+        """Nothing."""
+
+    def vanish(self, pod: Pod) -> None:
+        """Nothing."""
+
+
+@dataclass(eq=False)
+class SimNode:
+    """A machine and its kubelet."""
+
+    name: str
+    number: int
+    alive: bool = True
+    boot: int = 1
+    addresses: int = 0
+    pods: dict[str, SimPod] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        """The node's own address."""
+        return f"10.{128 + (self.number >> 8)}.{self.number & 255}.1"
+
+    def next_address(self) -> str:
+        """An address for one more pod."""
+        self.addresses = self.addresses % 250 + 1
+        return f"10.{self.number >> 8}.{self.number & 255}.{1 + self.addresses}"
+
+
+@dataclass(eq=False)
+class SimPod:
+    """A pod on a node that is alive; `phase` is starting, running, ended or stopping."""
+
+    pod: Pod
+    node: SimNode
+    phase: str = "starting"
+    task: asyncio.Task[None] | None = None
+
+
+class SimNodes:
+    """The simulated nodes of one cluster; `async with` starts their kubelets, leaving it stops them.
+
+    Args:
+        client: as an administrator or a kubelet's account; its requests are the kubelets' own.
+        runtime: what happens inside pods.
+        now: the time for timestamps; the only clock beside the event loop's.
+        start_s: from binding to Running, in seconds, the runtime's own part not counted.
+        stop_s: from the deletion to the end of the containers, the same way.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        runtime: PodRuntime,
+        now: Callable[[], datetime],
+        start_s: float = 0.5,
+        stop_s: float = 0.5,
+    ) -> None:
+        self._client, self._runtime, self._now = client, runtime, now
+        self._start_s, self._stop_s = start_s, stop_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._on_change: set[asyncio.Event] = set()
+        self.nodes: dict[str, SimNode] = {}
+        self.pods: dict[str, SimPod] = {}
+
+    async def __aenter__(self) -> SimNodes:
+        self._spawn(self._follow())
+        self._spawn(self._renew())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def add(self, count: int, *, capacity: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
+        """Register so many more nodes."""
+        first = len(self.nodes)
+        fresh = [SimNode(f"sim-{number:05d}", number) for number in range(first, first + count)]
+        gate = asyncio.Semaphore(_WRITES_AT_ONCE)
+
+        async def register(node: SimNode) -> None:
+            async with gate:
+                await self._client.create(self._node_object(node, capacity, labels or {}))
+                await self._client.create(self._lease(node))
+
+        await asyncio.gather(*(register(node) for node in fresh))
+        self.nodes |= {node.name: node for node in fresh}
+
+    def lose(self, name: str) -> None:
+        """The node is gone: no Lease, no status, every connection of its pods reset."""
+        node = self.nodes[name]
+        node.alive = False
+        for sim in list(node.pods.values()):
+            self._forget(sim)
+            self._runtime.vanish(sim.pod)
+
+    async def recover(self, name: str) -> None:
+        """The node boots again: it fails what ran on it, confirms what was deleted meanwhile, and is Ready."""
+        node = self.nodes[name]
+        node.boot += 1
+        selector = f"spec.nodeName={name}"
+        for pod in (await self._client.list(Pod, field_selector=selector)).items:
+            if pod.terminating:
+                await self._confirm(pod)
+            elif not pod.finished:
+                await self._write_status(pod, podstatus.ended(pod, code=255, now=self._now()))
+        node.alive = True
+        await self._client.patch(Lease, name, self._renewal(), namespace=LEASE_NAMESPACE)
+        status = {"nodeInfo": self._node_info(node), "conditions": self._node_conditions()}
+        await self._client.patch(Node, name, {"status": status}, subresource="status")
+
+    async def fail(self, uid: str, *, code: int, disruption: str = "") -> None:
+        """The pod's containers end with `code`, and its status says so."""
+        sim = self.pods[uid]
+        sim.phase = "ended"
+        await self._write_status(sim.pod, podstatus.ended(sim.pod, code=code, now=self._now(), disruption=disruption))
+        self._changed()
+
+    async def until(self, condition: Callable[[], bool], what: str, *, timeout_s: float) -> float:
+        """Wait until something about the pods holds; returns the event loop's time then. TimeoutError says what not."""
+        changed = asyncio.Event()
+        self._on_change.add(changed)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}") from None
+        finally:
+            self._on_change.discard(changed)
+        return asyncio.get_running_loop().time()
+
+    # ---- the kubelets
+
+    async def _follow(self) -> None:
+        """One list and watch of bound pods for all kubelets."""
+        while True:
+            try:
+                listing = await self._client.list_all(Pod, field_selector=_BOUND)
+                present = {pod.uid for pod in listing.items}
+                for sim in [sim for uid, sim in self.pods.items() if uid not in present]:
+                    self._removed(sim.pod)
+                for pod in listing.items:
+                    self._seen(pod)
+                version = listing.resource_version
+                while True:
+                    batches = self._client.watch_batches(Pod, field_selector=_BOUND, resource_version=version)
+                    async with contextlib.aclosing(batches):
+                        async for batch in batches:
+                            for event in batch:
+                                version = event.resource_version
+                                if event.type == DELETED:
+                                    self._removed(event.object)
+                                elif event.type != BOOKMARK:
+                                    self._seen(event.object)
+                            self._changed()
+            except Gone:
+                continue
+            except ApiError as error:
+                log.warning("simulated kubelets: watch: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    def _seen(self, pod: Pod) -> None:
+        node = self.nodes.get(pod.spec.node_name)
+        if node is None or not node.alive:
+            return
+        sim = self.pods.get(pod.uid)
+        if sim is None:
+            if pod.finished and not pod.terminating:
+                return
+            sim = self.pods[pod.uid] = node.pods[pod.uid] = SimPod(pod, node)
+            if not pod.terminating:
+                sim.task = self._spawn(self._start(sim))
+                return
+        sim.pod = pod
+        if pod.terminating and sim.phase != "stopping":
+            if sim.task is not None:
+                sim.task.cancel()
+            ran, sim.phase = sim.phase, "stopping"
+            sim.task = self._spawn(self._stop(sim, ran != "ended" and not pod.finished))
+
+    def _removed(self, pod: Pod) -> None:
+        sim = self.pods.get(pod.uid)
+        if sim is not None:
+            self._forget(sim)
+            self._runtime.vanish(pod)
+
+    async def _start(self, sim: SimPod) -> None:
+        address = sim.node.next_address()
+        await asyncio.sleep(self._start_s)
+        await self._runtime.start(sim.pod, address)
+        patch = podstatus.running(sim.pod, host=sim.node.host, address=address, now=self._now())
+        if await self._write_status(sim.pod, patch) and sim.phase == "starting":
+            sim.phase = "running"
+            self._changed()
+
+    async def _stop(self, sim: SimPod, running: bool) -> None:
+        if running:
+            await asyncio.sleep(self._stop_s)
+            await self._runtime.stop(sim.pod)
+        await self._confirm(sim.pod)
+
+    async def _confirm(self, pod: Pod) -> None:
+        """Tell the API server that the containers of a deleted pod have ended."""
+        with contextlib.suppress(NotFound, Conflict):
+            await self._client.delete(Pod, pod.name, namespace=pod.namespace, uid=pod.uid, grace_s=0)
+
+    async def _write_status(self, pod: Pod, patch: bytes) -> bool:
+        """Whether the pod was still there."""
+        with contextlib.suppress(NotFound):
+            written = await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace, subresource="status")
+            return written.uid == pod.uid
+        return False
+
+    def _forget(self, sim: SimPod) -> None:
+        if sim.task is not None:
+            sim.task.cancel()
+        self.pods.pop(sim.pod.uid, None)
+        sim.node.pods.pop(sim.pod.uid, None)
+
+    async def _renew(self) -> None:
+        """Renew every Lease once a period, evenly spread."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            for node in list(self.nodes.values()):
+                due += LEASE_PERIOD_S / len(self.nodes)
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                if node.alive:
+                    with contextlib.suppress(ApiError):
+                        await self._client.patch(Lease, node.name, self._renewal(), namespace=LEASE_NAMESPACE)
+            if not self.nodes:
+                due = loop.time() + 0.1
+                await asyncio.sleep(0.1)
+
+    # ---- objects
+
+    def _lease(self, node: SimNode) -> dict[str, Any]:
+        spec = {"holderIdentity": node.name, "leaseDurationSeconds": LEASE_DURATION_S, **self._renewal()["spec"]}
+        metadata = {"name": node.name, "namespace": LEASE_NAMESPACE}
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+    def _renewal(self) -> dict[str, Any]:
+        return {"spec": {"renewTime": at_microsecond(self._now())}}
+
+    def _node_object(self, node: SimNode, capacity: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": node.name,
+                "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **labels},
+            },
+            "status": {
+                "capacity": dict(capacity),
+                "allocatable": dict(capacity),
+                "addresses": [{"type": "InternalIP", "address": node.host}],
+                "nodeInfo": self._node_info(node),
+                "conditions": self._node_conditions(),
+            },
+        }
+
+    def _node_info(self, node: SimNode) -> dict[str, str]:
+        return {
+            "machineID": node.name,
+            "systemUUID": node.name,
+            "bootID": f"{node.name}-boot-{node.boot}",
+            "kernelVersion": "simulated",
+            "osImage": "simulated",
+            "containerRuntimeVersion": "simulated://1",
+            "kubeletVersion": "v1.36.0",
+            "kubeProxyVersion": "",
+            "operatingSystem": "linux",
+            "architecture": "amd64",
+        }
+
+    def _node_conditions(self) -> list[dict[str, Any]]:
+        at = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        kinds: Iterable[tuple[str, str, str]] = (
+            ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+            ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+            ("PIDPressure", "False", "KubeletHasSufficientPID"),
+            ("Ready", "True", "KubeletReady"),
+        )
+        return [
+            {
+                "type": kind,
+                "status": status,
+                "reason": reason,
+                "message": "simulated",
+                "lastHeartbeatTime": at,
+                "lastTransitionTime": at,
+            }
+            for kind, status, reason in kinds
+        ]
+
+    # ---- tasks
+
+    def _changed(self) -> None:
+        for event in self._on_change:
+            event.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a simulated kubelet failed", exc_info=error)
