@@ -41,8 +41,8 @@ _BACKOFF_MAX_S = 10.0
 class Client:
     """Talks to one API server. An async context manager; use it from one event loop.
 
-    Retried, with exponential backoff and full jitter, honouring Retry-After: 429, 503 that carry Retry-After (the server
-    did not act), connections that could not be made, and for idempotent requests lost connections and gateway errors.
+    Retried, with exponential backoff and full jitter, honouring Retry-After: 429, 503 that carry Retry-After (the
+    server did not act), connections that could not be made, and for idempotent requests lost connections and gateway errors.
     Every method raises ApiError (see muster.kube.errors) and, when there are no usable credentials, ConfigError.
 
     Args:

@@ -1,8 +1,8 @@
 """A cache of one kind that follows the API server: list, watch, resume, relist.
 
-What it keeps to (KEP-956 bookmarks, KEP-3157 WatchList, apimachinery's list/watch semantics): the first list is consistent;
-a watch that ends resumes where it was; 410, over HTTP or in the stream, means a new list after a jittered pause; silence
-beyond a deadline means a new connection. Whatever happens upstream, the cache keeps what it has until a new list is
+What it keeps to (KEP-956 bookmarks, KEP-3157 WatchList, apimachinery's list/watch semantics): the first list is
+consistent; a watch that ends resumes where it was; 410, over HTTP or in the stream, means a new list after a jittered
+pause; silence beyond a deadline means a new connection. Whatever happens upstream, the cache keeps what it has until a new list is
 complete, and handlers then hear the real differences only.
 """
 

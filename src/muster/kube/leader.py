@@ -129,7 +129,7 @@ class LeaderElector:
                     if await self._try_acquire():
                         return
             except (ApiError, ConfigError, TimeoutError) as error:
-                log.info("lease %s: %s", self.name, error or "no answer in time")
+                log.info("lease %s: %s", self.name, _why(error))
             await asyncio.sleep(self._retry_period_s * self._rng.uniform(1.0, 2.2))
 
     async def _while_renewed(self) -> None:
@@ -163,7 +163,8 @@ class LeaderElector:
         self._observe(lease)
         holder = lease.spec.holder_identity or ""
         duration_s = lease.spec.lease_duration_seconds or self._lease_duration_s
-        expires_at = self._observed_at + duration_s
+        observed_at = self._observed_at
+        expires_at = observed_at + duration_s
         if holder and holder != self.identity and self._now() < expires_at:
             return False
         started = self._now()
@@ -171,7 +172,8 @@ class LeaderElector:
             self._observe(await self._client.replace(msgspec.structs.replace(lease, spec=self._claim(lease.spec))))
         except (Conflict, NotFound):
             return False
-        self._begin_term(started, holder, expires_at if holder not in ("", self.identity) else started)
+        stopped_at = min(expires_at, observed_at + self._renew_deadline_s)
+        self._begin_term(started, holder, stopped_at if holder not in ("", self.identity) else started)
         return True
 
     async def _renew(self) -> bool:
@@ -203,7 +205,7 @@ class LeaderElector:
             async with asyncio.timeout(self._retry_period_s):
                 await self._client.replace(msgspec.structs.replace(self._observed, spec=spec))
         except (ApiError, ConfigError, TimeoutError) as error:
-            log.info("lease %s: not released: %s", self.name, error or "no answer in time")
+            log.info("lease %s: not released: %s", self.name, _why(error))
 
     def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
         now = _now_utc()
@@ -240,6 +242,10 @@ class LeaderElector:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _why(error: Exception) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error)
 
 
 def _now_utc() -> datetime:

@@ -52,7 +52,7 @@ class Transport(Protocol):
         """Send one request. Raises NotSent, Unavailable or ServerTimeout where there is no answer."""
 
     def chunks(self, path: str, *, params: Params, stall_s: float) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """GET a stream. Raises ApiError on a refusal, Unavailable when it breaks, ServerTimeout after `stall_s` idle."""
+        """GET a stream. Raises ApiError if refused, Unavailable when it breaks, ServerTimeout after `stall_s` idle."""
 
     def stream(self, method: str, path: str, *, params: Params) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Open a response of unknown length, such as a log."""

@@ -1,0 +1,225 @@
+"""The shell of every controller: informers feed a queue, workers reconcile its keys, only while we lead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from muster.kube.errors import ApiError, ConfigError, Conflict
+from muster.kube.health import Progress
+from muster.kube.informer import Informer
+from muster.kube.leader import LeaderElector
+from muster.kube.meta import KubeObject
+from muster.kube.metrics import KubeMetrics, kube_metrics
+from muster.kube.workqueue import WorkQueue, WorkQueueShutDown
+
+T = TypeVar("T", bound=KubeObject)
+Reconcile = Callable[[str], Awaitable[float | None]]
+"""Brings one key to what it should be. Returns the seconds after which to look again, or None."""
+
+log = logging.getLogger(__name__)
+
+SYNC_TIMEOUT_S = 120.0
+RECONCILE_TIMEOUT_S = 60.0
+FENCE_S = 5.0
+_RESYNC_RETRY_S = 2.0
+
+
+class Controller:
+    """Runs `reconcile(key)` for keys that changed, one worker a key at a time, retrying with back-off what raises.
+
+    Without an elector it works at once. With one, at the start of each term it waits until requests of the previous
+    leader can no longer take effect, lists everything anew, queues every key, and only then works; when the lease is
+    lost the workers are cancelled.
+
+    Args:
+        name: in logs, metrics and progress marks.
+        reconcile: the work; level-triggered: it reads the caches, not the event.
+        informers: caches that must be complete before work starts; those given to `watch` are included.
+        workers: keys worked on at once.
+        elector: gates the work; run by its owner, as one process may run several controllers on one lease.
+        progress: marked at each reconcile, and while idle.
+        reconcile_timeout_s: a reconcile that takes longer is cancelled and retried.
+        fence_s: how long after the previous leader stopped a request of it may still take effect.
+        queue: of keys.
+        rng: source of jitter for the queue.
+        metrics: where depth, durations and errors go.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Reconcile,
+        *,
+        informers: Iterable[Informer[Any]] = (),
+        workers: int = 4,
+        elector: LeaderElector | None = None,
+        progress: Progress | None = None,
+        reconcile_timeout_s: float = RECONCILE_TIMEOUT_S,
+        fence_s: float = FENCE_S,
+        queue: WorkQueue[str] | None = None,
+        rng: random.Random | None = None,
+        metrics: KubeMetrics | None = None,
+    ) -> None:
+        self.name = name
+        self.queue: WorkQueue[str] = queue if queue is not None else WorkQueue(rng=rng)
+        self._reconcile = reconcile
+        self._informers: list[Informer[Any]] = list(informers)
+        self._sources: list[Callable[[], Iterable[str]]] = []
+        self._workers = workers
+        self._elector = elector
+        self._progress = progress
+        self._reconcile_timeout_s = reconcile_timeout_s
+        self._fence_s = fence_s
+        self._working = asyncio.Event()
+        metrics = metrics or kube_metrics()
+        metrics.queue_depth.labels(name).set_function(self.queue.__len__)
+        self._seconds = metrics.reconcile_seconds.labels(name)
+        self._errors = metrics.reconcile_errors
+
+    @property
+    def working(self) -> bool:
+        """Whether the workers run: caches complete, and leading where that counts."""
+        return self._working.is_set()
+
+    def not_ready(self) -> str | None:
+        """Return what is missing before this process can serve or take over, or None: a check for /readyz."""
+        for informer in self._informers:
+            if not informer.has_synced:
+                return f"no complete list of {informer.kind.RESOURCE.plural} yet"
+        return None
+
+    def watch(self, informer: Informer[T], keys: Callable[[T], Iterable[str]] | None = None) -> None:
+        """Queue `keys(object)` (by default its own key) for the old and new form of everything that changes."""
+        keys_of: Callable[[T], Iterable[str]] = keys if keys is not None else _own_key
+
+        def handler(old: T | None, new: T | None) -> None:
+            for obj in (old, new):
+                if obj is not None:
+                    for key in keys_of(obj):
+                        self.queue.add(key)
+
+        def everything() -> Iterable[str]:
+            return [key for obj in informer.store.values() for key in keys_of(obj)]
+
+        if informer not in self._informers:
+            self._informers.append(informer)
+        self._sources.append(everything)
+        informer.add_handler(handler)
+
+    async def run(self) -> None:
+        """Work until cancelled; the informers and the elector run beside it."""
+        await self._synced()
+        if self._elector is None:
+            await self._work()
+            return
+        while True:
+            await self._elector.acquired.wait()
+            term = asyncio.create_task(self._term(self._elector), name=f"{self.name}/term")
+            lost = asyncio.create_task(self._elector.lost.wait())
+            try:
+                await asyncio.wait([term, lost], return_when=asyncio.FIRST_COMPLETED)
+                if term.done():
+                    term.result()
+            finally:
+                for task in (term, lost):
+                    task.cancel()
+                await asyncio.gather(term, lost, return_exceptions=True)
+
+    async def _term(self, elector: LeaderElector) -> None:
+        term = elector.term
+        if term is None:
+            return
+        if term.previous_holder:
+            wait_s = term.previous_deadline + self._fence_s - asyncio.get_running_loop().time()
+            if wait_s > 0:
+                log.info("%s: waiting %.1f s for requests of %s", self.name, wait_s, term.previous_holder)
+                await asyncio.sleep(wait_s)
+        while True:
+            try:
+                await asyncio.gather(*(informer.refresh(SYNC_TIMEOUT_S) for informer in self._informers))
+                break
+            except TimeoutError as error:
+                log.warning("%s: %s", self.name, error)
+        for source in self._sources:
+            for key in source():
+                self.queue.add(key)
+        await self._work()
+
+    async def _synced(self) -> None:
+        while True:
+            try:
+                for informer in self._informers:
+                    await informer.wait_synced(SYNC_TIMEOUT_S)
+                return
+            except TimeoutError as error:
+                log.warning("%s: %s", self.name, error)
+                await asyncio.sleep(_RESYNC_RETRY_S)
+
+    async def _work(self) -> None:
+        self._working.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                if self._progress is not None:
+                    group.create_task(self._mark_while_idle(self._progress))
+                for number in range(self._workers):
+                    group.create_task(self._worker(), name=f"{self.name}/{number}")
+        finally:
+            self._working.clear()
+            if self._progress is not None:
+                self._progress.drop(self.name)
+
+    async def _worker(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except WorkQueueShutDown:
+                return
+            try:
+                await self._once(key)
+            finally:
+                self.queue.done(key)
+                if self._progress is not None:
+                    self._progress.mark(self.name)
+
+    async def _once(self, key: str) -> None:
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._reconcile_timeout_s):
+                again_s = await self._reconcile(key)
+        except Exception as error:
+            delay_s = self.queue.add_rate_limited(key)
+            self._errors.labels(self.name, type(error).__name__).inc()
+            if isinstance(error, Conflict):
+                log.debug("%s: %s changed meanwhile; again in %.2f s", self.name, key, delay_s)
+            else:
+                log.warning(
+                    "%s: %s: %s; again in %.2f s",
+                    self.name,
+                    key,
+                    str(error) or type(error).__name__,
+                    delay_s,
+                    exc_info=not isinstance(error, ApiError | ConfigError | TimeoutError),
+                )
+        else:
+            self.queue.forget(key)
+            if again_s is not None:
+                self.queue.add_after(key, again_s)
+        finally:
+            self._seconds.observe(time.perf_counter() - started)
+
+    async def _mark_while_idle(self, progress: Progress) -> None:
+        """Being idle is no stall; a queue whose keys nobody takes is one."""
+        progress.expect(self.name, 2 * self._reconcile_timeout_s)
+        while True:
+            await asyncio.sleep(self._reconcile_timeout_s / 4)
+            if not len(self.queue) and not self.queue.running:
+                progress.mark(self.name)
+
+
+def _own_key(obj: KubeObject) -> Iterable[str]:
+    return (obj.key,)

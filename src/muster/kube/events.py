@@ -1,0 +1,228 @@
+"""Kubernetes events about objects: deduplicated, aggregated and rate-limited, so that no loop can flood the API server.
+
+The limits are client-go's (tools/record/events_cache.go): a repeated event only raises its count; from the 11th
+different message about one object and reason in ten minutes on they become one; 25 events an object, then one in five
+minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from muster.kube.client import Client
+from muster.kube.core import Event, EventSource, ObjectReference
+from muster.kube.errors import ApiError, ConfigError, NotFound
+from muster.kube.meta import KubeObject, ObjectMeta
+from muster.kube.metrics import KubeMetrics, kube_metrics
+
+log = logging.getLogger(__name__)
+
+NORMAL, WARNING = "Normal", "Warning"
+_SIMILAR_MAX = 10
+_WINDOW_S = 600.0
+_BURST = 25
+_REFILL_S = 300.0
+_KNOWN_MAX = 4096
+_PENDING_MAX = 1000
+_MESSAGE_MAX = 1024
+
+
+@dataclass(slots=True)
+class _Seen:
+    """An event the API server has."""
+
+    name: str
+    namespace: str
+    count: int
+    last_at: float
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+@dataclass(slots=True)
+class _Similar:
+    since: float
+    messages: set[str] = field(default_factory=set)
+
+
+class EventRecorder:
+    """Records events without waiting; a task of its own writes them while the context is open.
+
+    Args:
+        client: the API server.
+        component: who reports, such as `muster-scheduler`.
+        instance: which process of it.
+        metrics: where events are counted by outcome.
+    """
+
+    def __init__(
+        self, client: Client, component: str, *, instance: str = "", metrics: KubeMetrics | None = None
+    ) -> None:
+        self._client = client
+        self._component = component
+        self._instance = instance or component
+        self._outcomes = (metrics or kube_metrics()).events
+        self._pending: asyncio.Queue[Event] = asyncio.Queue(_PENDING_MAX)
+        self._seen: OrderedDict[tuple[str, ...], _Seen] = OrderedDict()
+        self._similar: OrderedDict[tuple[str, ...], _Similar] = OrderedDict()
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._writer: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._writer = asyncio.create_task(self._write(), name="events")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self, timeout_s: float = 2.0) -> None:
+        """Write what is pending, for `timeout_s` at most, and stop."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._pending.join()
+        except TimeoutError:
+            log.info("events: %d not written at the end", self._pending.qsize())
+        writer.cancel()
+        await asyncio.gather(writer, return_exceptions=True)
+
+    def event(self, about: KubeObject | ObjectReference, type_: str, reason: str, message: str) -> None:
+        """Record an event; never blocks and never raises.
+
+        Args:
+            about: the object concerned.
+            type_: Normal or Warning.
+            reason: one CamelCase word for machines.
+            message: a sentence for people; cut at 1024 bytes, the API's limit.
+        """
+        reference = about if isinstance(about, ObjectReference) else reference_to(about)
+        if not self._allowed(reference.uid or reference.name):
+            self._outcomes.labels("suppressed").inc()
+            return
+        message = self._aggregated(reference, type_, reason, _cut(message))
+        now = datetime.now(UTC)
+        event = Event(
+            metadata=ObjectMeta(namespace=reference.namespace or "default"),
+            involved_object=reference,
+            type=type_,
+            reason=reason,
+            message=message,
+            source=EventSource(component=self._component),
+            first_timestamp=now,
+            last_timestamp=now,
+            count=1,
+            reporting_component=self._component,
+            reporting_instance=self._instance,
+        )
+        try:
+            self._pending.put_nowait(event)
+        except asyncio.QueueFull:
+            self._outcomes.labels("dropped").inc()
+
+    def _allowed(self, about: str) -> bool:
+        now = self._now()
+        bucket = self._buckets.get(about)
+        if bucket is None:
+            bucket = self._buckets[about] = _Bucket(_BURST, now)
+        self._buckets.move_to_end(about)
+        _trim(self._buckets)
+        bucket.tokens = min(_BURST, bucket.tokens + (now - bucket.filled_at) / _REFILL_S)
+        bucket.filled_at = now
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+    def _aggregated(self, about: ObjectReference, type_: str, reason: str, message: str) -> str:
+        key = (about.kind, about.uid, about.namespace, about.name, type_, reason)
+        now = self._now()
+        similar = self._similar.get(key)
+        if similar is None or now - similar.since > _WINDOW_S:
+            similar = self._similar[key] = _Similar(now)
+        self._similar.move_to_end(key)
+        _trim(self._similar)
+        if message not in similar.messages:
+            if len(similar.messages) >= _SIMILAR_MAX:
+                return _cut(f"(combined from similar events): {message}")
+            similar.messages.add(message)
+        return message
+
+    async def _write(self) -> None:
+        while True:
+            event = await self._pending.get()
+            try:
+                self._outcomes.labels(await self._write_one(event)).inc()
+            except (ApiError, ConfigError) as error:
+                log.info("event %s about %s not written: %s", event.reason, event.involved_object.name, error)
+                self._outcomes.labels("failed").inc()
+            finally:
+                self._pending.task_done()
+
+    async def _write_one(self, event: Event) -> str:
+        about = event.involved_object
+        combined = event.message.startswith("(combined")
+        message_key = "" if combined else event.message
+        key = (about.kind, about.uid, about.namespace, about.name, event.type, event.reason, message_key)
+        seen = self._seen.get(key)
+        now = self._now()
+        if seen is not None and now - seen.last_at <= _WINDOW_S:
+            patch = {"count": seen.count + 1, "lastTimestamp": event.last_timestamp, "message": event.message}
+            try:
+                await self._client.patch(Event, seen.name, patch, namespace=seen.namespace)
+            except NotFound:  # the API server forgets events after an hour
+                del self._seen[key]
+            else:
+                seen.count, seen.last_at = seen.count + 1, now
+                self._seen.move_to_end(key)
+                return "counted"
+        base = about.name[:200] or "event"
+        created = await self._client.create(_named(event, f"{base}.{uuid.uuid4().hex[:16]}"))
+        self._seen[key] = _Seen(created.name, created.namespace, 1, now)
+        _trim(self._seen)
+        return "created"
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def reference_to(obj: KubeObject) -> ObjectReference:
+    """Return a reference to `obj`."""
+    return ObjectReference(
+        api_version=obj.api_version,
+        kind=obj.kind,
+        namespace=obj.namespace,
+        name=obj.name,
+        uid=obj.uid,
+        resource_version=obj.metadata.resource_version,
+    )
+
+
+def _named(event: Event, name: str) -> Event:
+    return msgspec.structs.replace(event, metadata=msgspec.structs.replace(event.metadata, name=name))
+
+
+def _cut(message: str) -> str:
+    encoded = message.encode()
+    return message if len(encoded) <= _MESSAGE_MAX else encoded[: _MESSAGE_MAX - 3].decode("utf-8", "ignore") + "..."
+
+
+def _trim(cache: OrderedDict[Any, Any]) -> None:
+    while len(cache) > _KNOWN_MAX:
+        cache.popitem(last=False)
