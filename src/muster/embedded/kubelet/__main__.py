@@ -1,0 +1,157 @@
+"""`python -m muster.embedded.kubelet`: the kubelet of one node."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from muster.embedded.kubelet.kubelet import Kubelet
+from muster.embedded.kubelet.network import NetworkError
+from muster.embedded.kubelet.settings import Settings
+from muster.kube.config import load_config
+from muster.kube.errors import ConfigError
+from muster.kube.node import Taint
+from muster.kube.quantity import QuantityError, parse_quantity
+
+_FIRST_OCTET = 10  # node K has 127.(10+K).0.0/16
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m muster.embedded.kubelet", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--node", required=True, help="the node's name")
+    add("--kubeconfig", required=True, help="how to reach the API server")
+    add("--state-dir", required=True, type=Path, help="the node's folder: pods, logs, boot ID")
+    add("--cluster-id", required=True, help="marks every process of the node's pods")
+    add("--index", type=int, help="number K of the node: address 127.(10+K).0.1, pods in 127.(10+K).0.0/16")
+    add("--address", help="the node's own address, instead of --index")
+    add("--pod-cidr", help="the range of the pods' addresses, instead of --index")
+    add("--port", type=int, default=0, help="the server's port; default: a free one")
+    add("--network", choices=("host", "netns"), default="host", help="loopback addresses, or network namespaces (root)")
+    add("--gpus", type=int, default=0, help="how many GPUs the node has")
+    add("--gpu-resource", default="nvidia.com/gpu", help="what they are called; default: %(default)s")
+    add("--cpus", default="8", help="default: %(default)s")
+    add("--memory", default="32Gi", help="default: %(default)s")
+    add("--max-pods", type=int, default=110, help="default: %(default)s")
+    add("--labels", action="append", default=[], metavar="K=V,...", help="labels of the node; repeatable")
+    add("--label", action="append", default=[], dest="labels", metavar="K=V", help="one label; repeatable")
+    add("--taints", action="append", default=[], metavar="K=V:EFFECT,...", help="taints it registers with; repeatable")
+    add("--lease-period-s", type=float, default=10.0, help="seconds between renewals of the lease; default: 10")
+    add("--status-period-s", type=float, default=300.0, help="seconds between unchanged status reports; default: 300")
+    add(
+        "--sync-period-s", type=float, default=60.0, help="seconds between looks at ConfigMaps and Secrets; default: 60"
+    )
+    add("--restart-backoff-s", type=float, default=10.0, help="first delay of CrashLoopBackOff; default: 10")
+    add("--pod-pids-limit", type=int, default=0, help="most processes of a container; default: no limit")
+    add("--new-boot", action="store_true", help="as after a reboot of the machine: a new boot ID")
+    add("--kubelet-token-file", type=Path, help="bearer token that may read logs and execute commands")
+    add("--client-ca-file", type=Path, help="authority of client certificates that may do so")
+    add("--client-name", action="append", help="common name they must have; default: kube-apiserver-kubelet-client")
+    add("--serving-ca", type=Path, help="folder of the ca.crt and ca.key that sign the server's certificate")
+    return parser
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Settings from flags; raises ValueError saying which to change."""
+    address, cidr = arguments.address, arguments.pod_cidr
+    if arguments.index is not None:
+        if not 0 <= arguments.index <= 255 - _FIRST_OCTET:
+            raise ValueError(f"--index must be between 0 and {255 - _FIRST_OCTET}; use --address and --pod-cidr beyond")
+        octet = _FIRST_OCTET + arguments.index
+        address = address or f"127.{octet}.0.1"
+        cidr = cidr or (f"10.{octet}.0.0/16" if arguments.network == "netns" else f"127.{octet}.0.0/16")
+    if not address or not cidr:
+        raise ValueError("give --index, or both --address and --pod-cidr")
+    for flag, quantity in (("--cpus", arguments.cpus), ("--memory", arguments.memory)):
+        try:
+            parse_quantity(quantity)
+        except QuantityError as error:
+            raise ValueError(f"{flag}: {error}") from None
+    return Settings(
+        node=arguments.node,
+        cluster_id=arguments.cluster_id,
+        state_dir=arguments.state_dir.absolute(),
+        address=address,
+        port=arguments.port,
+        pod_cidr=cidr,
+        network=arguments.network,
+        gpus=arguments.gpus,
+        gpu_resource=arguments.gpu_resource,
+        cpus=arguments.cpus,
+        memory=arguments.memory,
+        max_pods=arguments.max_pods,
+        labels=dict(_pair(part) for part in _split(arguments.labels)),
+        taints=[_taint(part) for part in _split(arguments.taints)],
+        lease_period_s=arguments.lease_period_s,
+        status_period_s=arguments.status_period_s,
+        sync_period_s=arguments.sync_period_s,
+        restart_backoff_s=arguments.restart_backoff_s,
+        pod_pids_limit=arguments.pod_pids_limit,
+        new_boot=arguments.new_boot,
+        token_file=arguments.kubelet_token_file,
+        client_ca_file=arguments.client_ca_file,
+        client_names=arguments.client_name or Settings.client_names,
+        serving_ca=arguments.serving_ca,
+    )
+
+
+def _split(values: list[str]) -> list[str]:
+    return [part for value in values for part in value.split(",") if part]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--labels {text!r}: write KEY=VALUE")
+    return key, value
+
+
+def _taint(text: str) -> Taint:
+    pair, colon, effect = text.rpartition(":")
+    if not colon or effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+        raise ValueError(f"--taints {text!r}: write KEY=VALUE:NoSchedule (or PreferNoSchedule, NoExecute)")
+    key, _, value = pair.partition("=")
+    return Taint(key=key, value=value, effect=effect)
+
+
+async def _run(kubelet: Kubelet) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await kubelet.run(stop)
+
+
+def main() -> int:
+    """Run one node until SIGTERM or SIGINT; returns the exit status."""
+    arguments = _parser().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        settings = _settings(arguments)
+        config = load_config(arguments.kubeconfig)
+    except (ValueError, ConfigError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    with (settings.state_dir / "kubelet.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"error: another kubelet uses {settings.state_dir}; stop it first", file=sys.stderr)
+            return 5
+        try:
+            uvloop.run(_run(Kubelet(settings, config)))
+        except (OSError, NetworkError, ValueError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

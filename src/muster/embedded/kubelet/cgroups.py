@@ -1,0 +1,128 @@
+"""Limits on containers through control groups, where this process may make them (version 1 or 2)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from pathlib import Path
+
+_ROOT = Path("/sys/fs/cgroup")
+_CONTROLLERS = ("memory", "pids")
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class ContainerGroup:
+    """The control groups of one container; none where nothing is limited."""
+
+    folders: tuple[Path, ...] = ()
+
+    @property
+    def join(self) -> list[str]:
+        """The files that a process writes its id to."""
+        return [str(folder / "cgroup.procs") for folder in self.folders]
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed something in here for want of memory."""
+        for folder in self.folders:
+            for name in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError, ValueError):
+                    for line in (folder / name).read_text().splitlines():
+                        key, _, value = line.partition(" ")
+                        if key == "oom_kill" and int(value) > 0:
+                            return True
+        return False
+
+    def remove(self) -> None:
+        """Remove the groups; the kernel takes a moment after the last process."""
+        for folder in self.folders:
+            for _ in range(50):
+                try:
+                    folder.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.002)
+                else:
+                    break
+
+
+class ControlGroups:
+    """Makes groups below the kubelet's own; says once where it may not."""
+
+    def __init__(self, name: str) -> None:
+        """Prepare a group `name` for the whole node, for each controller that can be had."""
+        self._bases: dict[str, Path] = {}
+        self._unified = False
+        try:
+            self._find(name)
+        except OSError as error:
+            self._bases = {}
+            log.warning("memory and process limits of containers are not enforced: no control groups (%s)", error)
+
+    def container(self, container_id: str, memory_bytes: int, processes: int) -> ContainerGroup:
+        """Make the groups of a container with these limits; 0 is no limit."""
+        wanted = {"memory": memory_bytes, "pids": processes}
+        folders = []
+        for controller, base in self._bases.items():
+            limits = wanted if self._unified else {controller: wanted[controller]}
+            if not any(limits.values()):
+                continue
+            folder = base / container_id
+            try:
+                folder.mkdir()
+                folders.append(folder)
+                for each, limit in limits.items():
+                    if limit:
+                        self._limit(folder, each, limit)
+            except OSError as error:
+                log.warning("limits of container %s are not enforced: %s", container_id, error)
+        return ContainerGroup(tuple(folders))
+
+    def remove(self) -> None:
+        """Remove the node's groups."""
+        for base in set(self._bases.values()):
+            with contextlib.suppress(OSError):
+                for folder in base.iterdir():
+                    if folder.is_dir():
+                        folder.rmdir()
+                base.rmdir()
+
+    def _find(self, name: str) -> None:
+        own = {}
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for controller in controllers.split(","):
+                own[controller] = path.lstrip("/")
+        if (_ROOT / "cgroup.controllers").exists():
+            base = _ROOT / own[""] / name
+            _enable(base.parent)
+            base.mkdir(exist_ok=True)
+            _enable(base)
+            self._unified = True
+            self._bases["memory"] = base
+            return
+        for controller in _CONTROLLERS:
+            parent = _ROOT / controller / own.get(controller, "")
+            if controller in own and os.access(parent, os.W_OK):
+                (parent / name).mkdir(exist_ok=True)
+                self._bases[controller] = parent / name
+        if not self._bases:
+            raise PermissionError("this user may not make any")
+
+    def _limit(self, folder: Path, controller: str, limit: int) -> None:
+        if controller == "pids":
+            (folder / "pids.max").write_text(str(limit))
+        elif self._unified:
+            (folder / "memory.max").write_text(str(limit))
+            with contextlib.suppress(OSError):
+                (folder / "memory.swap.max").write_text("0")
+        else:
+            (folder / "memory.limit_in_bytes").write_text(str(limit))
+
+
+def _enable(folder: Path) -> None:
+    (folder / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in _CONTROLLERS))

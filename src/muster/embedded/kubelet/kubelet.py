@@ -1,0 +1,162 @@
+"""The process kubelet: a node and its pods, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import hashlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+from muster.embedded.kubelet.cgroups import ControlGroups
+from muster.embedded.kubelet.manager import PodManager
+from muster.embedded.kubelet.network import HostNetwork, NamespaceNetwork, PodNetwork
+from muster.embedded.kubelet.node import NodeRegistration
+from muster.embedded.kubelet.objects import ObjectSource, TokenSource
+from muster.embedded.kubelet.podcontext import NodeServices
+from muster.embedded.kubelet.pool import DevicePool
+from muster.embedded.kubelet.server import KubeletServer
+from muster.embedded.kubelet.settings import Settings
+from muster.embedded.kubelet.sweep import end_orphans, sweep
+from muster.kube.client import Client
+from muster.kube.config import ClusterConfig
+from muster.kube.events import EventRecorder
+from muster.kube.informer import Informer
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_ORPHAN_PERIOD_S = 1.0
+_SYNC_DEADLINE_S = 300.0
+log = logging.getLogger(__name__)
+
+
+class Kubelet:
+    """One node."""
+
+    def __init__(self, settings: Settings, config: ClusterConfig) -> None:
+        """Nothing is contacted or made yet."""
+        self._settings = settings
+        self._config = config
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Be the node until `stop` is set; then end all pods' processes. Blocks other kubelets on the same folder."""
+        settings = self._settings
+        settings.pods_dir.mkdir(parents=True, exist_ok=True)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a killed shim's processes come to us
+        await asyncio.to_thread(sweep, settings.cluster_id, settings.node)
+        async with (
+            Client(self._config, user_agent="muster-kubelet") as client,
+            EventRecorder(client, "kubelet", instance=settings.node) as recorder,
+            self._network() as network,
+        ):
+            server = KubeletServer(settings)
+            port = await server.start()
+            registration = NodeRegistration(client, settings, port)
+            tasks = [asyncio.create_task(self._end_orphans())]
+            cgroups = ControlGroups(f"muster-{_short(settings.cluster_id)}-{_short(settings.node)}")
+            manager = None
+            try:
+                if not await _unless(stop, registration.register()):
+                    return
+                services = self._services(client, recorder, network, cgroups, registration)
+                nodes = Informer(client, Node, field_selector=f"metadata.name={settings.node}")
+                pods = Informer(client, Pod, field_selector=f"spec.nodeName={settings.node}")
+                tasks += [
+                    asyncio.create_task(work)
+                    for work in (registration.keep_lease(), registration.keep_status(), nodes.run(), pods.run())
+                ]
+                await _unless(
+                    stop, asyncio.gather(nodes.wait_synced(_SYNC_DEADLINE_S), pods.wait_synced(_SYNC_DEADLINE_S))
+                )
+                manager = PodManager(services, lambda: nodes.get(settings.node) or registration.node)
+                server.manager = manager
+                manager.start(pods.store.values())
+                pods.add_handler(manager.changed)
+                log.info("node %s is ready, listening on %s port %d", settings.node, settings.address, port)
+                await stop.wait()
+            finally:
+                if manager is not None:
+                    await manager.shut_down()
+                await server.stop()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                cgroups.remove()
+
+    def _services(
+        self,
+        client: Client,
+        recorder: EventRecorder,
+        network: PodNetwork,
+        cgroups: ControlGroups,
+        registration: NodeRegistration,
+    ) -> NodeServices:
+        settings = self._settings
+        url = urlsplit(self._config.server)
+        return NodeServices(
+            settings=settings,
+            client=client,
+            event=recorder.event,
+            objects=ObjectSource(client),
+            tokens=TokenSource(client),
+            network=network,
+            devices=DevicePool(settings.gpus),
+            cgroups=cgroups,
+            allocatable=registration.capacity,
+            service_variables={
+                "KUBERNETES_SERVICE_HOST": url.hostname or "",
+                "KUBERNETES_SERVICE_PORT": str(url.port or 443),
+                "KUBERNETES_SERVICE_PORT_HTTPS": str(url.port or 443),
+            },
+        )
+
+    @contextlib.asynccontextmanager
+    async def _network(self) -> AsyncIterator[PodNetwork]:
+        settings = self._settings
+        network: PodNetwork
+        if settings.network == "netns":
+            namespaces = NamespaceNetwork(settings.pod_cidr, settings.cluster_id, settings.node)
+            await namespaces.prepare()
+            network = namespaces
+        else:
+            network = HostNetwork(settings.pod_cidr, settings.address)
+        try:
+            yield network
+        finally:
+            await network.close()
+
+    async def _end_orphans(self) -> None:
+        while True:
+            await asyncio.sleep(_ORPHAN_PERIOD_S)
+            if _has_children():
+                end_orphans()
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+async def _unless(stop: asyncio.Event, work: object) -> bool:
+    """Do `work` to its end, unless told to stop first; returns whether it ended."""
+    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if task.done():
+        task.result()
+        return True
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return False
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

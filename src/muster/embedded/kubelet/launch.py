@@ -1,0 +1,171 @@
+"""From a container of the API to a process of this machine: what to run, as whom, where, with which environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from muster.embedded.kubelet.cgroups import ContainerGroup
+from muster.embedded.kubelet.environment import ConfigError, declared_environment
+from muster.embedded.kubelet.expansion import expand
+from muster.embedded.kubelet.podcontext import PodContext
+from muster.embedded.kubelet.process import ProcessSpec
+from muster.embedded.kubelet.translate import PathTranslator
+from muster.embedded.kubelet.volumes import VolumeError
+from muster.kube.container import Container
+from muster.kube.pod import Pod
+from muster.kube.quantity import to_int
+
+_DEFAULT_MESSAGE_PATH = "/dev/termination-log"
+_SERVICE_ACCOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+class CreateError(Exception):
+    """A container cannot be made; becomes CreateContainerError."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One start of a container, decided.
+
+    Attributes:
+        container_id: new for each start.
+        argv, env, cwd: what runs, with real paths.
+        translator: mount paths to real ones, for commands executed later.
+        message_file: where its termination message goes.
+        group: its control groups.
+        netns, tty, uid, gid, groups: as in ProcessSpec.
+    """
+
+    container_id: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    translator: PathTranslator
+    message_file: Path
+    group: ContainerGroup
+    netns: str
+    tty: bool
+    uid: int | None
+    gid: int | None
+    groups: Sequence[int] | None
+
+    def process_spec(self, *, log: str) -> ProcessSpec:
+        """The container's main process."""
+        return self._spec(self.argv, log=log, stdio=None, tty=self.tty)
+
+    def command_spec(self, argv: Sequence[str], stdio: tuple[int, int, int], *, tty: bool = False) -> ProcessSpec:
+        """Another process in the container."""
+        return self._spec([self.translator.text(part) for part in argv], log=None, stdio=stdio, tty=tty)
+
+    def log_path(self, log: str) -> Path:
+        """The log as a path."""
+        return Path(log)
+
+    def _spec(
+        self, argv: Sequence[str], *, log: str | None, stdio: tuple[int, int, int] | None, tty: bool
+    ) -> ProcessSpec:
+        return ProcessSpec(
+            argv=argv,
+            env=self.env,
+            cwd=self.cwd,
+            log=log,
+            stdio=stdio,
+            tty=tty,
+            cgroups=self.group.join,
+            netns=self.netns,
+            uid=self.uid,
+            gid=self.gid,
+            groups=self.groups,
+        )
+
+
+async def prepare(context: PodContext, container: Container, container_id: str) -> Launch:
+    """Decide one start of a container.
+
+    Raises:
+        ConfigError: it refers to something that is not there.
+        CreateError: it has no command (there is no image to take one from), or a volume mount makes no sense.
+    """
+    services = context.services
+    declared = await declared_environment(context.facts, container, services.objects, services.service_variables)
+    if not container.command:
+        raise CreateError(
+            f'container "{container.name}" has no command: images are not pulled here, so there is no entrypoint to '
+            "run; set `command`"
+        )
+    uid, gid, groups = _user(context.pod, container)
+    message_file = context.folder / "messages" / f"{container.name}-{container_id[:12]}"
+    message_file.touch()
+    try:
+        mounts = context.volumes.mounts(container, declared) if context.volumes else {}
+    except VolumeError as error:
+        raise CreateError(str(error)) from error
+    translator = PathTranslator(
+        mounts | {container.termination_message_path or _DEFAULT_MESSAGE_PATH: str(message_file)}
+    )
+    env = {name: translator.text(value) for name, value in declared.items()}
+    gpus = bool(_gpus(context, container))
+    own = context.own_variables(container_id, gpus)
+    if _SERVICE_ACCOUNT_PATH in mounts:
+        own["MUSTER_SERVICE_ACCOUNT_DIR"] = mounts[_SERVICE_ACCOUNT_PATH]
+    markers = {name: value for name, value in own.items() if name.startswith("MUSTER_")}
+    env = own | env | markers
+    if "PATH" in declared:
+        env["PATH"] = f"{own['PATH'].split(':')[0]}:{env['PATH']}"
+    if uid:
+        for path in (message_file, context.folder / "home"):
+            os.chown(path, uid, -1)
+    limits = container.resources.limits if container.resources else {}
+    log_folder = context.log_folder(container.name)
+    log_folder.mkdir(parents=True, exist_ok=True)
+    group = services.cgroups.container(container_id, to_int(limits.get("memory", 0)), services.settings.pod_pids_limit)
+    return Launch(
+        container_id=container_id,
+        argv=[translator.text(expand(part, declared)) for part in (*container.command, *container.args)],
+        env=env,
+        cwd=translator.text(container.working_dir) or str(context.folder / "home"),
+        translator=translator,
+        message_file=message_file,
+        group=group,
+        netns=context.netns,
+        tty=container.tty,
+        uid=uid,
+        gid=gid,
+        groups=groups,
+    )
+
+
+def _gpus(context: PodContext, container: Container) -> int:
+    limits = container.resources.limits if container.resources else {}
+    return to_int(limits.get(context.services.settings.gpu_resource, 0))
+
+
+def _user(pod: Pod, container: Container) -> tuple[int | None, int | None, Sequence[int] | None]:
+    """Who it runs as; only root may change that, anybody else runs everything as themselves."""
+    shared, own = pod.spec.security_context, container.security_context
+    uid = own.run_as_user if own and own.run_as_user is not None else shared.run_as_user if shared else None
+    gid = own.run_as_group if own and own.run_as_group is not None else shared.run_as_group if shared else None
+    non_root = (
+        own.run_as_non_root if own and own.run_as_non_root is not None else shared.run_as_non_root if shared else None
+    )
+    if non_root and (uid == 0 or (uid is None and os.geteuid() == 0)):
+        raise ConfigError("container has runAsNonRoot and would run as root")
+    if os.geteuid() != 0 or (uid is None and gid is None):
+        return None, None, None
+    groups = [
+        *(shared.supplemental_groups if shared else ()),
+        *([shared.fs_group] if shared and shared.fs_group else []),
+    ]
+    return uid or 0, gid or 0, groups
+
+
+def wants_gpus(pod: Pod, resource: str) -> int:
+    """How many GPUs a pod holds: as many as its containers together, or its hungriest init container."""
+
+    def count(container: Container) -> int:
+        return to_int(container.resources.limits.get(resource, 0)) if container.resources else 0
+
+    return max(sum(map(count, pod.spec.containers)), *map(count, pod.spec.init_containers), 0)

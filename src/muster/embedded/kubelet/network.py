@@ -1,0 +1,132 @@
+"""An address for each pod: of this machine's loopback, or in a network namespace of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import ipaddress
+from pathlib import Path
+from typing import Protocol
+
+from muster.embedded.kubelet.pool import AddressPool
+from muster.embedded.kubelet.process import run_helper
+
+_NAMESPACES = Path("/run/netns")
+
+
+class NetworkError(Exception):
+    """A pod's network could not be made."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attachment:
+    """A pod's place in the network; `netns` is the namespace's file, "" for the machine's own."""
+
+    ip: str
+    netns: str = ""
+
+
+class PodNetwork(Protocol):
+    """Gives pods their addresses."""
+
+    async def attach(self, pod_uid: str, preferred: str = "") -> Attachment:
+        """Give a pod an address, `preferred` where possible; raises NetworkError or Exhausted."""
+
+    async def detach(self, pod_uid: str, attachment: Attachment) -> None:
+        """Take it back, once nothing of the pod runs."""
+
+    async def close(self) -> None:
+        """Remove what was made on this machine."""
+
+
+class HostNetwork:
+    """Addresses of 127.0.0.0/8, all of which every process of this machine may bind."""
+
+    def __init__(self, cidr: str, node_address: str) -> None:
+        self._pool = AddressPool(cidr, reserved=(node_address,))
+
+    async def attach(self, pod_uid: str, preferred: str = "") -> Attachment:
+        """Give a pod an address."""
+        return Attachment(self._pool.take(preferred))
+
+    async def detach(self, pod_uid: str, attachment: Attachment) -> None:
+        """Take it back."""
+        self._pool.give_back(attachment.ip)
+
+    async def close(self) -> None:
+        """Nothing was made."""
+
+
+class NamespaceNetwork:
+    """A network namespace per pod, joined by veth pairs to one bridge per cluster. Needs root and `ip`.
+
+    Everything made here is named after the cluster and pod, and nothing else is touched: no forwarding, no firewall.
+    Pods reach each other and, at the bridge's address of their node, this machine.
+    """
+
+    def __init__(self, cidr: str, cluster_id: str, node: str) -> None:
+        """Nothing is made yet; raises ValueError for a range that is not private or lies in the loopback."""
+        self._range = ipaddress.ip_network(cidr)
+        if self._range.is_loopback or not self._range.is_private:
+            raise ValueError(f"--pod-cidr {cidr}: network namespaces need a private range, such as 10.11.0.0/16")
+        self.gateway = str(self._range[1])
+        self._pool = AddressPool(cidr, reserved=(self.gateway,))
+        self._bridge = f"mb{_short(cluster_id)}"
+        self._prefix = f"muster-{_short(cluster_id)}-{_short(node)}-"
+
+    async def prepare(self) -> None:
+        """Make the bridge where it is missing, give it this node's address, and remove what a crash left of the node."""
+        with contextlib.suppress(NetworkError):
+            await _ip("link", "add", self._bridge, "type", "bridge")
+        await _ip("link", "set", self._bridge, "up")
+        with contextlib.suppress(NetworkError):
+            await _ip("address", "add", f"{self.gateway}/{self._range.prefixlen}", "dev", self._bridge)
+        for left in sorted(_NAMESPACES.glob(f"{self._prefix}*")):
+            await _ip("netns", "delete", left.name)
+
+    async def attach(self, pod_uid: str, preferred: str = "") -> Attachment:
+        """Make a namespace with one end of a veth pair in it, the other on the bridge."""
+        address = self._pool.take(preferred)
+        namespace, inside, outside = self._prefix + _short(pod_uid), "eth0", f"mv{_short(pod_uid)}"
+        try:
+            await _ip("netns", "add", namespace)
+            await _ip("link", "add", outside, "type", "veth", "peer", "name", inside, "netns", namespace)
+            await _ip("link", "set", outside, "master", self._bridge, "up")
+            await _ip("-n", namespace, "link", "set", "lo", "up")
+            await _ip("-n", namespace, "address", "add", f"{address}/{self._range.prefixlen}", "dev", inside)
+            await _ip("-n", namespace, "link", "set", inside, "up")
+            await _ip("-n", namespace, "route", "add", "default", "dev", inside)
+        except NetworkError:
+            await self.detach(pod_uid, Attachment(address, str(_NAMESPACES / namespace)))
+            raise
+        return Attachment(address, str(_NAMESPACES / namespace))
+
+    async def detach(self, pod_uid: str, attachment: Attachment) -> None:
+        """Remove the namespace, and the veth pair with it."""
+        with contextlib.suppress(NetworkError):
+            await _ip("link", "delete", f"mv{_short(pod_uid)}")
+        with contextlib.suppress(NetworkError):
+            await _ip("netns", "delete", Path(attachment.netns).name)
+        self._pool.give_back(attachment.ip)
+
+    async def close(self) -> None:
+        """Remove this node's address, and the bridge once no pod of any node hangs on it."""
+        with contextlib.suppress(NetworkError):
+            await _ip("address", "delete", f"{self.gateway}/{self._range.prefixlen}", "dev", self._bridge)
+        if not any(Path(f"/sys/class/net/{self._bridge}/brif").glob("*")):
+            addresses = await _ip("-o", "-4", "address", "show", "dev", self._bridge)
+            if not addresses.strip():
+                with contextlib.suppress(NetworkError):
+                    await _ip("link", "delete", self._bridge)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+async def _ip(*arguments: str) -> str:
+    code, output = await run_helper(["ip", *arguments])
+    if code != 0:
+        raise NetworkError(f"ip {' '.join(arguments)}: {output.strip()}")
+    return output

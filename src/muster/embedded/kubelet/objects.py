@@ -1,0 +1,106 @@
+"""ConfigMaps and Secrets that pods refer to, and tokens for them."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Mapping
+
+from muster.kube.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
+from muster.kube.client import Client
+from muster.kube.core import ConfigMap, Secret
+from muster.kube.errors import ApiError, NotFound
+from muster.kube.pod import Pod
+
+_SHORTEST_TOKEN_S = 600
+
+
+class MissingObject(Exception):
+    """An object that a pod needs is not there (or may not be read)."""
+
+
+class ObjectSource:
+    """Reads ConfigMaps and Secrets; each at most once per `fresh_s` seconds, however many pods share it."""
+
+    def __init__(self, client: Client, fresh_s: float = 1.0) -> None:
+        self._client = client
+        self._fresh_s = fresh_s
+        self._cache: dict[tuple[str, str, str], tuple[float, Mapping[str, bytes]]] = {}
+
+    async def config_map(self, namespace: str, name: str) -> Mapping[str, bytes]:
+        """The data of a ConfigMap, binaryData included; raises MissingObject."""
+        return await self._read(ConfigMap, namespace, name)
+
+    async def secret(self, namespace: str, name: str) -> Mapping[str, bytes]:
+        """The data of a Secret, decoded; raises MissingObject."""
+        return await self._read(Secret, namespace, name)
+
+    async def _read(self, kind: type[ConfigMap] | type[Secret], namespace: str, name: str) -> Mapping[str, bytes]:
+        key = (kind.__name__, namespace, name)
+        now = time.monotonic()
+        if key in self._cache and now - self._cache[key][0] < self._fresh_s:
+            return self._cache[key][1]
+        what = f'{kind.__name__.lower()} "{name}"'
+        try:
+            found = await self._client.get(kind, name, namespace)
+        except NotFound:
+            raise MissingObject(f"{what} not found") from None
+        except ApiError as error:
+            raise MissingObject(f"cannot read {what}: {error}") from error
+        if isinstance(found, ConfigMap):
+            data = {name: text.encode() for name, text in found.data.items()} | found.binary_data
+        else:
+            data = found.data
+        self._cache = {key: entry for key, entry in self._cache.items() if now - entry[0] < self._fresh_s}
+        self._cache[key] = (now, data)
+        return data
+
+
+class TokenSource:
+    """Service account tokens bound to pods, asked for anew before they expire."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._tokens: dict[tuple[str, str, int], tuple[float, str]] = {}
+
+    async def token(self, pod: Pod, audience: str, lifetime_s: int) -> str:
+        """A token of the pod's service account that is good for a while; raises MissingObject."""
+        key = (pod.uid, audience, lifetime_s)
+        refresh_at, token = self._tokens.get(key, (0.0, ""))
+        if not token or time.monotonic() >= refresh_at:
+            refresh_at, token = await self._request(pod, audience, lifetime_s)
+            self._tokens[key] = (refresh_at, token)
+        return token
+
+    def next_refresh(self, pod: Pod) -> float | None:
+        """When (time.monotonic) the first token of the pod wants refreshing; None where it has none."""
+        return min((at for (uid, _, _), (at, _) in self._tokens.items() if uid == pod.uid), default=None)
+
+    def forget(self, pod: Pod) -> None:
+        """Drop the tokens of a pod that ended."""
+        self._tokens = {key: entry for key, entry in self._tokens.items() if key[0] != pod.uid}
+
+    async def _request(self, pod: Pod, audience: str, lifetime_s: int) -> tuple[float, str]:
+        account = pod.spec.service_account_name or "default"
+        bound = BoundObjectReference(kind="Pod", api_version="v1", name=pod.name, uid=pod.uid)
+        request = TokenRequest(
+            spec=TokenRequestSpec(
+                audiences=(audience,) if audience else (),
+                expiration_seconds=max(lifetime_s, _SHORTEST_TOKEN_S),
+                bound_object_ref=bound,
+            )
+        )
+        asked = time.monotonic()
+        try:
+            granted = await self._client.create_token(account, request, namespace=pod.namespace)
+        except ApiError as error:
+            raise MissingObject(f"failed to fetch token: {error}") from error
+        return asked + _refresh_after_s(granted), granted.status.token
+
+
+def _refresh_after_s(granted: TokenRequest) -> float:
+    """Four fifths of the token's life, a day at most: the kubelet's own rule (pkg/kubelet/token/token_manager.go)."""
+    lifetime_s = float(granted.spec.expiration_seconds or 0)
+    if not lifetime_s and granted.status.expiration_timestamp is not None:
+        lifetime_s = (granted.status.expiration_timestamp - datetime.datetime.now(datetime.UTC)).total_seconds()
+    return min(0.8 * lifetime_s, 86400.0)

@@ -1,0 +1,92 @@
+"""What the containers of one pod share, and what the node gives to all its pods."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from muster.embedded.kubelet import sweep
+from muster.embedded.kubelet.cgroups import ControlGroups
+from muster.embedded.kubelet.downward import PodFacts
+from muster.embedded.kubelet.environment import machine_environment
+from muster.embedded.kubelet.network import PodNetwork
+from muster.embedded.kubelet.objects import ObjectSource, TokenSource
+from muster.embedded.kubelet.pool import DevicePool
+from muster.embedded.kubelet.settings import Settings
+from muster.embedded.kubelet.volumes import PodVolumes
+from muster.kube.client import Client
+from muster.kube.pod import Pod
+
+EventSink = Callable[[Pod, str, str, str], None]
+"""Takes a pod, an event's type (Normal, Warning), reason and message."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeServices:
+    """What a node's pods share."""
+
+    settings: Settings
+    client: Client
+    event: EventSink
+    objects: ObjectSource
+    tokens: TokenSource
+    network: PodNetwork
+    devices: DevicePool
+    cgroups: ControlGroups
+    allocatable: Mapping[str, str]
+    service_variables: Mapping[str, str]
+
+
+@dataclasses.dataclass(kw_only=True)
+class PodContext:
+    """One pod on its node.
+
+    Attributes:
+        pod: the newest version of it.
+        services: the node's.
+        folder: its own, below the state directory.
+        ip: its address.
+        netns: its network namespace's file; "" where it shares the machine's.
+        devices: the GPUs it has.
+        volumes: its volumes, once set up.
+    """
+
+    pod: Pod
+    services: NodeServices
+    folder: Path
+    ip: str = ""
+    netns: str = ""
+    devices: list[int] = dataclasses.field(default_factory=list)
+    volumes: PodVolumes | None = None
+
+    @property
+    def facts(self) -> PodFacts:
+        """What the downward API tells."""
+        return PodFacts(self.pod, self.ip, self.services.settings.address, self.services.allocatable)
+
+    def make_folders(self) -> None:
+        """Make its folders; other users can pass through where containers may run as them."""
+        mode = 0o711 if os.geteuid() == 0 else 0o700
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(mode)
+        for name, access in (("home", 0o777), ("tmp", 0o1777), ("volumes", mode), ("logs", 0o700), ("messages", mode)):
+            (self.folder / name).mkdir(exist_ok=True)
+            (self.folder / name).chmod(access)
+
+    def own_variables(self, container_id: str, gpus: bool) -> dict[str, str]:
+        """What the kubelet itself puts into a container's environment: markers last, nobody may change those."""
+        variables = machine_environment(self.folder)
+        if gpus:
+            variables["NVIDIA_VISIBLE_DEVICES"] = ",".join(map(str, self.devices)) or "void"
+        return variables | {
+            sweep.CLUSTER_MARKER: self.services.settings.cluster_id,
+            sweep.NODE_MARKER: self.services.settings.node,
+            sweep.POD_MARKER: self.pod.uid,
+            sweep.CONTAINER_MARKER: container_id,
+        }
+
+    def log_folder(self, container: str) -> Path:
+        """Where a container's logs lie, one file per start: `0.log`, `1.log`, ..."""
+        return self.folder / "logs" / container

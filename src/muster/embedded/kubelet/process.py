@@ -1,0 +1,185 @@
+"""Processes of containers, as the kubelet holds them: started under a shim each, ended with everything below them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_SHIM = Path(__file__).with_name("shim.py")
+_START_DEADLINE_S = 30.0
+_LINE_LIMIT_BYTES = 1 << 20
+
+
+class StartError(Exception):
+    """A program could not be run; the message is what a container's status says."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """What a shim runs.
+
+    Attributes:
+        argv: the program and its arguments.
+        env: its whole environment.
+        cwd: the folder it starts in.
+        log: where its output goes, for containers.
+        stdio: file descriptors for its stdin, stdout and stderr instead, for exec.
+        tty: give it a terminal of its own (with `stdio`, that one must be a terminal).
+        cgroups: `cgroup.procs` files it joins.
+        netns: the network namespace it enters; "" for none.
+        uid, gid, groups: who it runs as; None leaves ours.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    log: str | None = None
+    stdio: tuple[int, int, int] | None = None
+    tty: bool = False
+    cgroups: Sequence[str] = ()
+    netns: str = ""
+    uid: int | None = None
+    gid: int | None = None
+    groups: Sequence[int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Exit:
+    """How a process ended: `code` is 128 + `signal` where a signal did it; `time_s` is Unix time."""
+
+    code: int
+    signal: int
+    time_s: float
+
+
+class Process:
+    """A running main process. `exited` is done when it and everything below it is gone."""
+
+    def __init__(self, shim: asyncio.subprocess.Process, pid: int) -> None:
+        """Use `start`."""
+        self.pid = pid
+        self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self._shim = shim
+        self._watch = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, spec: ProcessSpec) -> Process:
+        """Run `spec`; raises StartError where its program cannot be run. The descriptors in `stdio` stay the caller's."""
+        shim = await _spawn(spec)
+        request: dict[str, Any] = dataclasses.asdict(spec)
+        request["parent"] = os.getpid()
+        try:
+            assert shim.stdin is not None
+            assert shim.stdout is not None
+            shim.stdin.write(json.dumps(request, default=dict).encode() + b"\n")
+            async with asyncio.timeout(_START_DEADLINE_S):
+                line = await shim.stdout.readline()
+            event = json.loads(line) if line else {"startError": "the shim ended before it had started the program"}
+            if "started" not in event:
+                raise StartError(event.get("startError", "the program could not be started"))
+            return cls(shim, event["started"])
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                shim.kill()
+            await asyncio.shield(shim.wait())
+            SHIMS.discard(shim.pid)
+            if isinstance(error, TimeoutError | ConnectionError | ValueError):
+                raise StartError(f"the shim did not start the program: {error or type(error).__name__}") from error
+            raise
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the main process alone, as a container runtime does with PID 1."""
+        self._say({"signal": number})
+
+    def kill(self) -> None:
+        """End everything at once."""
+        self._say({"kill": True})
+
+    def kill_shim(self) -> None:
+        """End a shim that does not answer; the caller sweeps up what it leaves."""
+        with contextlib.suppress(ProcessLookupError):
+            self._shim.kill()
+
+    def _say(self, request: dict[str, Any]) -> None:
+        if self._shim.stdin is not None and not self.exited.done():
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                self._shim.stdin.write(json.dumps(request).encode() + b"\n")
+
+    async def _read(self) -> None:
+        assert self._shim.stdout is not None
+        result = None
+        with contextlib.suppress(ConnectionError, ValueError):
+            while line := await self._shim.stdout.readline():
+                event = json.loads(line)
+                if "exited" in event:
+                    result = Exit(event["exited"]["code"], event["exited"]["signal"], event["exited"]["time"])
+        await self._shim.wait()
+        SHIMS.discard(self._shim.pid)
+        if self._shim.stdin is not None:
+            self._shim.stdin.close()
+        if not self.exited.done():  # a shim that was killed took its main process with it
+            self.exited.set_result(result or Exit(128 + signal.SIGKILL, signal.SIGKILL, time.time()))
+
+
+SHIMS: set[int] = set()
+"""The process ids of all shims of this kubelet: its children that are meant to be."""
+
+_spawning = 0
+
+
+def spawning() -> bool:
+    """Whether a child is being made right now, whose pid nobody knows yet."""
+    return _spawning > 0
+
+
+async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
+    global _spawning
+    markers = {name: value for name, value in spec.env.items() if name.startswith("MUSTER_")}
+    _spawning += 1
+    try:
+        shim = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            "-S",
+            str(_SHIM),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={"LANG": "C.UTF-8", **markers},
+            cwd="/",
+            pass_fds=spec.stdio or (),
+            start_new_session=True,
+            limit=_LINE_LIMIT_BYTES,
+        )
+        SHIMS.add(shim.pid)
+        return shim
+    finally:
+        _spawning -= 1
+
+
+async def run_helper(argv: Sequence[str], timeout_s: float = 30.0) -> tuple[int, str]:
+    """Run a short program of this machine; returns its exit code and what it said."""
+    global _spawning
+    _spawning += 1  # it is no orphan
+    try:
+        program = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(timeout_s):
+            output, _ = await program.communicate()
+        return program.returncode or 0, output.decode(errors="replace")
+    except OSError as error:
+        return 127, str(error)
+    finally:
+        _spawning -= 1

@@ -1,0 +1,48 @@
+"""What a kubelet knows of a pod from before it was started: its last report, kept beside the pod's logs."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+
+import msgspec
+
+from muster.kube.container import ContainerState, ContainerStateTerminated, ContainerStatus
+from muster.kube.pod import PodStatus
+from muster.kube.struct import decode, encode
+
+_FILE = "status.json"
+_UNKNOWN_EXIT = 255  # what containerd reports of a container whose end nobody saw
+
+
+def load_status(folder: Path) -> PodStatus | None:
+    """The last status written for the pod of this folder, sent or not."""
+    try:
+        return decode((folder / _FILE).read_bytes(), PodStatus)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def save_status(folder: Path, status: PodStatus) -> None:
+    """Keep a status, at once and whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f"{_FILE}.new"
+    fresh.write_bytes(encode(status))
+    os.replace(fresh, folder / _FILE)
+
+
+def after_reboot(status: ContainerStatus) -> ContainerStatus:
+    """A container as a new kubelet finds it: what ran has ended, and nobody saw how."""
+    running = status.state.running if status.state else None
+    if running is None:
+        return status
+    ended = ContainerStateTerminated(
+        exit_code=_UNKNOWN_EXIT,
+        reason="Unknown",
+        message="the kubelet ended while the container ran",
+        started_at=running.started_at,
+        finished_at=datetime.datetime.now(datetime.UTC).replace(microsecond=0),
+        container_id=status.container_id,
+    )
+    return msgspec.structs.replace(status, state=ContainerState(terminated=ended), ready=False, started=False)

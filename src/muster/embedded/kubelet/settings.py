@@ -1,0 +1,68 @@
+"""What one kubelet is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from muster.kube.node import Taint
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A node and how its pods run.
+
+    Attributes:
+        node: its name.
+        cluster_id: what every process of its pods carries in MUSTER_CLUSTER_ID.
+        state_dir: where pods' folders and logs lie; outlives the kubelet.
+        address: the node's address; the kubelet's server listens there.
+        port: the server's port; 0 takes a free one.
+        pod_cidr: the range pods' addresses come from.
+        network: `host` (addresses of this machine's loopback) or `netns` (a network namespace for each pod).
+        gpus: how many GPUs the node has, as `gpu_resource`.
+        cpus, memory: other capacity, as quantities.
+        max_pods: how many pods it takes.
+        labels, taints: what the node registers with.
+        lease_period_s: how often the lease is renewed, in seconds.
+        status_period_s: how often an unchanged node status is reported, in seconds.
+        sync_period_s: how often contents of volumes are looked at again, in seconds.
+        new_boot: pretend that the machine was booted: a new boot ID.
+        token_file: whoever has this bearer token may read logs and execute commands.
+        client_ca_file, client_names: so may a client certificate of that authority with one of these common names.
+        serving_ca: the folder of the authority (ca.crt, ca.key) that signs the server's certificate; None for one of
+            its own.
+        pod_pids_limit: how many processes a container may have, where control groups allow; 0 for no limit.
+        restart_backoff_s: the first delay of CrashLoopBackOff, in seconds.
+    """
+
+    node: str
+    cluster_id: str
+    state_dir: Path
+    address: str
+    pod_cidr: str
+    port: int = 0
+    network: str = "host"
+    gpus: int = 0
+    gpu_resource: str = "nvidia.com/gpu"
+    cpus: str = "8"
+    memory: str = "32Gi"
+    max_pods: int = 110
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    taints: Sequence[Taint] = ()
+    lease_period_s: float = 10.0
+    status_period_s: float = 300.0
+    sync_period_s: float = 60.0
+    new_boot: bool = False
+    token_file: Path | None = None
+    client_ca_file: Path | None = None
+    client_names: Sequence[str] = ("kube-apiserver-kubelet-client",)
+    serving_ca: Path | None = None
+    pod_pids_limit: int = 0
+    restart_backoff_s: float = 10.0
+
+    @property
+    def pods_dir(self) -> Path:
+        """Where each pod has a folder of its own, named by its UID."""
+        return self.state_dir / "pods"

@@ -1,0 +1,344 @@
+"""The parent of a container's main process: a program of its own, standard library only, that leaves nothing behind.
+
+It is a child subreaper, so whatever the container starts (double forks and new sessions included) stays below it, and
+it ends all of that when the main process ends, when the kubelet asks, or when the kubelet is gone. It talks JSON lines:
+the first line of stdin is what to run, later ones are `{"signal": N}` (to the main process) or `{"kill": true}` (to
+everything); stdout gets `{"started": PID}` or `{"startError": TEXT}`, then `{"exited": {"code", "signal", "time"}}`.
+The end of stdin means that the kubelet died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import pty
+import selectors
+import signal
+import sys
+import termios
+import time
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNET = 0x40000000  # linux/sched.h
+_CHUNK_BYTES = 65536
+_KILL_DEADLINE_S = 10.0
+_DRAIN_DEADLINE_S = 2.0
+_EXIT_START_ERROR = 128  # what containerd reports for a container that could not be started
+
+
+def process_table() -> dict[int, tuple[int, int]]:
+    """Every process of this machine: pid -> (parent's pid, start time in clock ticks), from /proc/PID/stat."""
+    table = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+                table[int(name)] = (int(fields[1]), int(fields[19]))
+    return table
+
+
+def descendants(roots: set[int], table: dict[int, tuple[int, int]]) -> set[int]:
+    """The processes below `roots`, without them."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in table.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    front = list(roots)
+    while front:
+        for pid in children.get(front.pop(), ()):
+            if pid not in found and pid not in roots:
+                found.add(pid)
+                front.append(pid)
+    return found
+
+
+def kill_process(pid: int, started: int) -> None:
+    """SIGKILL for the process that had this pid at that start time, and for no later one with the same pid."""
+    with contextlib.suppress(ProcessLookupError, OSError):
+        handle = os.pidfd_open(pid)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                if int(file.read().rpartition(b")")[2].split()[19]) == started:
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+class LineLog:
+    """Appends what a stream carries to a log file, a line each: time, stream, F (whole) or P (part), text."""
+
+    def __init__(self, file: int, stream: str) -> None:
+        self._file = file
+        self._stream = stream.encode()
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read; a line without its end waits for more, up to 16 KiB."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        if len(rest) > 16384:
+            self._write([*((line, b"F") for line in lines), (rest, b"P")])
+            rest = b""
+        elif lines:
+            self._write([(line, b"F") for line in lines])
+        self._rest = rest
+
+    def close(self) -> None:
+        """Write the last line where it had no end."""
+        if self._rest:
+            self._write([(self._rest, b"P")])
+            self._rest = b""
+
+    def _write(self, lines: list[tuple[bytes, bytes]]) -> None:
+        seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanoseconds:09d}Z"
+        head = stamp.encode() + b" " + self._stream + b" "
+        data = b"".join(head + tag + b" " + line + b"\n" for line, tag in lines)
+        while data:
+            data = data[os.write(self._file, data) :]
+
+
+class Shim:
+    """Runs one main process as `spec` says; see process.py for the fields."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._selector = selectors.DefaultSelector()
+        self._streams: dict[int, LineLog] = {}
+        self._control = b""
+        self._kubelet_gone = False
+        self._main = 0
+
+    def run(self) -> None:
+        """Start the main process, wait for its end, end what it left, and say how it ended."""
+        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != self._spec["parent"]:
+            return
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_parent_death)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        os.set_blocking(0, False)
+        try:
+            if self._spec.get("netns"):
+                self._enter_network(self._spec["netns"])
+            self._start()
+        except OSError as error:
+            _tell({"startError": error.strerror or str(error), "errno": error.errno})
+            return
+        _tell({"started": self._main})
+        self._selector.register(0, selectors.EVENT_READ)
+        self._selector.register(wake_read, selectors.EVENT_READ)
+        status = self._wait(wake_read)
+        finished = time.time()
+        self._kill_descendants()
+        self._drain()
+        ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        code = 128 + ended_by if ended_by else os.WEXITSTATUS(status)
+        _tell({"exited": {"code": code, "signal": ended_by, "time": finished}})
+
+    def _on_parent_death(self, *_: object) -> None:
+        self._kubelet_gone = True
+
+    def _enter_network(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if self._libc.setns(handle, _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"cannot enter the network namespace {path}: {os.strerror(number)}")
+        os.close(handle)
+
+    def _start(self) -> None:
+        """Fork and execute; raises OSError with the reason where the program cannot be run."""
+        stdio, readers = self._stdio()
+        error_read, error_write = os.pipe2(os.O_CLOEXEC)
+        shim = os.getpid()
+        self._main = os.fork()
+        if self._main == 0:
+            try:
+                self._become(shim, stdio)
+            except OSError as error:
+                os.write(error_write, json.dumps([error.errno, _what(error, self._spec)]).encode())
+            finally:
+                os._exit(_EXIT_START_ERROR)
+        os.close(error_write)
+        for handle in set(stdio):
+            os.close(handle)
+        with open(error_read, "rb") as file:
+            failure = file.read()
+        if failure:
+            os.waitpid(self._main, 0)
+            number, text = json.loads(failure)
+            raise OSError(number, text)
+        for handle, stream in readers:
+            os.set_blocking(handle, False)
+            self._streams[handle] = stream
+            self._selector.register(handle, selectors.EVENT_READ)
+
+    def _stdio(self) -> tuple[list[int], list[tuple[int, LineLog]]]:
+        """The main process's three files, and what we read of it."""
+        if self._spec.get("stdio"):
+            return list(self._spec["stdio"]), []
+        log = os.open(self._spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if self._spec.get("tty"):
+            ours, theirs = pty.openpty()
+            return [theirs, theirs, theirs], [(ours, LineLog(log, "stdout"))]
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return [null, out_write, err_write], [(out_read, LineLog(log, "stdout")), (err_read, LineLog(log, "stderr"))]
+
+    def _become(self, shim: int, stdio: list[int]) -> None:
+        spec = self._spec
+        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != shim:
+            os._exit(_EXIT_START_ERROR)
+        os.setsid()
+        for path in spec.get("cgroups", ()):
+            with open(path, "w") as file:
+                file.write(str(os.getpid()))
+        for target, handle in enumerate([os.dup(handle) for handle in stdio]):
+            os.dup2(handle, target)
+        for handle in set(stdio):
+            if handle > 2:
+                os.close(handle)  # what else is open closes by itself at exec
+        if spec.get("tty"):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        os.chdir(spec["cwd"])
+        if spec.get("groups") is not None:
+            os.setgroups(spec["groups"])
+        if spec.get("gid") is not None:
+            os.setgid(spec["gid"])
+        if spec.get("uid") is not None:
+            os.setuid(spec["uid"])
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # cleared by a change of user
+        for number in range(1, signal.NSIG):
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.umask(0o022)
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+
+    def _wait(self, wake: int) -> int:
+        """The main process's wait status, once it ended; forwards signals and output meanwhile."""
+        while True:
+            while True:  # everything that ended, our main process or what it left to us
+                try:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                except ChildProcessError:
+                    return 9
+                if pid == self._main:
+                    return status
+                if pid == 0:
+                    break
+            if self._kubelet_gone:
+                self._kill_everything()
+            for key, _ in self._selector.select():
+                if key.fd == 0:
+                    self._read_control()
+                elif key.fd == wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake, 4096)
+                else:
+                    self._read_output(key.fd)
+
+    def _read_control(self) -> None:
+        try:
+            data = os.read(0, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(0)
+            self._kubelet_gone = True
+            return
+        *lines, self._control = (self._control + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            if request.get("kill"):
+                self._kill_everything()
+            elif request.get("signal"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._main, request["signal"])  # not reaped yet, so the pid is still its own
+
+    def _read_output(self, handle: int) -> bool:
+        """Take one chunk; False at the end of the stream, or where there is nothing to read now."""
+        try:
+            data = os.read(handle, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EIO:  # how the last close of a terminal reads
+                raise
+            data = b""
+        if data:
+            self._streams[handle].feed(data)
+            return True
+        self._selector.unregister(handle)
+        self._streams.pop(handle).close()
+        os.close(handle)
+        return False
+
+    def _kill_everything(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._main, signal.SIGKILL)
+
+    def _kill_descendants(self) -> None:
+        """SIGKILL until nothing is below us."""
+        deadline = time.monotonic() + _KILL_DEADLINE_S
+        while time.monotonic() < deadline:
+            table = process_table()
+            below = descendants({os.getpid()}, table)
+            for pid in below:
+                kill_process(pid, table[pid][1])
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            if not below:
+                return
+            time.sleep(0.002)
+
+    def _drain(self) -> None:
+        """Read what is left of the output; every writer is gone, so this ends."""
+        deadline = time.monotonic() + _DRAIN_DEADLINE_S
+        while self._streams and time.monotonic() < deadline:
+            for handle in list(self._streams):
+                while self._read_output(handle):
+                    pass
+        for stream in self._streams.values():
+            stream.close()
+
+
+def _what(error: OSError, spec: dict[str, Any]) -> str:
+    if error.filename == spec["cwd"]:
+        return f'cannot change to workingDir "{spec["cwd"]}": {error.strerror}'
+    if error.errno == errno.ENOENT and "/" not in spec["argv"][0]:
+        return f'exec: "{spec["argv"][0]}": executable file not found in $PATH'
+    return f'exec: "{spec["argv"][0]}": {(error.strerror or str(error)).lower()}'
+
+
+def _tell(event: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # a kubelet that is gone needs no answer
+        os.write(1, json.dumps(event).encode() + b"\n")
+
+
+def main() -> None:
+    """Read what to run from stdin and run it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit(1)
+        line += byte
+    Shim(json.loads(line)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The status of a pod from what its containers do: phase, conditions, quality of service. Pure.
+
+Sources: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/, and the real kubelet for what that leaves
+open (getPhase in pkg/kubelet/kubelet_pods.go, pkg/kubelet/status/generate.go).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from muster.kube.container import Container, ContainerStatus
+from muster.kube.pod import Pod, PodCondition, PodIP, PodSpec, PodStatus
+from muster.kube.quantity import milli
+
+READY_TO_START = "PodReadyToStartContainers"
+_TERMINAL = {"Failed": "PodFailed", "Succeeded": "PodCompleted"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PodFindings:
+    """What the kubelet knows of a pod.
+
+    Attributes:
+        init, main: the containers' states, in the order of the spec; those not made yet are missing.
+        terminal: nothing of it runs, and nothing will again.
+        sandbox: it has its address and folders.
+        reason, message: why it failed as a whole, where it did (rejected, deadline).
+        pod_ip, host_ip: addresses; "" where there is none yet.
+        start_time: when the kubelet took it on.
+    """
+
+    init: Sequence[ContainerStatus] = ()
+    main: Sequence[ContainerStatus] = ()
+    terminal: bool = False
+    sandbox: bool = False
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = ""
+    host_ip: str = ""
+    start_time: datetime.datetime | None = None
+
+
+def is_sidecar(container: Container) -> bool:
+    """Whether an init container keeps running beside the main ones."""
+    return container.restart_policy == "Always"
+
+
+def pod_status(pod: Pod, findings: PodFindings, previous: PodStatus, now: datetime.datetime) -> PodStatus:
+    """The whole status to report; conditions keep the time of their last change from `previous`."""
+    phase = "Failed" if findings.terminal and findings.reason else pod_phase(pod.spec, findings)
+    if previous.phase in _TERMINAL:
+        phase = previous.phase  # final: the API server would refuse another one
+    finished = phase in _TERMINAL
+    conditions = [
+        _condition(READY_TO_START, findings.sandbox and not finished),
+        _initialized(pod.spec, findings, phase),
+    ]
+    containers_ready = _containers_ready(pod.spec, findings, phase)
+    conditions += [containers_ready, _ready(pod, containers_ready)]
+    before = {condition.type: condition for condition in previous.conditions}
+    return PodStatus(
+        phase=phase,
+        reason=findings.reason,
+        message=findings.message,
+        conditions=tuple(_dated(condition, before.get(condition.type), pod, now) for condition in conditions),
+        host_ip=findings.host_ip,
+        pod_ip=findings.pod_ip,
+        pod_ips=(PodIP(ip=findings.pod_ip),) if findings.pod_ip else (),
+        start_time=findings.start_time,
+        init_container_statuses=tuple(findings.init),
+        container_statuses=tuple(findings.main),
+        qos_class=quality_of_service(pod.spec),
+        observed_generation=pod.metadata.generation,
+    )
+
+
+def pod_phase(spec: PodSpec, findings: PodFindings) -> str:
+    """Pending, Running, Succeeded or Failed."""
+    init = {status.name: status for status in findings.init}
+    pending_init = failed_init = 0
+    for container in spec.init_containers:
+        if is_sidecar(container):
+            continue
+        ended = _exit_code(init.get(container.name))
+        if ended is None:
+            pending_init += 1
+        elif ended != 0:
+            failed_init += 1
+    if failed_init and (spec.restart_policy == "Never" or findings.terminal):
+        return "Failed"
+    main = {status.name: status for status in findings.main}
+    statuses = [main.get(container.name) for container in spec.containers]
+    running = sum(1 for status in statuses if status is not None and _runs(status))
+    exits = [code for status in statuses if (code := _exit_code(status)) is not None]
+    waiting = len(statuses) - running - len(exits)
+    if findings.terminal:
+        return "Succeeded" if not pending_init and len(exits) == len(statuses) and not any(exits) else "Failed"
+    if pending_init or failed_init or waiting:
+        return "Pending"
+    if running:
+        return "Running"
+    if spec.restart_policy == "Always":
+        return "Running"
+    ended_for_good = [_ended(status) for status in statuses]
+    if all(ended_for_good) and not any(exits):
+        return "Succeeded"
+    return "Failed" if spec.restart_policy == "Never" else "Running"
+
+
+def quality_of_service(spec: PodSpec) -> str:
+    """Guaranteed, Burstable or BestEffort.
+
+    Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/
+    """
+    guaranteed, anything = True, False
+    for container in (*spec.containers, *spec.init_containers):
+        limits = container.resources.limits if container.resources else {}
+        requests = container.resources.requests if container.resources else {}
+        for resource in ("cpu", "memory"):
+            limit, request = milli(limits.get(resource, 0)), milli(requests.get(resource, limits.get(resource, 0)))
+            anything = anything or bool(limit or request)
+            guaranteed = guaranteed and limit > 0 and limit == request
+    if not anything:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _runs(status: ContainerStatus) -> bool:
+    return status.state is not None and status.state.running is not None
+
+
+def _ended(status: ContainerStatus | None) -> bool:
+    return status is not None and status.state is not None and status.state.terminated is not None
+
+
+def _exit_code(status: ContainerStatus | None) -> int | None:
+    """How a container last ended, where it does not run now; None where it never did."""
+    if status is None or _runs(status):
+        return None
+    for state in (status.state, status.last_state):
+        if state is not None and state.terminated is not None:
+            return state.terminated.exit_code
+    return None
+
+
+def _initialized(spec: PodSpec, findings: PodFindings, phase: str) -> PodCondition:
+    statuses = {status.name: status for status in findings.init}
+    unknown = [container.name for container in spec.init_containers if container.name not in statuses]
+    incomplete = []
+    for container in spec.init_containers:
+        status = statuses.get(container.name)
+        if status is not None and not (status.started if is_sidecar(container) else status.ready):
+            incomplete.append(container.name)
+    if phase == "Succeeded" and not unknown:
+        return _condition("Initialized", True, "PodCompleted")
+    if any(_runs(status) or _exit_code(status) is not None for status in findings.main):
+        return _condition("Initialized", True)
+    message = _listed({"unknown": unknown, "incomplete": incomplete})
+    return _condition("Initialized", not message, "ContainersNotInitialized" if message else "", message)
+
+
+def _containers_ready(spec: PodSpec, findings: PodFindings, phase: str) -> PodCondition:
+    if phase in _TERMINAL:
+        return _condition("ContainersReady", False, _TERMINAL[phase])
+    statuses = {status.name: status for status in (*findings.init, *findings.main)}
+    wanted = [*(c.name for c in spec.init_containers if is_sidecar(c)), *(c.name for c in spec.containers)]
+    unknown = [name for name in wanted if name not in statuses]
+    unready = [name for name in wanted if name in statuses and not statuses[name].ready]
+    message = _listed({"unknown": unknown, "unready": unready})
+    return _condition("ContainersReady", not message, "ContainersNotReady" if message else "", message)
+
+
+def _ready(pod: Pod, containers_ready: PodCondition) -> PodCondition:
+    if containers_ready.status != "True":
+        return msgspec.structs.replace(containers_ready, type="Ready")
+    held = {condition.type: condition.status for condition in pod.status.conditions}
+    gates = [gate.condition_type for gate in pod.spec.readiness_gates]
+    missing = [
+        f'corresponding condition of pod readiness gate "{gate}" does not exist.' for gate in gates if gate not in held
+    ]
+    unmet = [
+        f'the status of pod readiness gate "{gate}" is not "True", but {held[gate]}'
+        for gate in gates
+        if held.get(gate, "True") != "True"
+    ]
+    message = ", ".join([*missing, *unmet])
+    return _condition("Ready", not message, "ReadinessGatesNotReady" if message else "", message)
+
+
+def _listed(named: dict[str, list[str]]) -> str:
+    return ", ".join(f"containers with {what} status: [{' '.join(names)}]" for what, names in named.items() if names)
+
+
+def _condition(kind: str, holds: bool, reason: str = "", message: str = "") -> PodCondition:
+    return PodCondition(type=kind, status="True" if holds else "False", reason=reason, message=message)
+
+
+def _dated(condition: PodCondition, before: PodCondition | None, pod: Pod, now: datetime.datetime) -> PodCondition:
+    changed = before is None or before.status != condition.status or before.last_transition_time is None
+    at = now if changed or before is None else before.last_transition_time
+    return msgspec.structs.replace(condition, last_transition_time=at, observed_generation=pod.metadata.generation)
+
+
+def by_spec_order(containers: Iterable[Container], statuses: Iterable[ContainerStatus]) -> tuple[ContainerStatus, ...]:
+    """Statuses in the order of their containers; others are dropped."""
+    named = {status.name: status for status in statuses}
+    return tuple(named[container.name] for container in containers if container.name in named)

@@ -1,0 +1,119 @@
+"""Reports of a pod's status: only what changed, and one write for what changed together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from muster.embedded.kubelet.restored import save_status
+from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
+from muster.kube.errors import ApiError, Conflict, NotFound
+from muster.kube.pod import Pod, PodStatus
+from muster.kube.struct import to_dict
+
+_SETTLE_S = 0.02
+_STARTING_S = 0.5
+_STARTING = ("ContainerCreating", "PodInitializing")
+_RETRY_S = 0.5
+_RETRY_LONGEST_S = 10.0
+log = logging.getLogger(__name__)
+
+
+class StatusWriter:
+    """Writes one pod's status whenever it differs from what was last reported.
+
+    Attributes:
+        pod: the newest version of the pod.
+        pod_gone: there is nobody to report to.
+        reported: what the API server was last told.
+    """
+
+    def __init__(self, client: Client, folder: Path, pod: Pod, current: Callable[[], PodStatus]) -> None:
+        """`current` says what to report."""
+        self.pod = pod
+        self.pod_gone = False
+        self.reported = pod.status
+        self._client = client
+        self._folder = folder
+        self._current = current
+        self._dirty = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    def changed(self) -> None:
+        """Something may be different."""
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self._dirty.wait()
+            await self._settle()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Report now; returns when the API server has it, or the pod is gone."""
+        retry_s = _RETRY_S
+        while not self.pod_gone:
+            try:
+                async with self._lock:
+                    await self._write()
+                return
+            except ApiError as error:
+                log.warning("pod %s: status not reported yet: %s", self.pod.key, error)
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, _RETRY_LONGEST_S)
+
+    async def delete_pod(self) -> None:
+        """Delete the pod for good: nothing of it runs here any more."""
+        retry_s = _RETRY_S
+        while not self.pod_gone:
+            try:
+                await self._client.delete(Pod, self.pod.name, namespace=self.pod.namespace, uid=self.pod.uid, grace_s=0)
+                return
+            except (NotFound, Conflict):
+                return
+            except ApiError as error:
+                log.warning("pod %s: not deleted yet: %s", self.pod.key, error)
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, _RETRY_LONGEST_S)
+
+    async def _settle(self) -> None:
+        """Let what happens together come together; a pod that is only being made waits a little for its start."""
+        waited_s = 0.0
+        while True:
+            await asyncio.sleep(_SETTLE_S)
+            waited_s += _SETTLE_S
+            if waited_s >= _STARTING_S or not self._is_starting():
+                return
+
+    def _is_starting(self) -> bool:
+        statuses = self._current().container_statuses
+        waiting = [status.state.waiting for status in statuses if status.state is not None and status.state.waiting]
+        return bool(waiting) and all(state.reason in _STARTING for state in waiting)
+
+    async def _write(self) -> None:
+        self._dirty.clear()
+        status = self._current()
+        save_status(self._folder, status)
+        if status == self.reported:
+            return
+        before, after = to_dict(self.reported), to_dict(status)
+        body: dict[str, Any] = {name: value for name, value in after.items() if before.get(name) != value}
+        body |= {name: None for name in ("reason", "message") if name in before and name not in after}
+        patch = {"metadata": {"uid": self.pod.uid}, "status": body}
+        try:
+            await self._client.patch(
+                Pod,
+                self.pod.name,
+                patch,
+                namespace=self.pod.namespace,
+                subresource="status",
+                content_type=STRATEGIC_MERGE_PATCH,
+            )
+        except (NotFound, Conflict):
+            self.pod_gone = True  # deleted, or another pod has the name by now
+            return
+        self.reported = status

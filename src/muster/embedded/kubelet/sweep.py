@@ -1,0 +1,76 @@
+"""Finding and ending processes that a cluster left behind, by the markers in their environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from muster.embedded.kubelet.process import SHIMS, spawning
+from muster.embedded.kubelet.shim import descendants, kill_process, process_table
+
+CLUSTER_MARKER = "MUSTER_CLUSTER_ID"
+NODE_MARKER = "MUSTER_NODE_NAME"
+POD_MARKER = "MUSTER_POD_UID"
+CONTAINER_MARKER = "MUSTER_CONTAINER_ID"
+
+
+class SweepError(Exception):
+    """Processes are still there after SIGKILL: in uninterruptible sleep, or another user's."""
+
+
+def sweep(
+    cluster_id: str, node: str | None = None, *, pod_uid: str = "", container_id: str = "", timeout_s: float = 10.0
+) -> int:
+    """Kill every process of a cluster's pods (of one node, pod or container of it), and whatever runs below them.
+
+    Processes are found by the environment they were started with (/proc/PID/environ) and killed by pid and start
+    time, never by pid alone. Blocks until they are gone.
+
+    Returns:
+        How many processes were killed.
+
+    Raises:
+        SweepError: some are still there after `timeout_s` seconds.
+    """
+    wanted = {CLUSTER_MARKER: cluster_id}
+    if node is not None:
+        wanted[NODE_MARKER] = node
+    if pod_uid:
+        wanted[POD_MARKER] = pod_uid
+    if container_id:
+        wanted[CONTAINER_MARKER] = container_id
+    marks = {f"{name}={value}".encode() for name, value in wanted.items()}
+    killed: set[tuple[int, int]] = set()
+    deadline = time.monotonic() + timeout_s
+    while True:
+        table = process_table()
+        marked = {pid for pid in table if pid != os.getpid() and _carries(pid, marks)}
+        found = marked | descendants(marked, table) - {os.getpid()}
+        if not found:
+            return len(killed)
+        if time.monotonic() > deadline:
+            raise SweepError(f"still there after SIGKILL: processes {', '.join(map(str, sorted(found)))}")
+        for pid in found:
+            killed.add((pid, table[pid][1]))
+            kill_process(pid, table[pid][1])
+        time.sleep(0.005)
+
+
+def end_orphans() -> None:
+    """Kill and reap children of this process that are no shims: what a killed shim left to us, its subreaper."""
+    if spawning():
+        return
+    for pid, (parent, started) in process_table().items():
+        if parent == os.getpid() and pid not in SHIMS:
+            kill_process(pid, started)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _carries(pid: int, marks: set[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return marks <= set(file.read().split(b"\0"))
+    except OSError:
+        return False

@@ -1,0 +1,32 @@
+"""Paths a container was promised, as they are on this machine.
+
+A process container has no mount namespace, so a `mountPath` in its command, arguments, environment or working
+directory is replaced by the folder (or file) that the volume really is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+
+class PathTranslator:
+    """Replaces mount paths by real ones: longest first, only where a path begins and a component ends, once."""
+
+    def __init__(self, mounts: Mapping[str, str]) -> None:
+        """Hold `mounts`: mountPath -> real path. A mount at `/` is left alone: everything would match."""
+        self._mounts = {str(PurePosixPath(path)): real for path, real in mounts.items()}
+        self._mounts.pop("/", None)
+        paths = sorted(self._mounts, key=len, reverse=True)
+        self._pattern = (
+            re.compile(r"(?:(?<=://)|(?<![\w./~$}-]))(?:" + "|".join(map(re.escape, paths)) + r")(?![\w-]|\.\w)")
+            if paths
+            else None
+        )
+
+    def text(self, text: str) -> str:
+        """Translate every mount path in `text`: a path, a list joined by `:`, `--option=/path`, a shell line."""
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda match: self._mounts[match.group(0)], text)
