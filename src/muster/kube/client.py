@@ -42,7 +42,8 @@ class Client:
     """Talks to one API server. An async context manager; use it from one event loop.
 
     Retried, with exponential backoff and full jitter, honouring Retry-After: 429, 503 that carry Retry-After (the
-    server did not act), connections that could not be made, and for idempotent requests lost connections and gateway errors.
+    server did not act), connections that could not be made, and for idempotent requests lost connections and gateway
+    errors.
     Every method raises ApiError (see muster.kube.errors) and, when there are no usable credentials, ConfigError.
 
     Args:

@@ -2,8 +2,8 @@
 
 What it keeps to (KEP-956 bookmarks, KEP-3157 WatchList, apimachinery's list/watch semantics): the first list is
 consistent; a watch that ends resumes where it was; 410, over HTTP or in the stream, means a new list after a jittered
-pause; silence beyond a deadline means a new connection. Whatever happens upstream, the cache keeps what it has until a new list is
-complete, and handlers then hear the real differences only.
+pause; silence beyond a deadline means a new connection. Whatever happens upstream, the cache keeps what it has until a
+new list is complete, and handlers then hear the real differences only.
 """
 
 from __future__ import annotations
@@ -161,9 +161,9 @@ class Informer(Generic[T]):
     async def refresh(self, timeout_s: float) -> None:
         """Take a new consistent list now and wait for it, as a new leader must. Raises TimeoutError."""
         target = self._lists + 1
-        self._stale = True
-        if self._cycle is not None:
+        if not self._stale and self._cycle is not None:
             self._cycle.cancel()
+        self._stale = True
         await self._wait_listed(target, timeout_s)
 
     async def run(self) -> None:
