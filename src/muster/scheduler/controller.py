@@ -1,0 +1,224 @@
+"""The scheduler's shell: informers feed the state, decide makes a plan, writers carry it out, and again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from muster.api.placement import Placement
+from muster.api.training_job import TrainingJob
+from muster.kube.client import Client
+from muster.kube.events import EventRecorder
+from muster.kube.health import Progress
+from muster.kube.informer import Informer
+from muster.kube.leader import Term
+from muster.kube.node import Node
+from muster.scheduler.binder import Binder
+from muster.scheduler.decide import decide
+from muster.scheduler.lookups import follow_claims
+from muster.scheduler.metrics import scheduler_metrics
+from muster.scheduler.placements import placed_slots
+from muster.scheduler.plan import Bind, MarkBound, Plan, Refuse, ReleaseGang, RemoveMember, Settings, WritePlacement
+from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.reporting import Reporter
+from muster.scheduler.state import ClusterState
+from muster.scheduler.writer import PlacementAction, PlacementWriter
+
+log = logging.getLogger(__name__)
+
+NAME = "scheduler"
+ENDED_PHASES = frozenset({"Succeeded", "Failed", "Suspended"})
+SYNC_TIMEOUT_S = 120.0
+IDLE_S = 5.0
+"""A plan is made at least this often, for what only time changes and as a sign of life."""
+PAUSE_S = 0.005
+"""Events that come in a burst are planned for together."""
+
+
+class SchedulerController:
+    """Schedules pods with schedulerName `muster`, in all namespaces.
+
+    Args:
+        client: the API server.
+        namespace: where Muster itself runs.
+        identity: this process, in events.
+        bind_deadline_s: a gang is bound as a whole within this, or released.
+        clock: seconds since the epoch.
+        settings: other deadlines; its `bind_deadline_s` is overridden.
+        request_timeout_s: deadline of one write; what a previous leader had under way is waited out for as long.
+        progress: marked at each plan.
+        registry: where metrics go.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        identity: str,
+        bind_deadline_s: float = 30.0,
+        clock: Callable[[], float] = time.time,
+        *,
+        settings: Settings | None = None,
+        request_timeout_s: float = 10.0,
+        progress: Progress | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        base = settings or Settings()
+        self.settings = Settings(bind_deadline_s, base.hold_s, base.reported_per_queue)
+        self.namespace = namespace
+        self.identity = identity
+        self._client = client
+        self._clock = clock
+        self._request_timeout_s = request_timeout_s
+        self._progress = progress
+        self._metrics = scheduler_metrics(registry)
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.state = ClusterState(bind_deadline_s=bind_deadline_s)
+
+    async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
+        """Schedule until `stop` is set, or until cancelled when the lease is lost.
+
+        `term` is the time of leading: requests of a leader before it are waited out, then everything is listed anew.
+        """
+        await self._outwait(term)
+        self.state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
+        common: dict[str, Any] = {
+            "clock": self._clock,
+            "changed": self._changed.set,
+            "metrics": self._metrics,
+            "request_timeout_s": self._request_timeout_s,
+        }
+        self._binder = Binder(self._client, self.state, bound=self._bound, **common)
+        self._writer = PlacementWriter(self._client, self.state, **common)
+        informers = self._informers()
+        async with EventRecorder(self._client, "muster-scheduler", instance=self.identity) as events:
+            self._reporter = Reporter(self._client, events)
+            helpers = [informer.run() for informer in informers]
+            helpers.append(self._binder.run())
+            helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._changed.set))
+            tasks = [asyncio.create_task(helper) for helper in helpers]
+            main = asyncio.create_task(self._plan_on(informers), name=f"{NAME}/plan")
+            stopped = asyncio.create_task(stop.wait())
+            try:
+                done, _ = await asyncio.wait([main, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in (main, stopped, *tasks, *self._tasks):
+                    task.cancel()
+                await asyncio.gather(main, stopped, *tasks, *self._tasks, return_exceptions=True)
+                if self._progress is not None:
+                    self._progress.drop(NAME)
+
+    async def _outwait(self, term: Term | None) -> None:
+        if term is None or not term.previous_holder:
+            return
+        wait_s = term.previous_deadline + self._request_timeout_s - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            log.info("waiting %.1f s for requests of %s", wait_s, term.previous_holder)
+            await asyncio.sleep(wait_s)
+
+    def _informers(self) -> list[Informer[Any]]:
+        nodes = Informer(self._client, Node, progress=self._progress)
+        pods = Informer(self._client, SchedulingPod, progress=self._progress)
+        placements = Informer(self._client, Placement, progress=self._progress)
+        jobs = Informer(self._client, TrainingJob, progress=self._progress)
+        nodes.add_handler(self._node_changed)
+        pods.add_handler(self._pod_changed)
+        placements.add_handler(self._placement_changed)
+        jobs.add_handler(self._job_changed)
+        return [nodes, pods, placements, jobs]
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self.state.set_node(new)
+        elif old is not None:
+            self.state.remove_node(old.name)
+        self._changed.set()
+
+    def _pod_changed(self, old: SchedulingPod | None, new: SchedulingPod | None) -> None:
+        if new is not None:
+            self.state.set_pod(new, self._clock())
+        elif old is not None:
+            self.state.remove_pod(old.uid, self._clock())
+            self._reporter.forget_pod(old.uid)
+        self._changed.set()
+
+    def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
+        if new is not None:
+            self.state.set_placement(new, self._clock())
+        elif old is not None:
+            self.state.remove_placement(old)
+        self._changed.set()
+
+    def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
+        if new is not None:
+            self.state.set_job(new.uid, new.status.phase if new.status.phase in ENDED_PHASES else "")
+        elif old is not None:
+            self.state.remove_job(old.uid)
+        self._changed.set()
+
+    async def _plan_on(self, informers: list[Informer[Any]]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for informer in informers:
+                group.create_task(informer.wait_synced(SYNC_TIMEOUT_S))
+        self.state.jobs_synced()
+        if self._progress is not None:
+            self._progress.expect(NAME, 6 * IDLE_S)
+        while True:
+            self._changed.clear()
+            now = self._clock()
+            started = time.perf_counter()
+            snapshot = self.state.snapshot()
+            plan = decide(snapshot, now, self.settings)
+            took_s = time.perf_counter() - started
+            self._metrics.planned(plan, took_s, now)
+            self._reporter.waiting(snapshot, plan, now)
+            self._carry_out(plan)
+            if self._progress is not None:
+                self._progress.mark(NAME)
+            await asyncio.sleep(max(PAUSE_S, 2 * took_s))
+            idle_s = IDLE_S if plan.wake_at is None else min(IDLE_S, max(0.0, plan.wake_at - self._clock()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(idle_s):
+                    await self._changed.wait()
+
+    def _carry_out(self, plan: Plan) -> None:
+        for action in plan.actions:
+            if isinstance(action, Bind):
+                self._binder.submit(action)
+            elif isinstance(action, RemoveMember):
+                self._spawn(self._writer.remove(action))
+            elif isinstance(action, Refuse):
+                self._spawn(self._reporter.refuse(action))
+            elif self._writer.begin(action):
+                self._spawn(self._write(action))
+
+    def _bound(self, bind: Bind) -> None:
+        gang = self.state.gangs.get(bind.gang)
+        if gang is not None and gang.single:
+            self._reporter.single_bound(gang, bind.node)
+
+    async def _write(self, action: PlacementAction) -> None:
+        gang = self.state.gangs[action.gang]
+        if not await self._writer.write(action):
+            return
+        if isinstance(action, WritePlacement):
+            self._reporter.placed(gang, placed_slots(action.placement), action.reason)
+        elif isinstance(action, MarkBound):
+            self._reporter.bound(gang)
+        elif isinstance(action, ReleaseGang):
+            self._metrics.releases.inc()
+            self._reporter.released(gang, action.reason)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

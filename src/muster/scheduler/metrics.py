@@ -1,0 +1,60 @@
+"""What the scheduler counts."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter as Counting
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from muster.scheduler.plan import Plan
+from muster.scheduler.reasons import Why
+
+_PLAN_SECONDS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+class SchedulerMetrics:
+    """Metrics of one registry. Get them with `scheduler_metrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.waiting = Gauge(
+            "muster_scheduler_waiting_gangs", "Gangs that wait, by reason.", ["reason"], registry=registry
+        )
+        self.plan_seconds = Histogram(
+            "muster_scheduler_plan_duration_seconds", "Time to decide.", buckets=_PLAN_SECONDS, registry=registry
+        )
+        self.binds = Counter(
+            "muster_scheduler_binds_total", "Bind requests by outcome.", ["outcome"], registry=registry
+        )
+        self.placements = Counter(
+            "muster_scheduler_placement_writes_total",
+            "Writes of placements.",
+            ["operation", "outcome"],
+            registry=registry,
+        )
+        self.releases = Counter(
+            "muster_scheduler_releases_total", "Gangs released because they were not bound in time.", registry=registry
+        )
+        self.last_plan = Gauge(
+            "muster_scheduler_last_plan_timestamp_seconds", "When a plan was last carried out.", registry=registry
+        )
+
+    def planned(self, plan: Plan, seconds: float, now: float) -> None:
+        """Note a plan that took `seconds`."""
+        self.plan_seconds.observe(seconds)
+        self.last_plan.set(now)
+        counts = Counting(reason.why for reason in plan.waiting.values())
+        counts[Why.BEHIND] += plan.unreported
+        for why in Why:
+            self.waiting.labels(why.value).set(counts[why])
+
+
+_made: weakref.WeakKeyDictionary[CollectorRegistry, SchedulerMetrics] = weakref.WeakKeyDictionary()
+
+
+def scheduler_metrics(registry: CollectorRegistry = REGISTRY) -> SchedulerMetrics:
+    """Return the metrics of `registry`, making them on first use."""
+    known = _made.get(registry)
+    if known is None:
+        known = _made[registry] = SchedulerMetrics(registry)
+    return known

@@ -1,0 +1,123 @@
+"""Tells people what happens to gangs: one event when a reason changes, on the job (or the first pod), never one a pod.
+
+Pods' conditions stay as they are while a gang waits: `Unschedulable` would make cluster autoscalers add nodes for one
+member of a gang. Only a pod that will never be placed as it is gets PodScheduled False, once a reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
+from muster.kube.core import ObjectReference
+from muster.kube.errors import ApiError, ConfigError
+from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.pod import Pod
+from muster.scheduler.explain import explain
+from muster.scheduler.gangs import Gang
+from muster.scheduler.plan import Plan, Refuse
+from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 15.0
+"""A gang's members appear one by one and old pods take a while to end: said only when it lasts."""
+_PASSING = frozenset({Why.WAITING_FOR_PODS, Why.WAITING_FOR_OLD_POD, Why.OLD_PLACEMENT, Why.WAITING_FOR_VOLUME})
+_SILENT = frozenset({Why.BINDING, Why.RELEASING})
+
+
+class Reporter:
+    """Remembers what was said of each gang."""
+
+    def __init__(self, client: Client, events: EventRecorder) -> None:
+        self._client = client
+        self._events = events
+        self._since: dict[str, tuple[Why, float]] = {}
+        self._said: dict[str, Why] = {}
+        self._refused: dict[str, Reason] = {}
+
+    def waiting(self, snapshot: Snapshot, plan: Plan, now: float) -> None:
+        """Say why gangs wait, where that is news."""
+        for key, reason in plan.waiting.items():
+            gang = snapshot.gangs.get(key)
+            if gang is None or reason.why in _SILENT:
+                continue
+            why, since = self._since.get(key, (reason.why, now))
+            if why is not reason.why:
+                since = now
+            self._since[key] = (reason.why, since)
+            if self._said.get(key) is reason.why or (reason.why in _PASSING and now - since < PATIENCE_S):
+                continue
+            self._said[key] = reason.why
+            self._event(gang, WARNING, "FailedScheduling", explain(snapshot, gang, reason=reason).summary)
+        for key in [key for key in self._since if key not in snapshot.gangs]:
+            del self._since[key]
+            self._said.pop(key, None)
+
+    def placed(self, gang: Gang, nodes: Mapping[int, tuple[str, str]], reason: str) -> None:
+        """Say that the gang was given nodes, or other nodes than before."""
+        self._said.pop(gang.key, None)
+        self._since.pop(gang.key, None)
+        what = f"placed on {len(nodes)} nodes" if not reason else f"placed again ({reason})"
+        self._event(gang, NORMAL, "Placed", what)
+
+    def bound(self, gang: Gang) -> None:
+        """Say that the whole gang is bound."""
+        nodes = len({node for node, _ in gang.placed.values()})
+        self._event(gang, NORMAL, "Scheduled", f"all {gang.size} pods are bound, on {nodes} nodes")
+
+    def released(self, gang: Gang, why: str) -> None:
+        """Say that the gang was given up half bound."""
+        self._event(gang, WARNING, "GangReleased", f"{why}; its bound pods are deleted to be made anew")
+
+    def single_bound(self, gang: Gang, node: str) -> None:
+        """Say that a pod without a gang was bound."""
+        self._said.pop(gang.key, None)
+        self._event(gang, NORMAL, "Scheduled", f"assigned {gang.full_name} to {node}")
+
+    async def refuse(self, refusal: Refuse) -> None:
+        """Write the condition on the pod, once a reason."""
+        if self._refused.get(refusal.uid) == refusal.reason:
+            return
+        self._refused[refusal.uid] = refusal.reason
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": refusal.reason.why.value,
+            "message": refusal.reason.text(),
+        }
+        try:
+            await self._client.patch(
+                Pod,
+                refusal.pod,
+                {"metadata": {"uid": refusal.uid}, "status": {"conditions": [condition]}},
+                namespace=refusal.namespace,
+                subresource="status",
+                content_type=STRATEGIC_MERGE_PATCH,
+            )
+        except (ApiError, ConfigError) as error:
+            log.warning("refusing pod %s/%s: %s", refusal.namespace, refusal.pod, error)
+
+    def forget_pod(self, uid: str) -> None:
+        """The pod is gone."""
+        self._refused.pop(uid, None)
+
+    def _event(self, gang: Gang, type_: str, reason: str, message: str) -> None:
+        about = _reference(gang)
+        if about is not None:
+            self._events.event(about, type_, reason, message)
+
+
+def _reference(gang: Gang) -> ObjectReference | None:
+    """The job that owns the gang, else its first pod."""
+    owner = gang.owner
+    if owner is not None and not gang.single:
+        return ObjectReference(
+            api_version=owner.api_version, kind=owner.kind, namespace=gang.namespace, name=owner.name, uid=owner.uid
+        )
+    first = min(gang.pods.values(), key=lambda pod: (pod.slot, pod.name), default=None)
+    if first is None:
+        return None
+    return ObjectReference(api_version="v1", kind="Pod", namespace=first.namespace, name=first.name, uid=first.uid)
