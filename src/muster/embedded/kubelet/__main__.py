@@ -45,9 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--taints", action="append", default=[], metavar="K=V:EFFECT,...", help="taints it registers with; repeatable")
     add("--lease-period-s", type=float, default=10.0, help="seconds between renewals of the lease; default: 10")
     add("--status-period-s", type=float, default=300.0, help="seconds between unchanged status reports; default: 300")
-    add(
-        "--sync-period-s", type=float, default=60.0, help="seconds between looks at ConfigMaps and Secrets; default: 60"
-    )
+    add("--sync-period-s", type=float, default=60.0, help="seconds between looks at mounted ConfigMaps; default: 60")
     add("--restart-backoff-s", type=float, default=10.0, help="first delay of CrashLoopBackOff; default: 10")
     add("--pod-pids-limit", type=int, default=0, help="most processes of a container; default: no limit")
     add("--new-boot", action="store_true", help="as after a reboot of the machine: a new boot ID")

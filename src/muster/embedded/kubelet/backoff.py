@@ -11,7 +11,7 @@ RESET_AFTER_S = 600.0
 
 
 class RestartBackoff:
-    """Ten seconds, doubling up to five minutes; anew after ten minutes without trouble. The first restart is at once."""
+    """Ten seconds, doubling up to five minutes, anew after a run of ten minutes. The first restart is at once."""
 
     def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
         self._first_s = first_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,8 +23,8 @@ async def run_command(runner: ContainerRunner, argv: Sequence[str], timeout_s: f
     """Run `argv` in the container; returns its exit code and the beginning of its output; raises CommandError."""
     if runner.launched is None or runner.process is None:
         raise CommandError("the container is not running")
-    with tempfile.TemporaryFile() as output, open(os.devnull, "rb") as null:
-        stdio = (null.fileno(), output.fileno(), output.fileno())
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as nothing:
+        stdio = (nothing.fileno(), output.fileno(), output.fileno())
         try:
             process = await Process.start(runner.launched.command_spec(argv, stdio))
         except StartError as error:

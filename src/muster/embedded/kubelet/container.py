@@ -37,6 +37,7 @@ from muster.kube.pod import Pod
 _CONFIG_RETRY_S = 2.0
 _CONFIG_RETRY_LONGEST_S = 30.0
 _SHIM_DEADLINE_S = 15.0
+_AFTER_HOOK_S = 2.0  # the kubelet leaves this much to the container whatever the hook took
 
 
 class ContainerRunner:
@@ -154,12 +155,11 @@ class ContainerRunner:
             task = asyncio.create_task(run_hook(self, hook))
             if not await grace.wait(task):
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                if (error := (await asyncio.gather(task, return_exceptions=True))[0]) and isinstance(error, HookError):
-                    self._event("Warning", "FailedPreStopHook", str(error))
-            grace = (
-                Grace(max(grace.left_s, 2.0)) if grace.left_s < 2 else grace
-            )  # the kubelet's own minimum after a hook
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(outcome, HookError):
+                self._event("Warning", "FailedPreStopHook", str(outcome))
+            if grace.left_s < _AFTER_HOOK_S:
+                grace = Grace(_AFTER_HOOK_S)
         process.signal(15)
         if not await grace.wait(process.exited):
             process.kill()
@@ -261,12 +261,8 @@ class ContainerRunner:
         killed = exited.signal == 9 and self._group.out_of_memory()
         await asyncio.to_thread(self._group.remove)
         reason = "OOMKilled" if killed else "Completed" if exited.code == 0 else "Error"
-        message = termination_message(
-            self.launched.message_file,
-            self.spec.termination_message_policy,
-            self.launched.log_path(self.log),
-            exited.code != 0,
-        )
+        policy = self.spec.termination_message_policy
+        message = termination_message(self.launched.message_file, policy, Path(self.log), exited.code != 0)
         running = self.status.state.running if self.status.state else None
         finished = datetime.datetime.fromtimestamp(exited.time_s, datetime.UTC)
         self.process = None

@@ -8,7 +8,7 @@ import ctypes
 import hashlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from urllib.parse import urlsplit
 
 from muster.embedded.kubelet.cgroups import ControlGroups
@@ -69,9 +69,9 @@ class Kubelet:
                     asyncio.create_task(work)
                     for work in (registration.keep_lease(), registration.keep_status(), nodes.run(), pods.run())
                 ]
-                await _unless(
-                    stop, asyncio.gather(nodes.wait_synced(_SYNC_DEADLINE_S), pods.wait_synced(_SYNC_DEADLINE_S))
-                )
+                synced = asyncio.gather(nodes.wait_synced(_SYNC_DEADLINE_S), pods.wait_synced(_SYNC_DEADLINE_S))
+                if not await _unless(stop, synced):
+                    return
                 manager = PodManager(services, lambda: nodes.get(settings.node) or registration.node)
                 server.manager = manager
                 manager.start(pods.store.values())
@@ -144,9 +144,9 @@ def _has_children() -> bool:
     return True
 
 
-async def _unless(stop: asyncio.Event, work: object) -> bool:
+async def _unless(stop: asyncio.Event, work: Awaitable[object]) -> bool:
     """Do `work` to its end, unless told to stop first; returns whether it ended."""
-    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    task = asyncio.ensure_future(work)
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()

@@ -14,8 +14,8 @@ from muster.embedded.kubelet.podcontext import PodContext
 from muster.embedded.kubelet.process import ProcessSpec
 from muster.embedded.kubelet.translate import PathTranslator
 from muster.embedded.kubelet.volumes import VolumeError
-from muster.kube.container import Container
-from muster.kube.pod import Pod
+from muster.kube.container import Container, SecurityContext
+from muster.kube.pod import Pod, PodSecurityContext
 from muster.kube.quantity import to_int
 
 _DEFAULT_MESSAGE_PATH = "/dev/termination-log"
@@ -59,10 +59,6 @@ class Launch:
     def command_spec(self, argv: Sequence[str], stdio: tuple[int, int, int], *, tty: bool = False) -> ProcessSpec:
         """Another process in the container."""
         return self._spec([self.translator.text(part) for part in argv], log=None, stdio=stdio, tty=tty)
-
-    def log_path(self, log: str) -> Path:
-        """The log as a path."""
-        return Path(log)
 
     def _spec(
         self, argv: Sequence[str], *, log: str | None, stdio: tuple[int, int, int] | None, tty: bool
@@ -145,21 +141,15 @@ def _gpus(context: PodContext, container: Container) -> int:
 
 def _user(pod: Pod, container: Container) -> tuple[int | None, int | None, Sequence[int] | None]:
     """Who it runs as; only root may change that, anybody else runs everything as themselves."""
-    shared, own = pod.spec.security_context, container.security_context
-    uid = own.run_as_user if own and own.run_as_user is not None else shared.run_as_user if shared else None
-    gid = own.run_as_group if own and own.run_as_group is not None else shared.run_as_group if shared else None
-    non_root = (
-        own.run_as_non_root if own and own.run_as_non_root is not None else shared.run_as_non_root if shared else None
-    )
+    shared, own = pod.spec.security_context or PodSecurityContext(), container.security_context or SecurityContext()
+    uid = shared.run_as_user if own.run_as_user is None else own.run_as_user
+    gid = shared.run_as_group if own.run_as_group is None else own.run_as_group
+    non_root = shared.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
     if non_root and (uid == 0 or (uid is None and os.geteuid() == 0)):
         raise ConfigError("container has runAsNonRoot and would run as root")
     if os.geteuid() != 0 or (uid is None and gid is None):
         return None, None, None
-    groups = [
-        *(shared.supplemental_groups if shared else ()),
-        *([shared.fs_group] if shared and shared.fs_group else []),
-    ]
-    return uid or 0, gid or 0, groups
+    return uid or 0, gid or 0, [*shared.supplemental_groups, *([shared.fs_group] if shared.fs_group else [])]
 
 
 def wants_gpus(pod: Pod, resource: str) -> int:

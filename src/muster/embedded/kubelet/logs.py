@@ -48,10 +48,7 @@ def read_tail(file: Path, lines: int, limit_bytes: int) -> str:
 async def read_log(file: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield a log as its reader wants it; with follow, until `ended` says that nothing more will come."""
     left = options.limit_bytes
-    position, records = 0, iter(())  # type: tuple[int, Iterator[bytes]]
-    if options.tail_lines is not None and file.is_file():
-        position, tail = _last_records(file, options.tail_lines)
-        records = iter(tail)
+    position, records = (0, []) if options.tail_lines is None else _last_records(file, options.tail_lines)
     since = options.since.strftime("%Y-%m-%dT%H:%M:%S.%f").encode() if options.since else b""
     rest = b""
     while True:
@@ -69,17 +66,17 @@ async def read_log(file: Path, options: LogOptions, ended: Callable[[], bool]) -
         data = _read(file, position)
         position += len(data)
         *complete, rest = (rest + data).split(b"\n")
-        records = iter(complete)
+        records = complete
         if not data:
             if was_over or not options.follow:
                 return
             await asyncio.sleep(_POLL_S)
 
 
-def since_time(since_seconds: int | None, since: str | None) -> datetime.datetime | None:
-    """The moment that sinceSeconds or sinceTime means."""
+def since_time(since_seconds: str | None, since: str | None) -> datetime.datetime | None:
+    """The moment that sinceSeconds or sinceTime means; raises ValueError where they mean none."""
     if since_seconds is not None:
-        return datetime.datetime.fromtimestamp(time.time() - since_seconds, datetime.UTC)
+        return datetime.datetime.fromtimestamp(time.time() - int(since_seconds), datetime.UTC)
     return datetime.datetime.fromisoformat(since).astimezone(datetime.UTC) if since else None
 
 
@@ -94,6 +91,8 @@ def _read(file: Path, position: int) -> bytes:
 
 def _last_records(file: Path, count: int) -> tuple[int, list[bytes]]:
     """Where the file ends, and its last `count` complete records."""
+    if not file.is_file():
+        return 0, []
     with file.open("rb") as stream:
         stream.seek(0, 2)
         position = end = stream.tell()

@@ -76,14 +76,14 @@ class NamespaceNetwork:
         self._prefix = f"muster-{_short(cluster_id)}-{_short(node)}-"
 
     async def prepare(self) -> None:
-        """Make the bridge where it is missing, give it this node's address, and remove what a crash left of the node."""
+        """Make the bridge where it is missing, with this node's address; remove what a crash left of the node."""
         with contextlib.suppress(NetworkError):
             await _ip("link", "add", self._bridge, "type", "bridge")
         await _ip("link", "set", self._bridge, "up")
         with contextlib.suppress(NetworkError):
             await _ip("address", "add", f"{self.gateway}/{self._range.prefixlen}", "dev", self._bridge)
-        for left in sorted(_NAMESPACES.glob(f"{self._prefix}*")):
-            await _ip("netns", "delete", left.name)
+        for left in self._left_namespaces():
+            await _ip("netns", "delete", left)
 
     async def attach(self, pod_uid: str, preferred: str = "") -> Attachment:
         """Make a namespace with one end of a veth pair in it, the other on the bridge."""
@@ -114,11 +114,13 @@ class NamespaceNetwork:
         """Remove this node's address, and the bridge once no pod of any node hangs on it."""
         with contextlib.suppress(NetworkError):
             await _ip("address", "delete", f"{self.gateway}/{self._range.prefixlen}", "dev", self._bridge)
-        if not any(Path(f"/sys/class/net/{self._bridge}/brif").glob("*")):
-            addresses = await _ip("-o", "-4", "address", "show", "dev", self._bridge)
-            if not addresses.strip():
-                with contextlib.suppress(NetworkError):
-                    await _ip("link", "delete", self._bridge)
+        ports = await _ip("-o", "link", "show", "master", self._bridge)
+        addresses = await _ip("-o", "-4", "address", "show", "dev", self._bridge)
+        if not ports.strip() and not addresses.strip():
+            await _ip("link", "delete", self._bridge)
+
+    def _left_namespaces(self) -> list[str]:
+        return sorted(path.name for path in _NAMESPACES.glob(f"{self._prefix}*"))
 
 
 def _short(text: str) -> str:

@@ -94,7 +94,7 @@ class NodeRegistration:
                     await self._renew()
                 pause_s = period_s - (time.monotonic() - began)
             except (ApiError, TimeoutError) as error:
-                log.warning("node %s: lease not renewed: %s", self._settings.node, error or "no answer in time")
+                log.warning("node %s: lease not renewed: %s", self._settings.node, str(error) or "no answer in time")
                 pause_s = min(1.0, period_s)
             await asyncio.sleep(max(0.0, pause_s))
 

@@ -73,7 +73,7 @@ class Process:
 
     @classmethod
     async def start(cls, spec: ProcessSpec) -> Process:
-        """Run `spec`; raises StartError where its program cannot be run. The descriptors in `stdio` stay the caller's."""
+        """Run `spec`; raises StartError where that is impossible. The descriptors in `stdio` stay the caller's."""
         shim = await _spawn(spec)
         request: dict[str, Any] = dataclasses.asdict(spec)
         request["parent"] = os.getpid()
@@ -83,7 +83,7 @@ class Process:
             shim.stdin.write(json.dumps(request, default=dict).encode() + b"\n")
             async with asyncio.timeout(_START_DEADLINE_S):
                 line = await shim.stdout.readline()
-            event = json.loads(line) if line else {"startError": "the shim ended before it had started the program"}
+            event: dict[str, Any] = json.loads(line) if line else {"startError": "the shim ended before it began"}
             if "started" not in event:
                 raise StartError(event.get("startError", "the program could not be started"))
             return cls(shim, event["started"])
@@ -93,7 +93,7 @@ class Process:
             await asyncio.shield(shim.wait())
             SHIMS.discard(shim.pid)
             if isinstance(error, TimeoutError | ConnectionError | ValueError):
-                raise StartError(f"the shim did not start the program: {error or type(error).__name__}") from error
+                raise StartError(f"the shim did not start the program: {error!r}") from error
             raise
 
     def signal(self, number: int) -> None:

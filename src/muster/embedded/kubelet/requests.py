@@ -33,11 +33,9 @@ async def http_get(action: HTTPGetAction, pod_ip: str, ports: Sequence[Container
         ):
             body = (await answer.content.read(_MOST_BYTES)).decode(errors="replace")
             if not 200 <= answer.status < 400:
-                raise ProbeFailed(
-                    f"HTTP probe failed with statuscode: {answer.status}" + (f": {body[:200]}" if body else "")
-                )
+                raise ProbeFailed(f"HTTP probe failed with statuscode: {answer.status} {body[:200]}".rstrip())
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise ProbeFailed(f'Get "{url}": {error or "context deadline exceeded"}') from error
+        raise ProbeFailed(f'Get "{url}": {str(error) or "context deadline exceeded"}') from error
 
 
 async def tcp_connect(action: TCPSocketAction, pod_ip: str, ports: Sequence[ContainerPort], timeout_s: float) -> None:
@@ -48,7 +46,7 @@ async def tcp_connect(action: TCPSocketAction, pod_ip: str, ports: Sequence[Cont
             _, writer = await asyncio.open_connection(host, port)
         writer.close()
     except (OSError, TimeoutError) as error:
-        raise ProbeFailed(f"dial tcp {host}:{port}: {error or 'i/o timeout'}") from error
+        raise ProbeFailed(f"dial tcp {host}:{port}: {str(error) or 'i/o timeout'}") from error
 
 
 def port_number(port: int | str, ports: Sequence[ContainerPort]) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -17,6 +18,8 @@ from muster.embedded.kubelet.worker import PodWorker
 from muster.kube.container import ContainerStatus
 from muster.kube.pki import CertificateAuthority, KeyPair
 from muster.kube.struct import to_dict
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _SHUTDOWN_S = 1.0
 
@@ -77,7 +80,7 @@ class KubeletServer:
         return context
 
     @web.middleware
-    async def _authorize(self, request: web.Request, handler: web.Handler) -> web.StreamResponse:
+    async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path != "/healthz" and not self._may(request):
             raise web.HTTPUnauthorized(text="Unauthorized")
         return await handler(request)
@@ -106,9 +109,7 @@ class KubeletServer:
             options = LogOptions(
                 follow=query.get("follow") == "true",
                 tail_lines=int(query["tailLines"]) if "tailLines" in query else None,
-                since=since_time(
-                    int(query["sinceSeconds"]) if "sinceSeconds" in query else None, query.get("sinceTime")
-                ),
+                since=since_time(query.get("sinceSeconds"), query.get("sinceTime")),
                 timestamps=query.get("timestamps") == "true",
                 limit_bytes=int(query["limitBytes"]) if "limitBytes" in query else None,
             )

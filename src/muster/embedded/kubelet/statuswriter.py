@@ -100,7 +100,7 @@ class StatusWriter:
         save_status(self._folder, status)
         if status == self.reported:
             return
-        before, after = to_dict(self.reported), to_dict(status)
+        before, after = _wire(self.reported), _wire(status)
         body: dict[str, Any] = {name: value for name, value in after.items() if before.get(name) != value}
         body |= {name: None for name in ("reason", "message") if name in before and name not in after}
         patch = {"metadata": {"uid": self.pod.uid}, "status": body}
@@ -117,3 +117,12 @@ class StatusWriter:
             self.pod_gone = True  # deleted, or another pod has the name by now
             return
         self.reported = status
+
+
+def _wire(status: PodStatus) -> dict[str, Any]:
+    """The status as JSON, with the fields of containers that the API requires even where they are empty."""
+    found = to_dict(status)
+    for name in ("initContainerStatuses", "containerStatuses"):
+        required = {"ready": False, "restartCount": 0, "image": "", "imageID": "", "lastState": {}}
+        found |= {name: [required | container for container in found[name]]} if name in found else {}
+    return found

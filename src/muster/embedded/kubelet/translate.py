@@ -10,6 +10,9 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+_BEGINS = r"(?:(?<=://)|(?<![\w./~$}-]))"  # no path character before it, save that of a URL's scheme
+_ENDS = r"(?![\w-]|\.\w)"
+
 
 class PathTranslator:
     """Replaces mount paths by real ones: longest first, only where a path begins and a component ends, once."""
@@ -18,12 +21,8 @@ class PathTranslator:
         """Hold `mounts`: mountPath -> real path. A mount at `/` is left alone: everything would match."""
         self._mounts = {str(PurePosixPath(path)): real for path, real in mounts.items()}
         self._mounts.pop("/", None)
-        paths = sorted(self._mounts, key=len, reverse=True)
-        self._pattern = (
-            re.compile(r"(?:(?<=://)|(?<![\w./~$}-]))(?:" + "|".join(map(re.escape, paths)) + r")(?![\w-]|\.\w)")
-            if paths
-            else None
-        )
+        paths = "|".join(map(re.escape, sorted(self._mounts, key=len, reverse=True)))
+        self._pattern = re.compile(rf"{_BEGINS}(?:{paths}){_ENDS}") if paths else None
 
     def text(self, text: str) -> str:
         """Translate every mount path in `text`: a path, a list joined by `:`, `--option=/path`, a shell line."""
