@@ -49,7 +49,7 @@ def load_training_job(text: str, source: str = "<manifest>") -> TrainingJob:
     node = _compose(text, source)
     complaints = [*_duplicates(node), *_unknown(node, _SCHEMA, "")]
     data = yaml.SafeLoader("").construct_document(node) if not complaints else None
-    if data is None:
+    if not isinstance(data, dict):
         raise ManifestError(source, complaints)
     complaints += _identity(node, data)
     if complaints:
@@ -66,7 +66,7 @@ def load_training_job(text: str, source: str = "<manifest>") -> TrainingJob:
 
 def _compose(text: str, source: str) -> yaml.MappingNode:
     try:
-        documents = [node for node in yaml.compose_all(text, yaml.SafeLoader) if node is not None]
+        documents = list(yaml.compose_all(text, yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)

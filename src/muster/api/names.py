@@ -25,6 +25,8 @@ LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 ANNOTATION_GANG_SIZE: Final = "muster.dev/gang-size"
 ANNOTATION_GANG_UID: Final = "muster.dev/gang-uid"
 ANNOTATION_ATTEMPT: Final = "muster.dev/attempt"
+ANNOTATION_EXCLUDED: Final = "muster.dev/excluded-nodes"
+"""Nodes a replacement keeps away from, comma-separated; its affinity says the same to the scheduler."""
 ANNOTATION_PRIORITY: Final = "muster.dev/priority"
 """spec.priority of the job: the API server lets nobody set a pod's own priority except through a PriorityClass."""
 

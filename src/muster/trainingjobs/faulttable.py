@@ -49,7 +49,8 @@ _IMAGES: Final = "kubernetes pkg/kubelet/images/types.go; cri-api pkg/errors"
 _CODES: Final = "kubernetes pkg/kubelet/kuberuntime/kuberuntime_container.go"
 _LOST_PEER: Final = (
     r"connection (was )?reset by peer|connection closed by (remote )?peer|socket closed|broken pipe"
-    r"|remote process exited|nccl ?(remote|system) ?error|unhandled system error|watchdog (caught|thread)|lost connection to"
+    r"|remote process exited|nccl ?(remote|system) ?error|unhandled system error|watchdog (caught|thread)"
+    r"|lost connection to"
 )
 
 TABLE: Final[tuple[Row, ...]] = (
@@ -213,6 +214,12 @@ TABLE: Final[tuple[Row, ...]] = (
         why="MPI ends the other ranks like this after the first one failed", source="mpiexec(1)",
     ),
     Row(
+        id="rank-stopped", tier=6, kind="rank", reasons=(".*while its launcher stopped it",), cause="unknown",
+        replace=False, what="A rank ended while its launcher was stopping it",
+        why="It is a consequence of a failure elsewhere; that one decides",
+        source="https://github.com/pmodels/mpich (hydra ends all ranks when one fails)",
+    ),
+    Row(
         id="rank-killed", tier=5, kind="rank", signals=(9,), cause="unknown", replace=False,
         what="The first failing rank was killed with SIGKILL, and nothing says why",
         why="A person, the kernel or a watchdog did it",
@@ -226,6 +233,11 @@ TABLE: Final[tuple[Row, ...]] = (
         id="rank-failed", tier=5, kind="rank", cause="user", replace=False,
         what="The first failing rank exited with a code other than 0",
         why="The program did it, unless hardware evidence comes within 120 s",
+    ),
+    Row(
+        id="could-not-start", tier=5, kind="launcher", reasons=("could not start:.*",), cause="user", replace=False,
+        what="The launcher or the command could not be started", why="The image lacks mpiexec, torchrun or the program",
+        source="muster.trainingjobs.supervisor",
     ),
     Row(
         id="launcher-failed", tier=7, kind="launcher", cause="unknown", replace=False,

@@ -51,7 +51,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     launcher: Launcher
     command: tuple[str, ...]
-    launcher_args: tuple[str, ...]
+    mpi_args: tuple[str, ...]
     ranks_per_node: int
     hosts: tuple[Host, ...]
     master_port: int

@@ -1,0 +1,306 @@
+"""What an active attempt needs: from its first pod to the end of its ranks, and from a fault to the next attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from muster.api.training_job import TrainingJobStatus
+from muster.kube.pod import Pod
+from muster.trainingjobs import incident, outcome, statuses
+from muster.trainingjobs.evidence import broken, gone, node_ready, rank_exit, waiting_message
+from muster.trainingjobs.faults import Evidence, row_of
+from muster.trainingjobs.plan import (
+    Action,
+    CreatePod,
+    DeletePod,
+    Direct,
+    Directive,
+    Reason,
+    RecordEvent,
+    RunPlan,
+    WriteStatus,
+)
+from muster.trainingjobs.pods import excluded_nodes
+from muster.trainingjobs.runplan import run_plan
+from muster.trainingjobs.slots import Clock, Slot, in_contact, joined, pod_uids
+from muster.trainingjobs.snapshot import JobSnapshot
+
+
+class Attempt:
+    """One decision about one job in phase Pending, Starting, Running or Restarting."""
+
+    def __init__(self, snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> None:
+        """Look; nothing is decided yet."""
+        self.snapshot, self.slots, self.clock = snapshot, slots, clock
+        self.job, self.status, self.now = snapshot.job, snapshot.job.status, clock.now
+        self.running = self.status.phase == "Running"
+        self.broken = dict(self._broken())
+
+    def actions(self) -> list[Action]:
+        """What to do, in order."""
+        ended = outcome.finished(self.snapshot, self.slots, self.clock)
+        if ended is not None:
+            return ended
+        begun = self._incident()
+        if begun is not None:
+            return begun
+        late = incident.reattributed(self.snapshot, self.slots, self._late_evidence(), self.now)
+        if late is not None:
+            return [self._write(late, "Reattributed"), RecordEvent("Reattributed", _attribution(late))]
+        if self.running:
+            return [self._direct(self._run_plan()), *self._progress()]
+        exhausted = statuses.exhausted(self.job)
+        if exhausted is not None:
+            hold: list[Action] = [self._direct(None)]
+            return outcome.failed(self.snapshot, exhausted, self.now) if self._settled() else hold
+        return [self._direct(None), *(self._node_back() or self._make_pods()), *self._advance()]
+
+    # -- faults
+
+    def _broken(self) -> Iterator[tuple[int, Evidence]]:
+        for slot in self.slots:
+            evidence = broken(self.snapshot, slot, self.clock)
+            if evidence is None and self.running and slot.pod is None:
+                evidence = gone(slot, self.clock)
+            if evidence is not None:
+                yield slot.number, evidence
+
+    def _exits(self, attempt: int) -> list[Evidence]:
+        found = (rank_exit(slot, attempt) for slot in self.slots)
+        return [each for each in found if each is not None]
+
+    def _incident(self) -> list[Action] | None:
+        """End the attempt where something of it broke; what broke before it began is replaced within it."""
+        if self.running:
+            evidence = [*self.broken.values(), *self._exits(self.status.attempt)]
+        else:
+            evidence = [each for number, each in self.broken.items() if self._belongs(self.slots[number])]
+        if not evidence:
+            return None
+        replaced = sum(1 for each in self.broken.values() if row_of(each).replace)
+        status, verdict = incident.restart(self.snapshot, self.slots, evidence, replaced, self.now)
+        message = f"{status.faults[-1].cause}: {status.faults[-1].message}"
+        return [
+            self._write(status, "Restarting"),
+            RecordEvent("Restarting", message, warning=verdict.cause != "infrastructure"),
+        ]
+
+    def _belongs(self, slot: Slot) -> bool:
+        """Whether a broken pod was made for this attempt: its name is taken, so the next attempt must replace it."""
+        assert slot.pod is not None
+        if slot.attempt < self.status.attempt:
+            return False
+        return bool(slot.pod.spec.node_name) or slot.pod.finished
+
+    def _late_evidence(self) -> list[Evidence]:
+        """What else is known of the newest fault's incident."""
+        if not self.status.faults:
+            return []
+        late = self._exits(self.status.faults[-1].attempt)
+        if self.status.phase == "Restarting":
+            late += [each for number, each in self.broken.items() if self.slots[number].attempt < self.status.attempt]
+        return late
+
+    def _settled(self) -> bool:
+        """Whether nothing more about the newest fault is to be expected soon."""
+        fault = self.status.faults[-1]
+        detected = fault.timeline.detected if fault.timeline is not None else None
+        if detected is not None and not self.clock.passed(detected.timestamp() + self.snapshot.settings.settle_s):
+            return False
+        silent = [
+            slot
+            for slot in self.slots
+            if slot.member is not None and slot.number not in self.broken and slot.member.silent_since is not None
+        ]
+        return all(in_contact(slot, self.snapshot, self.now) for slot in silent)
+
+    # -- pods
+
+    def _to_replace(self, slot: Slot) -> bool:
+        """Whether the slot needs another pod: only where it is broken, or on a node to keep away from."""
+        if slot.attempt >= self.status.attempt:
+            return False
+        return slot.number in self.broken or (bool(slot.node) and slot.node in self.status.excluded_nodes)
+
+    def _make_pods(self) -> list[Action]:
+        attempt, excluded = self.status.attempt, self.status.excluded_nodes
+        deletes: list[Action] = []
+        creates: list[Action] = []
+        for slot in self.slots:
+            if slot.pod is None:
+                creates.append(CreatePod(slot.number, attempt, excluded, "SlotEmpty"))
+            elif self._to_replace(slot):
+                if not slot.pod.terminating:
+                    force = bool(slot.node) and not node_ready(self.snapshot.nodes.get(slot.node))
+                    deletes.append(DeletePod(slot.pod.name, slot.pod.uid, "SlotBroken", force))
+                creates.append(CreatePod(slot.number, attempt, excluded, "SlotBroken"))
+        refusal = self.snapshot.refusal
+        if creates and refusal is not None and not self.clock.passed(refusal.retry_at):
+            creates = []
+        return deletes + creates
+
+    def _node_back(self) -> list[Action]:
+        """Where a replacement waits in vain, let it use an excluded node that is Ready again."""
+        waiting = [
+            slot.pod
+            for slot in self.slots
+            if slot.pod is not None and not slot.node and not slot.pod.terminating and not slot.pod.finished
+        ]
+        allowed = frozenset(self.status.excluded_nodes)
+        stale = [pod for pod in waiting if excluded_nodes(pod) - allowed]
+        if stale:
+            return [DeletePod(pod.name, pod.uid, "NodeBack") for pod in stale]
+        if not any(excluded_nodes(pod) for pod in waiting) or not self._waited_long(waiting):
+            return []
+        back = {name for name in self.status.excluded_nodes if self._is_back(name)}
+        if not back:
+            return []
+        kept = tuple(name for name in self.status.excluded_nodes if name not in back)
+        status = replace(self.status, excluded_nodes=kept)
+        message = f"no other node is free: {', '.join(sorted(back))} may be used again, Ready since"
+        return [self._write(status, "NodeBack"), RecordEvent("NodeBack", message.removesuffix(" since"))]
+
+    def _waited_long(self, waiting: list[Pod]) -> bool:
+        patience_s = self.snapshot.settings.exclusion_s
+        oldest = min(
+            pod.metadata.creation_timestamp.timestamp() if pod.metadata.creation_timestamp is not None else self.now
+            for pod in waiting
+        )
+        return self.clock.passed(oldest + patience_s)
+
+    def _is_back(self, name: str) -> bool:
+        """Whether the node became Ready after the newest fault, and nothing says its hardware is broken."""
+        node = self.snapshot.nodes.get(name)
+        if node is None or not node.ready or any(each.node == name for each in self.snapshot.hardware):
+            return False
+        ready = next(each for each in node.status.conditions if each.type == "Ready")
+        fault = self.status.faults[-1].time if self.status.faults else None
+        return ready.last_transition_time is not None and (fault is None or ready.last_transition_time > fault)
+
+    # -- advancing
+
+    def _advance(self) -> list[Action]:
+        """Write what was reached: admitted, bound, stopped, placed, joined; at the end that the attempt runs."""
+        pods = [slot.pod for slot in self.slots if slot.pod is not None and not self._to_replace(slot)]
+        ready = sum(1 for slot in self.slots if not self._to_replace(slot) and joined(slot, self.snapshot, self.now))
+        complete = len(pods) == len(self.slots)
+        bound = complete and all(pod.spec.node_name for pod in pods)
+        if bound and ready == len(self.slots):
+            return self._begin_running()
+        status = self._admission(self.status, complete)
+        reason: Reason | None = None
+        if status is not self.status:
+            reason = "PodsRefused" if not statuses.condition_holds(status, "Admitted") else "Starting"
+        if status.phase == "Restarting":
+            status, stage = self._stages(status, bound)
+            reason = reason or stage
+        elif bound and status.phase == "Pending":
+            status, reason = replace(status, phase="Starting", ready_slots=ready), "Starting"
+        message = self._message(len(pods), ready, bound)
+        if self.snapshot.progress_due and (status.ready_slots, status.message) != (ready, message):
+            reason = reason or "Waiting"
+        if reason is None:
+            return []
+        refused = reason == "PodsRefused"
+        status = replace(status, ready_slots=ready, message=message, observed_generation=self.job.metadata.generation)
+        actions: list[Action] = [self._write(status, reason)]
+        return [*actions, RecordEvent("PodsRefused", message, warning=True)] if refused else actions
+
+    def _admission(self, status: TrainingJobStatus, complete: bool) -> TrainingJobStatus:
+        refusal, generation = self.snapshot.refusal, self.job.metadata.generation
+        if complete:
+            if statuses.condition_holds(status, "Admitted"):
+                return status
+            return statuses.with_condition(
+                status, "Admitted", True, "PodsCreated", "every pod is created", self.now, generation
+            )
+        if refusal is None or statuses.condition_reason(status, "Admitted") == (
+            "PodsRefused",
+            statuses.shortened(refusal.message),
+        ):
+            return status
+        return statuses.with_condition(status, "Admitted", False, "PodsRefused", refusal.message, self.now, generation)
+
+    def _stages(self, status: TrainingJobStatus, bound: bool) -> tuple[TrainingJobStatus, Reason | None]:
+        reason: Reason | None = None
+        healthy = [slot for slot in self.slots if slot.attempt < status.attempt and not self._to_replace(slot)]
+        stopped = all(slot.member is not None and slot.member.state == "idle" for slot in healthy)
+        if stopped and not statuses.stage_reached(status, "stopped"):
+            status, reason = statuses.with_stage(status, "stopped", self.now), "Stopped"
+        if bound and not statuses.stage_reached(status, "placed"):
+            status, reason = statuses.with_stage(status, "placed", self.now), "Placed"
+        return status, reason
+
+    def _message(self, created: int, ready: int, bound: bool) -> str:
+        size = len(self.slots)
+        if created < size:
+            refusal = self.snapshot.refusal
+            return f"{created}/{size} pods created" + (f"; the next was refused: {refusal.message}" if refusal else "")
+        if not bound:
+            waiting = [slot.pod for slot in self.slots if slot.pod is not None and not slot.node]
+            said = next(
+                (each.message for pod in waiting for each in pod.status.conditions if each.type == "PodScheduled"), ""
+            )
+            return f"waiting for {len(waiting)} of {size} nodes" + (f": {said}" if said else "")
+        starting = (waiting_message(slot.pod) for slot in self.slots if slot.pod is not None and slot.member is None)
+        said = next((text for text in starting if text), "")
+        return f"{ready}/{size} nodes ready" + (f"; {said}" if said else "")
+
+    def _begin_running(self) -> list[Action]:
+        status = self._admission(self.status, complete=True)
+        for stage in ("stopped", "placed", "ready", "running"):
+            if status.phase == "Restarting":
+                status = statuses.with_stage(status, stage, self.now)
+        message = f"attempt {status.attempt} runs on {len(self.slots)} nodes"
+        status = statuses.with_condition(
+            status, "Running", True, "Running", message, self.now, self.job.metadata.generation
+        )
+        status = replace(
+            status,
+            phase="Running",
+            ready_slots=len(self.slots),
+            message=message,
+            start_time=status.start_time or statuses.at(self.now),
+            observed_generation=self.job.metadata.generation,
+        )
+        return [self._write(status, "Running"), RecordEvent("Running", message)]
+
+    def _run_plan(self) -> RunPlan | None:
+        """The plan once every supervisor is known; after that the shell keeps it for the attempt."""
+        known = all(slot.member is not None and slot.member.address for slot in self.slots)
+        return run_plan(self.snapshot, self.slots) if known else None
+
+    def _progress(self) -> list[Action]:
+        """Write progress when it is due, and at once when it is the first useful step after a fault."""
+        progress = self.snapshot.progress
+        if progress is None or progress == self.status.progress:
+            return []
+        useful = outcome.useful(self.status, progress, self.now)
+        if useful is not None:
+            return [self._write(useful, "Useful"), RecordEvent("Useful", useful.message)]
+        if not self.snapshot.progress_due:
+            return []
+        return [self._write(replace(self.status, progress=progress), "Progress")]
+
+    # -- shared
+
+    def _write(self, status: TrainingJobStatus, reason: Reason) -> WriteStatus:
+        return WriteStatus(statuses.fitted(status), reason)
+
+    def _direct(self, run: RunPlan | None) -> Direct:
+        return Direct(
+            Directive(
+                attempt=self.status.attempt,
+                desired="run" if self.running else "hold",
+                grace_s=self.job.spec.stop_grace_seconds,
+                run=run,
+                slots=pod_uids(self.slots),
+            )
+        )
+
+
+def _attribution(status: TrainingJobStatus) -> str:
+    fault = status.faults[-1]
+    return f"the end of attempt {fault.attempt} is charged to {fault.cause} now ({fault.rule}): {fault.message}"

@@ -1,0 +1,180 @@
+"""Decides what a training job needs next.
+
+Life of a job:
+
+    Pending --all bound--> Starting --all joined--> Running --launcher ended with 0--> Succeeded
+       ^                       |                      |  ^
+       |                       +------ a fault -------+  | all joined
+    Suspended <--pods gone-- Stopping                 v  |
+                                                   Restarting --budget used up--> Failed
+
+Durable state is the status, the pods and the Placement; supervisors announce themselves again to a new controller. So
+each step first writes what it begins, and what follows is derived from what was written: `run` for an attempt is only
+ever directed where status says that attempt is Running; a pod's name holds the attempt it was made for. A controller
+that dies between any two actions leaves a state from which the next one carries on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from muster.api.validate import validate
+from muster.trainingjobs import statuses
+from muster.trainingjobs.attempt import Attempt
+from muster.trainingjobs.evidence import node_ready
+from muster.trainingjobs.plan import (
+    Action,
+    DeleteJob,
+    DeletePod,
+    Direct,
+    Directive,
+    Plan,
+    RecordEvent,
+    WriteStatus,
+)
+from muster.trainingjobs.slots import Clock, Slot, pod_uids, slots_of
+from muster.trainingjobs.snapshot import JobSnapshot
+
+ENDED: Final = ("Succeeded", "Failed")
+
+
+def decide(snapshot: JobSnapshot, now: float) -> Plan:
+    """What to do about one job; see the module for the order of things."""
+    job, clock = snapshot.job, Clock(now)
+    if job.metadata.deletion_timestamp is not None:
+        return Plan()  # its pods belong to it and go with it
+    slots, superseded = slots_of(snapshot)
+    actions: list[Action] = []
+    if job.status.phase in ENDED:
+        actions += _ended(snapshot, slots, clock)
+    elif job.spec.suspend:
+        actions += _suspend(snapshot, now)
+    elif job.status.phase in ("Suspended", "Stopping"):
+        actions += _resume(snapshot, now)
+    elif job.status.attempt == 0:
+        actions += _begin(snapshot, now)
+    else:
+        actions += Attempt(snapshot, slots, clock).actions()
+    if not job.spec.suspend:
+        actions += [
+            DeletePod(pod.name, pod.uid, "Superseded", force=_lost(snapshot, pod.spec.node_name))
+            for pod in superseded
+            if not pod.terminating
+        ]
+    actions += _abandoned(snapshot, clock)
+    return Plan(actions=tuple(actions), wake_at=clock.wake_at)
+
+
+def _begin(snapshot: JobSnapshot, now: float) -> list[Action]:
+    """The first attempt gets its number before anything is made; what cannot run says why and waits for an edit."""
+    job = snapshot.job
+    generation = job.metadata.generation
+    problems = validate(job)
+    if problems:
+        message = "; ".join(str(problem) for problem in problems)
+        if statuses.condition_reason(job.status, "Admitted") == ("InvalidSpec", statuses.shortened(message)):
+            return []
+        status = replace(job.status, observed_generation=generation, message=f"cannot run: {message}")
+        status = statuses.with_condition(status, "Admitted", False, "InvalidSpec", message, now, generation)
+        return [
+            WriteStatus(statuses.fitted(status), "InvalidSpec"),
+            RecordEvent("InvalidSpec", message, warning=True),
+        ]
+    status = replace(
+        job.status,
+        attempt=1,
+        phase="Pending",
+        observed_generation=generation,
+        message=f"creating {job.spec.replicas} pods",
+    )
+    return [WriteStatus(status, "Created")]
+
+
+def _suspend(snapshot: JobSnapshot, now: float) -> list[Action]:
+    """Say that the job stops, delete its pods, say that it has stopped when they are gone."""
+    job = snapshot.job
+    status, generation = job.status, job.metadata.generation
+    if status.phase not in ("Stopping", "Suspended"):
+        status = replace(status, phase="Stopping", observed_generation=generation, message="stopping its pods")
+        status = statuses.with_condition(status, "Running", False, "Suspended", "spec.suspend is true", now, generation)
+        return [WriteStatus(statuses.fitted(status), "Suspended")]
+    if snapshot.pods:
+        return [
+            DeletePod(pod.name, pod.uid, "Suspended", force=_lost(snapshot, pod.spec.node_name))
+            for pod in snapshot.pods
+            if not pod.terminating
+        ]
+    if status.phase == "Suspended" and status.observed_generation == generation:
+        return []
+    status = replace(
+        status, phase="Suspended", ready_slots=0, observed_generation=generation, message="suspended: it holds no nodes"
+    )
+    status = statuses.with_condition(status, "Suspended", True, "Suspended", "spec.suspend is true", now, generation)
+    return [WriteStatus(statuses.fitted(status), "Suspended"), RecordEvent("Suspended", "its nodes are free")]
+
+
+def _resume(snapshot: JobSnapshot, now: float) -> list[Action]:
+    """A new attempt, when the last pods of the old one are gone; nobody is charged."""
+    job = snapshot.job
+    if snapshot.pods:
+        return [
+            DeletePod(pod.name, pod.uid, "Suspended", force=_lost(snapshot, pod.spec.node_name))
+            for pod in snapshot.pods
+            if not pod.terminating
+        ]
+    generation = job.metadata.generation
+    status = replace(
+        job.status,
+        attempt=job.status.attempt + 1,
+        phase="Pending",
+        ready_slots=0,
+        observed_generation=generation,
+        message=f"resumed as attempt {job.status.attempt + 1}: creating {job.spec.replicas} pods",
+    )
+    status = statuses.with_condition(status, "Suspended", False, "Resumed", "spec.suspend is false", now, generation)
+    return [WriteStatus(statuses.fitted(status), "Resumed"), RecordEvent("Resumed", status.message)]
+
+
+def _ended(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
+    """Supervisors are told to end with the job's outcome; pods that cannot hear it are deleted, others keep logs."""
+    job = snapshot.job
+    status, spec, settings = job.status, job.spec, snapshot.settings
+    ended_at = status.completion_time.timestamp() if status.completion_time is not None else clock.now
+    actions: list[Action] = [
+        Direct(
+            Directive(
+                attempt=status.attempt,
+                desired="exit",
+                exit_code=0 if status.phase == "Succeeded" else 1,
+                grace_s=spec.stop_grace_seconds,
+                slots=pod_uids(slots),
+            )
+        )
+    ]
+    left = [slot.pod for slot in slots if slot.pod is not None and not slot.pod.finished and not slot.pod.terminating]
+    if left and clock.passed(ended_at + 2 * spec.stop_grace_seconds + settings.stop_slack_s):
+        actions += [DeletePod(pod.name, pod.uid, "Ended", _lost(snapshot, pod.spec.node_name)) for pod in left]
+    else:
+        actions += [DeletePod(pod.name, pod.uid, "Ended") for pod in left if not pod.spec.node_name]
+    if spec.ttl_seconds_after_finished is not None and clock.passed(ended_at + spec.ttl_seconds_after_finished):
+        actions.append(DeleteJob("Expired"))
+    return actions
+
+
+def _abandoned(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
+    """Pods being deleted where the node is lost: nobody there will confirm it, and they count against quota."""
+    return [
+        DeletePod(pod.name, pod.uid, "Superseded", force=True)
+        for pod in snapshot.pods
+        if pod.terminating
+        and pod.metadata.deletion_grace_period_seconds != 0
+        and _lost(snapshot, pod.spec.node_name)
+        and pod.metadata.deletion_timestamp is not None
+        and clock.passed(pod.metadata.deletion_timestamp.timestamp())
+    ]
+
+
+def _lost(snapshot: JobSnapshot, node: str) -> bool:
+    return bool(node) and not node_ready(snapshot.nodes.get(node))

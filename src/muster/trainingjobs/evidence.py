@@ -1,0 +1,270 @@
+"""Reads traces of faults off a snapshot: pods, containers, nodes, silence, exits of ranks, broken hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from muster.api.names import WORKER_CONTAINER
+from muster.kube.container import ContainerStatus
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.trainingjobs.faults import HARDWARE_WINDOW_S, Evidence
+from muster.trainingjobs.slots import Clock, Slot
+from muster.trainingjobs.snapshot import JobSnapshot, Member
+
+_NODE_CACHE_LAG_S: Final = 10.0
+"""A pod may be seen bound before its node is seen: a missing node counts only after this."""
+_NOT_READY_S: Final = 30.0
+"""A node may be briefly not Ready; without a supervisor to ask, it is lost after this."""
+_LEASE_S: Final = 40.0
+_AT_ONCE: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"})
+_SOON: Final = frozenset({"CreateContainerConfigError", "RunContainerError", "CreateContainerError"})
+_SOON_S: Final = 60.0
+
+
+def broken(snapshot: JobSnapshot, slot: Slot, clock: Clock) -> Evidence | None:
+    """Why the slot's pod is of no more use; None where it is, or may become so."""
+    pod = slot.pod
+    if pod is None:
+        return None
+    return (
+        _pod(slot, pod, clock)
+        or _node(snapshot, slot, pod, clock)
+        or _waiting(snapshot, slot, pod, clock)
+        or _contact(snapshot, slot, pod, clock)
+    )
+
+
+def gone(slot: Slot, clock: Clock) -> Evidence:
+    """The pod of a running attempt is not there at all."""
+    return Evidence(kind="pod", slot=slot.number, seen_at=clock.now, reason="Gone", message="its pod is gone")
+
+
+def rank_exit(slot: Slot, attempt: int) -> Evidence | None:
+    """The failure of a rank, or of the launcher, in this attempt, as the slot's supervisor reported it."""
+    member = slot.member
+    if member is None or member.exit is None or member.exit.attempt != attempt:
+        return None
+    ended = member.exit
+    if ended.code == 0 and ended.signal == 0:
+        return None
+    rank = -1 if ended.rank is None else ended.rank
+    return Evidence(
+        kind="rank" if rank >= 0 else "launcher",
+        slot=slot.number,
+        seen_at=member.exit_at,
+        node=slot.node,
+        reason=ended.reason,
+        code=ended.code,
+        signal=ended.signal,
+        rank=rank,
+        message="\n".join(ended.tail),
+        time=ended.time,
+    )
+
+
+def hardware(snapshot: JobSnapshot, nodes: dict[str, int], fault_time: float) -> Iterator[Evidence]:
+    """Hardware evidence near the fault on these nodes (name -> slot)."""
+    for each in snapshot.hardware:
+        if each.node in nodes and abs(each.time - fault_time) <= HARDWARE_WINDOW_S:
+            yield Evidence(
+                kind="hardware",
+                slot=nodes[each.node],
+                seen_at=each.time,
+                node=each.node,
+                message=each.message,
+                time=each.time,
+            )
+
+
+def node_ready(node: Node | None) -> bool:
+    """Whether the node exists and is Ready."""
+    return node is not None and node.ready
+
+
+def _seconds(moment: datetime | None, otherwise: float) -> float:
+    return moment.timestamp() if moment is not None else otherwise
+
+
+def _pod(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
+    disruption = next((c for c in pod.status.conditions if c.type == "DisruptionTarget" and c.status == "True"), None)
+    if pod.finished:
+        if not pod.status.reason and (ended := _terminated(slot, pod, clock)) is not None:
+            return ended
+        reason = pod.status.reason or (disruption.reason if disruption else "")
+        return Evidence(
+            kind="pod" if reason else "container",
+            slot=slot.number,
+            seen_at=clock.now,
+            node=slot.node,
+            reason=reason,
+            message=pod.status.message or (disruption.message if disruption else "") or "the pod ended",
+        )
+    if pod.terminating:
+        return Evidence(
+            kind="pod",
+            slot=slot.number,
+            seen_at=clock.now,
+            node=slot.node,
+            reason=disruption.reason if disruption else "Deleted",
+            message=(disruption.message if disruption else "") or "the pod was deleted",
+            time=_seconds(pod.metadata.deletion_timestamp, 0.0) - (pod.metadata.deletion_grace_period_seconds or 0),
+        )
+    return None
+
+
+def _terminated(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
+    """How the containers of a finished pod ended: the one that failed, else the worker."""
+    ended = [
+        (status, status.state.terminated)
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+        if status.state is not None and status.state.terminated is not None
+    ]
+    failed = next((each for each in ended if each[1].exit_code != 0), None)
+    worker = next((each for each in ended if each[0].name == WORKER_CONTAINER), None)
+    chosen = failed or worker
+    if chosen is None:
+        return None
+    status, state = chosen
+    return Evidence(
+        kind="container",
+        slot=slot.number,
+        seen_at=clock.now,
+        node=slot.node,
+        reason=state.reason,
+        code=state.exit_code,
+        signal=state.signal,
+        message=state.message or f"container {status.name} ended: {state.reason or 'exit'} {state.exit_code}",
+        time=_seconds(state.finished_at, 0.0),
+    )
+
+
+def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
+    name, member = pod.spec.node_name, slot.member
+    if not name or (member is not None and member.silent_since is None):
+        return None  # a supervisor that talks is on a machine that works
+    node = snapshot.nodes.get(name)
+    reason, since = "NotReady", clock.now
+    if node is None:
+        reason, since = "Deleted", _bound_at(pod, clock.now) + _NODE_CACHE_LAG_S
+    elif (placed := _placed_uid(snapshot, slot)) and node.uid and placed != node.uid:
+        reason, since = "Replaced", clock.now
+    elif not node.ready:
+        ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+        changed = _seconds(ready.last_transition_time if ready else None, clock.now)
+        since = changed + _NOT_READY_S
+        if member is None:
+            since = max(since, snapshot.leading_since + snapshot.settings.rejoin_s)
+    else:
+        return None
+    if member is not None and member.silent_since is not None:
+        since = member.silent_since + snapshot.settings.cut_timeout_s
+    if not clock.passed(since):
+        return None
+    message = {
+        "Deleted": f"node {name} is gone",
+        "Replaced": f"another node has the name {name} now",
+        "NotReady": f"node {name} is not Ready and its supervisor is silent",
+    }[reason]
+    at = member.silent_since if member is not None and member.silent_since is not None else clock.now
+    return Evidence(kind="node", slot=slot.number, seen_at=at, node=name, reason=reason, message=message)
+
+
+def _placed_uid(snapshot: JobSnapshot, slot: Slot) -> str:
+    """The UID of the node the scheduler chose, where the Placement still speaks of that node."""
+    slots = snapshot.placement.spec.slots if snapshot.placement is not None else ()
+    at = slots[slot.number] if slot.number < len(slots) and slots[slot.number].slot == slot.number else None
+    at = at or next((each for each in slots if each.slot == slot.number), None)
+    return at.node_uid if at is not None and at.node == slot.node else ""
+
+
+def _bound_at(pod: Pod, otherwise: float) -> float:
+    scheduled = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
+    return _seconds(scheduled.last_transition_time if scheduled else pod.metadata.creation_timestamp, otherwise)
+
+
+def _waiting(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
+    if not pod.spec.node_name or slot.member is not None:
+        return None
+    waiting = next(_waits((*pod.status.init_container_statuses, *pod.status.container_statuses)), None)
+    reason, message = waiting or ("", "")
+    if waiting is None and pod.status.phase == "Running":
+        return None
+    started = _seconds(pod.status.start_time, _bound_at(pod, clock.now))
+    patience_s = 0.0 if reason in _AT_ONCE else _SOON_S if reason in _SOON else snapshot.settings.start_s
+    if not clock.passed(started + patience_s):
+        return None
+    return Evidence(
+        kind="waiting",
+        slot=slot.number,
+        seen_at=clock.now,
+        node=slot.node,
+        reason=reason,
+        message=message or f"the pod did not start within {patience_s:.0f} s",
+    )
+
+
+def _waits(statuses: tuple[ContainerStatus, ...]) -> Iterator[tuple[str, str]]:
+    for status in statuses:
+        if status.state is not None and status.state.waiting is not None:
+            waiting = status.state.waiting
+            if waiting.reason not in ("PodInitializing", "ContainerCreating", ""):
+                yield waiting.reason, waiting.message
+
+
+def waiting_message(pod: Pod) -> str:
+    """What a bound pod that has not started waits for, in Kubernetes' words; "" where there is nothing to say."""
+    for reason, message in _waits((*pod.status.init_container_statuses, *pod.status.container_statuses)):
+        return f"{reason}: {message}" if message else reason
+    return ""
+
+
+def _contact(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
+    if pod.status.phase != "Running":
+        return None
+    member, settings = slot.member, snapshot.settings
+    alive_at = snapshot.leases.get(slot.node, 0.0)
+    if member is None:
+        since = max(_worker_started(pod, clock.now) + settings.start_s, snapshot.leading_since + settings.rejoin_s)
+        if _had_joined(snapshot, slot):
+            since = snapshot.leading_since + settings.rejoin_s
+        silent_since = since
+    elif member.silent_since is not None:
+        silent_since = member.silent_since
+        since = silent_since + _patience_s(snapshot, member, alive_at)
+    else:
+        return None
+    if not snapshot.contact_trusted:
+        since = max(since, silent_since + settings.blackout_s)
+    if not clock.passed(since):
+        return None
+    alive = alive_at > silent_since if member is not None else alive_at == 0.0 or clock.now - alive_at < _LEASE_S
+    return Evidence(
+        kind="contact",
+        slot=slot.number,
+        seen_at=silent_since,
+        node=slot.node,
+        reason="Alive" if alive else "Lost",
+        message=f"the supervisor on {slot.node} is silent" + (", although its node is alive" if alive else ""),
+    )
+
+
+def _had_joined(snapshot: JobSnapshot, slot: Slot) -> bool:
+    """Whether an earlier controller had heard of the supervisor: attempts run only when all have joined."""
+    status = snapshot.job.status
+    return slot.attempt < status.attempt or status.phase == "Running"
+
+
+def _patience_s(snapshot: JobSnapshot, member: Member, alive_at: float) -> float:
+    settings = snapshot.settings
+    refuted = member.silent_since is not None and alive_at > member.silent_since
+    return settings.cut_timeout_s if member.cut and not refuted else settings.contact_timeout_s
+
+
+def _worker_started(pod: Pod, otherwise: float) -> float:
+    for status in pod.status.container_statuses:
+        if status.name == WORKER_CONTAINER and status.state is not None and status.state.running is not None:
+            return _seconds(status.state.running.started_at, otherwise)
+    return otherwise

@@ -1,0 +1,238 @@
+"""The supervisors that are there: what each said last, who waits in a long poll, and what each is told.
+
+Nothing here costs more than O(1) for a poll; a new directive wakes the polls of one job. The state is memory only: after
+a restart supervisors announce themselves again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from muster.trainingjobs.plan import Directive, RunPlan
+from muster.trainingjobs.snapshot import Member
+
+POLL_S_MAX: Final = 20.0
+POLL_S_MIN: Final = 2.0
+POLLS_PER_S: Final = 500
+"""Idle polls of all supervisors together; short polls notice a node without power sooner."""
+_BETWEEN_POLLS_S: Final = 1.0
+
+Answer = dict[str, Any]
+
+
+class Gang:
+    """The members of one job and what they are told."""
+
+    def __init__(self, key: str) -> None:
+        """No member yet, nothing to say yet."""
+        self.key = key
+        self.members: dict[str, Member] = {}
+        self.polls: dict[str, asyncio.Future[None]] = {}
+        self.directive: Directive | None = None
+        self.ranks: Mapping[str, int] = {}
+        self.slots: frozenset[str] = frozenset()
+
+
+class Members:
+    """All gangs, by job UID.
+
+    Args:
+        secret: the cluster's secret, from which the key of each attempt is derived.
+        changed: called with the job's key when a member says something new or falls silent.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, secret: bytes, changed: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+        """Start empty."""
+        self._secret = secret
+        self._changed = changed
+        self._clock = clock
+        self._gangs: dict[str, Gang] = {}
+        self._silent: dict[str, tuple[str, float]] = {}
+        self._total = 0
+
+    def __len__(self) -> int:
+        """How many members are known."""
+        return self._total
+
+    @property
+    def polling(self) -> int:
+        """How many polls are open."""
+        return sum(len(gang.polls) for gang in self._gangs.values())
+
+    @property
+    def poll_s(self) -> float:
+        """How long a poll is held."""
+        return min(POLL_S_MAX, max(POLL_S_MIN, self._total / POLLS_PER_S))
+
+    def of(self, job_uid: str) -> Mapping[str, Member]:
+        """The members of a job by pod UID, as they are now."""
+        gang = self._gangs.get(job_uid)
+        return dict(gang.members) if gang is not None else {}
+
+    def directive(self, job_uid: str) -> Directive | None:
+        """What the job's members are told."""
+        gang = self._gangs.get(job_uid)
+        return gang.directive if gang is not None else None
+
+    def contact_trusted(self) -> bool:
+        """False while more than half of all members are silent: it may be us who lost the network."""
+        now = self._clock()
+        silent = sum(1 for _, since in self._silent.values() if now - since > _BETWEEN_POLLS_S)
+        return silent * 2 <= self._total
+
+    def sweep(self) -> None:
+        """Look at jobs with a silent member again; call every second."""
+        now = self._clock()
+        for key in {key for key, since in self._silent.values() if now - since > _BETWEEN_POLLS_S}:
+            self._changed(key)
+
+    def clear(self) -> None:
+        """Forget everything: another replica led meanwhile."""
+        for gang in self._gangs.values():
+            self._wake(gang)
+        self._gangs.clear()
+        self._silent.clear()
+        self._total = 0
+
+    def forget(self, job_uid: str, pod_uid: str) -> None:
+        """The pod is gone."""
+        gang = self._gangs.get(job_uid)
+        if gang is not None and gang.members.pop(pod_uid, None) is not None:
+            self._total -= 1
+            self._silent.pop(pod_uid, None)
+            self._wake_one(gang, pod_uid)
+
+    def forget_job(self, job_uid: str) -> None:
+        """The job is gone."""
+        gang = self._gangs.pop(job_uid, None)
+        if gang is not None:
+            self._total -= len(gang.members)
+            for pod_uid in gang.members:
+                self._silent.pop(pod_uid, None)
+            self._wake(gang)
+
+    def direct(self, job_uid: str, key: str, directive: Directive) -> bool:
+        """Tell a job's members; a plan made for the attempt is kept while some have to join again. Whether it is news."""
+        gang = self._gangs.setdefault(job_uid, Gang(key))
+        old = gang.directive
+        if directive.desired == "run" and directive.run is None and old is not None:
+            if old.attempt == directive.attempt and old.desired == "run":
+                directive = replace(directive, run=old.run)
+        if old == directive:
+            return False
+        gang.directive = directive
+        gang.slots = frozenset(directive.slots)
+        if directive.run is not None and (old is None or old.run is not directive.run):
+            gang.ranks = {host.pod_uid: rank for rank, host in enumerate(directive.run.hosts)}
+        self._wake(gang)
+        return True
+
+    async def poll(self, job_uid: str, key: str, said: Member, revision: int) -> Answer:
+        """One long poll: take what the member says, answer when it is to do something else, or after `poll_s`."""
+        gang = self._gangs.setdefault(job_uid, Gang(key))
+        self._said(gang, said)
+        self._wake_one(gang, said.pod_uid)
+        waiting = asyncio.get_running_loop().create_future()
+        gang.polls[said.pod_uid] = waiting
+        cut = True
+        try:
+            answer = self._answer(job_uid, gang, said.pod_uid)
+            if answer is None or answer["revision"] == revision:
+                await asyncio.wait((waiting,), timeout=self.poll_s)
+                answer = self._answer(job_uid, gang, said.pod_uid)
+            cut = False
+            return answer if answer is not None else {"revision": revision, "desired": "hold", "attempt": 0}
+        finally:
+            if gang.polls.get(said.pod_uid) is waiting:
+                del gang.polls[said.pod_uid]
+                self._silence(gang, said.pod_uid, cut)
+
+    def _said(self, gang: Gang, said: Member) -> None:
+        now, old = self._clock(), gang.members.get(said.pod_uid)
+        same_exit = old is not None and old.exit == said.exit
+        member = replace(said, heard_at=now, exit_at=old.exit_at if old is not None and same_exit else now)
+        gang.members[said.pod_uid] = member
+        self._silent.pop(said.pod_uid, None)
+        if old is None:
+            self._total += 1
+        if old is None or _content(old) != _content(member) or (old.silent_since or now) < now - _BETWEEN_POLLS_S:
+            self._changed(gang.key)
+
+    def _silence(self, gang: Gang, pod_uid: str, cut: bool) -> None:
+        member = gang.members.get(pod_uid)
+        if member is None:
+            return
+        now = self._clock()
+        gang.members[pod_uid] = replace(member, silent_since=now, heard_at=now, cut=cut)
+        self._silent[pod_uid] = (gang.key, now)
+        if cut:
+            self._changed(gang.key)
+
+    def _answer(self, job_uid: str, gang: Gang, pod_uid: str) -> Answer | None:
+        directive = gang.directive
+        if directive is None:
+            return None
+        desired, code = directive.desired, directive.exit_code
+        if pod_uid not in gang.slots:
+            desired, code = "exit", 1
+        run = directive.run
+        if desired == "run" and (run is None or pod_uid not in gang.ranks):
+            desired = "hold"  # a member that runs this attempt stays as it is
+        answer: Answer = {
+            "revision": directive.attempt * 4 + {"hold": 0, "run": 1, "exit": 2}[desired] + (code != 0),
+            "attempt": directive.attempt,
+            "desired": desired,
+            "exitCode": code,
+            "graceS": directive.grace_s,
+            "pollS": self.poll_s,
+        }
+        if desired == "run" and run is not None:
+            answer["run"] = self._run(job_uid, directive.attempt, run, gang.ranks[pod_uid])
+        return answer
+
+    def _run(self, job_uid: str, attempt: int, run: RunPlan, rank: int) -> Answer:
+        ours = run.hosts if rank == 0 else (run.hosts[0], run.hosts[rank])
+        answer: Answer = {
+            "launcher": run.launcher,
+            "command": list(run.command),
+            "mpiArgs": list(run.mpi_args),
+            "ranksPerNode": run.ranks_per_node,
+            "nodeRank": rank,
+            "nodes": len(run.hosts),
+            "key": self.attempt_key(job_uid, attempt),
+            "masterAddress": run.hosts[0].address,
+            "masterPort": run.master_port,
+            "hosts": [
+                {"address": host.address, "shellPort": host.shell_port, "ranks": run.ranks_per_node} for host in ours
+            ],
+            "env": {},
+        }
+        if run.checkpoint is not None:
+            answer["checkpoint"] = {"path": run.checkpoint.path, "step": run.checkpoint.step}
+        return answer
+
+    def attempt_key(self, job_uid: str, attempt: int) -> str:
+        """The remote-shell key of an attempt, in hex: the same after a restart, of no use for another attempt."""
+        return hmac.new(self._secret, f"{job_uid}/{attempt}".encode(), hashlib.sha256).hexdigest()
+
+    def _wake(self, gang: Gang) -> None:
+        for waiting in gang.polls.values():
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _wake_one(self, gang: Gang, pod_uid: str) -> None:
+        waiting = gang.polls.get(pod_uid)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+
+def _content(member: Member) -> tuple[object, ...]:
+    return member.state, member.attempt, member.address, member.shell_port, member.exit

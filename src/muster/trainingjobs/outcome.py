@@ -1,0 +1,84 @@
+"""How a job ends: success, a limit, or faults beyond a budget; and when a restart has paid off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from muster.api.training_job import Cause, Progress, TrainingJobStatus
+from muster.trainingjobs import statuses
+from muster.trainingjobs.plan import Action, Reason, RecordEvent, WriteStatus
+from muster.trainingjobs.runplan import rank_order
+from muster.trainingjobs.slots import Clock, Slot
+from muster.trainingjobs.snapshot import JobSnapshot
+
+
+def finished(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list[Action] | None:
+    """Success of the running attempt, or the time limit; None while the job goes on."""
+    status, spec = snapshot.job.status, snapshot.job.spec
+    if status.phase == "Running" and _succeeded(snapshot, slots):
+        return _end(snapshot, "Succeeded", "Succeeded", f"attempt {status.attempt} finished", clock.now)
+    limit_s = spec.time_limit_seconds
+    if limit_s is None or status.start_time is None or not clock.passed(status.start_time.timestamp() + limit_s):
+        return None
+    message = f"timeLimitSeconds: {limit_s} s have passed since the first start"
+    return _end(snapshot, "Failed", "TimeLimit", message, clock.now)
+
+
+def failed(snapshot: JobSnapshot, exhausted: tuple[Cause, int], now: float) -> list[Action]:
+    """The end of a job whose budget is used up; the message is the newest fault's."""
+    cause, limit = exhausted
+    name = {"user": "backoffLimit", "infrastructure": "infrastructureLimit", "unknown": "unknownLimit"}[cause]
+    fault = snapshot.job.status.faults[-1]
+    return _end(snapshot, "Failed", "Failed", f"{name} {limit} is used up; {fault.message}", now)
+
+
+def useful(status: TrainingJobStatus, progress: Progress, now: float) -> TrainingJobStatus | None:
+    """The status when the first step beyond the one at the newest fault was done; None before and after that."""
+    fault = status.faults[-1] if status.faults else None
+    if fault is None or fault.timeline is None or fault.timeline.running is None or fault.timeline.useful is not None:
+        return None
+    if fault.step is not None and progress.step <= fault.step:
+        return None
+    moment = min(progress.time.timestamp(), now) if progress.time is not None else now
+    began = fault.timeline.fault or fault.timeline.detected
+    status = statuses.with_stage(status, "useful", moment)
+    took_s = round(max(0.0, moment - began.timestamp()), 3) if began is not None else None
+    message = f"attempt {status.attempt} passed step {progress.step}" + (
+        f", {took_s:.1f} s after the fault" if took_s else ""
+    )
+    return replace(status, progress=progress, time_to_useful_seconds=took_s, message=message)
+
+
+def _succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
+    """With mpi the launcher speaks for all ranks; else every node must have finished."""
+    attempt = snapshot.job.status.attempt
+    if snapshot.job.spec.launcher == "mpi":
+        if not any(slot.member is not None and slot.member.state == "finished" for slot in slots):
+            return False
+        return _finished_well(rank_order(slots, snapshot.nodes)[0], attempt)
+    return all(_finished_well(slot, attempt) for slot in slots)
+
+
+def _finished_well(slot: Slot, attempt: int) -> bool:
+    member = slot.member
+    if member is None or member.state != "finished" or member.attempt != attempt:
+        return False
+    return member.exit is None or (member.exit.code == 0 and member.exit.signal == 0)
+
+
+def _end(snapshot: JobSnapshot, phase: str, reason: Reason, message: str, now: float) -> list[Action]:
+    job = snapshot.job
+    generation, good = job.metadata.generation, phase == "Succeeded"
+    status = replace(
+        job.status,
+        phase="Succeeded" if good else "Failed",
+        progress=snapshot.progress or job.status.progress,
+        completion_time=statuses.at(now),
+        observed_generation=generation,
+        message=statuses.shortened(message),
+    )
+    status = statuses.with_condition(status, "Running", False, reason, message, now, generation)
+    status = statuses.with_condition(status, "Complete" if good else "Failed", True, reason, message, now, generation)
+    return [WriteStatus(statuses.fitted(status), reason), RecordEvent(reason, message, warning=not good)]

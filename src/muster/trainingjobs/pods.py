@@ -1,0 +1,239 @@
+"""The pod of one slot: the job's template, merged under what makes it a gang member with a supervisor as process 1."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
+
+import msgspec
+
+from muster.api import names
+from muster.api.training_job import TrainingJob, TrainingJobSpec
+from muster.kube.pod import Pod
+from muster.kube.struct import to_dict
+
+Json = dict[str, Any]
+
+CODE_DIRECTORY: Final = "/var/run/muster-code"
+CODE_FILE: Final = "code.tar.gz"
+WORK_DIRECTORY: Final = "/muster/work"
+_TOKEN_S: Final = 3600
+
+NCCL_DEFAULTS: Final[Mapping[str, str]] = {
+    "NCCL_DEBUG": "WARN",
+    "NCCL_IB_TIMEOUT": "22",  # survive a link that flaps for a few seconds (NCCL docs, environment variables)
+    "NCCL_IB_RETRY_CNT": "7",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",  # a rank that lost its peer ends instead of hanging
+}
+
+
+class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every pod of this installation is told.
+
+    Attributes:
+        url: where supervisors reach the controller.
+        ca_pem: the certificate authority of that address.
+        muster_image: the image the supervisor is copied from.
+        install_command: how that image installs it; the folder is added.
+    """
+
+    url: str
+    ca_pem: str
+    muster_image: str
+    install_command: tuple[str, ...] = ("python3", "-m", "muster.trainingjobs.supervisor", "install")
+
+
+def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str], settings: PodSettings) -> Json:
+    """The pod as it is sent to the API server."""
+    spec, template = job.spec, deepcopy(job.spec.template)
+    pod = template.get("spec") or {}
+    worker, others = _split(pod.get("containers") or [])
+    pod["containers"] = [_worker(job, slot, worker, settings), *others]
+    pod["initContainers"] = [_installer(settings), *(pod.get("initContainers") or [])]
+    pod["volumes"] = [*_volumes(spec), *(pod.get("volumes") or [])]
+    pod["tolerations"] = [*(pod.get("tolerations") or []), *_tolerations(spec)]
+    if excluded:
+        pod["affinity"] = _keeping_away(pod.get("affinity") or {}, excluded)
+    pod.update(
+        schedulerName=names.SCHEDULER_NAME,
+        restartPolicy="Never",
+        automountServiceAccountToken=False,
+        enableServiceLinks=False,
+        terminationGracePeriodSeconds=spec.stop_grace_seconds,
+    )
+    if spec.priority_class_name:
+        pod["priorityClassName"] = spec.priority_class_name
+    if spec.host_network:
+        pod.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(job, slot, attempt, excluded, template.get("metadata") or {}),
+        "spec": pod,
+    }
+
+
+def excluded_nodes(pod: Pod) -> frozenset[str]:
+    """The nodes that `build_pod` keeps this pod away from; what the job's own template excludes is not counted."""
+    text = pod.metadata.annotations.get(names.ANNOTATION_EXCLUDED, "")
+    return frozenset(text.split(",")) if text else frozenset()
+
+
+def _metadata(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str], template: Json) -> Json:
+    annotations = {
+        **(template.get("annotations") or {}),
+        names.ANNOTATION_GANG_SIZE: str(job.spec.replicas),
+        names.ANNOTATION_GANG_UID: job.uid,
+        names.ANNOTATION_ATTEMPT: str(attempt),
+    }
+    if excluded:
+        annotations[names.ANNOTATION_EXCLUDED] = ",".join(excluded)
+    if job.spec.priority is not None:
+        annotations[names.ANNOTATION_PRIORITY] = str(job.spec.priority)
+    return {
+        "name": names.pod_name(job.name, slot, attempt),
+        "namespace": job.namespace,
+        "labels": {
+            **(template.get("labels") or {}),
+            names.LABEL_GANG: job.name,
+            names.LABEL_SLOT: str(slot),
+            names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        },
+        "annotations": annotations,
+        # blockOwnerDeletion would need a right on trainingjobs/finalizers; nobody waits for a deleted job's pods
+        "ownerReferences": [
+            {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "uid": job.uid, "controller": True}
+        ],
+    }
+
+
+def _split(containers: list[Json]) -> tuple[Json, list[Json]]:
+    worker = next((each for each in containers if each.get("name") == names.WORKER_CONTAINER), {})
+    return worker, [each for each in containers if each.get("name") != names.WORKER_CONTAINER]
+
+
+def _installer(settings: PodSettings) -> Json:
+    return {
+        "name": "muster-install",
+        "image": settings.muster_image,
+        "command": [*settings.install_command, names.SUPERVISOR_DIRECTORY],
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "volumeMounts": [{"name": "muster", "mountPath": "/muster"}],
+    }
+
+
+def _worker(job: TrainingJob, slot: int, template: Json, settings: PodSettings) -> Json:
+    spec, worker = job.spec, dict(template)
+    worker.update(
+        name=names.WORKER_CONTAINER,
+        image=spec.image or template.get("image", ""),
+        command=["python3", f"{names.SUPERVISOR_DIRECTORY}/supervisor.py", "run"],
+        env=_environment(job, slot, settings),
+        volumeMounts=[*_mounts(spec), *(template.get("volumeMounts") or [])],
+    )
+    counted = _counted(spec)
+    if counted:
+        resources = dict(template.get("resources") or {})
+        for kind in ("limits", "requests"):
+            resources[kind] = {**(resources.get(kind) or {}), **counted}
+        worker["resources"] = resources
+    if spec.ipc_lock or spec.rdma is not None:
+        security = dict(template.get("securityContext") or {})
+        capabilities = dict(security.get("capabilities") or {})
+        capabilities["add"] = sorted({*(capabilities.get("add") or []), "IPC_LOCK"})
+        worker["securityContext"] = {**security, "capabilities": capabilities}
+    return worker
+
+
+def _counted(spec: TrainingJobSpec) -> dict[str, str]:
+    """Devices, which are given whole: limits and requests are equal."""
+    counted = {spec.gpu_resource: str(spec.gpus_per_node)} if spec.gpus_per_node else {}
+    if spec.rdma is not None:
+        counted[spec.rdma.resource] = str(spec.rdma.count)
+    return counted
+
+
+def _environment(job: TrainingJob, slot: int, settings: PodSettings) -> list[Json]:
+    """Ours first, so that the job's own variables may refer to them."""
+    spec = job.spec
+    ours = {
+        "MUSTER_URL": settings.url,
+        "MUSTER_CA_DATA": base64.b64encode(settings.ca_pem.encode()).decode(),
+        "MUSTER_TOKEN_FILE": f"{names.TOKEN_DIRECTORY}/token",
+        "MUSTER_NAMESPACE": job.namespace,
+        "MUSTER_JOB": job.name,
+        "MUSTER_JOB_UID": job.uid,
+        "MUSTER_SLOT": str(slot),
+    }
+    if spec.code is not None and spec.code.config_map:
+        ours["MUSTER_CODE_ARCHIVE"] = f"{CODE_DIRECTORY}/{CODE_FILE}"
+    elif spec.code is not None:
+        ours.update(MUSTER_CODE_URL=spec.code.url, MUSTER_CODE_SHA256=spec.code.sha256)
+    if spec.working_dir or spec.code is not None:
+        ours["MUSTER_WORKDIR"] = spec.working_dir or WORK_DIRECTORY
+    if spec.checkpoint is not None:
+        ours["MUSTER_CHECKPOINT_DIR"] = spec.checkpoint.path
+    downward = {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_IP": "status.podIP"}
+    own = {variable.name for variable in spec.env}
+    nccl = {**(NCCL_DEFAULTS if spec.gpus_per_node else {}), **spec.nccl_env}
+    return [
+        *({"name": name, "value": value} for name, value in ours.items()),
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in downward.items()),
+        *({"name": name, "value": value} for name, value in nccl.items() if value and name not in own),
+        *(to_dict(variable) for variable in spec.env),
+    ]
+
+
+def _mounts(spec: TrainingJobSpec) -> list[Json]:
+    mounts: list[Json] = [
+        {"name": "muster", "mountPath": "/muster"},
+        {"name": "muster-token", "mountPath": names.TOKEN_DIRECTORY, "readOnly": True},
+        {"name": "muster-shm", "mountPath": "/dev/shm"},
+    ]
+    if spec.code is not None and spec.code.config_map:
+        mounts.append({"name": "muster-code", "mountPath": CODE_DIRECTORY, "readOnly": True})
+    return mounts
+
+
+def _volumes(spec: TrainingJobSpec) -> list[Json]:
+    token = {"path": "token", "audience": names.TOKEN_AUDIENCE, "expirationSeconds": _TOKEN_S}
+    shared: Json = {"medium": "Memory"}
+    if spec.shared_memory:
+        shared["sizeLimit"] = spec.shared_memory
+    volumes: list[Json] = [
+        {"name": "muster", "emptyDir": {}},
+        {"name": "muster-token", "projected": {"sources": [{"serviceAccountToken": token}]}},
+        {"name": "muster-shm", "emptyDir": shared},
+    ]
+    if spec.code is not None and spec.code.config_map:
+        volumes.append({"name": "muster-code", "configMap": {"name": spec.code.config_map}})
+    return volumes
+
+
+def _tolerations(spec: TrainingJobSpec) -> list[Json]:
+    """A node that is not ready loses its pods when Muster says so, not 300 s later through the taint manager."""
+    tolerations: list[Json] = [
+        {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
+        for taint in ("not-ready", "unreachable")
+    ]
+    if spec.gpus_per_node:
+        tolerations.append({"key": spec.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
+    return tolerations
+
+
+def _keeping_away(affinity: Json, nodes: Sequence[str]) -> Json:
+    """The affinity with these nodes excluded in every term, as terms are alternatives.
+
+    A field requirement holds exactly one value (kubernetes pkg/apis/core/validation/validation.go).
+    """
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
+    node_affinity = dict(affinity.get("nodeAffinity") or {})
+    required = dict(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {})
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchFields": [*(term.get("matchFields") or []), *fields]} for term in terms
+    ]
+    node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = required
+    return {**affinity, "nodeAffinity": node_affinity}

@@ -1,0 +1,73 @@
+"""Progress of running jobs: kept in memory as it comes, written to status at a pace the API server does not notice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from muster.api.training_job import Progress
+
+JOB_INTERVAL_S: Final = 1.0
+CLUSTER_WRITES_PER_S: Final = 5.0
+
+
+class Pacer:
+    """Hands out moments to write: at least a second apart for one job, and five in a second for all of them together."""
+
+    def __init__(self, job_interval_s: float = JOB_INTERVAL_S, writes_per_s: float = CLUSTER_WRITES_PER_S) -> None:
+        """Start with a free budget."""
+        self._job_interval_s = job_interval_s
+        self._gap_s = 1.0 / writes_per_s
+        self._free_at = 0.0
+        self._last: dict[str, float] = {}
+        self._reserved: dict[str, float] = {}
+
+    def want(self, key: str, now: float) -> float:
+        """Reserve a moment for the job's next write, once; returns the seconds until then."""
+        if key not in self._reserved:
+            moment = max(now, self._last.get(key, 0.0) + self._job_interval_s, self._free_at)
+            self._free_at = moment + self._gap_s
+            self._reserved[key] = moment
+        return max(0.0, self._reserved[key] - now)
+
+    def due(self, key: str, now: float) -> bool:
+        """Whether the job's moment has come."""
+        return key in self._reserved and now >= self._reserved[key]
+
+    def wrote(self, key: str, now: float) -> None:
+        """The moment was used, or there was nothing to write."""
+        if self._reserved.pop(key, None) is not None:
+            self._last[key] = now
+
+    def forget(self, key: str) -> None:
+        """The job is gone."""
+        self._reserved.pop(key, None)
+        self._last.pop(key, None)
+
+
+class ProgressBook:
+    """The newest report of each job's current attempt, by job UID."""
+
+    def __init__(self) -> None:
+        """Nothing reported yet."""
+        self._newest: dict[str, tuple[int, Progress]] = {}
+
+    def report(
+        self, job_uid: str, attempt: int, step: int, total_steps: int | None, metrics: dict[str, float], now: float
+    ) -> bool:
+        """Take a report of the current attempt; whether it says more than the ones before it."""
+        known = self._newest.get(job_uid)
+        if known is not None and (known[0] > attempt or (known[0] == attempt and known[1].step > step)):
+            return False
+        time = datetime.fromtimestamp(now, UTC)
+        self._newest[job_uid] = (attempt, Progress(step=step, total_steps=total_steps, metrics=metrics, time=time))
+        return True
+
+    def newest(self, job_uid: str, attempt: int) -> Progress | None:
+        """The newest report of this attempt, or of the one before it while this one has not said anything."""
+        known = self._newest.get(job_uid)
+        return known[1] if known is not None and known[0] == attempt else None
+
+    def forget(self, job_uid: str) -> None:
+        """The job is gone."""
+        self._newest.pop(job_uid, None)

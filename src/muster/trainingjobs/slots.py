@@ -1,0 +1,108 @@
+"""The slots of a gang as they are: who holds each, and who was superseded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from muster.api.names import ANNOTATION_ATTEMPT, LABEL_SLOT
+from muster.kube.pod import Pod
+from muster.trainingjobs.snapshot import JobSnapshot, Member
+
+
+class Clock:
+    """The time of one decision, and the earliest moment at which something may change by time alone."""
+
+    def __init__(self, now: float) -> None:
+        """Start at `now`, seconds since the epoch."""
+        self.now = now
+        self.wake_at: float | None = None
+
+    def passed(self, moment: float) -> bool:
+        """Whether the moment has come; if not, the job is looked at again then."""
+        if self.now >= moment:
+            return True
+        if self.wake_at is None or moment < self.wake_at:
+            self.wake_at = moment
+        return False
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A slot, the pod that holds it (the one of the newest attempt) and its supervisor, where there are any."""
+
+    number: int
+    pod: Pod | None = None
+    attempt: int = 0
+    member: Member | None = None
+
+    @property
+    def node(self) -> str:
+        """The node of its pod; "" while it has none."""
+        return self.pod.spec.node_name if self.pod is not None else ""
+
+
+def attempt_of(pod: Pod) -> int:
+    """The attempt at which the pod was made; 0 where the annotation is missing."""
+    text = pod.metadata.annotations.get(ANNOTATION_ATTEMPT, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def slot_of(pod: Pod) -> int:
+    """The pod's slot; -1 where the label is missing."""
+    text = pod.metadata.labels.get(LABEL_SLOT, "")
+    return int(text) if text.isdecimal() else -1
+
+
+def slots_of(snapshot: JobSnapshot) -> tuple[list[Slot], list[Pod]]:
+    """Every slot in order, and the pods that hold none: of older attempts, or beyond the size."""
+    size = snapshot.job.spec.replicas
+    holders: list[tuple[int, Pod] | None] = [None] * size
+    superseded = []
+    for pod in snapshot.pods:
+        number, attempt = slot_of(pod), attempt_of(pod)
+        if not 0 <= number < size:
+            superseded.append(pod)
+            continue
+        held = holders[number]
+        if held is None:
+            holders[number] = (attempt, pod)
+        elif held[0] < attempt:
+            superseded.append(held[1])
+            holders[number] = (attempt, pod)
+        else:
+            superseded.append(pod)
+    slots = []
+    for number, held in enumerate(holders):
+        if held is None:
+            slots.append(Slot(number))
+        else:
+            slots.append(Slot(number, held[1], held[0], snapshot.members.get(held[1].uid)))
+    return slots, superseded
+
+
+def in_contact(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
+    """Whether its supervisor is there: it polls now, or did a moment ago."""
+    member = slot.member
+    return member is not None and (
+        member.silent_since is None or now - member.silent_since < snapshot.settings.cut_timeout_s
+    )
+
+
+def joined(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
+    """Whether its supervisor is there, nothing of an older attempt runs, and ranks can be started."""
+    member, pod = slot.member, slot.pod
+    return (
+        pod is not None
+        and member is not None
+        and member.state == "idle"
+        and member.attempt >= snapshot.job.status.attempt
+        and bool(member.address)
+        and not pod.terminating
+        and in_contact(slot, snapshot, now)
+    )
+
+
+def pod_uids(slots: Sequence[Slot]) -> tuple[str, ...]:
+    """The UID of each slot's pod; "" for an empty slot."""
+    return tuple(slot.pod.uid if slot.pod is not None else "" for slot in slots)

@@ -1,0 +1,130 @@
+"""Builds a job's status: conditions, faults, stages of the timeline, and the bound of 16 KB."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from muster.api.training_job import Cause, Fault, Restarts, Timeline, TrainingJob, TrainingJobStatus
+from muster.kube.meta import Condition
+from muster.kube.struct import encode
+
+STATUS_BYTES_MAX: Final = 16 * 1024
+FAULTS_MAX: Final = 8
+EXCLUDED_MAX: Final = 32
+_MESSAGE_CHARS: Final = 1024
+_CUT: Final = " ... "
+
+ConditionType = Literal["Admitted", "Running", "Complete", "Failed", "Suspended"]
+Stage = Literal["stopped", "placed", "ready", "running", "useful"]
+
+
+def at(now: float) -> datetime:
+    """A moment as Kubernetes writes it: UTC, whole seconds are enough for conditions, microseconds for timelines."""
+    return datetime.fromtimestamp(now, UTC)
+
+
+def with_condition(
+    status: TrainingJobStatus, kind: ConditionType, holds: bool, reason: str, message: str, now: float, generation: int
+) -> TrainingJobStatus:
+    """The status with one condition set; its transition time moves only when `holds` changes."""
+    old = next((each for each in status.conditions if each.type == kind), None)
+    value = "True" if holds else "False"
+    moved = old is None or old.status != value
+    new = Condition(
+        type=kind,
+        status=value,
+        reason=reason,
+        message=shortened(message),
+        observed_generation=generation,
+        last_transition_time=at(now).replace(microsecond=0) if moved or old is None else old.last_transition_time,
+    )
+    others = tuple(each for each in status.conditions if each.type != kind)
+    return replace(status, conditions=tuple(sorted((*others, new), key=lambda each: each.type)))
+
+
+def condition_holds(status: TrainingJobStatus, kind: ConditionType) -> bool:
+    """Whether a condition is True."""
+    return any(each.type == kind and each.status == "True" for each in status.conditions)
+
+
+def condition_reason(status: TrainingJobStatus, kind: ConditionType) -> tuple[str, str]:
+    """Reason and message of a condition; empty where it is not there."""
+    return next(((each.reason, each.message) for each in status.conditions if each.type == kind), ("", ""))
+
+
+def charged(restarts: Restarts | None, cause: Cause, by: int = 1) -> Restarts:
+    """The counters with one more, or with `by=-1` one less, for a cause."""
+    old = restarts or Restarts()
+    counts = {name: getattr(old, name) + (by if name == cause else 0) for name in ("user", "infrastructure", "unknown")}
+    return Restarts(**counts, total=sum(counts.values()))
+
+
+def exhausted(job: TrainingJob) -> tuple[Cause, int] | None:
+    """The budget that is used up beyond its limit, and that limit; None while all last."""
+    restarts, spec = job.status.restarts or Restarts(), job.spec
+    budgets: tuple[tuple[Cause, int, int], ...] = (
+        ("user", restarts.user, spec.backoff_limit),
+        ("infrastructure", restarts.infrastructure, spec.infrastructure_limit),
+        ("unknown", restarts.unknown, spec.unknown_limit),
+    )
+    return next(((cause, limit) for cause, used, limit in budgets if used > limit), None)
+
+
+def with_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:
+    """The status with one more fault, the oldest dropped beyond the bound."""
+    return replace(status, faults=(*status.faults, fault)[-FAULTS_MAX:])
+
+
+def with_newest_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:
+    """The status with its newest fault replaced."""
+    return replace(status, faults=(*status.faults[:-1], fault))
+
+
+def excluding(status: TrainingJobStatus, nodes: tuple[str, ...]) -> TrainingJobStatus:
+    """The status with more excluded nodes, newest last, the oldest dropped beyond the bound."""
+    kept = tuple(name for name in status.excluded_nodes if name not in nodes)
+    return replace(status, excluded_nodes=(*kept, *dict.fromkeys(nodes))[-EXCLUDED_MAX:])
+
+
+def stage_reached(status: TrainingJobStatus, stage: Stage) -> bool:
+    """Whether the newest fault's timeline has this stage, or there is no timeline to write it to."""
+    timeline = status.faults[-1].timeline if status.faults else None
+    return timeline is None or getattr(timeline, stage) is not None
+
+
+def with_stage(status: TrainingJobStatus, stage: Stage, now: float) -> TrainingJobStatus:
+    """The status with one more stage of the newest fault's timeline."""
+    if stage_reached(status, stage):
+        return status
+    fault = status.faults[-1]
+    timeline = msgspec.structs.replace(fault.timeline or Timeline(), **{stage: at(now)})
+    return with_newest_fault(status, replace(fault, timeline=timeline))
+
+
+def shortened(text: str, limit: int = _MESSAGE_CHARS) -> str:
+    """At most `limit` characters, the middle left out: the first and the last lines say most."""
+    if len(text) <= limit:
+        return text
+    head = limit // 3
+    return text[:head] + _CUT + text[len(text) - (limit - head - len(_CUT)) :]
+
+
+def fitted(status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status within its bound: messages are shortened first, then metrics go, then the oldest faults."""
+    for limit in (_MESSAGE_CHARS, 512, 256, 128):
+        status = replace(
+            status,
+            message=shortened(status.message, limit),
+            faults=tuple(replace(fault, message=shortened(fault.message, limit)) for fault in status.faults),
+        )
+        if len(encode(status)) <= STATUS_BYTES_MAX:
+            return status
+    if status.progress is not None:
+        status = replace(status, progress=replace(status.progress, metrics={}))
+    while len(encode(status)) > STATUS_BYTES_MAX and (status.faults or status.excluded_nodes):
+        status = replace(status, faults=status.faults[1:], excluded_nodes=status.excluded_nodes[1:])
+    return status
