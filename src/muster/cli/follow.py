@@ -32,10 +32,11 @@ class JobView:
     Where stdout is no terminal there is no redrawing: progress is a line every few seconds.
     """
 
-    def __init__(self, *, live: bool | None = None) -> None:
-        """Live where stdout is a terminal, unless told."""
+    def __init__(self, *, stdout_is_data: bool = False) -> None:
+        """Live where stdout is a terminal; with `stdout_is_data`, plain lines on stderr."""
         self._live: Any = None
-        self._wanted = interactive() if live is None else live
+        self._wanted = interactive() and not stdout_is_data
+        self._to_stderr = stdout_is_data
         self._job: TrainingJob | None = None
         self._last_progress = 0.0
         self._last_line = ""
@@ -64,7 +65,7 @@ class JobView:
         if self._live:
             self._live.console.print(stamped, markup=False)
         else:
-            click.echo(stamped)
+            click.echo(stamped, err=self._to_stderr)
 
     def waiting(self, what: str) -> None:
         """Show what is being waited for while there is no job yet."""

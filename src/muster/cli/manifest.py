@@ -17,9 +17,6 @@ from muster.api.validate import schema_problem, validate
 from muster.cli.errors import BadInput
 from muster.kube.struct import from_dict, to_dict
 
-EMBEDDED_IMAGE = "this-machine"
-"""What `image` says on an embedded cluster, which has no images: a container there sees this machine's files."""
-
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own alphabet for generated names: no vowels, no look-alikes
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -136,9 +133,11 @@ def read_manifest(file: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     try:
-        return to_dict(load_training_job(text, "<stdin>" if file == "-" else file))
+        manifest = to_dict(load_training_job(text, "<stdin>" if file == "-" else file))
     except ManifestError as error:
         raise BadInput(str(error), "docs/reference/trainingjob.md lists every field") from None
+    del manifest["status"]  # a file says what is wanted
+    return manifest
 
 
 def checked(manifest: dict[str, Any]) -> TrainingJob:

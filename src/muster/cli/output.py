@@ -91,7 +91,11 @@ def print_data(data: Any, form: str) -> None:
 def output_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option `-o/--output` with the given forms; the parameter is called `output` and is "" by default."""
     return click.option(
-        "-o", "--output", type=click.Choice(forms or ("json", "yaml")), default="", help="Print data in this form."
+        "-o",
+        "--output",
+        type=click.Choice(forms or ("json", "yaml")),
+        callback=lambda context, parameter, value: value or "",
+        help="Print data in this form.",
     )
 
 

@@ -123,7 +123,9 @@ def build(
     spec = manifest["spec"]
     spec |= _spec_from(flags, cluster)
     if cluster and cluster.embedded:
-        spec.setdefault("image", manifests.EMBEDDED_IMAGE)
+        from muster.embedded.programs import THIS_MACHINE
+
+        spec.setdefault("image", THIS_MACHINE)
     if not spec.get("image") and not file:
         raise BadInput("--image is missing: which image do the workers run?", "any image with Python 3.8 in it")
     manifests.checked(manifest)

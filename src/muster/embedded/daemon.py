@@ -84,9 +84,9 @@ class Daemon:
             self.stage = "installing Muster's kinds"
             await install_kinds(client)
             self.stage = "starting the controller and the nodes"
-            self._add(programs.controller(self.layout, spec))
+            self._add(programs.controller(spec, self.layout.kubeconfig))
             for number in range(spec.nodes):
-                self._add(programs.kubelet(self.layout, spec, number))
+                self._add(programs.embedded_kubelet(self.layout, spec, number))
             await self._poll("the nodes", lambda: self._nodes_ready(client))
             self.stage = "waiting for the controller"
             await self._poll("the controller", lambda: healthy(spec.health_port))

@@ -31,6 +31,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         cluster_id: what every process of the cluster carries in MUSTER_CLUSTER_ID.
         cpus: CPUs each node declares.
         memory_gib: memory each node declares, GiB.
+        node_grace_s: silence after which a node counts as lost, in seconds.
     """
 
     name: str = DEFAULT_NAME
@@ -43,6 +44,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cluster_id: str = ""
     cpus: int = 64
     memory_gib: int = 512
+    node_grace_s: float = 10.0
 
     @property
     def context(self) -> str:
@@ -110,8 +112,9 @@ class Layout:
         self.children_file = self.root / "children.json"
         self.lock_file = self.root / "daemon.lock"
         self.control_socket = self.root / "control.sock"
-        self.kubeconfig = self.root / "kubeconfig"
         self.apiserver = self.root / "apiserver"
+        self.kubeconfig = self.apiserver / "kubeconfig"
+        self.kubelet_token = self.apiserver / "kubelet-token"
 
     def node(self, name: str) -> Path:
         """The folder of a node's pods and volumes."""

@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from muster.api.names import LABEL_RACK, LABEL_ZONE
+from muster.api.names import LABEL_RACK, LABEL_ZONE, SYSTEM_NAMESPACE
 from muster.embedded.kubelet.sweep import CLUSTER_MARKER
 from muster.embedded.layout import ClusterSpec, Layout
 
 APISERVER, CONTROLLER = "apiserver", "controller"
 NODES_PER_RACK = 4
+THIS_MACHINE = "this-machine"
+"""What `image` says where there are no images: a container sees this machine's files."""
+
 _OUR_BIN = str(Path(sys.executable).parent)
 
 
@@ -31,28 +34,31 @@ def apiserver(layout: Layout, spec: ClusterSpec) -> Program:
             *_module("muster.embedded.apiserver"),
             f"--state-dir={layout.apiserver}",
             f"--port={spec.port}",
-            f"--kubeconfig={layout.kubeconfig}",
+            f"--name={spec.name}",
+            f"--node-monitor-grace-s={spec.node_grace_s:g}",
         ],
     )
 
 
-def controller(layout: Layout, spec: ClusterSpec, kubeconfig: Path | None = None) -> Program:
-    """The controllers; `kubeconfig` says as whom, the administrator where not given."""
+def controller(spec: ClusterSpec, kubeconfig: Path) -> Program:
+    """The controllers, as whom `kubeconfig` says."""
     return Program(
         CONTROLLER,
         [
             *_module("muster.cli.main"),
             "controller",
-            f"--kubeconfig={kubeconfig or layout.kubeconfig}",
+            f"--kubeconfig={kubeconfig}",
+            f"--namespace={SYSTEM_NAMESPACE}",
             f"--listen=127.0.0.1:{spec.supervise_port}",
-            f"--url=https://127.0.0.1:{spec.supervise_port}",
-            f"--health=127.0.0.1:{spec.health_port}",
+            f"--advertise-url=https://127.0.0.1:{spec.supervise_port}",
+            f"--metrics-listen=127.0.0.1:{spec.health_port}",
+            f"--muster-image={THIS_MACHINE}",
         ],
     )
 
 
-def kubelet(layout: Layout, spec: ClusterSpec, number: int) -> Program:
-    """The kubelet of node `number`."""
+def kubelet(spec: ClusterSpec, number: int, kubeconfig: Path, folder: Path, *trust: str) -> Program:
+    """The kubelet of node `number`; `trust` says whom its server lets read logs and execute commands."""
     name = spec.node_names()[number]
     labels = {LABEL_ZONE: "local", LABEL_RACK: f"rack-{number // NODES_PER_RACK}"}
     return Program(
@@ -60,17 +66,25 @@ def kubelet(layout: Layout, spec: ClusterSpec, number: int) -> Program:
         [
             *_module("muster.embedded.kubelet"),
             f"--node={name}",
-            f"--kubeconfig={layout.kubeconfig}",
-            f"--state-dir={layout.node(name)}",
+            f"--kubeconfig={kubeconfig}",
+            f"--state-dir={folder}",
             f"--cluster-id={spec.cluster_id}",
             f"--index={number}",
             f"--gpus={spec.gpus}",
             f"--cpus={spec.cpus}",
             f"--memory={spec.memory_gib}Gi",
             f"--network={spec.network}",
+            f"--lease-period-s={spec.node_grace_s / 4:g}",
+            *trust,
             *(f"--label={key}={value}" for key, value in labels.items()),
         ],
     )
+
+
+def embedded_kubelet(layout: Layout, spec: ClusterSpec, number: int) -> Program:
+    """The kubelet of node `number` of an embedded cluster."""
+    trust = (f"--kubelet-token-file={layout.kubelet_token}", f"--serving-ca={layout.apiserver}")
+    return kubelet(spec, number, layout.kubeconfig, layout.node(spec.node_names()[number]), *trust)
 
 
 def environment(spec: ClusterSpec) -> dict[str, str]:

@@ -1,0 +1,121 @@
+"""The program `muster` as a user runs it, with a home, state folder and kubeconfig of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+MUSTER = Path(sys.executable).with_name("muster")
+SCRUBBED = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "MUSTER_STATE_DIR", "XDG_STATE_HOME", "NO_COLOR", "MUSTER_DEBUG")
+
+
+class Muster:
+    """Runs `muster` below a folder, and ends what it left."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.state = home / "state"
+        self.kubeconfig = home / ".kube" / "config"
+        kept = {name: value for name, value in os.environ.items() if name not in SCRUBBED}
+        self.env = kept | {"HOME": str(home), "XDG_STATE_HOME": str(self.state), "TERM": "dumb"}
+        home.mkdir(parents=True, exist_ok=True)
+
+    def run(
+        self,
+        *arguments: str | Path,
+        timeout_s: float = 120.0,
+        stdin: str = "",
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        program: Path = MUSTER,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(program), *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            cwd=cwd or self.home,
+            env=self.env | dict(env or {}),
+        )
+
+    def ok(self, *arguments: str | Path, **options: Any) -> str:
+        """Run it and return stdout; fails the test with everything it said unless it exits with 0."""
+        done = self.run(*arguments, **options)
+        assert done.returncode == 0, f"muster {' '.join(map(str, arguments))}: {done}"
+        return done.stdout
+
+    def json(self, *arguments: str | Path, **options: Any) -> Any:
+        return json.loads(self.ok(*arguments, "-o", "json", **options))
+
+    def start(self, *arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(MUSTER), *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=cwd or self.home,
+            env=self.env,
+        )
+
+    def folder(self, name: str = "embedded") -> Path:
+        """The state folder of a cluster."""
+        return self.state / "muster" / name
+
+    def spec(self, name: str = "embedded") -> dict[str, Any]:
+        stored: dict[str, Any] = json.loads((self.folder(name) / "cluster.json").read_text())
+        return stored
+
+    def processes(self) -> dict[int, str]:
+        """Every process started below our home, by its environment: HOME is inherited by all of them."""
+        return carrying(f"HOME={self.home}")
+
+    def end(self) -> None:
+        """Stop clusters that a test left, whatever state they are in."""
+        for folder in (self.state / "muster").glob("*/cluster.json"):
+            self.run("down", "--name", folder.parent.name)
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def muster_in(home: Path) -> Iterator[Muster]:
+    """A Muster below a folder that leaves nothing running."""
+    muster = Muster(home)
+    try:
+        yield muster
+    finally:
+        muster.end()
+
+
+def carrying(entry: str) -> dict[int, str]:
+    """Processes whose environment has this entry, with their command lines; zombies and ourselves are left out."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if entry.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                    if command:
+                        found[int(folder.name)] = command
+    return found
+
+
+def eventually(check: Callable[[], Any], timeout_s: float = 60.0, what: str = "") -> Any:
+    """Poll until `check` is true, and return what it returned."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := check()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what or check}"
+        time.sleep(0.1)
+    return value
