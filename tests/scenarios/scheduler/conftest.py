@@ -1,0 +1,228 @@
+"""A cluster of modelled nodes: Node objects that say they are ready, and pods nobody runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from muster.api.placement import Placement
+from muster.kube.client import Client
+from muster.kube.config import load_config
+from muster.kube.core import Event
+from muster.kube.errors import AlreadyExists, ApiError, NotFound
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.scheduler.controller import SchedulerController
+from muster.scheduler.plan import Settings
+
+ROOT = Path(__file__).parents[3]
+POOL = "muster.dev/test-pool"
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture(scope="session")
+def embedded_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("apiserver")
+    command = [sys.executable, "-m", "muster.embedded.apiserver", "--state-dir", str(folder)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline() or b"{}")
+            assert ready.get("ready"), (folder / "log").read_text()
+            yield Path(ready["kubeconfig"])
+        finally:
+            process.terminate()
+            process.wait(10)
+            process.stdout.close()
+
+
+@pytest.fixture(params=["embedded", "real"])
+def kubeconfig(request: pytest.FixtureRequest) -> Path:
+    if request.param == "embedded":
+        path: Path = request.getfixturevalue("embedded_kubeconfig")
+        return path
+    return request.getfixturevalue("real_control_plane").kubeconfig  # type: ignore[no-any-return]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "real" in getattr(getattr(item, "callspec", None), "params", {}).values():
+            item.add_marker(pytest.mark.real)
+
+
+async def until(what: str, check: Callable[[], Awaitable[Any]], timeout_s: float = 20.0) -> Any:
+    """Poll until `check` returns something true; fail with the last answer."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        last = await check()
+        if last:
+            return last
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}; last: {last!r}")
+        await asyncio.sleep(0.05)
+
+
+class Cluster:
+    """A namespace and nodes of one test's own; pods reach those nodes only."""
+
+    def __init__(self, client: Client, kubeconfig: Path) -> None:
+        self.client = client
+        self.kubeconfig = kubeconfig
+        self.namespace = f"t{uuid.uuid4().hex[:10]}"
+        self.nodes: list[str] = []
+        self._runs: dict[asyncio.Task[None], asyncio.Event] = {}
+
+    def connect(self, **options: Any) -> Client:
+        return Client(load_config(str(self.kubeconfig)), **options)
+
+    async def start(self) -> None:
+        for path in sorted((ROOT / "deploy/chart/muster/crds").glob("*.yaml")):
+            with contextlib.suppress(AlreadyExists):
+                await self.client.create(yaml.safe_load(path.read_text()))
+        for plural in ("placements", "trainingjobs"):
+            await until(f"{plural} are served", lambda plural=plural: self._served(plural))
+        await self.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
+        await until("a service account", self._service_account)
+
+    async def _served(self, plural: str) -> bool:
+        with contextlib.suppress(ApiError):
+            await self.client.request("GET", f"/apis/muster.dev/v1alpha1/{plural}")
+            return True
+        return False
+
+    async def _service_account(self) -> bool:
+        with contextlib.suppress(NotFound):
+            await self.client.request("GET", f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default")
+            return True
+        return False
+
+    async def add_nodes(self, count: int, *, gpus: int = 8, labels: dict[str, str] | None = None) -> list[str]:
+        names = [f"{self.namespace}-n{len(self.nodes) + index}" for index in range(count)]
+        for name in names:
+            await self.client.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": name, "labels": {POOL: self.namespace, **(labels or {})}},
+                }
+            )
+            await self.set_ready(name, True, gpus=gpus)
+        self.nodes += names
+        return names
+
+    async def set_ready(self, name: str, ready: bool, *, gpus: int = 8) -> None:
+        room = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: str(gpus)}
+        condition = {"type": "Ready", "status": "True" if ready else "False", "reason": "Test", "message": ""}
+        await self.client.patch(
+            Node,
+            name,
+            {"status": {"capacity": room, "allocatable": room, "conditions": [condition]}},
+            subresource="status",
+        )
+
+    async def remove_node(self, name: str) -> None:
+        await self.client.delete(Node, name)
+        self.nodes.remove(name)
+
+    def pod(
+        self, gang: str, slot: int, size: int, *, attempt: int = 0, gpus: int = 8, spec: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{gang}-{slot}-{attempt}",
+                "namespace": self.namespace,
+                "labels": {"muster.dev/gang": gang, "muster.dev/slot": str(slot)},
+                "annotations": {
+                    "muster.dev/gang-size": str(size),
+                    "muster.dev/gang-uid": f"uid-of-{gang}",
+                    "muster.dev/attempt": str(attempt),
+                },
+            },
+            "spec": {
+                "schedulerName": "muster",
+                "nodeSelector": {POOL: self.namespace},
+                "terminationGracePeriodSeconds": 0,
+                "containers": [
+                    {"name": "worker", "image": "none", "resources": {"limits": {GPU: str(gpus), "cpu": "1"}}}
+                ],
+                **(spec or {}),
+            },
+        }
+
+    async def add_gang(self, gang: str, size: int, **options: Any) -> None:
+        for slot in range(size):
+            await self.client.create(self.pod(gang, slot, size, **options))
+
+    async def pods(self, gang: str = "") -> list[Pod]:
+        selector = f"muster.dev/gang={gang}" if gang else ""
+        return (await self.client.list(Pod, self.namespace, label_selector=selector)).items
+
+    async def bound(self, gang: str) -> dict[str, str]:
+        return {pod.name: pod.spec.node_name for pod in await self.pods(gang) if pod.spec.node_name}
+
+    async def placement(self, gang: str) -> Placement | None:
+        try:
+            return await self.client.get(Placement, gang, self.namespace)
+        except NotFound:
+            return None
+
+    async def is_bound(self, gang: str, size: int) -> bool:
+        placement = await self.placement(gang)
+        return len(await self.bound(gang)) == size and placement is not None and placement.status.phase == "Bound"
+
+    async def kill(self, gang: str) -> None:
+        for pod in await self.pods(gang):
+            await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=0)
+
+    async def events(self) -> list[Event]:
+        return (await self.client.list(Event, self.namespace)).items
+
+    def schedule(self, client: Client | None = None, **options: Any) -> tuple[SchedulerController, asyncio.Task[None]]:
+        settings = options.pop("settings", Settings())
+        controller = SchedulerController(
+            client or self.client, "muster-system", "test", settings=settings, registry=CollectorRegistry(), **options
+        )
+        stop = asyncio.Event()
+        task = asyncio.create_task(controller.run(stop))
+        self._runs[task] = stop
+        return controller, task
+
+    async def close(self) -> None:
+        for task, stop in self._runs.items():
+            stop.set()
+            task.cancel()
+        results = await asyncio.gather(*self._runs, return_exceptions=True)
+        with contextlib.suppress(ApiError):
+            await self.kill("")
+            for name in list(self.nodes):
+                await self.remove_node(name)
+            await self.client.request("DELETE", f"/api/v1/namespaces/{self.namespace}")
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+
+@pytest.fixture
+async def cluster(kubeconfig: Path) -> AsyncIterator[Cluster]:
+    async with Client(load_config(str(kubeconfig))) as client:
+        made = Cluster(client, kubeconfig)
+        try:
+            await made.start()
+            yield made
+        finally:
+            await made.close()
