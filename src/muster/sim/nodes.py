@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from muster.kube.client import Client
@@ -21,15 +22,15 @@ from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.struct import at_microsecond
 from muster.kube.watch import BOOKMARK, DELETED
-from muster.sim import podstatus
+from muster.sim import nodeobjects, podstatus
 
-LEASE_NAMESPACE = "kube-node-lease"
 LEASE_PERIOD_S = 10.0
 """How often a kubelet renews (Kubernetes docs, "Node heartbeats"): a quarter of the 40 s a Lease lasts."""
-LEASE_DURATION_S = 40
+UNREACHABLE = "node.kubernetes.io/unreachable"
 _BOUND = "spec.nodeName!="
 _WRITES_AT_ONCE = 64
 _RETRY_S = 0.5
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class SimNodes:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def add(self, count: int, *, capacity: Mapping[str, str], labels: Mapping[str, str] | None = None) -> None:
+    async def add(self, count: int, *, capacity: Mapping[str, str], labels: Mapping[str, str] = NO_LABELS) -> None:
         """Register so many more nodes."""
         first = len(self.nodes)
         fresh = [SimNode(f"sim-{number:05d}", number) for number in range(first, first + count)]
@@ -138,8 +139,10 @@ class SimNodes:
 
         async def register(node: SimNode) -> None:
             async with gate:
-                await self._client.create(self._node_object(node, capacity, labels or {}))
-                await self._client.create(self._lease(node))
+                await self._client.create(
+                    nodeobjects.node(node.name, node.host, node.boot, capacity, labels, self._now())
+                )
+                await self._client.create(nodeobjects.lease(node.name, self._now()))
 
         await asyncio.gather(*(register(node) for node in fresh))
         self.nodes |= {node.name: node for node in fresh}
@@ -163,16 +166,30 @@ class SimNodes:
             elif not pod.finished:
                 await self._write_status(pod, podstatus.ended(pod, code=255, now=self._now()))
         node.alive = True
-        await self._client.patch(Lease, name, self._renewal(), namespace=LEASE_NAMESPACE)
-        status = {"nodeInfo": self._node_info(node), "conditions": self._node_conditions()}
+        await self._renew_lease(name)
+        status = {
+            "nodeInfo": nodeobjects.info(name, node.boot),
+            "conditions": nodeobjects.conditions(self._now()),
+        }
         await self._client.patch(Node, name, {"status": status}, subresource="status")
 
-    async def fail(self, uid: str, *, code: int, disruption: str = "") -> None:
+    async def fail(self, uid: str, *, code: int) -> None:
         """The pod's containers end with `code`, and its status says so."""
         sim = self.pods[uid]
         sim.phase = "ended"
-        await self._write_status(sim.pod, podstatus.ended(sim.pod, code=code, now=self._now(), disruption=disruption))
+        await self.report_ended(sim.pod, code=code)
         self._changed()
+
+    async def report_ended(self, pod: Pod, *, code: int, disruption: str = "") -> None:
+        """Mark a pod as ended, as its kubelet does, or the control plane for a node that is lost."""
+        await self._write_status(pod, podstatus.ended(pod, code=code, now=self._now(), disruption=disruption))
+
+    async def report_unreachable(self, name: str) -> None:
+        """Mark a node as the node lifecycle controller does 50 s after its last Lease: Ready Unknown, tainted."""
+        status = {"conditions": nodeobjects.conditions(self._now(), ready="Unknown")}
+        taints = [{"key": UNREACHABLE, "effect": effect} for effect in ("NoSchedule", "NoExecute")]
+        await self._client.patch(Node, name, {"spec": {"taints": taints}})
+        await self._client.patch(Node, name, {"status": status}, subresource="status")
 
     async def until(self, condition: Callable[[], bool], what: str, *, timeout_s: float) -> float:
         """Wait until something about the pods holds; returns the event loop's time then. TimeoutError says what not."""
@@ -287,71 +304,14 @@ class SimNodes:
                 await asyncio.sleep(max(0.0, due - loop.time()))
                 if node.alive:
                     with contextlib.suppress(ApiError):
-                        await self._client.patch(Lease, node.name, self._renewal(), namespace=LEASE_NAMESPACE)
+                        await self._renew_lease(node.name)
             if not self.nodes:
                 due = loop.time() + 0.1
                 await asyncio.sleep(0.1)
 
-    # ---- objects
-
-    def _lease(self, node: SimNode) -> dict[str, Any]:
-        spec = {"holderIdentity": node.name, "leaseDurationSeconds": LEASE_DURATION_S, **self._renewal()["spec"]}
-        metadata = {"name": node.name, "namespace": LEASE_NAMESPACE}
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-
-    def _renewal(self) -> dict[str, Any]:
-        return {"spec": {"renewTime": at_microsecond(self._now())}}
-
-    def _node_object(self, node: SimNode, capacity: Mapping[str, str], labels: Mapping[str, str]) -> dict[str, Any]:
-        return {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {
-                "name": node.name,
-                "labels": {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **labels},
-            },
-            "status": {
-                "capacity": dict(capacity),
-                "allocatable": dict(capacity),
-                "addresses": [{"type": "InternalIP", "address": node.host}],
-                "nodeInfo": self._node_info(node),
-                "conditions": self._node_conditions(),
-            },
-        }
-
-    def _node_info(self, node: SimNode) -> dict[str, str]:
-        return {
-            "machineID": node.name,
-            "systemUUID": node.name,
-            "bootID": f"{node.name}-boot-{node.boot}",
-            "kernelVersion": "simulated",
-            "osImage": "simulated",
-            "containerRuntimeVersion": "simulated://1",
-            "kubeletVersion": "v1.36.0",
-            "kubeProxyVersion": "",
-            "operatingSystem": "linux",
-            "architecture": "amd64",
-        }
-
-    def _node_conditions(self) -> list[dict[str, Any]]:
-        at = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        kinds: Iterable[tuple[str, str, str]] = (
-            ("MemoryPressure", "False", "KubeletHasSufficientMemory"),
-            ("DiskPressure", "False", "KubeletHasNoDiskPressure"),
-            ("PIDPressure", "False", "KubeletHasSufficientPID"),
-            ("Ready", "True", "KubeletReady"),
-        )
-        return [
-            {
-                "type": kind,
-                "status": status,
-                "reason": reason,
-                "message": "simulated",
-                "lastHeartbeatTime": at,
-                "lastTransitionTime": at,
-            }
-            for kind, status, reason in kinds
-        ]
+    async def _renew_lease(self, name: str) -> None:
+        spec = {"renewTime": at_microsecond(self._now())}
+        await self._client.patch(Lease, name, {"spec": spec}, namespace=nodeobjects.LEASE_NAMESPACE)
 
     # ---- tasks
 

@@ -1,0 +1,1 @@
+"""Figures, always with the peer in the same run."""

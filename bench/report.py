@@ -1,0 +1,64 @@
+"""What a bench ends with: a table for people on stderr, one JSON object as the last line of stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """What was wanted, what was measured, and whether that will do."""
+
+    name: str
+    want: str
+    got: float | None
+    met: bool
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The result of one bench. `figures` are plain numbers, the unit last in the name."""
+
+    bench: str
+    figures: Mapping[str, float]
+    goals: Sequence[Goal] = ()
+
+
+def at_most(name: str, limit: float, got: float | None) -> Goal:
+    """A goal that holds when `got` is there and not above `limit`."""
+    return Goal(name, f"<= {limit:g}", None if got is None else round(got, 3), got is not None and got <= limit)
+
+
+def spread(name: str, values: Sequence[float], figures: dict[str, float]) -> None:
+    """Add the median under `name`, and the least and the most under names derived from it."""
+    if not values:
+        return
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    for suffix, value in (("", median), ("_min", ordered[0]), ("_max", ordered[-1])):
+        figures[name + suffix] = round(value, 3)
+
+
+def console() -> Console:
+    """Where people read."""
+    return Console(stderr=True)
+
+
+def emit(report: Report, target: str, tables: Sequence[Table]) -> None:
+    """Print the tables and goals on stderr and the report as JSON on stdout; also into `target` unless it is `-`."""
+    out = console()
+    for table in tables:
+        out.print(table)
+    for goal in report.goals:
+        mark = "[green]met[/]" if goal.met else "[red]not met[/]"
+        out.print(f"{mark}  {goal.name}: want {goal.want}, got {goal.got}")
+    line = msgspec.json.encode(report)
+    if target != "-":
+        Path(target).write_bytes(line + b"\n")
+    sys.stdout.write(line.decode() + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,27 @@
+"""What one fault came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bench.restart.cluster import Fault
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One fault of one gang.
+
+    Attributes:
+        side: muster or jobset.
+        ranks: size of the gang.
+        fault: what was broken.
+        stages: seconds from the fault to the end of each stage.
+        writes: writes to the API server by whom and what, until it was quiet again.
+    """
+
+    side: str
+    ranks: int
+    fault: Fault
+    stages: dict[str, float]
+    writes: Counter[str] = field(default_factory=Counter)
