@@ -61,12 +61,12 @@ async def _run(arguments: argparse.Namespace) -> int:
         print(f"error: {error}; stop it first, or use another --state-dir", file=sys.stderr)
         return EXIT_CONFLICT
     store = Store(journal)
-    core = ApiCore(store, WallClock(), random.SystemRandom())
+    core = ApiCore(store, WallClock(), random.SystemRandom(), state.signing_key)
     store.load()
     bootstrap(core, state.ca.read_text())
     recorder = Recorder(arguments.record) if arguments.record else None
     proxy = KubeletProxy(state.kubelet_token, _kubelet_tls(state))
-    server = Server(core, Authenticator(state.admin_token), proxy, recorder)
+    server = Server(core, Authenticator(state.admin_token, core.tokens), proxy, recorder)
     try:
         port = await server.start(arguments.address, arguments.port, state.certificate, state.key)
     except OSError as error:

@@ -6,13 +6,15 @@ import hmac
 from collections.abc import Mapping
 
 from muster.embedded.apiserver.request import ADMIN, User
+from muster.embedded.apiserver.tokens import InvalidToken, TokenAuthority
 
 
 class Authenticator:
     """Turns an Authorization header into a user."""
 
-    def __init__(self, admin_token: str) -> None:
+    def __init__(self, admin_token: str, tokens: TokenAuthority | None = None) -> None:
         self._admin = admin_token.encode()
+        self._tokens = tokens
 
     def user(self, headers: Mapping[str, str]) -> User | None:
         """Return who asks, None where the token is missing or wrong."""
@@ -21,4 +23,9 @@ class Authenticator:
             return None
         if hmac.compare_digest(token.strip().encode(), self._admin):
             return ADMIN
-        return None
+        if self._tokens is None:
+            return None
+        try:
+            return self._tokens.check(token.strip()).user
+        except InvalidToken:
+            return None

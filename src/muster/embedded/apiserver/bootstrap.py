@@ -14,6 +14,8 @@ def bootstrap(core: ApiCore, ca: str) -> None:
     core.root_ca = ca
     for name in NAMESPACES:
         _ensure(core, "namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    for item in list(core.store.define("namespaces").items.values()):
+        core.furnish(item.name)
     for name, value in SYSTEM_CLASSES.items():
         _ensure(
             core,
@@ -36,4 +38,4 @@ def bootstrap(core: ApiCore, ca: str) -> None:
 def _ensure(core: ApiCore, storage: str, obj: Obj) -> None:
     resource = core.registry.of_storage(storage)
     if resource is not None and obj["metadata"]["name"] not in core.store.define(storage).items:
-        core.writes.create(resource, "", obj)
+        core.create(resource, "", obj)

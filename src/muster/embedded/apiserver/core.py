@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import random
 
-from muster.embedded.apiserver import discovery, openapi
-from muster.embedded.apiserver.builtin import builtin_types
+from muster.embedded.apiserver import discovery, openapi, protobuf
+from muster.embedded.apiserver.builtin import CREATE_ONLY, builtin_types
 from muster.embedded.apiserver.deletes import Deletes, read_options
 from muster.embedded.apiserver.patches import APPLY_PATCH, applied_object, change_for
+from muster.embedded.apiserver.podsubresources import PodSubresources
+from muster.embedded.apiserver.quota import QuotaLedger
 from muster.embedded.apiserver.reads import Reads, WatchResponse
 from muster.embedded.apiserver.registry import Registry, ResourceType
 from muster.embedded.apiserver.request import ProxyResponse, Request, Response, json_response
+from muster.embedded.apiserver.reviews import review
 from muster.embedded.apiserver.routes import Route, parse
 from muster.embedded.apiserver.status import (
     StatusError,
@@ -22,9 +25,11 @@ from muster.embedded.apiserver.status import (
     forbidden,
     method_not_allowed,
     no_such_resource,
+    not_found,
     success,
 )
 from muster.embedded.apiserver.strategy import Context
+from muster.embedded.apiserver.tokens import TokenAuthority
 from muster.embedded.apiserver.writes import Writes, key_of
 from muster.embedded.objects import Clock, Obj, decode
 from muster.embedded.store import Store
@@ -37,17 +42,21 @@ COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection
 class ApiCore:
     """One API server's state and verbs."""
 
-    def __init__(self, store: Store, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, store: Store, clock: Clock, rng: random.Random, signing_key: bytes = b"") -> None:
         self.store = store
         self.root_ca = ""
         self.registry = Registry(builtin_types())
-        self.context = Context(store, self.registry, clock, rng)
+        self.context = Context(store, self.registry, clock, rng, QuotaLedger(store))
         for resource in self.registry.stored():
             if "list" in resource.verbs:
                 store.define(resource.storage, resource.describe, resource.indexes)
         self.reads = Reads(self.context)
         self.writes = Writes(self.context)
         self.deletes = Deletes(self.context)
+        self.tokens = TokenAuthority(self.context, signing_key) if signing_key else None
+        pods = self.registry.find("", "v1", "pods")
+        assert pods is not None
+        self.pods = PodSubresources(self.context, self.deletes, pods)
 
     def handle(self, request: Request) -> Answer:
         """Answer a request; failures are answered with their Status."""
@@ -92,7 +101,12 @@ class ApiCore:
 
     def _resource(self, route: Route, resource: ResourceType, request: Request) -> Answer:
         if route.subresource not in ("", "status"):
-            raise no_such_resource()
+            return self._subresource(route, request)
+        if resource.verbs == CREATE_ONLY:
+            if request.method != "POST" or route.name:
+                raise method_not_allowed()
+            body = review(resource.kind, resource.api_version, self._body(request), request.user, self.tokens)
+            return json_response(201, body)
         verbs = FOUND_VERBS if route.name else COLLECTION_VERBS
         verb = verbs.get(request.method, "")
         if verb == "list" and "list" not in resource.verbs:
@@ -112,7 +126,7 @@ class ApiCore:
             raise method_not_allowed()
         dry_run = self._dry_run(request)
         if verb == "create":
-            made = self.writes.create(resource, route.namespace, self._body(request), dry_run=dry_run)
+            made = self.create(resource, route.namespace, self._body(request), dry_run=dry_run)
             return self.reads.render(resource, made, request, 201)
         if verb == "update":
             body = self._body(request)
@@ -132,6 +146,59 @@ class ApiCore:
             return self._delete(route, resource, request)
         return self._delete_collection(route, resource, request)
 
+    def create(self, resource: ResourceType, namespace: str, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """Create an object; a namespace is furnished at once, so that pods can follow without waiting.
+
+        Raises:
+            StatusError: it is refused.
+        """
+        made = self.writes.create(resource, namespace, obj, dry_run=dry_run)
+        if resource.storage == "namespaces" and not dry_run:
+            self.furnish(made["metadata"]["name"])
+        return made
+
+    def furnish(self, namespace: str) -> None:
+        """Give a namespace its default service account and the certificate authority, where they are missing."""
+        wanted: list[tuple[str, str, Obj]] = [("serviceaccounts", "default", {})]
+        if self.root_ca:
+            note = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints."
+            meta = {"annotations": {"kubernetes.io/description": note}}
+            wanted.append(("configmaps", "kube-root-ca.crt", {"metadata": meta, "data": {"ca.crt": self.root_ca}}))
+        for storage, name, content in wanted:
+            resource = self.registry.of_storage(storage)
+            if resource is not None and f"{namespace}/{name}" not in self.store.define(storage).items:
+                meta = {**content.get("metadata", {}), "name": name}
+                self.writes.create(resource, namespace, {**content, "metadata": meta})
+
+    def _subresource(self, route: Route, request: Request) -> Answer:
+        name, dry_run = route.subresource, self._dry_run(request)
+        if name in ("log", "exec", "attach"):
+            if request.method not in (("GET",) if name == "log" else ("GET", "POST")):
+                raise method_not_allowed()
+            return self.pods.proxy(route.namespace, route.name, name, request.query, request.raw_query)
+        if name == "finalize":
+            if request.method != "PUT":
+                raise method_not_allowed()
+            return self._finalize(route, request, dry_run)
+        if request.method != "POST":
+            raise method_not_allowed()
+        body = self._body(request)
+        if name == "token":
+            if self.tokens is None:
+                raise no_such_resource()
+            return json_response(201, self.tokens.request(route.namespace, route.name, body, dry_run=dry_run))
+        act = self.pods.bind if name == "binding" else self.pods.evict
+        return json_response(201, act(route.namespace, route.name, body, dry_run=dry_run))
+
+    def _finalize(self, route: Route, request: Request, dry_run: bool) -> Answer:
+        resource = self.registry.of_storage("namespaces")
+        item = self.store.define("namespaces").items.get(route.name)
+        if resource is None or item is None:
+            raise not_found("namespaces", "", route.name)
+        old, new = item.object(), item.object()
+        new["spec"] = self._body(request).get("spec") or {}
+        return self.reads.render(resource, self.writes.commit(resource, item, new, old, dry_run=dry_run), request)
+
     def _patch(self, route: Route, resource: ResourceType, request: Request, dry_run: bool) -> Answer:
         content_type = request.headers.get("content-type", "")
         change = change_for(content_type, request.body, custom=resource.custom)
@@ -145,7 +212,7 @@ class ApiCore:
             items = self.store.define(resource.storage).items
             if key_of(route.namespace, route.name) not in items:
                 applied.setdefault("metadata", {}).setdefault("name", route.name)
-                made = self.writes.create(resource, route.namespace, applied, dry_run=dry_run)
+                made = self.create(resource, route.namespace, applied, dry_run=dry_run)
                 return self.reads.render(resource, made, request, 201)
         obj, _ = self.writes.update(
             resource, route.namespace, route.name, change, subresource=route.subresource, dry_run=dry_run
@@ -184,6 +251,8 @@ class ApiCore:
 
     def _body(self, request: Request) -> Obj:
         media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
+        if media == protobuf.MEDIA_TYPE:
+            return protobuf.decode_body(request.body)
         if media not in ("application/json", ""):
             allowed = "application/json, application/yaml"
             raise StatusError(

@@ -5,6 +5,7 @@ Source: kubernetes k8s.io/apiserver `pkg/registry/rest/delete.go`, `pkg/registry
 
 from __future__ import annotations
 
+from muster.embedded.apiserver import protobuf
 from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.request import Request
 from muster.embedded.apiserver.status import (
@@ -30,7 +31,8 @@ def read_options(request: Request) -> DeleteOptions:
     body: Obj = {}
     if request.body.strip():
         try:
-            body = decode(request.body)
+            binary = request.headers.get("content-type", "").startswith(protobuf.MEDIA_TYPE)
+            body = protobuf.decode_body(request.body) if binary else decode(request.body)
         except ValueError as error:
             raise bad_request(f"couldn't decode the DeleteOptions: {error}") from None
     return options_of(body, request)

@@ -21,6 +21,7 @@ _subdomain = re.compile(_SUBDOMAIN)
 _label_key = re.compile(_LABEL_KEY)
 _label_value = re.compile(_LABEL_VALUE)
 _config_key = re.compile(r"[-._a-zA-Z0-9]+")
+SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of generated names
 ANNOTATIONS_BYTES = 256 * 1024
 
 
@@ -156,8 +157,8 @@ def validate_common(meta: Obj) -> list[FieldError]:
         owners = items(meta, "ownerReferences")
         errors.append(invalid("metadata.ownerReferences", owners, "Only one reference can have Controller set to true"))
     for index, finalizer in enumerate(items(meta, "finalizers")):
-        for problem in qualified_name_problems(finalizer):
-            errors.append(invalid(f"metadata.finalizers[{index}]", finalizer, problem))
+        field = f"metadata.finalizers[{index}]"
+        errors += [invalid(field, finalizer, problem) for problem in qualified_name_problems(finalizer)]
     return errors
 
 

@@ -35,6 +35,7 @@ class Request:
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     body: bytes = b""
     user: User = ADMIN
+    raw_query: str = ""  # where a parameter is repeated (exec's command)
 
     def flag(self, name: str) -> bool:
         """Return a boolean query parameter.

@@ -66,7 +66,7 @@ class Server:
     async def _handle(self, incoming: web.BaseRequest) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in incoming.headers.items()}
         path = incoming.path
-        request = Request(incoming.method, path, _query(incoming), headers)
+        request = Request(incoming.method, path, _query(incoming), headers, raw_query=incoming.rel_url.raw_query_string)
         watch = request.query.get("watch") in ("1", "true")
         done = self.metrics.started(request, watch=watch)
         code = 500

@@ -6,6 +6,7 @@ import dataclasses
 import random
 from typing import TYPE_CHECKING
 
+from muster.embedded.apiserver.quota import QuotaLedger
 from muster.embedded.apiserver.status import FieldError
 from muster.embedded.objects import Clock, Obj, copy
 from muster.embedded.store import Store
@@ -22,6 +23,7 @@ class Context:
     registry: Registry
     clock: Clock
     random: random.Random
+    quotas: QuotaLedger
     warnings: list[str] = dataclasses.field(default_factory=list)
 
 

@@ -21,7 +21,6 @@ from muster.embedded.apiserver.strategy import Context
 from muster.embedded.objects import Obj, copy, items, metadata, section, timestamp
 from muster.embedded.store import Item
 
-SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 GENERATED_BASE_MAX = 58
 GENERATE_ATTEMPTS = 8
 Change = Callable[[Obj], Obj]
@@ -226,7 +225,7 @@ class Writes:
             return False
         existing = self._items(resource)
         for _ in range(GENERATE_ATTEMPTS):
-            suffix = "".join(self._context.random.choice(SUFFIX_ALPHABET) for _ in range(5))
+            suffix = "".join(self._context.random.choice(names.SUFFIX_ALPHABET) for _ in range(5))
             meta["name"] = prefix[:GENERATED_BASE_MAX] + suffix
             if key_of(namespace, meta["name"]) not in existing:
                 break

@@ -1,0 +1,93 @@
+"""Pod disruption budgets: how many pods may go.
+
+Unlike kube-controller-manager, expected pods are the pods the selector finds, whoever owns them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from muster.embedded.objects import Obj, items, parse_time, section
+from muster.embedded.store import Store
+from muster.embedded.watchhub import Item
+
+STORAGE = "poddisruptionbudgets.policy"
+EVICTION_FORGOTTEN_S = 120.0  # an eviction that led to no deletion is forgotten after this, as upstream
+
+
+@dataclasses.dataclass(frozen=True)
+class Count:
+    """A budget's arithmetic."""
+
+    expected: int
+    healthy: int
+    desired: int
+    allowed: int
+
+
+def label_selector_matches(selector: Obj | None, labels: dict[str, str]) -> bool:
+    """Whether a LabelSelector selects labels; None selects nothing, an empty one everything."""
+    if selector is None:
+        return False
+    if any(labels.get(key) != value for key, value in section(selector, "matchLabels").items()):
+        return False
+    for rule in items(selector, "matchExpressions"):
+        value, values = labels.get(rule.get("key", "")), items(rule, "values")
+        holds = {
+            "In": value in values,
+            "NotIn": value not in values,
+            "Exists": value is not None,
+            "DoesNotExist": value is None,
+        }
+        if not holds.get(rule.get("operator", ""), False):
+            return False
+    return True
+
+
+def budgets_for(store: Store, pod: Obj) -> list[Obj]:
+    """Return the budgets that cover a pod."""
+    meta = section(pod, "metadata")
+    table = store.define(STORAGE)
+    found = []
+    for key in table.range(meta.get("namespace", "")):
+        budget = table.items[key].object()
+        if label_selector_matches(section(budget, "spec").get("selector"), meta.get("labels") or {}):
+            found.append(budget)
+    return found
+
+
+def count(store: Store, budget: Obj, now: float) -> Count:
+    """Count a budget's pods."""
+    spec, status = section(budget, "spec"), section(budget, "status")
+    disrupted = section(status, "disruptedPods")
+    pods = store.define("pods")
+    expected = healthy = 0
+    selector = spec.get("selector")
+    for key in pods.range(budget["metadata"]["namespace"]):
+        item = pods.items[key]
+        if item.fields.get("status.phase") in ("Succeeded", "Failed"):
+            continue
+        if not label_selector_matches(selector, item.labels):
+            continue
+        expected += 1
+        evicted = parse_time(disrupted.get(item.name))
+        going = item.terminating or (evicted is not None and now < evicted + EVICTION_FORGOTTEN_S)
+        healthy += not going and _ready(item)
+    if spec.get("maxUnavailable") is not None:
+        desired = max(0, expected - _amount(spec["maxUnavailable"], expected))
+    else:
+        desired = _amount(spec.get("minAvailable", 0), expected)
+    return Count(expected, healthy, desired, max(0, healthy - desired) if expected else 0)
+
+
+def _ready(item: Item) -> bool:
+    conditions = items(section(item.object(), "status"), "conditions")
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
+
+
+def _amount(value: Any, total: int) -> int:
+    if isinstance(value, str) and value.endswith("%"):
+        return math.ceil(int(value[:-1]) * total / 100)
+    return int(value)

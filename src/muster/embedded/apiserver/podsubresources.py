@@ -1,0 +1,200 @@
+"""Subresources of pods: binding, eviction, and those a kubelet answers (log, exec, attach).
+
+Source: kubernetes pkg/registry/core/pod/storage (storage.go, eviction.go), pkg/registry/core/pod/strategy.go (LogLocation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, quote, urlencode
+
+from muster.embedded.apiserver.budgets import budgets_for, count
+from muster.embedded.apiserver.deletes import Deletes, options_of
+from muster.embedded.apiserver.kinds.pods import set_condition
+from muster.embedded.apiserver.registry import ResourceType
+from muster.embedded.apiserver.request import ProxyResponse
+from muster.embedded.apiserver.status import (
+    StatusError,
+    bad_request,
+    conflict,
+    internal,
+    invalid_object,
+    not_found,
+    required,
+    too_many_requests,
+)
+from muster.embedded.apiserver.strategy import Context, DeleteOptions
+from muster.embedded.apiserver.writes import key_of
+from muster.embedded.objects import Obj, items, section, timestamp
+from muster.embedded.store import Item
+
+_LOG_OPTIONS = ("follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream")
+_EXEC_OPTIONS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}  # as kubelets name them
+
+
+class PodSubresources:
+    """What can be done to a pod besides reading and writing it."""
+
+    def __init__(self, context: Context, deletes: Deletes, pods: ResourceType) -> None:
+        self._context = context
+        self._deletes = deletes
+        self._pods = pods
+
+    def bind(self, namespace: str, name: str, body: Obj, *, dry_run: bool) -> Obj:
+        """Assign a pod to a node, once and for all.
+
+        Raises:
+            StatusError: 404, or 409 where it is bound, going or another pod than meant.
+        """
+        target = section(body, "target")
+        errors = []
+        if target.get("kind") not in (None, "", "Node"):
+            message = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
+            errors.append(required("target.kind", message))
+        if not target.get("name"):
+            errors.append(required("target.name"))
+        if errors:
+            raise invalid_object("Binding", "", name, errors)
+        meta = section(body, "metadata")
+        if meta.get("name") and meta["name"] != name:
+            raise bad_request("name in URL does not match name in Binding object")
+        obj = self._get(namespace, name).object()
+        spec = obj["spec"]
+        if meta.get("uid") and meta["uid"] != obj["metadata"]["uid"]:
+            why = (
+                f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {obj['metadata']['uid']}"
+            )
+            raise conflict("pods", "", name, why)
+        if meta.get("resourceVersion") and meta["resourceVersion"] != obj["metadata"]["resourceVersion"]:
+            raise conflict("pods", "", name)
+        if obj["metadata"].get("deletionTimestamp"):
+            raise conflict("pods/binding", "", name, f"pod {name} is being deleted, cannot be assigned to a host")
+        if spec.get("nodeName"):
+            why = f'pod {name} is already assigned to node "{spec["nodeName"]}"'
+            raise conflict("pods/binding", "", name, why)
+        if items(spec, "schedulingGates"):
+            raise conflict("pods/binding", "", name, f"pod {name} has non-empty .spec.schedulingGates")
+        spec["nodeName"] = target["name"]
+        annotations = section(meta, "annotations")
+        if annotations:
+            obj["metadata"].setdefault("annotations", {}).update(annotations)
+        status = obj.setdefault("status", {})
+        status.pop("nominatedNodeName", None)
+        set_condition(status, "PodScheduled", "True", self._context.clock.now())
+        if not dry_run:
+            self._context.store.put("pods", key_of(namespace, name), obj)
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+    def evict(self, namespace: str, name: str, body: Obj, *, dry_run: bool) -> Obj:
+        """Delete a pod where its disruption budget allows.
+
+        Raises:
+            StatusError: 429 where the budget does not allow it.
+        """
+        item = self._get(namespace, name)
+        options = options_of(section(body, "deleteOptions"))
+        if dry_run:
+            options = DeleteOptions(options.grace_s, options.propagation, options.uid, options.version, True)
+        pod = item.object()
+        unprotected = section(pod, "status").get("phase") in ("Succeeded", "Failed", "Pending") or item.terminating
+        if not unprotected:
+            self._spend_budget(pod, name, dry_run=options.dry_run)
+        if not options.dry_run and not unprotected:
+            self._mark_evicted(namespace, name)
+        self._deletes.delete(self._pods, item.key, name, options)
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+    def _spend_budget(self, pod: Obj, name: str, *, dry_run: bool) -> None:
+        found = budgets_for(self._context.store, pod)
+        if len(found) > 1:
+            raise internal(
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            )
+        if not found:
+            return
+        budget = found[0]
+        counted = count(self._context.store, budget, self._context.clock.now())
+        healthy = any(
+            condition.get("type") == "Ready" and condition.get("status") == "True"
+            for condition in items(section(pod, "status"), "conditions")
+        )
+        always = section(budget, "spec").get("unhealthyPodEvictionPolicy") == "AlwaysAllow"
+        if not healthy and (always or (counted.healthy >= counted.desired and counted.desired > 0)):
+            return
+        if counted.allowed <= 0:
+            budget_name = budget["metadata"]["name"]
+            message = f"The disruption budget {budget_name} needs {counted.desired} healthy pods and has {counted.healthy} currently"
+            raise too_many_requests(
+                "Cannot evict pod as it would violate the pod's disruption budget.",
+                [{"reason": "DisruptionBudget", "message": message}],
+            )
+        if dry_run:
+            return
+        status = budget.setdefault("status", {})
+        status["disruptionsAllowed"] = counted.allowed - 1
+        status.setdefault("disruptedPods", {})[name] = timestamp(self._context.clock.now())
+        key = key_of(budget["metadata"]["namespace"], budget["metadata"]["name"])
+        self._context.store.put("poddisruptionbudgets.policy", key, budget)
+
+    def _mark_evicted(self, namespace: str, name: str) -> None:
+        obj = self._get(namespace, name).object()
+        now, message = self._context.clock.now(), "Eviction API: evicting"
+        set_condition(obj.setdefault("status", {}), "DisruptionTarget", "True", now, "EvictionByEvictionAPI", message)
+        self._context.store.put("pods", key_of(namespace, name), obj)
+
+    def proxy(
+        self, namespace: str, name: str, subresource: str, query: Mapping[str, str], raw_query: str
+    ) -> ProxyResponse:
+        """Return where the kubelet answers.
+
+        Raises:
+            StatusError: 400 or 404 where there is no such container, or no kubelet to ask.
+        """
+        pod = self._get(namespace, name).object()
+        container = self._container(pod, name, query.get("container", ""))
+        node = section(pod, "spec").get("nodeName")
+        if not node:
+            raise bad_request(f"pod {name} does not have a host assigned")
+        address, port = self._kubelet(node)
+        where = f"{quote(namespace)}/{quote(name)}/{quote(container)}"
+        if subresource == "log":
+            options = urlencode({key: query[key] for key in _LOG_OPTIONS if key in query})
+            return ProxyResponse(address, port, f"/containerLogs/{where}", options, upgrade=False)
+        kept = [(option, "1") for key, option in _EXEC_OPTIONS.items() if query.get(key) in ("true", "1")]
+        kept += [("command", part) for part in _all(raw_query, "command")]
+        return ProxyResponse(address, port, f"/{subresource}/{where}", urlencode(kept), upgrade=True)
+
+    def _container(self, pod: Obj, name: str, asked: str) -> str:
+        spec = section(pod, "spec")
+        regular = [container["name"] for container in items(spec, "containers")]
+        initial = [container["name"] for container in items(spec, "initContainers")]
+        if not asked:
+            if len(regular) == 1:
+                return str(regular[0])
+            choices = " ".join(regular)
+            more = f" or one of the init containers: [{' '.join(initial)}]" if initial else ""
+            raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{choices}]{more}")
+        if asked not in [*regular, *initial]:
+            raise bad_request(f"container {asked} is not valid for pod {name}")
+        return asked
+
+    def _kubelet(self, node: str) -> tuple[str, int]:
+        item = self._context.store.define("nodes").items.get(node)
+        if item is None:
+            raise internal(f"no such node: {node}")
+        status = section(item.object(), "status")
+        port = section(section(status, "daemonEndpoints"), "kubeletEndpoint").get("Port")
+        for address in items(status, "addresses"):
+            if address.get("type") == "InternalIP" and port:
+                return str(address["address"]), int(port)
+        raise StatusError(500, "InternalError", f"node {node} has told no kubelet address or port yet")
+
+    def _get(self, namespace: str, name: str) -> Item:
+        item = self._context.store.define("pods").items.get(key_of(namespace, name))
+        if item is None:
+            raise not_found("pods", "", name)
+        return item
+
+
+def _all(raw_query: str, name: str) -> list[str]:
+    return [value for key, value in parse_qsl(raw_query, keep_blank_values=True) if key == name]
