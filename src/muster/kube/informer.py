@@ -35,9 +35,10 @@ log = logging.getLogger(__name__)
 WATCH_TIMEOUT_S = 300.0
 STALL_S = 90.0
 """Longer than the minute between a kube-apiserver's bookmarks (storage/cacher, defaultBookmarkFrequency)."""
+RELIST_JITTER_S = 1.0
 _BACKOFF_BASE_S = 0.2
 _BACKOFF_MAX_S = 30.0
-_RELIST_JITTER_S = 1.0
+_HEALTHY_S = 5.0
 
 
 class Informer(Generic[T]):
@@ -55,6 +56,7 @@ class Informer(Generic[T]):
         watch_list: take the first list from the watch itself (sendInitialEvents) where the server can.
         watch_timeout_s: the server ends a watch after this to twice this long; then it is resumed.
         stall_s: reconnect when nothing at all has arrived for this long.
+        relist_jitter_s: after 410, up to this long passes before the new list: many informers fail at the same moment.
         progress: marked at each event, bookmark and list, under `informer/<resource>`.
         rng: source of jitter.
         metrics: where events, lists and breaks are counted.
@@ -74,6 +76,7 @@ class Informer(Generic[T]):
         watch_list: bool = False,
         watch_timeout_s: float = WATCH_TIMEOUT_S,
         stall_s: float = STALL_S,
+        relist_jitter_s: float = RELIST_JITTER_S,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         metrics: KubeMetrics | None = None,
@@ -91,6 +94,7 @@ class Informer(Generic[T]):
         self._watch_list = watch_list
         self._watch_timeout_s = watch_timeout_s
         self._stall_s = stall_s
+        self._relist_jitter_s = relist_jitter_s
         self._progress = progress
         self._rng = rng or random.Random()
         self._metrics = metrics or kube_metrics()
@@ -175,14 +179,14 @@ class Informer(Generic[T]):
             while True:
                 if self._stale:
                     self._stale, self._resource_version = False, ""
-                before = self._last_progress
+                before, started = self._last_progress, asyncio.get_running_loop().time()
                 self._cycle = asyncio.create_task(self._follow(), name=self.name)
                 try:
                     delay_s = await self._outcome(self._cycle, failures)
                 finally:
                     await _cancelled(self._cycle)
-                moved = self._last_progress > before
-                failures = 0 if moved else failures + 1
+                lasted_s = asyncio.get_running_loop().time() - started
+                failures = 0 if self._last_progress > before or lasted_s > _HEALTHY_S else failures + 1
                 if delay_s > 0 and not self._stale:
                     await asyncio.sleep(delay_s)
         finally:
@@ -202,7 +206,7 @@ class Informer(Generic[T]):
             log.info("%s: version %s is gone (%s); listing again", self.name, self._resource_version, error)
             self._broke("gone")
             self._resource_version = ""
-            return self._rng.uniform(0, _RELIST_JITTER_S) + (backoff_s if failures else 0.0)
+            return self._rng.uniform(0, self._relist_jitter_s) + (backoff_s if failures else 0.0)
         except (ApiError, ConfigError, msgspec.DecodeError) as error:
             if str(error) != str(self.last_error):
                 log.warning("%s: %s", self.name, error)
