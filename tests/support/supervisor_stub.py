@@ -70,7 +70,7 @@ class StubController:
         self.progress: list[dict[str, Any]] = []
         self.checkpoint: dict[str, Any] | None = None
         self.checkpoint_now = False
-        self.unavailable = False
+        self.unavailable, self.refused = False, 0
         self.authority = CertificateAuthority.create()
         self.port = 0
         self._runner: web.AppRunner | None = None
@@ -86,16 +86,19 @@ class StubController:
         for node in self.nodes.values():
             if node.process is not None and node.process.poll() is None:
                 node.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(self._end)
+        await self.away()
+
+    def _end(self) -> None:
         deadline = time.monotonic() + 10
         for node in self.nodes.values():
             if node.process is None:
                 continue
-            while node.process.poll() is None and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
-            if node.process.poll() is None:
+            try:
+                node.process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
                 node.process.kill()
                 node.process.wait()
-        await self.away()
 
     async def serve(self) -> None:
         """Listen; again on the same port after `away`."""
@@ -226,6 +229,7 @@ class StubController:
         node = self._node_of(request)
         report = await request.json()
         if self.unavailable:
+            self.refused += 1
             return web.json_response({"message": "not leading"}, status=503, headers={"Retry-After": "1"})
         assert report["protocol"] == 1
         node.reports.append(report)
@@ -244,6 +248,7 @@ class StubController:
     async def _report(self, request: web.Request) -> web.Response:
         self._node_of(request)
         if self.unavailable:
+            self.refused += 1
             return web.json_response({"message": "not leading"}, status=503, headers={"Retry-After": "1"})
         report = await request.json()
         if report["attempt"] != self.attempt:

@@ -1,7 +1,8 @@
 """Checkpoints: where they lie, which one counts, and writing one so that a crash leaves the one before whole.
 
 A checkpoint is written under a temporary name, flushed to disk, renamed, and counts once the controller has
-confirmed it. Names carry the attempt: a process of an older attempt that is still writing cannot touch what the current one wrote.
+confirmed it. Names carry the attempt: a process of an older attempt that still writes cannot touch what the current
+one wrote.
 """
 
 from __future__ import annotations

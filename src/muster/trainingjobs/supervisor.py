@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import base64
 import collections
+import contextlib
 import ctypes
 import errno
+import functools
 import hashlib
 import hmac
 import http.client
@@ -43,7 +45,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
+from typing import Any, Callable, Mapping, NoReturn
 
 PROTOCOL = 1
 GRACE_S = 30.0  # before the controller has said another
@@ -52,6 +54,9 @@ SHELL_WAIT_S = 120.0  # a node that has not been told `run` yet is waited for th
 MAX_SHELLS = 64
 ORPHAN_EXIT_S = 0.2  # a rank whose launcher has stopped it may still end by itself (MPI_Abort) in this time
 ORPHAN_KILL_S = 5.0
+# MPICH and Intel MPI end every rank with this exit code when the launcher's connection closes, and say who aborted so:
+LAUNCHER_GONE = 15
+ABORT = re.compile(r"\bAbort\((-?\d+)\) on node \d+ \(rank \d+ in comm \d+\)")
 TAIL_LINES = 20
 TAIL_LINE_CHARS = 400
 MAX_FRAME_BYTES = 1 << 20
@@ -81,22 +86,22 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """Call prctl(2)."""
+    """The Linux call."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, "prctl(%d): %s" % (option, os.strerror(code)))
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
-# ---- settings and code ------------------------------------------------------------------------------------------------
+# ---- settings and code -----------------------------------------------------------------------------------------------
 
 
 class Settings:
     """What the pod's environment says; UsageError names every variable that is missing or wrong."""
 
     REQUIRED = (
-        "MUSTER_URL MUSTER_CA_DATA MUSTER_TOKEN_FILE MUSTER_NAMESPACE MUSTER_JOB MUSTER_JOB_UID MUSTER_SLOT "
-        "POD_NAME POD_UID POD_IP"
-    ).split()
+        "MUSTER_URL", "MUSTER_CA_DATA", "MUSTER_TOKEN_FILE", "MUSTER_NAMESPACE", "MUSTER_JOB", "MUSTER_JOB_UID",
+        "MUSTER_SLOT", "POD_NAME", "POD_UID", "POD_IP",
+    )  # fmt: skip
 
     def __init__(self, env: Mapping[str, str]) -> None:
         missing = [name for name in self.REQUIRED if not env.get(name)]
@@ -130,7 +135,7 @@ class Settings:
 
 
 def install_code(settings: Settings) -> None:
-    """Put the job's code below the working directory, once per archive; raises UsageError where it must not or cannot."""
+    """Put the job's code below the working directory, once per archive; raises UsageError where that cannot be."""
     os.makedirs(settings.workdir, exist_ok=True)
     if not (settings.code_archive or settings.code_url):
         return
@@ -156,7 +161,7 @@ def download(url: str, sha256: str, attempts: int = 6) -> str:
     for attempt in range(1, attempts + 1):
         handle, path = tempfile.mkstemp(prefix="muster-code-")
         try:
-            with os.fdopen(handle, "wb") as file, urllib.request.urlopen(url, timeout=30) as response:  # noqa: S310
+            with os.fdopen(handle, "wb") as file, urllib.request.urlopen(url, timeout=30) as response:
                 shutil.copyfileobj(response, file)
         except (OSError, http.client.HTTPException) as error:
             os.unlink(path)
@@ -182,7 +187,7 @@ def file_sha256(path: str) -> str:
 
 
 def unpack(path: str, folder: str) -> None:
-    """Extract a tar.gz below `folder`; a member that would land or point outside raises UsageError before any is written."""
+    """Extract a tar.gz below `folder`; UsageError, with nothing written, where a member is a link or lies outside."""
     root = os.path.realpath(folder)
 
     def inside(name: str) -> bool:
@@ -209,13 +214,13 @@ def unpack(path: str, folder: str) -> None:
             os.chmod(target, 0o755 if member.mode & stat.S_IXUSR else 0o644)
 
 
-# ---- controller link --------------------------------------------------------------------------------------------------
+# ---- controller link -------------------------------------------------------------------------------------------------
 
 
 class ControllerLink(threading.Thread):
-    """The long poll. `report()` replaces what is reported and cuts a waiting poll short; directives go to `on_directive`.
+    """The long poll: `report()` replaces what is reported and cuts a waiting poll short.
 
-    It retries for ever: whether ranks run has nothing to do with whether the controller is there.
+    Directives go to `on_directive`. It retries for ever: ranks run whether the controller is there or not.
     """
 
     def __init__(self, settings: Settings, on_directive: Callable[[dict[str, Any]], None]) -> None:
@@ -223,6 +228,7 @@ class ControllerLink(threading.Thread):
         self._settings, self._on_directive = settings, on_directive
         self._lock = threading.Lock()
         self._changed = threading.Event()
+        self._cut = False
         self._body: dict[str, Any] = {}
         self._waiting: socket.socket | None = None
         self._connection: http.client.HTTPSConnection | None = None
@@ -235,22 +241,21 @@ class ControllerLink(threading.Thread):
             self._body = body
             self._changed.set()
             if self._waiting is not None:
-                try:  # the plain socket's own shutdown: it wakes the reader and leaves the TLS object to that thread
+                self._cut = True
+                with contextlib.suppress(OSError):  # below TLS: wakes the reader, whose the TLS object is
                     socket.socket.shutdown(self._waiting, socket.SHUT_RDWR)
-                except OSError:
-                    pass
 
     def run(self) -> None:
         """Poll for ever."""
         while True:
             reused = self._connection is not None
             try:
-                status, headers, answer = self._poll()
+                status, retry_after, answer = self._poll()
             except (OSError, http.client.HTTPException, ValueError) as error:
                 self._disconnect()
-                if (
-                    not self._changed.is_set() and not reused
-                ):  # else: cut short by report(), or an idle connection closed
+                if self._cut:  # by report()
+                    self._cut = False
+                elif not reused:  # else an idle connection was closed: a fresh one may do
                     self._pause(None, f"{type(error).__name__}: {error}")
                 continue
             if status == 200 and isinstance(answer.get("revision"), int):
@@ -262,9 +267,9 @@ class ControllerLink(threading.Thread):
                 self._on_directive(answer)
             else:
                 self._disconnect()  # the next connection may reach the replica that leads
-                self._pause(headers.get("Retry-After"), "HTTP %d %s" % (status, str(answer.get("message", ""))[:200]))
+                self._pause(retry_after, f"HTTP {status} {str(answer.get('message', ''))[:200]}")
 
-    def _poll(self) -> tuple[int, Mapping[str, str], dict[str, Any]]:
+    def _poll(self) -> tuple[int, str | None, dict[str, Any]]:
         url = self._settings.url
         if self._connection is None:
             connection = http.client.HTTPSConnection(
@@ -278,6 +283,7 @@ class ControllerLink(threading.Thread):
         connection = self._connection
         with self._lock:
             self._changed.clear()
+            self._cut = False
             body = json.dumps(dict(self._body, protocol=PROTOCOL, revision=self._revision)).encode()
             self._waiting = connection.sock
         try:
@@ -290,7 +296,7 @@ class ControllerLink(threading.Thread):
                 answer = json.loads(data or b"{}")
             except ValueError:
                 answer = {"message": data[:200].decode("utf-8", "replace")}
-            return response.status, response.headers, answer if isinstance(answer, dict) else {}
+            return response.status, response.headers.get("Retry-After"), answer if isinstance(answer, dict) else {}
         finally:
             with self._lock:
                 self._waiting = None
@@ -308,13 +314,15 @@ class ControllerLink(threading.Thread):
         if self._failures > 1 and time.monotonic() - self._complained_at > 60:
             self._complained_at = time.monotonic()
             log(f"no directive from the controller ({why}); ranks go on, trying again")
-        self._changed.wait(delay * random.uniform(0.5, 1.0))
+        self._changed.wait(delay * random.uniform(0.5, 1.0))  # a change is worth one try at once
+        self._changed.clear()
 
 
-# ---- remote shell -----------------------------------------------------------------------------------------------------
-# Handshake, one JSON line each: server {"nonce"}; client {"attempt", "to", "nonce", "mac"}; server {"mac"} or {"error"}.
-# A mac is HMAC-SHA256(attempt key, role, job UID, attempt, address called, both nonces): each side proves that it holds
-# the key, for this pod's address, and nothing can be replayed. Then frames, each with the mac of its number and content.
+# ---- remote shell ----------------------------------------------------------------------------------------------------
+# Handshake, one JSON line each: server {"nonce"}; client {"attempt", "nonce", "mac"}; server {"mac"} or {"error"}.
+# A mac is HMAC-SHA256(attempt key, role, job UID, attempt, address called, both nonces): each side proves that it
+# holds the key, for this pod's address, and nothing can be replayed. Then frames, each with the mac of its number and
+# content.
 
 COMMAND, STDIN, STDIN_END, STDOUT, STDERR, EXIT = range(6)
 
@@ -398,8 +406,10 @@ class Channel:
 
 
 class ShellServer(threading.Thread):
-    """Accepts the other nodes' mpiexec. `current()` gives (attempt, key) while commands may run here, else None;
-    `start(command)` runs one in the main thread, and `ended(child, lost)` is told when its session is over.
+    """Accepts the commands of node rank 0's mpiexec.
+
+    `current()` gives (attempt, key) while commands may run here, else None; `start(command)` has one run by the main
+    thread, and `ended(child, lost)` is told when its session is over.
     """
 
     def __init__(
@@ -478,9 +488,11 @@ class ShellServer(threading.Thread):
         return Channel(sock, key, "server", "{} {}".format(nonce, hello.get("nonce")))
 
     def _forward(self, channel: Channel, child: Child, frames: list[tuple[int, bytes]]) -> None:
-        """Carry bytes both ways until the command has ended and its output was sent; raises OSError when the peer is lost."""
+        """Carry bytes both ways until the command has ended and its output was sent; OSError where the peer is lost."""
         pipes = child.popen
-        assert pipes.stdin and pipes.stdout and pipes.stderr
+        assert pipes.stdin is not None
+        assert pipes.stdout is not None
+        assert pipes.stderr is not None
         stdin, pending, stdin_over = pipes.stdin.fileno(), bytearray(), False
         os.set_blocking(stdin, False)
         outputs = {pipes.stdout.fileno(): STDOUT, pipes.stderr.fileno(): STDERR}
@@ -597,7 +609,7 @@ def shell_client(channel: Channel, command: str) -> int:
                 return int(json.loads(payload)["code"])
 
 
-# ---- processes and output ---------------------------------------------------------------------------------------------
+# ---- processes and output --------------------------------------------------------------------------------------------
 
 
 def outcome_of(status: int) -> tuple[int, int]:
@@ -609,10 +621,8 @@ def outcome_of(status: int) -> tuple[int, int]:
 
 def signal_group(pid: int, number: int) -> None:
     """Signal a process group that may be gone."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def descendants(root: int) -> list[int]:
@@ -659,10 +669,8 @@ class Child:
         """Close this side's pipes; after the process has ended and nobody looks at them."""
         for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if pipe is not None and not pipe.closed:
-                try:
+                with contextlib.suppress(OSError):
                     pipe.close()
-                except OSError:
-                    pass
         os.close(self.ended_pipe)
 
 
@@ -699,7 +707,7 @@ class Stream:
 
 
 class OutputPump(threading.Thread):
-    """Copies every rank's output to the container's log, in a thread of its own: a slow log must not stop the protocol."""
+    """Copies every rank's output to the container's log, in a thread: a slow log must not stop the protocol."""
 
     def __init__(self) -> None:
         super().__init__(name="output", daemon=True)
@@ -735,27 +743,28 @@ class OutputPump(threading.Thread):
                     key.data.close()
 
 
-# ---- ranks ------------------------------------------------------------------------------------------------------------
+# ---- ranks -----------------------------------------------------------------------------------------------------------
 
 
 def send_message(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
     """One JSON message between a rank's `rank` process and `run`, with file descriptors where given."""
     data = json.dumps(message).encode()
     data = struct.pack(">I", len(data)) + data
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("%di" % len(fds), *fds))] if fds else []
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
     sent = sock.sendmsg([data], rights)
     sock.sendall(data[sent:])
 
 
 def receive_message(sock: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """The next message and its file descriptors; None at the end."""
-    data, fds = b"", []
+    data = b""
+    fds: list[int] = []
     while len(data) < 4 or len(data) < 4 + struct.unpack(">I", data[:4])[0]:
         want = 4 - len(data) if len(data) < 4 else 4 + struct.unpack(">I", data[:4])[0] - len(data)
         part, ancillary, _, _ = sock.recvmsg(want, socket.CMSG_SPACE(8 * 4))
         for level, kind, value in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds += struct.unpack("%di" % (len(value) // 4), value[: len(value) // 4 * 4])
+                fds += struct.unpack(f"{len(value) // 4}i", value[: len(value) // 4 * 4])
         if not part:
             return None, fds
         data += part
@@ -826,28 +835,27 @@ class RankDoor(threading.Thread):
                     if "pid" in message:
                         rank.pid = int(message["pid"])
                     if "status" in message:
-                        status, known = int(message["status"]), rank
                         rank.signalled = rank.signalled or bool(message.get("stopped"))
-                        self._post(lambda: self._supervisor.rank_ended(known, status))
+                        self._post(functools.partial(self._supervisor.rank_ended, rank, int(message["status"])))
                         return
             except OSError:
                 pass
         if rank is not None:
-            orphan = rank
-            self._post(lambda: self._supervisor.rank_orphaned(orphan))
+            self._post(functools.partial(self._supervisor.rank_orphaned, rank))
 
 
 def command_rank(arguments: list[str]) -> int:
     """`rank -- COMMAND...`: run one rank's command, report its exit to this pod's supervisor, and end the same way."""
     if len(arguments) < 2 or arguments[0] != "--":
         raise UsageError("usage: supervisor.py rank -- COMMAND...")
-    # A launcher that is killed takes its ranks with it. Ranks themselves carry no such signal: when this process is killed
-    # the supervisor, their subreaper, becomes their parent and still learns how each ended.
+    # A launcher that is killed takes this process with it. The rank itself carries no such signal: the supervisor, its
+    # subreaper, becomes its parent, learns how it ends, and sees to it that it does.
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    env, first = (
-        dict(os.environ),
-        lambda *names: next((os.environ[name] for name in names if os.environ.get(name)), None),
-    )
+    env = dict(os.environ)
+
+    def first(*names: str) -> str | None:
+        return next((env[name] for name in names if env.get(name)), None)
+
     numbers = {
         "RANK": first("MUSTER_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK"),
         "WORLD_SIZE": first("MUSTER_WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"),
@@ -896,14 +904,13 @@ def command_rank(arguments: list[str]) -> int:
     threading.Thread(target=rank_watch, args=(door, child.pid), daemon=True).start()
     _, status = os.waitpid(child.pid, 0)
     child.returncode = status
-    try:
+    with contextlib.suppress(OSError):
         send_message(door, {"status": status, "stopped": signal.SIGTERM in forwarded})
-    except OSError:
-        pass
-    code, number = outcome_of(status)
-    if number:  # end as it did, so that the launcher says so too
-        signal.signal(number, signal.SIG_DFL) if number not in (signal.SIGKILL, signal.SIGSTOP) else None
-        os.kill(os.getpid(), number)
+    code, killed_by = outcome_of(status)
+    if killed_by:  # end as it did, so that the launcher says so too
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+            signal.signal(killed_by, signal.SIG_DFL)
+        os.kill(os.getpid(), killed_by)
     return code
 
 
@@ -917,7 +924,7 @@ def rank_watch(door: socket.socket, pid: int) -> None:
     signal_group(pid, signal.SIGKILL)
 
 
-# ---- launchers --------------------------------------------------------------------------------------------------------
+# ---- launchers -------------------------------------------------------------------------------------------------------
 
 
 class CannotStart(Exception):
@@ -925,7 +932,7 @@ class CannotStart(Exception):
 
 
 class Attempt:
-    """What a `run` directive asks of this node, and how far it has come. ValueError or KeyError where it is malformed."""
+    """What a `run` directive asks of this node, and how far it has come. ValueError, KeyError where malformed."""
 
     def __init__(self, directive: dict[str, Any]) -> None:
         run = directive["run"]
@@ -945,12 +952,20 @@ class Attempt:
         if self.launcher not in ("mpi", "torchrun", "none") or not self.command or len(self.key) < 16:
             raise ValueError("launcher, command or key")
         self.ranks: list[Rank] = []
-        self.roots: dict[Child, list[Stream]] = {}  # launcher, remote-shell commands or `rank` processes; their output
+        self.roots: dict[Child, list[Stream]] = {}  # launcher, remote commands or `rank` processes; their output
         self.began = False  # it has had a root
         self.exit: dict[str, Any] | None = None
+        # a launcher's failure, told where no rank of this node turns out to be the reason
+        self.launcher_exit: tuple[tuple[int, int], str, list[str]] | None = None
+        self.launcher_exit_due = 0.0
+
+    def launcher_failed(self, outcome: tuple[int, int], reason: str, tail: list[str]) -> None:
+        """Note how the launcher ended; a rank's own exit, if there is one, is known soon."""
+        if self.launcher_exit is None or outcome[0] != 255:  # mpiexec's own exit says more than a lost connection
+            self.launcher_exit, self.launcher_exit_due = (outcome, reason, tail), time.monotonic() + 5.0
 
     def rank_env(self) -> dict[str, str]:
-        """What each of this node's ranks gets beyond the pod's environment; numbers of its own come from its launcher."""
+        """What each of this node's ranks gets beyond the pod's environment and the numbers from its launcher."""
         env = {"NODE_RANK": str(self.node_rank), "LOCAL_WORLD_SIZE": str(self.ranks_per_node)}
         if self.launcher != "torchrun":  # which sets its own
             env.update(MASTER_ADDR=self.master_address, MASTER_PORT=str(self.master_port))
@@ -958,7 +973,7 @@ class Attempt:
 
     def prefix(self, rank: int) -> str:
         """What begins each line of a rank in the log."""
-        return "[rank %d] " % rank if self.launcher == "mpi" or self.ranks_per_node > 1 else ""
+        return f"[rank {rank}] " if self.launcher == "mpi" or self.ranks_per_node > 1 else ""
 
 
 def which(name: str, env: Mapping[str, str]) -> str | None:
@@ -985,11 +1000,11 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
     open_mpi = re.search(r"(?:Open MPI|OpenRTE|PRRTE|prterun)\D*(\d+)", version)
     files = {name: os.path.join(folder, name) for name in ("shell.json", "hosts", "agent")}
     config = {"attempt": attempt.number, "jobUID": settings.job_uid, "key": attempt.key.hex(), "hosts": attempt.hosts}
-    slots = "%s slots=%d\n" if open_mpi else "%s:%d\n"
+    slots = "{} slots={}\n" if open_mpi else "{}:{}\n"
     agent = '#!/bin/sh\nexec {} rsh "$@"\n'.format(" ".join(shlex.quote(part) for part in SELF))
     texts = {
         "shell.json": json.dumps(config),
-        "hosts": "".join(slots % (host["address"], host["ranks"]) for host in attempt.hosts),
+        "hosts": "".join(slots.format(host["address"], host["ranks"]) for host in attempt.hosts),
         "agent": agent,
     }
     for name, path in files.items():
@@ -1016,7 +1031,7 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
 
 
 def torchrun_command(attempt: Attempt, env: dict[str, str]) -> list[str]:
-    """torchrun with a fixed set of nodes and no restarts of its own: restarts are the controller's."""
+    """Torchrun with a fixed set of nodes and no restarts of its own: restarts are the controller's."""
     program = which("torchrun", env)
     if program is None:
         raise CannotStart("launcher torchrun: no torchrun on PATH; the image needs PyTorch")
@@ -1028,19 +1043,19 @@ def torchrun_command(attempt: Attempt, env: dict[str, str]) -> list[str]:
     ]  # fmt: skip
 
 
-# ---- supervisor -------------------------------------------------------------------------------------------------------
+# ---- supervisor ------------------------------------------------------------------------------------------------------
 # state     what happens                            next
 # idle      hold of attempt a                       idle; reports a: nothing of an older attempt lives here
 # idle      run of a newer attempt than any before  running
 # running   hold or run of a newer attempt          stopping, then idle, then what is directed
-# running   hold or run of this or an older one     running (a controller that has restarted is still gathering its pods)
+# running   hold or run of this or an older one     running (a restarted controller is still gathering its pods)
 # running   a rank fails (torchrun, none)           stopping, then finished; its exit is reported at once
 # running   a rank fails (mpi)                      running until mpiexec has stopped the rest; reported at once
 # running   all ended, or could not start           finished
 # finished  hold or run of a newer attempt          idle, then what is directed
 # any       exit of this or a newer attempt         stopping, then this process exits with exitCode
 # any       SIGTERM                                 stopping, then this process exits with 143
-# stopping: SIGTERM to the ranks, graceS later SIGKILL, mpiexec and shells, then every descendant until /proc shows none.
+# stopping: SIGTERM to the ranks, graceS later SIGKILL; mpiexec and shells; every descendant until /proc shows none.
 
 
 class Supervisor:
@@ -1070,10 +1085,8 @@ class Supervisor:
             thread.start()
         while not self.over:
             busy = self.state == "stopping" or any(r.orphaned_at and r.alive for r in self.ranks())
-            try:
+            with contextlib.suppress(queue.Empty):
                 self.events.get(timeout=0.05 if busy else 1.0)()
-            except queue.Empty:
-                pass
             self.reap()
             self.tick(time.monotonic())
         return self.exit_code
@@ -1132,11 +1145,9 @@ class Supervisor:
         """Start the attempt's part of this node."""
         self.state, self.attempt, self.last, self.held = "running", attempt, attempt, attempt.number
         self.banner(
-            "attempt %d: node %d of %d, %s, %s" % (
-                attempt.number, attempt.node_rank, attempt.nodes, attempt.launcher,
-                "from " + attempt.checkpoint if attempt.checkpoint else "from the beginning",
-            )
-        )  # fmt: skip
+            f"attempt {attempt.number}: node {attempt.node_rank} of {attempt.nodes}, {attempt.launcher}, "
+            f"from {attempt.checkpoint or 'the beginning'}"
+        )
         self.report()
         env = self.environment(attempt)
         try:
@@ -1171,7 +1182,9 @@ class Supervisor:
 
     def spawn(self, argv: list[str], env: dict[str, str], on_exit: Callable[[Child], None], **pipes: int) -> Child:
         """Start a process in a session of its own."""
-        popen = subprocess.Popen(argv, env=env, cwd=self.settings.workdir, start_new_session=True, **pipes)  # type: ignore[call-overload]
+        popen: subprocess.Popen[bytes] = subprocess.Popen(
+            argv, env=env, cwd=self.settings.workdir, start_new_session=True, **pipes  # type: ignore[call-overload]
+        )  # fmt: skip
         child = self.children[popen.pid] = Child(popen, on_exit)
         return child
 
@@ -1208,11 +1221,10 @@ class Supervisor:
         if attempt is None or child not in attempt.roots:
             return
         out, err = attempt.roots.pop(child)
-        if child.status != 0 and attempt.launcher != "none":
-            if attempt.exit is None and self.state == "running":
-                err.closed.wait(0.5)
-                tail = list(err.tail) or list(out.tail)
-                self.fail(attempt, -1, child.outcome(), "launcher exited", tail)
+        failed = child.status != 0 and attempt.launcher != "none"  # of none it is the rank that failed
+        if failed and attempt.exit is None and self.state == "running":
+            err.closed.wait(0.5)
+            attempt.launcher_failed(child.outcome(), "launcher exited", list(err.tail) or list(out.tail))
 
     # -- ranks
 
@@ -1234,18 +1246,25 @@ class Supervisor:
         if not rank.alive or attempt is None or rank not in attempt.ranks:
             return
         rank.alive = False
-        if status != 0 and not rank.signalled and attempt.exit is None and self.state == "running":
-            reason = "rank exited" if rank.orphaned_at is None else "rank exited while its launcher stopped it"
-            self.fail(attempt, rank.number, outcome_of(status), reason, rank.tail())
+        if status == 0 or attempt.exit is not None or self.state != "running":
+            return
+        tail = rank.tail()
+        abort = next(filter(None, (ABORT.search(line) for line in reversed(tail))), None)
+        if abort is not None and attempt.launcher == "mpi":
+            self.fail(attempt, rank.number, (int(abort.group(1)) & 255 or 1, 0), "rank called MPI_Abort", tail)
+        elif rank.orphaned_at is not None or rank.signalled or status == LAUNCHER_GONE << 8:
+            attempt.launcher_failed((255, 0), "ranks stopped by their launcher", [])
+        else:
+            self.fail(attempt, rank.number, outcome_of(status), "rank exited", tail)
             if attempt.launcher != "mpi":
                 self.stop("finished", self.grace_s)
-        elif status == 0 and self.state == "running":
-            rank.signalled = True  # what is left of its group has no say any more
 
     def rank_orphaned(self, rank: Rank) -> None:
         """A rank's parent was killed by the launcher: the rank is ours now."""
         if rank.alive and rank.orphaned_at is None:
             rank.orphaned_at = time.monotonic()
+            if self.attempt is not None:
+                self.attempt.launcher_failed((255, 0), "ranks stopped by their launcher", [])
 
     def fail(self, attempt: Attempt, rank: int, outcome: tuple[int, int], reason: str, tail: list[str]) -> None:
         """Note this node's first failure and tell it at once."""
@@ -1253,9 +1272,9 @@ class Supervisor:
             "attempt": attempt.number, "rank": rank, "code": outcome[0], "signal": outcome[1], "time": time.time(),
             "tail": tail, "reason": reason,
         }  # fmt: skip
-        who = "rank %d" % rank if rank >= 0 else "the node"
-        how = "was killed by signal %d" % outcome[1] if outcome[1] else "ended with exit code %d" % outcome[0]
-        self.banner("attempt %d: %s %s (%s)" % (attempt.number, who, how, reason))
+        who = f"rank {rank}" if rank >= 0 else "the node"
+        how = f"was killed by signal {outcome[1]}" if outcome[1] else f"ended with exit code {outcome[0]}"
+        self.banner(f"attempt {attempt.number}: {who} {how} ({reason})")
         self.report()
 
     # -- remote shell (called from its threads)
@@ -1303,9 +1322,9 @@ class Supervisor:
                 child.on_exit = Child.close
             else:
                 child.close()
-            if attempt is not None and attempt.roots.pop(child, None) is not None:
-                if lost and attempt.exit is None and self.state == "running":
-                    self.fail(attempt, -1, (255, 0), "launcher connection lost", [])
+            ours = attempt is not None and attempt.roots.pop(child, None) is not None
+            if attempt is not None and ours and lost and self.state == "running":
+                attempt.launcher_failed((255, 0), "launcher connection lost", [])
 
         self.post(end)
 
@@ -1331,8 +1350,12 @@ class Supervisor:
         for rank in alive:
             if rank.orphaned_at is not None and self.state == "running":
                 self.tick_orphan(rank, now - rank.orphaned_at)
-        if self.state == "running" and attempt is not None and attempt.began and not attempt.roots and not alive:
-            self.stop("finished", 0.0)
+        if self.state == "running" and attempt is not None:
+            ended = attempt.began and not attempt.roots and not alive
+            if attempt.exit is None and attempt.launcher_exit and (ended or now > attempt.launcher_exit_due):
+                self.fail(attempt, -1, *attempt.launcher_exit)
+            if ended:
+                self.stop("finished", 0.0)
         if self.state != "stopping":
             return
         roots = list(attempt.roots) if attempt else []
@@ -1348,10 +1371,8 @@ class Supervisor:
             return
         left = descendants(os.getpid())
         for pid in left:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.reap()
         if left or self.children:
             if now > self.kill_deadline + 10.0:
@@ -1386,7 +1407,7 @@ class Supervisor:
                     "attempt": attempt.number, "rank": -1, "code": 0, "signal": 0, "time": time.time(), "tail": [],
                     "reason": "all ranks exited",
                 }  # fmt: skip
-            self.banner("attempt %d: over on this node" % attempt.number)
+            self.banner(f"attempt {attempt.number}: over on this node")
         if self.then == "exit":
             self.over = True
             return
@@ -1407,7 +1428,7 @@ class Supervisor:
         write_all(1, (f"--- muster: {text} ---\n").encode("utf-8", "replace"))
 
 
-# ---- sub-commands -----------------------------------------------------------------------------------------------------
+# ---- sub-commands ----------------------------------------------------------------------------------------------------
 
 
 def command_run(arguments: list[str]) -> int:

@@ -1,0 +1,382 @@
+"""Rank supervisors as a job's workers: real processes, real MPI, a stub in the controller's place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.supervisor_stub import Node, StubController
+
+pytestmark = pytest.mark.mpi
+
+TRAIN = [sys.executable, str(Path(__file__).resolve().parents[2] / "examples" / "digits" / "train.py")]
+
+
+@pytest.fixture
+async def stub(tmp_path: Path) -> AsyncIterator[StubController]:
+    async with StubController(tmp_path) as controller:
+        yield controller
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def state(*nodes: Node) -> list[str]:
+    return [node.latest.get("state", "") for node in nodes]
+
+
+def alive(node: Node, *, without_supervisor: bool = False) -> list[int]:
+    """Live processes that carry this pod's environment."""
+    mark = f"MUSTER_TOKEN_FILE={node.env['MUSTER_TOKEN_FILE']}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            carries = mark in (entry / "environ").read_bytes().split(b"\0")
+            zombie = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+        except OSError:
+            continue
+        own = node.process is not None and int(entry.name) == node.process.pid
+        if carries and not zombie and not (own and without_supervisor):
+            found.append(int(entry.name))
+    return found
+
+
+def rank_pids(node: Node, rank: int) -> list[int]:
+    """Processes of the rank itself: RANK is set only there."""
+    mark = f"RANK={rank}".encode()
+    return [p for p in alive(node) if mark in Path(f"/proc/{p}/environ").read_bytes().split(b"\0")]
+
+
+def final(nodes: list[Node]) -> tuple[float, float]:
+    match = re.search(r"final step \d+ loss (\S+) accuracy (\S+)", nodes[0].output)
+    assert match, nodes[0].output
+    return float(match[1]), float(match[2])
+
+
+async def finished(stub: StubController, nodes: list[Node], attempt: int, timeout_s: float = 40) -> None:
+    await stub.until(
+        lambda: all(n.latest["state"] == "finished" and n.latest["attempt"] == attempt for n in nodes),
+        f"attempt {attempt} finished",
+        timeout_s,
+    )
+
+
+async def test_a_rank_has_its_own_pods_environment_and_log(stub: StubController) -> None:
+    nodes = await stub.start(4)
+    program = """
+import os, mpi4py.MPI as MPI
+total = MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank)
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT MUSTER_ATTEMPT POD_IP EXTRA"
+print(total, *(os.environ[name] for name in names.split()), flush=True)
+assert os.getcwd() == os.environ["MUSTER_WORKDIR"]
+import muster
+assert (muster.rank(), muster.world_size()) == (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+"""
+    await stub.run(nodes, 1, python(program), ranks_per_node=2, env={"EXTRA": "of the job"})
+    await finished(stub, nodes, 1)
+    for slot, node in enumerate(nodes):
+        lines = [line for line in node.output.splitlines() if line.startswith("[rank")]
+        assert sorted(lines) == [
+            f"[rank {rank}] 28 {rank} 8 {local} 2 {slot} 127.77.0.1 29517 1 {node.address} of the job"
+            for local, rank in enumerate((2 * slot, 2 * slot + 1))
+        ]
+        assert node.latest["exit"]["code"] == 0
+        assert not alive(node, without_supervisor=True)
+
+
+@pytest.mark.timeout(180)
+async def test_a_killed_rank_is_reported_exactly_and_the_resumed_run_ends_as_an_uninterrupted_one(
+    stub: StubController, tmp_path: Path
+) -> None:
+    nodes = await stub.start(4, MUSTER_CHECKPOINT_DIR=str(tmp_path / "uninterrupted"))
+    command = [*TRAIN, "--steps", "60", "--checkpoint-every", "10", "--step-time-s"]
+    await stub.run(nodes, 1, [*command, "0"])
+    await finished(stub, nodes, 1)
+    expected = final(nodes)
+    assert stub.checkpoint is not None
+    assert stub.checkpoint["step"] == 60
+
+    for node in nodes:  # again from the beginning: the controller holds no checkpoint
+        node.log.write_text("")
+    stub.checkpoint = None
+    await stub.hold(nodes, 2)
+    await stub.run(nodes, 3, [*command, "0.05"], env={"MUSTER_CHECKPOINT_DIR": str(tmp_path / "interrupted")})
+    await stub.until(lambda: stub.checkpoint and stub.checkpoint["step"] >= 20, "a checkpoint at step 20")
+    (victim,) = rank_pids(nodes[2], 2)
+    os.kill(victim, signal.SIGKILL)
+    await finished(stub, nodes, 3, 20)
+    failure = nodes[2].latest["exit"]
+    assert (failure["attempt"], failure["rank"], failure["code"], failure["signal"]) == (3, 2, 137, 9)
+    assert failure["reason"] == "rank exited"
+    assert nodes[0].latest["exit"]["reason"] == "launcher exited"  # all that node rank 0 can say
+    assert {nodes[k].latest["exit"]["rank"] for k in (1, 3)} == {-1}  # stopped, not failed
+    assert not any(alive(node, without_supervisor=True) for node in nodes)
+
+    resumed_at = stub.checkpoint["step"]
+    assert resumed_at < 60
+    pids = [node.process.pid for node in nodes if node.process]
+    await stub.hold(nodes, 4)
+    await stub.run(
+        nodes,
+        4,
+        [*command, "0"],
+        env={"MUSTER_CHECKPOINT_DIR": str(tmp_path / "interrupted")},
+        checkpoint=stub.checkpoint,
+    )
+    await finished(stub, nodes, 4)
+    assert f"4 ranks, attempt 4, from step {resumed_at}" in nodes[0].output
+    assert final(nodes) == pytest.approx(expected, rel=1e-12)
+    assert pids == [node.process.pid for node in nodes if node.process]
+    assert all(node.process and node.process.poll() is None for node in nodes)
+
+
+async def test_the_tail_of_a_failed_rank_ends_with_its_traceback(stub: StubController) -> None:
+    nodes = await stub.start(3)
+    program = "import muster, time\nif muster.rank() == 1: raise ValueError('no such batch')\ntime.sleep(60)"
+    await stub.run(nodes, 1, python(program))
+    await finished(stub, nodes[1:2], 1, 20)
+    failure = nodes[1].latest["exit"]
+    assert (failure["rank"], failure["code"], failure["signal"]) == (1, 1, 0)
+    assert failure["tail"][-1] == "ValueError: no such batch"
+    assert failure["tail"][0].startswith("Traceback")
+    await stub.hold(nodes, 2)  # Hydra itself goes on while a rank that never called MPI_Init is missing
+    assert all(node.latest.get("exit", failure) == failure for node in nodes)
+    assert not any(alive(node, without_supervisor=True) for node in nodes)
+
+
+async def test_mpi_abort_is_the_aborting_ranks_failure(stub: StubController) -> None:
+    nodes = await stub.start(3)
+    program = """
+from mpi4py import MPI
+import sys
+if MPI.COMM_WORLD.rank == 2:
+    print("bad gradient", file=sys.stderr, flush=True)
+    MPI.COMM_WORLD.Abort(7)
+MPI.COMM_WORLD.Barrier()
+"""
+    await stub.run(nodes, 1, python(program))
+    await finished(stub, nodes, 1, 20)
+    failure = nodes[2].latest["exit"]
+    assert (failure["rank"], failure["code"]) == (2, 7)
+    assert failure["tail"][0] == "bad gradient"
+    assert nodes[1].latest["exit"]["rank"] == -1
+
+
+async def test_ranks_go_on_while_the_controller_is_away(stub: StubController, tmp_path: Path) -> None:
+    nodes = await stub.start(2)
+    gate, done = tmp_path / "gate", tmp_path / "done"
+    program = f"""
+import os, time, mpi4py.MPI as MPI
+while not os.path.exists({str(gate)!r}): time.sleep(0.02)
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 0: open({str(done)!r}, "w").close()
+"""
+    await stub.run(nodes, 1, python(program))
+    await stub.until(lambda: all(rank_pids(node, k) for k, node in enumerate(nodes)), "ranks started")
+    await stub.away()
+    before = [len(node.reports) for node in nodes]
+    gate.touch()
+    await stub.until(done.exists, "the ranks finish without a controller")
+    await stub.until(lambda: not any(alive(n, without_supervisor=True) for n in nodes), "everything has ended")
+    assert before == [len(node.reports) for node in nodes]
+    await stub.serve()
+    await finished(stub, nodes, 1)
+    assert [node.latest["exit"]["code"] for node in nodes] == [0, 0]
+
+
+async def test_a_replica_that_does_not_lead_is_asked_again_after_its_retry_after(stub: StubController) -> None:
+    stub.unavailable = True
+    node = stub.node(0)
+    node.start(stub.supervisor)
+    await stub.until(lambda: stub.refused >= 2, "refused twice")
+    stub.unavailable = False
+    await stub.until(lambda: state(node) == ["idle"], "joined")
+
+
+async def test_hold_gives_ranks_their_grace_and_then_ends_the_stubborn(stub: StubController) -> None:
+    nodes = await stub.start(2)
+    program = """
+import os, signal, time
+def stop(*_):
+    if os.environ["RANK"] == "0":
+        print("saved", flush=True)
+        os._exit(0)
+    print("refused", flush=True)
+signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+while True: time.sleep(1)
+"""
+    await stub.run(nodes, 1, python(program), launcher="none")
+    await stub.until(lambda: all("ready" in node.output for node in nodes), "ready")
+    await stub.hold(nodes, 2, grace_s=1)
+    assert "saved" in nodes[0].output
+    assert "refused" in nodes[1].output
+    assert not any(alive(node, without_supervisor=True) for node in nodes)
+    assert all("exit" not in node.latest for node in nodes)  # stopped as directed: no failure
+
+
+async def test_hold_of_the_running_attempt_and_older_directives_change_nothing(stub: StubController) -> None:
+    (node,) = await stub.start(1)
+    await stub.run([node], 3, python("import time; print('on', flush=True); time.sleep(60)"), launcher="none")
+    await stub.until(lambda: state(node) == ["running"] and rank_pids(node, 0), "running")
+    pids = rank_pids(node, 0)
+    for attempt, desired in ((3, "hold"), (2, "hold"), (2, "exit"), (2, "run")):
+        await stub.direct(node, attempt=attempt, desired=desired, run=node.directive.get("run"))
+        revision = node.directive["revision"]
+        await stub.until(lambda seen=revision: node.latest["revision"] == seen, "directive taken")  # type: ignore[misc]
+        assert state(node) == ["running"]
+    assert rank_pids(node, 0) == pids
+
+
+async def test_exit_stops_the_ranks_and_ends_with_the_code(stub: StubController) -> None:
+    (node,) = await stub.start(1)
+    await stub.run([node], 1, ["sleep", "60"], launcher="none")
+    await stub.until(lambda: rank_pids(node, 0), "running")
+    await stub.direct(node, attempt=1, desired="exit", exitCode=17)
+    assert node.process is not None
+    await stub.until(lambda: node.process and node.process.poll() is not None, "exit")
+    assert node.process.returncode == 17
+    assert not alive(node)
+
+
+async def test_sigterm_leaves_nothing_behind(stub: StubController) -> None:
+    nodes = await stub.start(2)
+    await stub.run(nodes, 1, python("import mpi4py.MPI, time; time.sleep(60)"))
+    await stub.until(lambda: all(rank_pids(node, k) for k, node in enumerate(nodes)), "ranks started")
+    for node in nodes:
+        assert node.process is not None
+        node.process.send_signal(signal.SIGTERM)
+    await stub.until(lambda: all(node.process and node.process.poll() is not None for node in nodes), "exit", 10)
+    assert [node.process.returncode for node in nodes if node.process] == [143, 143]
+    assert not any(alive(node) for node in nodes)
+
+
+async def test_a_daemon_that_a_rank_double_forked_does_not_outlive_the_attempt(stub: StubController) -> None:
+    (node,) = await stub.start(1)
+    program = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        print("daemon", os.getpid(), flush=True)
+        time.sleep(600)
+    os._exit(0)
+time.sleep(0 if os.environ["MUSTER_ATTEMPT"] == "1" else 600)
+"""
+    for attempt in (1, 3):
+        await stub.run([node], attempt, python(program), launcher="none")
+        await stub.until(lambda n=attempt: node.output.count("daemon") == (n + 1) // 2, "the daemon runs")  # type: ignore[misc]
+        daemon = int(node.output.rsplit("daemon ", 1)[1].split()[0])
+        if attempt == 1:
+            await finished(stub, [node], 1)
+        await stub.hold([node], attempt + 1)
+        assert not os.path.exists(f"/proc/{daemon}")
+    assert not alive(node, without_supervisor=True)
+
+
+async def test_a_failed_rank_of_launcher_none_stops_its_nodes_other_ranks(stub: StubController) -> None:
+    (node,) = await stub.start(1)
+    program = "import muster, sys, time\nif muster.rank() == 1: sys.exit('out of memory')\ntime.sleep(60)"
+    await stub.run([node], 1, python(program), launcher="none", ranks_per_node=3)
+    await finished(stub, [node], 1, 15)
+    failure = node.latest["exit"]
+    assert (failure["rank"], failure["code"], failure["tail"]) == (1, 1, ["out of memory"])
+    assert "[rank 1] out of memory" in node.output
+    assert not alive(node, without_supervisor=True)
+
+
+async def test_the_nodes_that_are_left_stop_when_node_rank_0_vanishes(stub: StubController) -> None:
+    nodes = await stub.start(3)
+    await stub.run(nodes, 1, python("import mpi4py.MPI, time; time.sleep(60)"))
+    await stub.until(lambda: all(rank_pids(node, k) for k, node in enumerate(nodes)), "ranks started")
+    for pid in alive(nodes[0]):  # as a node dies: everything at once
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    await finished(stub, nodes[1:], 1, 20)
+    reasons = {node.latest["exit"]["reason"] for node in nodes[1:]}
+    assert reasons <= {"launcher connection lost", "ranks stopped by their launcher"}
+    assert {node.latest["exit"]["rank"] for node in nodes[1:]} == {-1}
+    assert not any(alive(node, without_supervisor=True) for node in nodes[1:])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "what"),
+    [("mpi", "the image needs MPICH, Intel MPI or Open MPI"), ("torchrun", "the image needs PyTorch")],
+)
+async def test_a_missing_launcher_is_named(stub: StubController, tmp_path: Path, launcher: str, what: str) -> None:
+    (tmp_path / "empty").mkdir()
+    node = stub.node(0, PATH=str(tmp_path / "empty"))
+    node.start(stub.supervisor)
+    await stub.until(lambda: state(node) == ["idle"], "joined")
+    await stub.run([node], 1, ["true"], launcher=launcher)
+    await finished(stub, [node], 1)
+    failure = node.latest["exit"]
+    assert failure["code"] == 127
+    assert what in failure["reason"]
+
+
+async def test_a_command_that_does_not_exist_is_named(stub: StubController) -> None:
+    (node,) = await stub.start(1)
+    await stub.run([node], 1, ["trian.py"], launcher="none")
+    await finished(stub, [node], 1)
+    assert node.latest["exit"]["code"] == 127
+    assert "cannot start trian.py" in node.latest["exit"]["tail"][-1]
+
+
+async def test_a_stale_attempts_checkpoint_is_refused(stub: StubController, tmp_path: Path) -> None:
+    (node,) = await stub.start(1, MUSTER_CHECKPOINT_DIR=str(tmp_path / "ckpt"))
+    program = f"""
+import os, time, muster
+write = lambda path: open(path, "w").close()
+muster.save_checkpoint(1, write)
+while not os.path.exists({str(tmp_path / "gate")!r}): time.sleep(0.02)
+try:
+    muster.save_checkpoint(2, write)
+except muster.StaleAttempt as error:
+    print("refused:", error, flush=True)
+"""
+    await stub.run([node], 1, python(program), launcher="none")
+    await stub.until(lambda: stub.checkpoint, "the first checkpoint")
+    stub.attempt = 2  # the job has gone on elsewhere; this node does not know yet
+    (tmp_path / "gate").touch()
+    await finished(stub, [node], 1)
+    assert "refused: attempt 1 is over, the job is at attempt 2" in node.output
+    assert stub.checkpoint is not None
+    assert stub.checkpoint["step"] == 1
+    assert os.listdir(tmp_path / "ckpt") == [os.path.basename(stub.checkpoint["path"])]
+
+
+async def test_code_is_unpacked_into_the_working_directory_once(stub: StubController, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "hello.py").write_text("print('from the archive')\n")
+    archive = tmp_path / "code.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(source / "hello.py", "hello.py")
+    (node,) = await stub.start(1, MUSTER_CODE_ARCHIVE=str(archive))
+    await stub.run([node], 1, [sys.executable, "hello.py"], launcher="none")
+    await finished(stub, [node], 1)
+    assert "from the archive" in node.output
+
+
+async def test_supervise_keeps_quiet_while_nothing_changes(stub: StubController) -> None:
+    (node,) = await stub.start(1)
+    await stub.hold([node], 1)
+    await stub.direct(node, attempt=1, desired="hold")
+    await stub.until(lambda: node.latest["revision"] == node.directive["revision"], "directive taken")
+    count = len(node.reports)
+    await asyncio.sleep(1.0)  # pollS is 5
+    assert len(node.reports) == count
