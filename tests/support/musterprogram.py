@@ -18,10 +18,11 @@ SCRUBBED = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "MUSTER_STATE_DIR", "XDG_ST
 
 
 class Muster:
-    """Runs `muster` below a folder, and ends what it left."""
+    """Runs `muster` in `work`, with `home` as the user's home, and ends what it left."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.work = home
         self.state = home / "state"
         self.kubeconfig = home / ".kube" / "config"
         kept = {name: value for name, value in os.environ.items() if name not in SCRUBBED}
@@ -44,7 +45,7 @@ class Muster:
             text=True,
             timeout=timeout_s,
             check=False,
-            cwd=cwd or self.home,
+            cwd=cwd or self.work,
             env=self.env | dict(env or {}),
         )
 
@@ -64,7 +65,7 @@ class Muster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            cwd=cwd or self.home,
+            cwd=cwd or self.work,
             env=self.env,
         )
 

@@ -1,0 +1,261 @@
+"""Jobs through the command line, on an embedded cluster with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.musterprogram import MUSTER, Muster, eventually, muster_in
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+NODES = 3
+HELLO = "import os\nprint('hello from rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+BOOM = "import sys\nprint('about to fail', file=sys.stderr)\nraise ValueError('boom at step 7')\n"
+SLEEP = "import time\nprint('sleeping', flush=True)\ntime.sleep(600)\n"
+SECOND_TIME = (
+    "import os, sys\nprint('in attempt', os.environ['MUSTER_ATTEMPT'], flush=True)\n"
+    "sys.exit(int(os.environ['MUSTER_ATTEMPT']) == 1)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Muster]:
+    with muster_in(tmp_path_factory.mktemp("cli") / "home") as muster:
+        muster.ok("up", "--nodes", str(NODES), "--gpus", "2")
+        yield muster
+
+
+@pytest.fixture
+def muster(cluster: Muster, tmp_path: Path) -> Iterator[Muster]:
+    """The cluster, with a working folder of its own and no jobs of earlier tests."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for name, text in {"hello": HELLO, "boom": BOOM, "sleep": SLEEP, "second": SECOND_TIME}.items():
+        (folder / f"{name}.py").write_text(text)
+    cluster.work = folder
+    yield cluster
+    names = [job["metadata"]["name"] for job in cluster.json("list")["items"]]
+    if names:
+        cluster.ok("delete", *names)
+
+
+def run(muster: Muster, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return muster.run("run", *arguments, "--launcher", "none", **options)
+
+
+def phase(muster: Muster, name: str) -> str:
+    return str(muster.json("status", name)["status"]["phase"])
+
+
+def config_maps(muster: Muster) -> list[str]:
+    done = muster.run("get", "configmaps", "-l", "muster.dev/managed-by=muster", "-o", "name", program=Path("kubectl"))
+    return done.stdout.split()
+
+
+def test_a_script_runs_and_leaves_nothing_once_it_is_deleted(muster: Muster) -> None:
+    done = run(muster, "hello.py", "--name", "hello", "--nodes", "2", "--wait")
+    assert done.returncode == 0, done
+    assert "created on the embedded cluster 'embedded' on this machine, namespace default: 2 nodes" in done.stderr
+    lines = muster.ok("logs", "hello").splitlines()
+    assert "[0] hello from rank 0 of 2" in lines
+    assert "[1] hello from rank 1 of 2" in lines
+    assert all(re.match(r"\[[01]\] ", line) for line in lines)
+    assert not any(line.startswith("[0]") for line in muster.ok("logs", "hello", "--slot", "1").splitlines())
+    assert "hello from rank 1" in muster.ok("logs", "hello", "--rank", "1")
+    assert muster.ok("logs", "hello", "--attempt", "1", "--tail", "1", "--slot", "0").count("\n") == 1
+    listed = muster.ok("list").splitlines()
+    assert listed[0].split()[:3] == ["NAME", "PHASE", "NODES"]
+    assert listed[1].split()[:3] == ["hello", "Succeeded", "2"]
+    assert "LAUNCHER" in muster.ok("list", "-o", "wide")
+    shown = muster.ok("status", "hello")
+    assert "Succeeded" in shown
+    assert "muster delete hello" in shown
+    assert len(config_maps(muster)) == 1
+    muster.ok("delete", "hello")
+    assert muster.json("list")["items"] == []
+    eventually(lambda: not config_maps(muster), 30, "the code's ConfigMap collected with its owner")
+
+
+def test_a_failing_script_shows_its_last_lines_and_exits_with_1(muster: Muster) -> None:
+    done = run(muster, "boom.py", "--name", "boom", "--backoff-limit", "0", "--follow")
+    assert done.returncode == 1, done
+    assert "ValueError: boom at step 7" in done.stderr
+    assert "'boom' failed" in done.stderr
+    assert "the program's fault" in done.stderr
+    assert "Failed" in done.stdout
+    again = muster.run("status", "boom", "--follow")
+    assert again.returncode == 1
+
+
+def test_a_restarted_job_keeps_its_attempts_apart(muster: Muster) -> None:
+    done = run(muster, "second.py", "--name", "second", "--follow")
+    assert done.returncode == 0, done
+    assert "attempt 1 ended at slot 0" in done.stdout
+    everything = muster.ok("logs", "second")
+    assert everything.index("in attempt 1") < everything.index("in attempt 2")
+    assert "in attempt 2" not in muster.ok("logs", "second", "--attempt", "1")
+    assert "in attempt 1" in muster.ok("logs", "second", "--previous")
+    assert "in attempt 1" not in muster.ok("logs", "second", "--attempt", "2")
+    assert "Fault" in muster.ok("status", "second")
+
+
+def test_ctrl_c_while_following_leaves_the_job_running(muster: Muster) -> None:
+    following = muster.start("run", "sleep.py", "--name", "long", "--launcher", "none", "--follow")
+    eventually(lambda: muster.run("status", "long").returncode == 0 and phase(muster, "long") == "Running")
+    following.send_signal(signal.SIGINT)
+    said, _ = following.communicate(timeout=30)
+    assert following.returncode == 130
+    assert "'long' goes on" in said
+    assert "muster stop long" in said
+    assert phase(muster, "long") == "Running"
+    muster.ok("stop", "long", "--wait")
+    assert phase(muster, "long") == "Suspended"
+    muster.ok("resume", "long", "--wait")
+    assert phase(muster, "long") == "Running"
+    muster.ok("stop", "long")
+    muster.ok("delete", "long")
+
+
+def test_following_logs_until_the_end(muster: Muster) -> None:
+    (muster.work / "steps.py").write_text(
+        "import time\nfor step in range(5):\n    print('step', step, flush=True)\n    time.sleep(0.3)\n"
+    )
+    assert run(muster, "steps.py", "--name", "steps").returncode == 0
+    said = muster.ok("logs", "steps", "-f")
+    assert [line for line in said.splitlines() if "step " in line] == [f"[0] step {step}" for step in range(5)]
+
+
+def test_a_name_that_is_taken_changes_nothing(muster: Muster) -> None:
+    assert run(muster, "sleep.py", "--name", "taken").returncode == 0
+    before = config_maps(muster)
+    done = run(muster, "hello.py", "--name", "taken")
+    assert done.returncode == 5
+    assert "already" in done.stderr
+    assert config_maps(muster) == before
+    muster.ok("delete", "taken")
+    assert muster.run("stop", "taken").returncode == 4
+
+
+def test_too_much_code_creates_nothing(muster: Muster) -> None:
+    (muster.work / "data.bin").write_bytes(os.urandom(1_200_000))
+    done = run(muster, "hello.py", "--name", "large")
+    assert done.returncode == 2
+    assert "data.bin (1.2 MB)" in done.stderr
+    assert "--code-store" in done.stderr
+    assert muster.run("status", "large").returncode == 4
+    (muster.work / ".musterignore").write_text("*.bin\n")
+    assert run(muster, "hello.py", "--name", "large", "--wait").returncode == 0
+
+
+def test_code_from_a_shared_folder(muster: Muster, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (muster.work / "data.bin").write_bytes(os.urandom(1_200_000))
+    done = run(muster, "hello.py", "--name", "stored", "--code-store", str(store), "--wait")
+    assert done.returncode == 0, (done, muster.ok("logs", "stored"))
+    assert "hello from rank 0 of 1" in muster.ok("logs", "stored")
+    assert config_maps(muster) == []
+
+
+def test_exec_passes_stdin_and_the_exit_status(muster: Muster) -> None:
+    assert run(muster, "sleep.py", "--name", "where", "--nodes", "2").returncode == 0
+    eventually(lambda: phase(muster, "where") == "Running")
+    done = muster.run("exec", "where", "--slot", "1", "--", "sh", "-c", "echo slot $MUSTER_SLOT; echo oops >&2; exit 3")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "slot 1\n", "oops\n")
+    piped = muster.run("exec", "where", "--", "cat", stdin="through\nand back\n")
+    assert (piped.returncode, piped.stdout) == (0, "through\nand back\n")
+    assert muster.run("exec", "where", "--slot", "7", "--", "true").returncode == 2
+
+
+def test_exec_gives_a_shell_on_a_terminal(muster: Muster) -> None:
+    assert run(muster, "sleep.py", "--name", "shell").returncode == 0
+    eventually(lambda: phase(muster, "shell") == "Running")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(MUSTER, ["muster", "exec", "shell"], muster.env)
+    try:
+        os.write(terminal, b"echo is-$((6*7)) tty:$(tty >/dev/null && echo yes)\n")
+        assert "is-42 tty:yes" in _read_until(terminal, "is-42 tty:yes")
+        os.write(terminal, b"exit 5\n")
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 5
+    finally:
+        os.close(terminal)
+
+
+def _read_until(terminal: int, wanted: str, timeout_s: float = 30.0) -> str:
+    said, deadline = "", time.monotonic() + timeout_s
+    while wanted not in said and time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                said += os.read(terminal, 4096).decode(errors="replace")
+            except OSError:
+                break
+    return said
+
+
+def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
+    assert run(muster, "hello.py", "--name", "huge", "--nodes", "50", "--gpus", "2").returncode == 0
+    eventually(lambda: "muster explain huge" in muster.ok("status", "huge"), 30)
+    said = muster.ok("explain", "huge")
+    assert "50" in said
+    assert str(NODES) in said
+    assert phase(muster, "huge") == "Pending"
+
+
+def test_a_fault_on_purpose_is_survived(muster: Muster) -> None:
+    assert run(muster, "sleep.py", "--name", "hit", "--nodes", "2", "--backoff-limit", "5").returncode == 0
+    eventually(lambda: phase(muster, "hit") == "Running")
+    said = muster.run("fault", "rank", "hit", "1")
+    assert said.returncode == 0, said
+    assert "rank 1 of 'hit', in slot 1, was killed" in said.stderr
+    eventually(lambda: muster.json("status", "hit")["status"]["attempt"] == 2 and phase(muster, "hit") == "Running")
+    fault = muster.json("status", "hit")["status"]["faults"][-1]
+    assert fault["slot"] == 1
+
+
+def test_names_that_are_not_there_exit_with_4_and_suggest(muster: Muster) -> None:
+    assert run(muster, "sleep.py", "--name", "train-gpt").returncode == 0
+    for arguments in (("status", "train-gtp"), ("logs", "train-gtp"), ("stop", "train-gtp"), ("delete", "train-gtp")):
+        done = muster.run(*arguments)
+        assert done.returncode == 4, done
+        assert "did you mean 'train-gpt'?" in done.stderr
+    assert muster.run("delete", "nowhere", "--ignore-not-found").returncode == 0
+    assert muster.run("status", "x", "--namespace", "elsewhere").returncode == 4
+
+
+def test_credentials_that_do_not_hold(muster: Muster, tmp_path: Path) -> None:
+    config = json.loads((muster.folder() / "apiserver" / "kubeconfig").read_text())
+    config["users"][0]["user"]["token"] = "expired-token"
+    path = tmp_path / "expired"
+    path.write_text(json.dumps(config))
+    done = muster.run("list", "--kubeconfig", path)
+    assert done.returncode == 3
+    assert "credentials" in done.stderr
+    assert "expired-token" not in done.stderr
+
+
+def test_as_kubectls_plugin(muster: Muster) -> None:
+    env = {"PATH": f"{MUSTER.parent}:{os.environ['PATH']}"}
+    assert run(muster, "sleep.py", "--name", "plugged").returncode == 0
+    done = muster.run("muster", "status", "plugged", program=Path("kubectl"), env=env)
+    assert done.returncode == 0, done
+    assert "kubectl muster" in done.stdout
+
+
+def test_versions(muster: Muster) -> None:
+    versions = muster.json("version")
+    assert set(versions) == {"muster", "python", "cluster"}
+    assert "embedded" in versions["cluster"]

@@ -1,0 +1,206 @@
+"""`muster up` and `muster down` with real processes: what they start, refuse, survive and leave behind (nothing)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.musterprogram import Muster, carrying, eventually, muster_in
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def muster(tmp_path: Path) -> Iterator[Muster]:
+    with muster_in(tmp_path / "home") as muster:
+        yield muster
+
+
+def nothing_remains(muster: Muster, name: str = "embedded") -> None:
+    assert muster.processes() == {}
+    assert not muster.folder(name).exists()
+    mounts = Path("/proc/self/mounts").read_text()
+    assert str(muster.home) not in mounts
+
+
+def kill_everything(muster: Muster) -> None:
+    """SIGKILL for every process, the daemon first."""
+    daemon = json.loads((muster.folder() / "daemon.json").read_text())["pid"]
+    for pid in [daemon, *(pid for pid in muster.processes() if pid != daemon)]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    eventually(lambda: not muster.processes(), 20, "every process gone")
+
+
+def test_up_gives_a_cluster_that_kubectl_can_use_and_down_removes_all_of_it(muster: Muster) -> None:
+    said = muster.ok("up", "--nodes", "2", "--gpus", "4")
+    assert "2 nodes with 4 GPUs each" in said
+    nodes = muster.run("--help", program=_kubectl())  # kubectl is there
+    assert nodes.returncode == 0
+    listed = json.loads(muster.run("get", "nodes", "-o", "json", program=_kubectl()).stdout)["items"]
+    assert [node["metadata"]["name"] for node in listed] == ["node-0", "node-1"]
+    for node in listed:
+        assert node["status"]["allocatable"]["nvidia.com/gpu"] == "4"
+        assert node["metadata"]["labels"]["muster.dev/rack"] == "rack-0"
+        assert "topology.kubernetes.io/zone" in node["metadata"]["labels"]
+    assert muster.run("get", "trainingjobs", program=_kubectl()).returncode == 0
+    assert (muster.folder() / "control.sock").stat().st_mode & 0o777 == 0o600
+    assert muster.folder().stat().st_mode & 0o777 == 0o700
+
+    again = muster.run("up", "--nodes", "2", "--gpus", "4")
+    assert (again.returncode, "up already" in again.stdout) == (0, True)
+    assert muster.run("up").returncode == 0
+    other = muster.run("up", "--nodes", "3")
+    assert other.returncode == 5
+    assert "another shape" in other.stderr
+    assert "muster down" in other.stderr
+
+    assert "is gone" in muster.ok("down")
+    nothing_remains(muster)
+    assert not muster.kubeconfig.exists()
+
+
+def test_the_users_own_kubeconfig_is_left_as_it_was(muster: Muster) -> None:
+    own = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "work", "cluster": {"server": "https://work.invalid"}}],
+        "users": [{"name": "work", "user": {"token": "t"}}],
+        "contexts": [{"name": "work", "context": {"cluster": "work", "user": "work"}}],
+        "current-context": "work",
+    }
+    muster.kubeconfig.parent.mkdir()
+    muster.kubeconfig.write_text(yaml.safe_dump(own))
+    said = muster.ok("up", "--nodes", "1", "--name", "mine")
+    assert "--context muster-mine" in said
+    merged = yaml.safe_load(muster.kubeconfig.read_text())
+    assert merged["current-context"] == "work"
+    assert [entry["name"] for entry in merged["contexts"]] == ["work", "muster-mine"]
+    assert muster.run("list", "--context", "muster-mine").returncode == 0
+    muster.ok("down", "--name", "mine")
+    assert yaml.safe_load(muster.kubeconfig.read_text()) == own
+    nothing_remains(muster, "mine")
+
+
+def test_a_port_in_use_is_refused_and_nothing_is_left(muster: Muster) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = muster.run("up", "--nodes", "1", "--port", str(port))
+    assert done.returncode == 5
+    assert f"port {port}" in done.stderr
+    assert "--port" in done.stderr
+    nothing_remains(muster)
+    assert not muster.kubeconfig.exists()
+
+
+@pytest.mark.parametrize("stage", ["starting the API server", "starting the controller"])
+def test_ctrl_c_while_starting_leaves_nothing(muster: Muster, stage: str) -> None:
+    starting = muster.start("up", "--nodes", "2")
+    assert starting.stdout is not None
+    for line in starting.stdout:
+        if stage in line:
+            break
+    starting.send_signal(signal.SIGINT)
+    assert starting.wait(60) == 130
+    starting.stdout.close()
+    nothing_remains(muster)
+
+
+def test_a_killed_cluster_continues_where_it_was(muster: Muster) -> None:
+    muster.ok("up", "--nodes", "2")
+    port = muster.spec()["port"]
+    assert muster.run("create", "configmap", "kept", program=_kubectl()).returncode == 0
+    kill_everything(muster)
+    assert muster.run("list").returncode == 3
+    said = muster.ok("up")
+    assert "continues" in said
+    assert muster.spec()["port"] == port
+    assert muster.run("get", "configmap", "kept", program=_kubectl()).returncode == 0
+    muster.ok("down")
+    nothing_remains(muster)
+
+
+def test_down_after_everything_was_killed(muster: Muster) -> None:
+    muster.ok("up", "--nodes", "1")
+    kill_everything(muster)
+    muster.ok("down")
+    nothing_remains(muster)
+    assert not muster.kubeconfig.exists()
+
+
+def test_the_daemon_alone_killed_takes_its_programs_along(muster: Muster) -> None:
+    muster.ok("up", "--nodes", "1")
+    os.kill(json.loads((muster.folder() / "daemon.json").read_text())["pid"], signal.SIGKILL)
+    eventually(lambda: not carrying(f"MUSTER_CLUSTER_ID={muster.spec()['cluster_id']}"), 20, "programs gone")
+
+
+def test_a_crashed_program_is_started_again_and_a_vanished_node_is_not(muster: Muster) -> None:
+    muster.ok("up", "--nodes", "2")
+
+    def programs(name: str) -> set[int]:
+        return {pid for pid, command in muster.processes().items() if name in command and "-I -S" not in command}
+
+    (controller,) = programs("muster.cli.main controller")
+    os.kill(controller, signal.SIGKILL)
+    eventually(lambda: programs("muster.cli.main controller") - {controller}, 20, "a new controller")
+    assert programs("--node=node-1")
+    muster.ok("fault", "node", "node-1")
+    assert not programs("--node=node-1")
+    eventually(lambda: _ready(muster, "node-1") != "True", 60, "node-1 not ready")
+    assert not programs("--node=node-1")
+    muster.ok("fault", "return", "node-1")
+    eventually(lambda: _ready(muster, "node-1") == "True", 60, "node-1 ready again")
+    unknown = muster.run("fault", "node", "node-9")
+    assert unknown.returncode == 1
+    assert "node-0, node-1" in unknown.stderr
+
+
+def test_two_clusters_beside_each_other(muster: Muster) -> None:
+    muster.ok("up", "--nodes", "1", "--name", "one")
+    clash = muster.run("up", "--nodes", "1", "--name", "two", "--port", str(muster.spec("one")["port"]))
+    assert clash.returncode == 5
+    assert "in use" in clash.stderr
+    muster.ok("down", "--name", "one")
+    nothing_remains(muster, "one")
+
+
+def _ready(muster: Muster, node: str) -> str:
+    path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+    return muster.run("get", "node", node, "-o", path, program=_kubectl()).stdout
+
+
+def _kubectl() -> Path:
+    found = shutil.which("kubectl")
+    if found is None:
+        pytest.skip("needs kubectl")
+    return Path(found)
+
+
+def test_help_is_quick_enough_to_type(muster: Muster) -> None:
+    """No timing: only that nothing heavy is imported for it."""
+    code = "import sys; from muster.cli.main import run; run(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [*_python(), "-c", code], capture_output=True, text=True, timeout=30, check=True, env=muster.env
+    )
+    loaded = set(done.stderr.split())
+    assert "click" in loaded
+    assert not loaded & {"aiohttp", "rich", "yaml", "cryptography", "uvloop", "lightkube"}
+
+
+def _python() -> list[str]:
+    import sys
+
+    return [sys.executable]
