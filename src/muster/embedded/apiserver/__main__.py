@@ -63,6 +63,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     store = Store(journal)
     core = ApiCore(store, WallClock(), random.SystemRandom(), state.signing_key)
     store.load()
+    core.serve_stored_kinds()
     bootstrap(core, state.ca.read_text())
     recorder = Recorder(arguments.record) if arguments.record else None
     proxy = KubeletProxy(state.kubelet_token, _kubelet_tls(state))

@@ -11,6 +11,7 @@ import random
 from muster.embedded.apiserver import discovery, openapi, protobuf
 from muster.embedded.apiserver.builtin import CREATE_ONLY, builtin_types
 from muster.embedded.apiserver.deletes import Deletes, read_options
+from muster.embedded.apiserver.kinds.crds import resource_type
 from muster.embedded.apiserver.patches import APPLY_PATCH, applied_object, change_for
 from muster.embedded.apiserver.podsubresources import PodSubresources
 from muster.embedded.apiserver.quota import QuotaLedger
@@ -33,7 +34,9 @@ from muster.embedded.apiserver.tokens import TokenAuthority
 from muster.embedded.apiserver.writes import Writes, key_of
 from muster.embedded.objects import Clock, Obj, decode
 from muster.embedded.store import Store
+from muster.embedded.watchhub import Item
 
+CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 Answer = Response | WatchResponse | ProxyResponse
 FOUND_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
@@ -56,11 +59,13 @@ class ApiCore:
         self.tokens = TokenAuthority(self.context, signing_key) if signing_key else None
         pods = self.registry.find("", "v1", "pods")
         assert pods is not None
+        store.listeners.append(self._serve_custom)
         self.pods = PodSubresources(self.context, self.deletes, pods)
 
     def handle(self, request: Request) -> Answer:
         """Answer a request; failures are answered with their Status."""
         self.context.warnings.clear()
+        self.context.field_validation = request.query.get("fieldValidation") or "Warn"
         try:
             answer = self._dispatch(request)
         except StatusError as error:
@@ -71,6 +76,21 @@ class ApiCore:
         if isinstance(answer, Response) and self.context.warnings:
             answer.warnings.extend(dict.fromkeys(self.context.warnings))
         return answer
+
+    def _serve_custom(self, storage: str, old: Item | None, new: Item | None) -> None:
+        if storage != CRDS:
+            return
+        if old is not None:
+            known = self.registry.of_storage(old.name)
+            if known is not None and known.custom:
+                self.registry.remove(known)
+        if new is not None:
+            self.registry.add(resource_type(new.object()))
+
+    def serve_stored_kinds(self) -> None:
+        """Serve the custom kinds the store was loaded with."""
+        for item in self.store.define(CRDS).items.values():
+            self._serve_custom(CRDS, None, item)
 
     def _dispatch(self, request: Request) -> Answer:
         if not request.path.startswith(("/api/", "/apis/")):

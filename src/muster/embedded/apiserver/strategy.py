@@ -24,7 +24,8 @@ class Context:
     clock: Clock
     random: random.Random
     quotas: QuotaLedger
-    warnings: list[str] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)  # of the request being answered
+    field_validation: str = "Warn"  # what the request being answered asks for
 
 
 @dataclasses.dataclass(frozen=True)
