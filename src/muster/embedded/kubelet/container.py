@@ -9,6 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 

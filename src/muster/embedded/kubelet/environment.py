@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ from muster.embedded.kubelet.expansion import expand
 from muster.embedded.kubelet.objects import MissingObject, ObjectSource
 from muster.kube.container import Container, EnvFromSource, EnvVarSource
 
-_NAME = re.compile(r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
 _FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -63,11 +61,7 @@ async def _all_keys(facts: PodFacts, source: EnvFromSource, objects: ObjectSourc
         except MissingObject as error:
             if not reference.optional:
                 raise ConfigError(str(error)) from error
-    return {
-        source.prefix + key: value.decode(errors="replace")
-        for key, value in data.items()
-        if _NAME.match(source.prefix + key)
-    }
+    return {source.prefix + key: value.decode(errors="replace") for key, value in data.items()}
 
 
 async def _value_from(facts: PodFacts, container: Container, source: EnvVarSource, objects: ObjectSource) -> str | None:
