@@ -1,7 +1,7 @@
 """The supervisors that are there: what each said last, who waits in a long poll, and what each is told.
 
-Nothing here costs more than O(1) for a poll; a new directive wakes the polls of one job. The state is memory only: after
-a restart supervisors announce themselves again.
+Nothing here costs more than O(1) for a poll; a new directive wakes the polls of one job. The state is memory only:
+after a restart supervisors announce themselves again.
 """
 
 from __future__ import annotations
@@ -120,12 +120,11 @@ class Members:
             self._wake(gang)
 
     def direct(self, job_uid: str, key: str, directive: Directive) -> bool:
-        """Tell a job's members; a plan made for the attempt is kept while some have to join again. Whether it is news."""
+        """Tell a job's members; the first plan made for an attempt is kept. Returns whether it is news."""
         gang = self._gangs.setdefault(job_uid, Gang(key))
         old = gang.directive
-        if directive.desired == "run" and directive.run is None and old is not None:
-            if old.attempt == directive.attempt and old.desired == "run":
-                directive = replace(directive, run=old.run)
+        if old is not None and old.run is not None and (old.attempt, old.desired) == (directive.attempt, "run"):
+            directive = replace(directive, run=old.run if directive.desired == "run" else None)
         if old == directive:
             return False
         gang.directive = directive

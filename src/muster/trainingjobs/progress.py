@@ -12,7 +12,7 @@ CLUSTER_WRITES_PER_S: Final = 5.0
 
 
 class Pacer:
-    """Hands out moments to write: at least a second apart for one job, and five in a second for all of them together."""
+    """Hands out moments to write: at least a second apart for one job, and five in a second for all together."""
 
     def __init__(self, job_interval_s: float = JOB_INTERVAL_S, writes_per_s: float = CLUSTER_WRITES_PER_S) -> None:
         """Start with a free budget."""
@@ -64,7 +64,7 @@ class ProgressBook:
         return True
 
     def newest(self, job_uid: str, attempt: int) -> Progress | None:
-        """The newest report of this attempt, or of the one before it while this one has not said anything."""
+        """The newest report of this attempt; None while it has not said anything."""
         known = self._newest.get(job_uid)
         return known[1] if known is not None and known[0] == attempt else None
 

@@ -1,0 +1,235 @@
+"""`muster controller`: the process that runs in a cluster. One replica leads; the others wait for its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+from prometheus_client import REGISTRY
+
+from muster.api.names import CONTROLLER_LEASE, SYSTEM_NAMESPACE
+from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
+from muster.kube.client import Client
+from muster.kube.config import load_config
+from muster.kube.errors import ApiError, ConfigError
+from muster.kube.health import Progress, health_app, serve
+from muster.kube.leader import LEASE_DURATION_S, LeaderElector
+from muster.scheduler.controller import SchedulerController
+from muster.trainingjobs.controller import TrainingJobController
+from muster.trainingjobs.pods import PodSettings
+from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
+from muster.trainingjobs.secrets import InstallationSecrets, ephemeral, load_or_create
+from muster.trainingjobs.tokens import TokenReviewer
+
+log = logging.getLogger(__name__)
+
+_STOP_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerOptions:
+    """What the process is told.
+
+    Attributes:
+        kubeconfig: the cluster; as kubectl finds it where None.
+        listen: host and port for supervisors.
+        advertise_url: where pods reach that; `https://` and the listen address where empty.
+        metrics_listen: host and port of /metrics, /healthz and /readyz; None serves none.
+        namespace: where the lease and the Secrets are.
+        muster_image: the image init containers copy the supervisor from.
+        shadow: plan and explain, write nothing.
+        lease_duration_s: others take over this long after the last renewal.
+    """
+
+    kubeconfig: Path | None = None
+    listen: tuple[str, int] = ("127.0.0.1", 0)
+    advertise_url: str = ""
+    metrics_listen: tuple[str, int] | None = None
+    namespace: str = SYSTEM_NAMESPACE
+    muster_image: str = "muster"
+    shadow: bool = False
+    lease_duration_s: float = LEASE_DURATION_S
+
+
+async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> None:
+    """Run until `stop` is set. Raises ConfigError and ApiError where the cluster cannot be used at all."""
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    progress = Progress(registry=REGISTRY)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            Client(load_config(options.kubeconfig), user_agent="muster-controller")
+        )
+        kept = ephemeral() if options.shadow else await load_or_create(client, options.namespace)
+        elector = _elector(client, options, identity)
+        jobs, url = await _training_jobs(stack, client, options, kept, elector, identity, progress)
+        if options.metrics_listen is not None:
+            app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
+            port = await stack.enter_async_context(serve(app, *options.metrics_listen))
+            log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
+        log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
+        works = [jobs.run()]
+        if not options.shadow:
+            works += [elector.run(), _schedule(client, options, elector, identity, progress)]
+        await _until(stop, works)
+
+
+def _elector(client: Client, options: ControllerOptions, identity: str) -> LeaderElector:
+    duration_s = options.lease_duration_s
+    return LeaderElector(
+        client,
+        CONTROLLER_LEASE,
+        options.namespace,
+        identity,
+        lease_duration_s=duration_s,
+        renew_deadline_s=duration_s * 2 / 3,
+        retry_period_s=duration_s * 2 / 15,
+    )
+
+
+async def _training_jobs(
+    stack: AsyncExitStack,
+    client: Client,
+    options: ControllerOptions,
+    kept: InstallationSecrets,
+    elector: LeaderElector,
+    identity: str,
+    progress: Progress,
+) -> tuple[TrainingJobController, str]:
+    """The controller of training jobs, with its server listening; the port is known only then."""
+    host, port = options.listen
+    port = port or _free_port(host)
+    url = options.advertise_url or f"https://{_bracketed(host)}:{port}"
+    jobs = TrainingJobController(
+        client,
+        elector=None if options.shadow else elector,
+        cluster_secret=kept.cluster_secret,
+        pods=PodSettings(url=url, ca_pem=kept.authority.certificate.decode(), muster_image=options.muster_image),
+        identity=identity,
+        shadow=options.shadow,
+        progress=progress,
+    )
+    if not options.shadow:
+        names = dict.fromkeys([urlsplit(url).hostname or host, "127.0.0.1", "localhost"])
+        pair = kept.authority.issue_server("muster-controller", names)
+        app = RendezvousServer(jobs, jobs.members, TokenReviewer(client)).app()
+        await stack.enter_async_context(serve_tls(app, pair, host, port))
+    return jobs, url
+
+
+async def _schedule(
+    client: Client, options: ControllerOptions, elector: LeaderElector, identity: str, progress: Progress
+) -> None:
+    """Schedule in each term of leading."""
+    while True:
+        await elector.acquired.wait()
+        scheduler = SchedulerController(client, options.namespace, identity, progress=progress)
+        term = asyncio.create_task(scheduler.run(asyncio.Event(), term=elector.term), name="scheduler")
+        lost = asyncio.create_task(elector.lost.wait())
+        try:
+            await asyncio.wait([term, lost], return_when=asyncio.FIRST_COMPLETED)
+            if term.done():
+                term.result()
+        finally:
+            for task in (term, lost):
+                task.cancel()
+            await asyncio.gather(term, lost, return_exceptions=True)
+
+
+async def _until(stop: asyncio.Event, works: list[object]) -> None:
+    """Run everything until `stop`; the first that fails ends all, and its error is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]  # type: ignore[call-overload]
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (*tasks, stopped):
+            task.cancel()
+        await asyncio.wait([*tasks, stopped], timeout=_STOP_S)
+
+
+def _free_port(host: str) -> int:
+    """A port that is free now: pods are told it before the server listens."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise click.BadParameter(f"{value!r} is not HOST:PORT, as in 127.0.0.1:8443")
+    return host.strip("[]"), int(port)
+
+
+@click.command("controller")
+@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Cluster; as kubectl finds it.")
+@click.option("--listen", default="127.0.0.1:0", callback=_address, show_default=True, help="Address for supervisors.")
+@click.option("--advertise-url", default="", help="Where pods reach that address; https://LISTEN where not given.")
+@click.option("--metrics-listen", callback=_address, help="Address of /metrics, /healthz and /readyz; none by default.")
+@click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease and Secrets.")
+@click.option("--muster-image", default="muster", show_default=True, help="Image that holds the rank supervisor.")
+@click.option("--shadow", is_flag=True, help="Plan and explain, write nothing.")
+@click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
+@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
+def command(
+    kubeconfig: Path | None,
+    listen: tuple[str, int],
+    advertise_url: str,
+    metrics_listen: tuple[str, int] | None,
+    namespace: str,
+    muster_image: str,
+    shadow: bool,
+    lease_duration: float,
+    log_level: str,
+) -> None:
+    """Run the controllers (what a cluster runs for you)."""
+    if advertise_url and (urlsplit(advertise_url).scheme != "https" or not urlsplit(advertise_url).hostname):
+        raise BadInput(f"--advertise-url {advertise_url!r} is not https://HOST[:PORT]")
+    if lease_duration < 1:
+        raise BadInput(f"--lease-duration {lease_duration:g} is too short", "use 1 s or more; 15 is usual")
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    options = ControllerOptions(
+        kubeconfig=kubeconfig,
+        listen=listen,
+        advertise_url=advertise_url.rstrip("/"),
+        metrics_listen=metrics_listen,
+        namespace=namespace,
+        muster_image=muster_image,
+        shadow=shadow,
+        lease_duration_s=lease_duration,
+    )
+    try:
+        import uvloop
+
+        uvloop.run(_main(options))
+    except ConfigError as error:
+        raise CliError(str(error), exit_code=ExitCode.NO_CLUSTER) from None
+    except ApiError as error:
+        raise from_api_error(error) from None
+
+
+async def _main(options: ControllerOptions) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run_controller(options, stop)

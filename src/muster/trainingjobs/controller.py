@@ -1,0 +1,337 @@
+"""The shell around `decide`: caches and supervisors in, plans out, one job at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from muster.api.training_job import CheckpointStatus, TrainingJob
+from muster.kube.client import JSON_PATCH, Client
+from muster.kube.controller import Controller
+from muster.kube.errors import Conflict, Invalid, NotFound
+from muster.kube.events import EventRecorder
+from muster.kube.health import Progress
+from muster.kube.leader import LeaderElector, Term
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.kube.struct import to_dict
+from muster.trainingjobs.caches import Caches
+from muster.trainingjobs.decide import ENDED, decide
+from muster.trainingjobs.executor import Executor
+from muster.trainingjobs.members import Members
+from muster.trainingjobs.metrics import training_job_metrics
+from muster.trainingjobs.plan import Plan, WriteStatus
+from muster.trainingjobs.pods import PodSettings
+from muster.trainingjobs.progress import Pacer, ProgressBook
+from muster.trainingjobs.rendezvous import ReportRequest, Stale
+from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings
+from muster.trainingjobs.statuses import at
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "trainingjobs"
+_SWEEP_S: Final = 1.0
+_SILENT_S: Final = 1.0
+_REST: Final = 4.0
+"""After a reconcile a job rests this many times as long as it took: bursts of events cost a fifth of a core at most."""
+
+
+class TrainingJobController:
+    """Runs training jobs in all namespaces.
+
+    Args:
+        client: the API server.
+        elector: gates everything; None works at once.
+        cluster_secret: from which keys of attempts are derived.
+        pods: what pods are told.
+        identity: this process, in Events.
+        settings: times of the life cycle.
+        shadow: plan and count, write nothing.
+        progress: marked by the loops.
+        registry: where metrics go.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        elector: LeaderElector | None,
+        cluster_secret: bytes,
+        pods: PodSettings,
+        identity: str = "muster",
+        settings: Settings | None = None,
+        shadow: bool = False,
+        progress: Progress | None = None,
+        registry: CollectorRegistry = REGISTRY,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Nothing is contacted before `run`."""
+        self._client = client
+        self._elector = elector
+        self._settings = settings or Settings()
+        self._shadow = shadow
+        self._progress = progress
+        self._clock = clock
+        self._metrics = training_job_metrics(registry)
+        self.members = Members(cluster_secret, self._member_changed, clock)
+        self.caches = Caches(client, progress, clock)
+        self._events = EventRecorder(client, "muster-trainingjobs", instance=identity)
+        self._executor = Executor(client, self.members, self._events, pods, self._metrics, self._wrote, clock)
+        self._book = ProgressBook()
+        self._pacer = Pacer()
+        self._written: dict[str, TrainingJob] = {}
+        self._term: Term | None = None
+        self._leading_since = 0.0
+        self._rest_until: dict[str, float] = {}
+        self.controller = Controller(
+            NAME, self._reconcile, informers=self.caches.required, elector=elector, progress=progress
+        )
+        self._metrics.members.set_function(lambda: len(self.members))
+        self._metrics.polls.set_function(lambda: self.members.polling)
+        self._follow()
+
+    @property
+    def serving(self) -> bool:
+        """Whether this replica leads and its caches are complete."""
+        leading = self._elector is None or self._elector.leading
+        if not leading or not self.controller.working or self._shadow:
+            return False
+        self._begin_term(self._clock())
+        return True
+
+    def not_ready(self) -> str | None:
+        """What is missing before this replica can take over: a check for /readyz."""
+        return self.controller.not_ready()
+
+    def pod(self, key: str) -> Pod | None:
+        """A pod of ours by namespace/name."""
+        return self.caches.pods.get(key)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with self._events, asyncio.TaskGroup() as group:
+            group.create_task(self.caches.run())
+            group.create_task(self.controller.run())
+            group.create_task(self._sweep())
+
+    # -- events
+
+    def _follow(self) -> None:
+        self.controller.watch(self.caches.jobs)
+        self.controller.watch(self.caches.placements)
+        self.caches.jobs.add_handler(self._job_changed)
+        self.caches.pods.add_handler(self._pod_changed)
+        self.caches.nodes.add_handler(self._node_changed)
+        self.caches.hardware_seen = self._queue_jobs_on
+
+    def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
+        gone = old if old is not None and (new is None or new.uid != old.uid) else None
+        if gone is not None:
+            self.members.forget_job(gone.uid)
+            self._executor.forget(gone.uid)
+            self._book.forget(gone.uid)
+            self._written.pop(gone.uid, None)
+            self._pacer.forget(gone.key)
+            self._rest_until.pop(gone.key, None)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        self._executor.pod_seen(pod.key)
+        for owner in pod.metadata.owner_references:
+            if owner.kind == "TrainingJob":
+                self._say_soon(f"{pod.namespace}/{owner.name}")
+                if new is None:
+                    self.members.forget(owner.uid, pod.uid)
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if old is not None and new is not None and _vital(old) == _vital(new):
+            return
+        node = new or old
+        assert node is not None
+        self._queue_jobs_on(node.name)
+
+    def _queue_jobs_on(self, node: str) -> None:
+        for key in self.caches.jobs_on(node):
+            self.controller.queue.add(key)
+
+    def _member_changed(self, key: str) -> None:
+        self._say_soon(key)
+
+    def _say_soon(self, key: str) -> None:
+        """Look at the job now, and at the moment at which what has changed may be written for people to see."""
+        self.controller.queue.add(key)
+        self.controller.queue.add_after(key, self._pacer.want(key, self._clock()))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.members.sweep()
+
+    # -- reconcile
+
+    async def _reconcile(self, key: str) -> float | None:
+        now = self._clock()
+        self._begin_term(now)
+        job = self._newest(key)
+        if job is None:
+            return None
+        rest_s = self._rest_until.get(key, 0.0) - now
+        if rest_s > 0:
+            return rest_s
+        started = time.perf_counter()
+        snapshot = self._snapshot(job, now)
+        plan = decide(snapshot, now)
+        took_s = time.perf_counter() - started
+        self._metrics.decide_seconds.observe(took_s)
+        self._rest_until[key] = now + _REST * took_s
+        if self._shadow:
+            self._explain(job, plan)
+        else:
+            await self._executor.execute(job, plan)
+        if snapshot.progress_due:
+            self._pacer.wrote(key, now)
+        if any(isinstance(action, WriteStatus) for action in plan.actions) and not self._shadow:
+            return 0.0  # what was written decides what comes next
+        return max(0.0, plan.wake_at - self._clock()) if plan.wake_at is not None else None
+
+    def _begin_term(self, now: float) -> None:
+        """With a new term of leading all supervisors must be heard anew."""
+        term = self._elector.term if self._elector is not None else None
+        if self._leading_since == 0.0 or term is not self._term:
+            self._term, self._leading_since = term, now
+            self.members.clear()
+
+    def _newest(self, key: str) -> TrainingJob | None:
+        """The job as the cache has it, or as our last write returned it while the cache is behind."""
+        job = self.caches.jobs.get(key)
+        if job is None:
+            return None
+        written = self._written.get(job.uid)
+        if written is None:
+            return job
+        if _version(job) >= _version(written):
+            del self._written[job.uid]
+            return job
+        return written
+
+    def _wrote(self, job: TrainingJob, action: WriteStatus) -> None:
+        self._written[job.uid] = job
+        log.info("%s: %s: %s", job.key, action.reason, action.status.message)
+
+    def _snapshot(self, job: TrainingJob, now: float) -> JobSnapshot:
+        pods = self.caches.pods_of(job)
+        placement = self.caches.placements.get(job.key)
+        names = {pod.spec.node_name for pod in pods if pod.spec.node_name}
+        nodes = self.caches.nodes_named(names | set(job.status.excluded_nodes))
+        members = self.members.of(job.uid)
+        ours = placement is not None and placement.spec.gang_uid in ("", job.uid)
+        return JobSnapshot(
+            job=job,
+            pods=pods,
+            placement=placement if ours else None,
+            nodes=nodes,
+            leases=self._leases(job, pods, members, now),
+            members=members,
+            progress=self._book.newest(job.uid, job.status.attempt),
+            hardware=self.caches.hardware_of(nodes),
+            refusal=self._executor.refusal(job.uid),
+            leading_since=self._leading_since,
+            contact_trusted=self.members.contact_trusted(),
+            progress_due=self._pacer.due(job.key, now),
+            settings=self._settings,
+        )
+
+    def _leases(
+        self, job: TrainingJob, pods: tuple[Pod, ...], members: Mapping[str, Member], now: float
+    ) -> dict[str, float]:
+        """Leases of nodes whose supervisor is silent, asked for one by one: each node renews its own every 10 s."""
+        if job.status.phase in (*ENDED, "Pending", "Suspended"):
+            return {}
+        silent = []
+        for pod in pods:
+            member = members.get(pod.uid)
+            if pod.status.phase != "Running" or not pod.spec.node_name:
+                continue
+            if member is None or (member.silent_since is not None and now - member.silent_since > _SILENT_S):
+                silent.append(pod.spec.node_name)
+        return self.caches.leases_of(silent, lambda: self.controller.queue.add(job.key)) if silent else {}
+
+    def _explain(self, job: TrainingJob, plan: Plan) -> None:
+        for action in plan.actions:
+            reason = getattr(action, "reason", "")
+            self._metrics.actions.labels(type(action).__name__, reason).inc()
+            log.info("shadow: %s: would %s %s", job.key, type(action).__name__, reason)
+
+    # -- reports of ranks
+
+    async def report(self, job_key: str, job_uid: str, report: ReportRequest) -> None:
+        """Take a report of the current attempt; a checkpoint is in the status on return. Raises Stale, ApiError."""
+        job = self._newest(job_key)
+        if job is None or job.uid != job_uid:
+            raise Stale(0)
+        current = job.status.attempt
+        if report.attempt != current or job.status.phase in ENDED:
+            raise Stale(current)
+        if report.step is not None and self._book.report(
+            job_uid, current, report.step, report.total_steps, report.metrics, self._clock()
+        ):
+            self._say_soon(job_key)
+            if job.status.faults and job.status.time_to_useful_seconds is None:
+                self.controller.queue.add(job_key)
+        if report.checkpoint is None:
+            return
+        known = job.status.last_checkpoint
+        if known is not None and known.attempt == current and known.step > report.checkpoint.step:
+            return
+        checkpoint = CheckpointStatus(
+            path=report.checkpoint.path, step=report.checkpoint.step, attempt=current, time=at(self._clock())
+        )
+        await self._commit(job, checkpoint)
+
+    async def _commit(self, job: TrainingJob, checkpoint: CheckpointStatus) -> None:
+        """Write a checkpoint if its attempt is still the current one, which the API server itself checks."""
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": job.uid},
+            {"op": "test", "path": "/status/attempt", "value": checkpoint.attempt},
+            {"op": "add", "path": "/status/lastCheckpoint", "value": to_dict(checkpoint)},
+        ]
+        try:
+            written = await self._client.patch(
+                TrainingJob,
+                job.name,
+                patch,
+                namespace=job.namespace,
+                subresource="status",
+                content_type=JSON_PATCH,
+            )
+        except (Invalid, Conflict):
+            fresh = await self._client.get(TrainingJob, job.name, job.namespace)
+            if fresh.uid == job.uid and fresh.status.attempt == checkpoint.attempt:
+                raise  # not because it is stale
+            raise Stale(fresh.status.attempt) from None
+        except NotFound:
+            raise Stale(0) from None
+        known = self._written.get(job.uid)
+        if known is None or _version(written) > _version(known):
+            self._written[job.uid] = written
+
+
+def _vital(node: Node) -> tuple[object, ...]:
+    """What of a node concerns its jobs: a heartbeat does not."""
+    return node.uid, node.spec.unschedulable, tuple((each.type, each.status) for each in node.status.conditions)
+
+
+def _version(job: TrainingJob) -> int:
+    """Resource versions of one object may be compared as numbers.
+
+    Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions (1.35 and later say so).
+    """
+    text = job.metadata.resource_version
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,195 @@
+"""Carries out plans: in order, stopping at the first action that fails; what follows a write never precedes it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from muster.api import names
+from muster.api.training_job import TrainingJob
+from muster.kube.client import Client
+from muster.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
+from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.pod import Pod
+from muster.kube.struct import to_dict
+from muster.trainingjobs.jsonpatch import merge_patch
+from muster.trainingjobs.members import Members
+from muster.trainingjobs.metrics import TrainingJobMetrics
+from muster.trainingjobs.plan import (
+    Action,
+    CreatePod,
+    DeleteJob,
+    DeletePod,
+    Direct,
+    Plan,
+    RecordEvent,
+    WriteStatus,
+)
+from muster.trainingjobs.pods import PodSettings, build_pod
+from muster.trainingjobs.snapshot import Refusal
+from muster.trainingjobs.timeline import RestartLedger
+
+log = logging.getLogger(__name__)
+
+REQUESTS_AT_ONCE: Final = 32
+REFUSED_MIN_S: Final = 1.0
+REFUSED_MAX_S: Final = 60.0
+EXPECT_S: Final = 10.0
+
+
+class Executor:
+    """Does what plans say.
+
+    Args:
+        client: the API server.
+        members: who is told directives.
+        events: where Events go.
+        pods: what pods are told.
+        metrics: where actions are counted.
+        wrote: called with the job as the API server returned it after a write.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        members: Members,
+        events: EventRecorder,
+        pods: PodSettings,
+        metrics: TrainingJobMetrics,
+        wrote: Callable[[TrainingJob, WriteStatus], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Nothing is done yet."""
+        self._client = client
+        self._members = members
+        self._events = events
+        self._pods = pods
+        self._metrics = metrics
+        self._wrote = wrote
+        self._clock = clock
+        self._ledger = RestartLedger(metrics)
+        self._limit = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        self._created: dict[str, float] = {}
+        self._refusals: dict[str, tuple[int, Refusal]] = {}
+
+    def refusal(self, job_uid: str) -> Refusal | None:
+        """Why the job's newest pod could not be created."""
+        known = self._refusals.get(job_uid)
+        return known[1] if known is not None else None
+
+    def pod_seen(self, key: str) -> None:
+        """The cache has heard of a pod: it is no longer merely expected."""
+        self._created.pop(key, None)
+
+    def forget(self, job_uid: str) -> None:
+        """The job is gone."""
+        self._refusals.pop(job_uid, None)
+        self._ledger.forget(job_uid)
+
+    async def execute(self, job: TrainingJob, plan: Plan) -> None:
+        """Do everything in the plan. Raises ApiError at the first that fails."""
+        for kind, group in groupby(plan.actions, key=type):
+            actions = list(group)
+            if kind is CreatePod:
+                await self._create(job, [each for each in actions if isinstance(each, CreatePod)])
+            elif kind is DeletePod:
+                await self._all(self._delete_pod(job, each) for each in actions if isinstance(each, DeletePod))
+            else:
+                for each in actions:
+                    await self._one(job, each)
+
+    async def _one(self, job: TrainingJob, action: Action) -> None:
+        match action:
+            case WriteStatus():
+                await self._write(job, action)
+            case Direct():
+                if self._members.direct(job.uid, job.key, action.directive):
+                    self._count("Direct", action.directive.desired)
+            case RecordEvent():
+                self._count("RecordEvent", action.reason)
+                self._events.event(job, WARNING if action.warning else NORMAL, action.reason, action.message)
+            case DeleteJob():
+                self._count("DeleteJob", action.reason)
+                await self._client.delete(
+                    TrainingJob, job.name, namespace=job.namespace, uid=job.uid, propagation="Background"
+                )
+            case CreatePod() | DeletePod():
+                raise AssertionError("done in groups")
+
+    async def _write(self, job: TrainingJob, action: WriteStatus) -> None:
+        changes = merge_patch(to_dict(job.status), to_dict(action.status))
+        patch = {
+            "metadata": {"uid": job.uid, "resourceVersion": job.metadata.resource_version},
+            "status": changes,
+        }
+        written = await self._client.patch(TrainingJob, job.name, patch, namespace=job.namespace, subresource="status")
+        self._count("WriteStatus", action.reason)
+        self._ledger.wrote(job.uid, action.reason, action.status)
+        self._wrote(written, action)
+
+    async def _create(self, job: TrainingJob, actions: Sequence[CreatePod]) -> None:
+        now = self._clock()
+        wanted = [each for each in actions if self._created.get(_pod_key(job, each), 0.0) < now]
+        stop = asyncio.Event()
+        await self._all(self._create_pod(job, each, stop) for each in wanted)
+        if wanted and not stop.is_set():
+            self._refusals.pop(job.uid, None)
+
+    async def _create_pod(self, job: TrainingJob, action: CreatePod, stop: asyncio.Event) -> None:
+        if stop.is_set():
+            return  # what refuses one refuses the next; it is tried again later
+        pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, self._pods)
+        try:
+            await self._client.create(pod, kind=Pod, retry_lost=True)
+        except AlreadyExists:
+            pass
+        except (Forbidden, Invalid) as error:
+            stop.set()
+            self._refused(job, error)
+            return
+        except NotFound as error:  # the namespace is gone, or the job's owner reference is refused
+            stop.set()
+            self._refused(job, error)
+            return
+        self._created[_pod_key(job, action)] = self._clock() + EXPECT_S
+        self._count("CreatePod", action.reason)
+
+    def _refused(self, job: TrainingJob, error: ApiError) -> None:
+        times = self._refusals[job.uid][0] + 1 if job.uid in self._refusals else 0
+        delay_s = min(REFUSED_MAX_S, REFUSED_MIN_S * 2.0 ** min(times, 10))
+        refusal = Refusal(error.reason or type(error).__name__, error.message, self._clock() + delay_s)
+        self._refusals[job.uid] = (times, refusal)
+        log.warning("%s: a pod was refused, again in %.0f s: %s", job.key, delay_s, error.message)
+
+    async def _delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
+        try:
+            await self._client.delete(
+                Pod, action.name, namespace=job.namespace, uid=action.uid, grace_s=0 if action.force else None
+            )
+        except (NotFound, Conflict):
+            return  # gone, or another pod by now
+        self._count("DeletePod", action.reason)
+
+    async def _all(self, requests: Iterable[Awaitable[None]]) -> None:
+        """Run requests side by side, bounded; the first error is raised when all have ended."""
+
+        async def bounded(request: Awaitable[None]) -> None:
+            async with self._limit:
+                await request
+
+        results = await asyncio.gather(*(bounded(each) for each in requests), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _count(self, action: str, reason: str) -> None:
+        self._metrics.actions.labels(action, reason).inc()
+
+
+def _pod_key(job: TrainingJob, action: CreatePod) -> str:
+    return f"{job.namespace}/{names.pod_name(job.name, action.slot, action.attempt)}"

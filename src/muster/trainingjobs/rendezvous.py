@@ -1,0 +1,208 @@
+"""The HTTPS face of the controller towards pods: /v1/supervise for supervisors, /v1/report for the SDK."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
+from muster.kube.errors import ApiError
+from muster.kube.pki import KeyPair
+from muster.kube.pod import Pod
+from muster.trainingjobs.members import Members
+from muster.trainingjobs.snapshot import Member, RankExit, SupervisorState
+from muster.trainingjobs.tokens import TokenReviewer
+
+log = logging.getLogger(__name__)
+
+PROTOCOL: Final = 1
+_BODY_BYTES_MAX: Final = 256 * 1024
+_RETRY_AFTER_S: Final = 2
+_TAIL_LINES: Final = 20
+_TAIL_CHARS: Final = 400
+
+
+class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of /v1/supervise."""
+
+    protocol: int
+    revision: int
+    state: SupervisorState
+    attempt: int
+    shell_port: int
+    address: str
+    exit: RankExit | None = None
+
+
+class ReportedCheckpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that is complete."""
+
+    path: str
+    step: int = 0
+
+
+class ReportRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of /v1/report."""
+
+    attempt: int
+    step: int | None = None
+    total_steps: int | None = None
+    metrics: dict[str, float] = {}
+    checkpoint: ReportedCheckpoint | None = None
+
+
+class Stale(Exception):
+    """What was reported belongs to an attempt that is over."""
+
+    def __init__(self, current_attempt: int) -> None:
+        """Hold the attempt that counts now."""
+        super().__init__(f"attempt {current_attempt} is the current one")
+        self.current_attempt = current_attempt
+
+
+class Jobs(Protocol):
+    """What the server needs of the controller."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this replica leads and its caches are complete."""
+
+    def pod(self, key: str) -> Pod | None:
+        """A pod of ours by namespace/name."""
+
+    async def report(self, job_key: str, job_uid: str, report: ReportRequest) -> None:
+        """Take a report; a checkpoint is in the job's status on return. Raises Stale, ApiError."""
+
+
+Handler = Callable[[web.Request, Pod], Any]
+
+
+class RendezvousServer:
+    """Answers pods, each for itself only: who it is comes from its token, never from the body."""
+
+    def __init__(self, jobs: Jobs, members: Members, reviewer: TokenReviewer) -> None:
+        """Nothing is served before `app` is."""
+        self._jobs = jobs
+        self._members = members
+        self._reviewer = reviewer
+        self._supervise = msgspec.json.Decoder(SuperviseRequest)
+        self._report = msgspec.json.Decoder(ReportRequest)
+
+    def app(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        app.router.add_post("/v1/supervise", self.supervise)
+        app.router.add_post("/v1/report", self.report)
+        return app
+
+    async def supervise(self, request: web.Request) -> web.Response:
+        """The long poll of a supervisor."""
+        pod, refusal = await self._caller(request)
+        if pod is None:
+            return refusal
+        try:
+            said = self._supervise.decode(await request.read())
+        except msgspec.DecodeError as error:
+            return _answer(400, {"message": f"not a supervise request: {error}"})
+        if said.protocol != PROTOCOL:
+            return _answer(400, {"message": f"protocol {said.protocol} is not spoken here, {PROTOCOL} is"})
+        member = Member(
+            pod_uid=pod.uid,
+            state=said.state,
+            attempt=said.attempt,
+            address=said.address,
+            shell_port=said.shell_port,
+            exit=_bounded(said.exit),
+        )
+        answer = await self._members.poll(_gang_uid(pod), _job_key(pod), member, said.revision)
+        if not self._jobs.serving:
+            return _not_leading()
+        return _answer(200, answer)
+
+    async def report(self, request: web.Request) -> web.Response:
+        """Progress or a checkpoint from a rank."""
+        pod, refusal = await self._caller(request)
+        if pod is None:
+            return refusal
+        try:
+            report = self._report.decode(await request.read())
+        except msgspec.DecodeError as error:
+            return _answer(400, {"message": f"not a report: {error}"})
+        try:
+            await self._jobs.report(_job_key(pod), _gang_uid(pod), report)
+        except Stale as stale:
+            return _answer(409, {"currentAttempt": stale.current_attempt})
+        except ApiError as error:
+            return _answer(503, {"message": f"not written: {error}"}, {"Retry-After": "1"})
+        return _answer(200, {"checkpointNow": False})
+
+    async def _caller(self, request: web.Request) -> tuple[Pod | None, web.Response]:
+        """The pod that asks; or None and why it is refused."""
+        if not self._jobs.serving:
+            return None, _not_leading()
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return None, _answer(401, {"message": "a bearer token is needed"})
+        try:
+            identity = await self._reviewer.identify(token.strip())
+        except ApiError as error:
+            log.warning("TokenReview: %s", error)
+            return None, _answer(503, {"message": "the token cannot be checked now"}, {"Retry-After": "1"})
+        if identity is None:
+            return None, _answer(401, {"message": "not a token of a pod for muster.dev"})
+        pod = self._jobs.pod(f"{identity.namespace}/{identity.name}")
+        if pod is None:  # the cache may be a moment behind
+            return None, _answer(503, {"message": "this pod is not known yet"}, {"Retry-After": "1"})
+        if pod.uid != identity.uid or not _gang_uid(pod):
+            return None, _answer(401, {"message": "this pod is no member of a training job"})
+        return pod, web.Response()
+
+
+@asynccontextmanager
+async def serve_tls(app: web.Application, pair: KeyPair, host: str, port: int) -> AsyncIterator[int]:
+    """Serve with TLS while the context is open; yields the port. A client that goes away cancels its handler."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with tempfile.TemporaryDirectory(prefix="muster-tls-") as folder:
+        certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
+        pair.write(certificate, key)
+        context.load_cert_chain(certificate, key)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, ssl_context=context, backlog=4096)
+        await site.start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+def _job_key(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.metadata.labels.get(LABEL_GANG, '')}"
+
+
+def _gang_uid(pod: Pod) -> str:
+    return pod.metadata.annotations.get(ANNOTATION_GANG_UID, "")
+
+
+def _bounded(ended: RankExit | None) -> RankExit | None:
+    if ended is None:
+        return None
+    tail = tuple(line[:_TAIL_CHARS] for line in ended.tail[-_TAIL_LINES:])
+    return msgspec.structs.replace(ended, tail=tail, reason=ended.reason[:_TAIL_CHARS])
+
+
+def _not_leading() -> web.Response:
+    return _answer(503, {"message": "another replica leads"}, {"Retry-After": str(_RETRY_AFTER_S)})
+
+
+def _answer(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)

@@ -1,0 +1,52 @@
+"""What a restart cost: turns the stages in a job's status, and the writes counted meanwhile, into metrics."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.api.training_job import TrainingJobStatus
+from muster.trainingjobs.metrics import TrainingJobMetrics
+from muster.trainingjobs.plan import Reason
+
+_STAGES: Final = ("detected", "stopped", "placed", "ready", "running", "useful")
+
+
+class RestartLedger:
+    """Observes each restart once, when it is useful again. Memory only: a restart across controllers is not counted."""
+
+    def __init__(self, metrics: TrainingJobMetrics) -> None:
+        """Nothing observed yet."""
+        self._metrics = metrics
+        self._writes: dict[str, int] = {}
+
+    def wrote(self, job_uid: str, reason: Reason, status: TrainingJobStatus) -> None:
+        """A status was written."""
+        if reason == "Restarting":
+            fault = status.faults[-1]
+            self._metrics.faults.labels(fault.cause, fault.rule).inc()
+            self._writes.setdefault(job_uid, 0)
+        if job_uid in self._writes and reason not in ("Progress", "Waiting"):
+            self._writes[job_uid] += 1
+        if reason == "Useful":
+            self._observe(job_uid, status)
+        elif reason in ("Succeeded", "Failed", "TimeLimit", "Suspended"):
+            self._writes.pop(job_uid, None)
+
+    def forget(self, job_uid: str) -> None:
+        """The job is gone."""
+        self._writes.pop(job_uid, None)
+
+    def _observe(self, job_uid: str, status: TrainingJobStatus) -> None:
+        timeline = status.faults[-1].timeline
+        if timeline is None or timeline.fault is None:
+            return
+        for stage in _STAGES:
+            moment = getattr(timeline, stage)
+            if moment is not None:
+                seconds = max(0.0, (moment - timeline.fault).total_seconds())
+                self._metrics.stage_seconds.labels(stage).observe(seconds)
+        if status.time_to_useful_seconds is not None:
+            self._metrics.useful_seconds.observe(status.time_to_useful_seconds)
+        writes = self._writes.pop(job_uid, None)
+        if writes is not None:
+            self._metrics.fault_writes.observe(writes)
