@@ -21,6 +21,7 @@ from muster.kube.leader import Term
 from muster.kube.node import Node
 from muster.scheduler.binder import Binder
 from muster.scheduler.decide import decide
+from muster.scheduler.loading import ENDED_PHASES
 from muster.scheduler.lookups import follow_claims
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.placements import placed_slots
@@ -33,7 +34,6 @@ from muster.scheduler.writer import PlacementAction, PlacementWriter
 log = logging.getLogger(__name__)
 
 NAME = "scheduler"
-ENDED_PHASES = frozenset({"Succeeded", "Failed", "Suspended"})
 SYNC_TIMEOUT_S = 120.0
 IDLE_S = 5.0
 """A plan is made at least this often, for what only time changes and as a sign of life."""
@@ -96,7 +96,9 @@ class SchedulerController:
             "request_timeout_s": self._request_timeout_s,
         }
         self._binder = Binder(self._client, self.state, bound=self._bound, **common)
-        self._writer = PlacementWriter(self._client, self.state, **common)
+        self._writer = PlacementWriter(
+            self._client, self.state, bind_deadline_s=self.settings.bind_deadline_s, **common
+        )
         informers = self._informers()
         async with EventRecorder(self._client, "muster-scheduler", instance=self.identity) as events:
             self._reporter = Reporter(self._client, events)

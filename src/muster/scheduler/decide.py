@@ -165,7 +165,8 @@ class _Planner:
         assert placement is not None
         if gang.binding:
             return  # the requests have deadlines of their own, shorter than ours
-        start = started_at(placement, self.settings.bind_deadline_s)
+        # The API server notes binds in whole seconds: a bind within the second of the start is one of this revision.
+        start = int(started_at(placement, self.settings.bind_deadline_s).timestamp())
         survivors = any(member.node and 0 < member.bound_since < start for member in gang.current.values())
         errors = sorted({member.error for member in gang.pending.values() if member.error})
         bound = len(gang.current) - len(gang.pending)

@@ -1,20 +1,224 @@
-"""Why a gang waits, in numbers, and the smallest change that would let it run."""
+"""Why a gang waits, in numbers, and the smallest change that would let it run.
+
+The verdicts are decide's own: the plan says why the gang waits, and the same feasibility code counts the nodes.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from muster.scheduler.census import NodeCount, census
+from muster.scheduler.decide import decide
 from muster.scheduler.gangs import Gang
-from muster.scheduler.reasons import Reason
+from muster.scheduler.ledger import Ledger, fits
+from muster.scheduler.loading import load_snapshot, suppose
+from muster.scheduler.placing import Groups
+from muster.scheduler.plan import Settings
+from muster.scheduler.podclass import PodClass
+from muster.scheduler.reasons import NodeWhy, Reason, Why
+from muster.scheduler.slots import review
 from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.whatif import Change, ChangeKind, WhatIf, changes, room, supposed
+
+__all__ = ["Explanation", "WhatIf", "explain", "load_snapshot", "suppose"]
+
+_ABOUT_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.BEHIND})
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What is known about a gang that waits."""
+    """What is known about one gang.
 
+    Attributes:
+        gang: `namespace/name`.
+        waits: whether it waits for anything at all.
+        why: the dominant reason, as in events and metrics; "" where it does not wait.
+        summary: one sentence.
+        need: pods that need room now.
+        have: pods there is room for, of the class that is short.
+        nodes: all nodes by what they mean for these pods; counts add up to the number of nodes.
+        changes: what would admit it, the least intrusive first; each is enough on its own.
+        position: place in the queue, from 1; 0 where it is in none.
+        queued: gangs in the queue.
+        head: the gang it waits behind, if that is why.
+        when: when it will run, seconds since the epoch; None, as nothing here knows how long others run.
+    """
+
+    gang: str
+    waits: bool
+    why: str
     summary: str
+    need: int = 0
+    have: int = 0
+    nodes: tuple[NodeCount, ...] = ()
+    changes: tuple[Change, ...] = ()
+    position: int = 0
+    queued: int = 0
+    head: str = ""
+    when: float | None = None
+
+    @property
+    def smallest_change(self) -> Change | None:
+        """The least intrusive change that admits the gang, where one is known."""
+        return self.changes[0] if self.changes else None
+
+    def lines(self) -> list[str]:
+        """Return it as text for a terminal."""
+        lines = [f"{self.gang}: {self.summary}"]
+        lines += [f"  {count.text()}" for count in self.nodes]
+        if self.changes:
+            lines.append("would run with: " + ", or ".join(change.text() for change in self.changes))
+        if self.position:
+            lines.append(f"queue: {self.position} of {self.queued}")
+        return lines
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON-ready data."""
+        result: dict[str, Any] = msgspec.to_builtins(self)
+        result["nodes"] = [{**msgspec.to_builtins(count), "text": count.text()} for count in self.nodes]
+        result["changes"] = [{**msgspec.to_builtins(change), "text": change.text()} for change in self.changes]
+        return result
 
 
-def explain(snapshot: Snapshot, gang: Gang, *, reason: Reason | None = None) -> Explanation:
-    """Explain a gang."""
-    return Explanation(reason.text() if reason else "")
+def explain(
+    snapshot: Snapshot,
+    gang: Gang,
+    *,
+    now: float = 0.0,
+    what_if: WhatIf | None = None,
+    reason: Reason | None = None,
+    settings: Settings | None = None,
+) -> Explanation:
+    """Explain one gang of the snapshot (a supposed one too, see `suppose`).
+
+    Args:
+        snapshot: the cluster.
+        gang: the gang.
+        now: seconds since the epoch.
+        what_if: explain how things would be under this supposition.
+        reason: why it waits, where a plan has said so already.
+        settings: the scheduler's deadlines.
+    """
+    if reason is None:
+        reason = _reason(snapshot, gang, now, settings or Settings())
+    if reason is None:
+        return Explanation(gang.full_name, False, "", _not_waiting(gang))
+    position, queued = _position(snapshot, gang)
+    groups = _groups(snapshot, gang)
+    if reason.why not in _ABOUT_NODES or not groups:
+        return Explanation(
+            gang.full_name,
+            True,
+            reason.why.value,
+            reason.text(),
+            reason.need,
+            reason.have,
+            changes=_pods_missing(reason),
+            position=position,
+            queued=queued,
+        )
+    ledger = supposed(snapshot, next(iter(groups)), what_if or WhatIf())
+    cls, need, have = _shortest(snapshot, ledger, groups)
+    behind = reason.why is Why.BEHIND
+    if have >= need and not behind:
+        text = f"would run: there is room for {have} pods, {need} are needed"
+        return Explanation(gang.full_name, False, "", text, need, have, position=position, queued=queued)
+    head = snapshot.find(*reason.detail.split("/", 1)) if behind and "/" in reason.detail else None
+    counts = census(snapshot, cls, reserved=_kept_for(snapshot, head) if head is not None else {})
+    options = changes(snapshot, gang, cls, need, have) if have < need else ()
+    return Explanation(
+        gang=gang.full_name,
+        waits=True,
+        why=reason.why.value,
+        summary=_summary(reason, need, have, counts, options, snapshot, cls),
+        need=need,
+        have=have,
+        nodes=counts,
+        changes=options,
+        position=position,
+        queued=queued,
+        head=reason.detail if behind else "",
+    )
+
+
+def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> Reason | None:
+    plan = decide(snapshot, now, settings)
+    found = plan.waiting.get(gang.key)
+    if found is not None or gang.queued_as is None:
+        return found
+    if any(getattr(action, "gang", "") == gang.key for action in plan.actions):
+        return None
+    queue = snapshot.queues[gang.queued_as[0]]
+    return Reason(Why.BEHIND, gang.size, 0, queue[0].full_name)  # too far back for the plan to name
+
+
+def _not_waiting(gang: Gang) -> str:
+    if gang.complete and not gang.pending:
+        return f"all {gang.size} pods have a node"
+    if not gang.current:
+        return "no pods; its slots are kept for it" if gang.placement is not None else "no pods"
+    return "about to be placed: there is room for all of it"
+
+
+def _groups(snapshot: Snapshot, gang: Gang) -> Groups:
+    """The slots that need a node, by class: all pending ones, or those whose node no longer serves."""
+    slots = list(gang.pending)
+    if gang.placed:
+        slots = list(review(snapshot, Ledger(snapshot.buckets), gang).replace)
+    groups: dict[PodClass, list[int]] = {}
+    for slot in sorted(slots):
+        groups.setdefault(gang.pending_class[slot], []).append(slot)
+    return groups
+
+
+def _shortest(snapshot: Snapshot, ledger: Ledger, groups: Groups) -> tuple[PodClass, int, int]:
+    """The class that lacks most room: (class, need, have)."""
+    found = [(cls, len(slots), room(ledger, snapshot.matcher, cls)) for cls, slots in groups.items()]
+    return max(found, key=lambda item: (item[1] - item[2], -item[0].number))
+
+
+def _kept_for(snapshot: Snapshot, head: Gang) -> dict[int, Gang]:
+    """The node classes the head of the queue could use."""
+    classes = {bucket.node_class.number: bucket.node_class for bucket in snapshot.buckets.values()}
+    return {
+        number: head
+        for number, node_class in classes.items()
+        if any(snapshot.matcher.match(cls, node_class).reason is None for cls in head.counts)
+    }
+
+
+def _position(snapshot: Snapshot, gang: Gang) -> tuple[int, int]:
+    queued = sum(len(queue) for queue in snapshot.queues.values())
+    if gang.queued_as is None:
+        return 0, queued
+    return 1 + sum(queue.position(gang.order) for queue in snapshot.queues.values()), queued
+
+
+def _pods_missing(reason: Reason) -> tuple[Change, ...]:
+    if reason.why is not Why.WAITING_FOR_PODS:
+        return ()
+    return (Change(ChangeKind.CREATE_PODS, reason.need - reason.have),)
+
+
+def _summary(
+    reason: Reason,
+    need: int,
+    have: int,
+    counts: tuple[NodeCount, ...],
+    options: tuple[Change, ...],
+    snapshot: Snapshot,
+    cls: PodClass,
+) -> str:
+    """Such as "needs 4 nodes, 3 are free: 1 not ready, 6 in use (by default/other); would run with +1 node"."""
+    whole = all(fits(cls, bucket) <= 1 for bucket in snapshot.empty_buckets.values())
+    what = f"needs {need} nodes, {have} are free" if whole else f"needs room for {need} pods, there is room for {have}"
+    others = [count.text() for count in counts if count.why is not NodeWhy.FREE]
+    text = what + (f": {', '.join(others[:5])}" if others else "")
+    if reason.why is Why.BEHIND:
+        text = f"{reason.text()}; {text}"
+    elif reason.why is Why.MORE_THAN_THE_CLUSTER:
+        text += f"; all usable nodes, even empty, have room for {reason.have}"
+    if options:
+        text += f"; would run with: {options[0].text()}"
+    return text

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
 from muster.kube.meta import ObjectMeta
-from muster.scheduler.gangs import Gang, seconds
+from muster.scheduler.gangs import Gang
 
 TRAINING_JOB = "TrainingJob"
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def timestamp(now: float) -> datetime:
-    """Return whole seconds in UTC, as metav1.Time has them."""
-    return datetime.fromtimestamp(int(now), UTC)
+    """Return the moment in UTC."""
+    return datetime.fromtimestamp(now, UTC)
 
 
 def placed_slots(placement: Placement | None) -> dict[int, tuple[str, str]]:
@@ -27,24 +28,31 @@ def placed_slots(placement: Placement | None) -> dict[int, tuple[str, str]]:
     return {slot.slot: (slot.node, slot.node_uid) for slot in placement.spec.slots}
 
 
-def started_at(placement: Placement, bind_deadline_s: float) -> float:
-    """Return when the plan's present revision was written, seconds since the epoch; it follows from its deadline."""
-    return seconds(placement.spec.bind_deadline) - bind_deadline_s
+def started_at(placement: Placement, bind_deadline_s: float) -> datetime:
+    """Return when the plan's present revision was written; it follows from its deadline."""
+    deadline = placement.spec.bind_deadline
+    return deadline - timedelta(seconds=bind_deadline_s) if deadline is not None else _LONG_AGO
 
 
 def is_open(placement: Placement, bind_deadline_s: float) -> bool:
     """Whether the plan's present revision is still to be bound.
 
     Writing spec leaves status alone, so a plan changed after it was Bound still says so: what counts is whether it was
-    Bound after this revision was written. Misreading it (another bind deadline before a restart) is harmless: an open
-    plan read as bound gets a new revision, a bound one read as open is marked Bound once more.
+    Bound after this revision was written. `planned` and `bound_status` keep the two in order whatever the clock does.
+    Misreading it (another bind deadline before a restart) is harmless: an open plan read as bound gets a new revision,
+    a bound one read as open is marked Bound once more.
     """
     status = placement.status
     if status.phase == "Released":
         return False
     if status.phase == "Open" or status.bound_time is None:
         return True
-    return seconds(status.bound_time) < started_at(placement, bind_deadline_s)
+    return status.bound_time < started_at(placement, bind_deadline_s)
+
+
+def bound_status(placement: Placement, now: float, bind_deadline_s: float) -> PlacementStatus:
+    """Return the status that marks the plan's present revision as bound."""
+    return PlacementStatus(phase="Bound", bound_time=max(timestamp(now), started_at(placement, bind_deadline_s)))
 
 
 def planned(
@@ -56,7 +64,12 @@ def planned(
     that mending never prolongs it.
     """
     old = gang.placement
-    deadline = old.spec.bind_deadline if old is not None and keep_deadline else timestamp(now + bind_deadline_s)
+    start = timestamp(now)
+    if old is not None and old.status.bound_time is not None:
+        start = max(start, old.status.bound_time + timedelta(microseconds=1))
+    deadline = start + timedelta(seconds=bind_deadline_s)
+    if old is not None and keep_deadline and old.spec.bind_deadline is not None:
+        deadline = old.spec.bind_deadline
     spec = PlacementSpec(
         gang=gang.name,
         gang_uid=gang.uid,

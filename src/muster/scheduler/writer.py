@@ -13,7 +13,7 @@ from muster.kube.errors import ApiError, ConfigError, NotFound
 from muster.kube.pod import Pod
 from muster.scheduler.binder import read
 from muster.scheduler.metrics import SchedulerMetrics
-from muster.scheduler.placements import timestamp, with_status
+from muster.scheduler.placements import bound_status, with_status
 from muster.scheduler.plan import DeletePlacement, MarkBound, ReleaseGang, RemoveMember, WritePlacement
 from muster.scheduler.state import ClusterState
 
@@ -32,6 +32,7 @@ class PlacementWriter:
         clock: seconds since the epoch.
         changed: called after each outcome.
         metrics: counts outcomes.
+        bind_deadline_s: how long binding a gang may take.
         request_timeout_s: how long one write may take, its retries included.
     """
 
@@ -43,6 +44,7 @@ class PlacementWriter:
         clock: Callable[[], float],
         changed: Callable[[], None],
         metrics: SchedulerMetrics,
+        bind_deadline_s: float,
         request_timeout_s: float = 10.0,
     ) -> None:
         self._client = client
@@ -50,6 +52,7 @@ class PlacementWriter:
         self._clock = clock
         self._changed = changed
         self._metrics = metrics
+        self._bind_deadline_s = bind_deadline_s
         self._request_timeout_s = request_timeout_s
         self._removing: set[str] = set()
 
@@ -86,7 +89,7 @@ class PlacementWriter:
         if isinstance(action, DeletePlacement):
             return self._delete(action.placement)
         if isinstance(action, MarkBound):
-            status = PlacementStatus(phase="Bound", bound_time=timestamp(self._clock()))
+            status = bound_status(action.placement, self._clock(), self._bind_deadline_s)
         else:
             status = PlacementStatus(phase="Released", bound_time=action.placement.status.bound_time)
         return self._client.replace(with_status(action.placement, status), subresource="status")

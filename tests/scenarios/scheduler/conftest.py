@@ -38,8 +38,8 @@ def embedded_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     command = [sys.executable, "-m", "muster.embedded.apiserver", "--state-dir", str(folder)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout is not None
         try:
-            assert process.stdout is not None
             ready = json.loads(process.stdout.readline() or b"{}")
             assert ready.get("ready"), (folder / "log").read_text()
             yield Path(ready["kubeconfig"])
@@ -92,14 +92,14 @@ class Cluster:
         for path in sorted((ROOT / "deploy/chart/muster/crds").glob("*.yaml")):
             with contextlib.suppress(AlreadyExists):
                 await self.client.create(yaml.safe_load(path.read_text()))
-        for plural in ("placements", "trainingjobs"):
-            await until(f"{plural} are served", lambda plural=plural: self._served(plural))
+        await until("our kinds are served", self._served)
         await self.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
         await until("a service account", self._service_account)
 
-    async def _served(self, plural: str) -> bool:
+    async def _served(self) -> bool:
         with contextlib.suppress(ApiError):
-            await self.client.request("GET", f"/apis/muster.dev/v1alpha1/{plural}")
+            for plural in ("placements", "trainingjobs"):
+                await self.client.request("GET", f"/apis/muster.dev/v1alpha1/{plural}")
             return True
         return False
 

@@ -1,0 +1,73 @@
+"""The scheduler's view of a cluster for programs that look once: `muster explain`, `muster simulate`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import msgspec
+
+from muster.api.names import ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT, SCHEDULER_NAME
+from muster.api.placement import Placement
+from muster.api.training_job import TrainingJob
+from muster.kube.client import Client
+from muster.kube.errors import Forbidden, NotFound
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node
+from muster.scheduler.gangs import Gang
+from muster.scheduler.lookups import look_up_claim
+from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.state import ClusterState
+
+ENDED_PHASES = frozenset({"Succeeded", "Failed", "Suspended"})
+SUPPOSED_UID = "supposed"
+
+
+async def load_state(client: Client) -> ClusterState:
+    """List nodes, pods, placements and jobs of all namespaces. Raises ApiError."""
+    nodes, pods, placements, jobs = await asyncio.gather(
+        client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
+    )
+    state, now = ClusterState(), time.time()
+    for node in nodes.items:
+        state.set_node(node)
+    for job in jobs.items:
+        state.set_job(job.uid, job.status.phase if job.status.phase in ENDED_PHASES else "")
+    state.jobs_synced()
+    for placement in placements.items:
+        state.set_placement(placement, now)
+    for pod in pods.items:
+        state.set_pod(pod, now)
+    for claim in state.claims_wanted():
+        with contextlib.suppress(NotFound, Forbidden):
+            await look_up_claim(client, state, claim, clock=time.time, timeout_s=10.0)
+    return state
+
+
+async def load_snapshot(client: Client) -> Snapshot:
+    """Return the cluster as decide sees it. Raises ApiError."""
+    return (await load_state(client)).snapshot()
+
+
+def suppose(state: ClusterState, pod: SchedulingPod, size: int, *, now: float) -> Gang:
+    """Add a gang of `size` pods like `pod` that exists nowhere else, for explaining it before it is submitted.
+
+    Take a snapshot after this; the gang is found in it under the pod's namespace and name.
+    """
+    for slot in range(size):
+        meta = ObjectMeta(
+            name=f"{pod.name}-{slot}",
+            namespace=pod.namespace or "default",
+            uid=f"{SUPPOSED_UID}-{pod.name}-{slot}",
+            labels={**pod.metadata.labels, LABEL_GANG: pod.name, LABEL_SLOT: str(slot)},
+            annotations={ANNOTATION_GANG_SIZE: str(size), ANNOTATION_GANG_UID: SUPPOSED_UID},
+        )
+        spec = msgspec.structs.replace(pod.spec, scheduler_name=SCHEDULER_NAME, node_name="")
+        state.set_pod(SchedulingPod(metadata=meta, spec=spec), now)
+    key = f"{pod.namespace or 'default'}/{pod.name}/{SUPPOSED_UID}"
+    gang = state.gangs[key]
+    gang.arrival = now
+    state.snapshot()
+    return gang

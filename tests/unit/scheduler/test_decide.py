@@ -1,0 +1,387 @@
+"""Exact plans: what is decided, in which order, and why the rest waits."""
+
+from __future__ import annotations
+
+from muster.scheduler.placements import timestamp
+from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, Refuse, ReleaseGang, RemoveMember, WritePlacement
+from muster.scheduler.reasons import Reason, Why
+from tests.unit.scheduler.world import World, node, reason_of
+
+
+def test_a_placement_is_written_before_the_first_bind_and_marked_bound_after_the_last() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("train", 2)
+
+    (write,) = world.decide().actions
+    assert isinstance(write, WritePlacement)
+    assert write.create
+    assert [(s.slot, s.node, s.node_uid) for s in write.placement.spec.slots] == [(0, "a", "uid-a"), (1, "b", "uid-b")]
+    assert write.placement.spec.bind_deadline == timestamp(world.now + 30)
+    world.carry_out(write)
+
+    binds = world.decide().actions
+    assert [(b.pod, b.node, b.slot) for b in binds if isinstance(b, Bind)] == [
+        ("train-0-0", "a", 0),
+        ("train-1-0", "b", 1),
+    ]
+    assert len(binds) == 2
+    for bind in binds:
+        world.carry_out(bind)
+
+    (mark,) = world.decide().actions
+    assert isinstance(mark, MarkBound)
+    world.carry_out(mark)
+    assert world.decide().actions == ()
+
+
+def test_a_gang_waits_until_all_its_pods_are_there() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c", "d")
+    for slot in range(3):
+        world.add_member("train", slot, 4)
+    plan = world.run()
+    assert plan.waiting[world.gang("train").key] == Reason(Why.WAITING_FOR_PODS, 4, 3)
+    assert "3 of 4" in plan.waiting[world.gang("train").key].text()
+    world.add_member("train", 3, 4)
+    world.run()
+    assert len(world.nodes_of("train")) == 4
+
+
+def test_a_gang_that_does_not_fit_gets_nothing() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("first", 2)
+    world.run()
+    world.add_gang("second", 2)
+    plan = world.run()
+    assert world.placements.keys() == {"default/first"}
+    assert plan.waiting[world.gang("second").key] == Reason(Why.NOT_ENOUGH_NODES, 2, 1)
+
+
+def test_higher_priority_goes_first_then_earlier_arrival() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("early", 2, priority=0)
+    world.add_gang("late", 2, priority=0)
+    world.add_gang("urgent", 2, priority=100)
+    plan = world.run()
+    assert world.placements.keys() == {"default/urgent"}
+    assert reason_of(plan, world, "early") == "NotEnoughNodes"
+    assert reason_of(plan, world, "late") == "BehindInQueue"
+    world.remove_gang("urgent")
+    world.now += 601
+    world.run()
+    assert world.placements.keys() == {"default/early"}
+
+
+def test_a_waiting_head_keeps_the_nodes_it_could_use_from_smaller_gangs_behind_it() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("running", 2)
+    world.run()
+    world.add_gang("head", 2)
+    world.add_gang("small", 1)
+    plan = world.run()
+    assert "default/small" not in world.placements
+    assert reason_of(plan, world, "small") == "BehindInQueue"
+
+
+def test_gangs_behind_a_waiting_head_use_nodes_it_could_not() -> None:
+    world = World()
+    world.add_nodes("a", labels={"zone": "x"})
+    world.add_nodes("b", labels={"zone": "y"})
+    world.add_gang("running", 1, nodeSelector={"zone": "x"})
+    world.run()
+    world.add_gang("head", 1, nodeSelector={"zone": "x"})
+    world.add_gang("other", 1, nodeSelector={"zone": "y"})
+    world.run()
+    assert world.nodes_of("other") == {0: "b"}
+    assert world.nodes_of("head") == {}
+
+
+def test_a_gang_larger_than_the_cluster_blocks_nobody() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("huge", 3)
+    world.add_gang("small", 2)
+    plan = world.run()
+    assert len(world.nodes_of("small")) == 2
+    assert plan.waiting[world.gang("huge").key] == Reason(Why.MORE_THAN_THE_CLUSTER, 3, 2)
+
+
+def test_a_restarted_gang_gets_its_slots_back_with_one_new_revision() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c", "d")
+    world.add_gang("train", 3)
+    world.run()
+    before = world.slots_of("train")
+    world.remove_gang("train")
+    world.add_gang("train", 3, attempt=1)
+    world.run()
+    assert world.nodes_of("train") == before
+    assert world.placements["default/train"].spec.attempt == 1
+
+
+def test_no_filler_gets_a_slot_between_deletion_and_remaking() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("train", 2)
+    world.run()
+    world.remove_gang("train")
+    world.add_gang("filler", 1)
+    world.run()
+    assert world.nodes_of("filler") == {}
+    world.add_gang("train", 2, attempt=1)
+    world.run()
+    assert world.nodes_of("train") == {0: "a", 1: "b"}
+
+
+def test_a_new_scheduler_that_finds_only_the_placement_keeps_the_slots() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("train", 2)
+    world.run()
+    world.remove_gang("train")
+    fresh = World()
+    for obj in world.nodes.values():
+        fresh.set_node(obj)
+    for placement in world.placements.values():
+        fresh.placements[placement.key] = placement
+        fresh.state.set_placement(placement, fresh.now)
+    fresh.add_gang("filler", 1, gpus=1)
+    fresh.run()
+    assert fresh.nodes_of("filler") == {}
+
+
+def test_only_slots_whose_node_is_lost_are_replaced_several_at_once() -> None:
+    world = World()
+    world.add_nodes(*"abcdef")
+    world.add_gang("train", 4)
+    world.run()
+    before = world.slots_of("train")
+    lost = [before[1], before[3]]
+    world.remove_node(lost[0])
+    world.set_node(node(lost[1], ready=False))
+    for slot in (1, 3):
+        world.remove_pod(f"train-{slot}-0")
+        world.add_member("train", slot, 4, attempt=1)
+    world.now += 100
+    (write,) = world.decide().actions
+    assert isinstance(write, WritePlacement)
+    world.run()
+    after = world.slots_of("train")
+    assert {slot for slot in after if after[slot] != before[slot]} == {1, 3}
+    assert world.nodes_of("train") == after
+    assert world.placements["default/train"].spec.attempt == 1
+
+
+def test_a_node_made_anew_under_the_same_name_is_another_node() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("train", 1)
+    world.run()
+    world.remove_gang("train")
+    world.set_node(node("a", uid="another"))
+    world.add_gang("train", 1, attempt=1)
+    world.run()
+    placement = world.placements["default/train"]
+    assert placement.spec.slots[0].node_uid == world.nodes[placement.spec.slots[0].node].uid
+
+
+def test_a_slot_moves_when_its_pod_excludes_the_node() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("train", 2)
+    world.run()
+    world.remove_pod("train-0-0")
+    rule = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["a"]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [rule]}}}
+    world.add_member("train", 0, 2, attempt=1, affinity=affinity)
+    world.run()
+    assert world.nodes_of("train") == {0: "c", 1: "b"}
+
+
+def test_a_slot_waits_for_the_old_pod_on_its_node() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("train", 2)
+    world.run()
+    world.terminate("train-0-0")
+    world.add_member("train", 0, 2, attempt=1)
+    plan = world.run()
+    assert reason_of(plan, world, "train") == "WaitingForOldPod"
+    world.remove_pod("train-0-0")
+    world.run()
+    assert world.nodes_of("train") == {0: "a", 1: "b"}
+
+
+def test_after_drain_and_uncordon_the_gang_gets_its_slot_back_not_a_filler() -> None:
+    """volcano-sh/volcano#5805."""
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("train", 2)
+    world.run()
+    world.set_node(node("b", unschedulable=True))
+    world.remove_pod("train-1-0")
+    world.add_member("train", 1, 2, attempt=1)
+    world.add_gang("filler", 1, gpus=1)
+    plan = world.run()
+    assert reason_of(plan, world, "train") == "NotEnoughNodes"
+    world.set_node(node("b"))
+    world.run()
+    assert world.nodes_of("train") == {0: "a", 1: "b"}
+    assert world.nodes_of("filler") == {}
+
+
+def test_a_gang_half_bound_at_its_deadline_is_released_and_placed_anew() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("train", 2)
+    world.carry_out(world.decide().actions[0])
+    world.carry_out(world.decide().actions[0])
+    world.now += 31
+    (release,) = world.decide().actions
+    assert isinstance(release, ReleaseGang)
+    assert "1 of 2" in release.reason
+    world.carry_out(release)
+    (remove,) = world.decide().actions
+    assert isinstance(remove, RemoveMember)
+    assert remove.pod == "train-0-0"
+    world.carry_out(remove)
+    (delete,) = world.decide().actions
+    assert isinstance(delete, DeletePlacement)
+    world.carry_out(delete)
+    world.add_member("train", 0, 2, attempt=1)
+    world.run()
+    assert len(world.nodes_of("train")) == 2
+
+
+def test_a_plan_nobody_acted_on_is_taken_up_again_after_its_deadline() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("train", 2)
+    world.carry_out(world.decide().actions[0])
+    slots = world.slots_of("train")
+    world.now += 300
+    world.run()
+    assert world.nodes_of("train") == slots
+
+
+def test_a_replacement_that_cannot_be_bound_in_time_does_not_cost_the_healthy_members() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("train", 2)
+    world.run()
+    world.now += 100
+    world.remove_node("b")
+    world.remove_pod("train-1-0")
+    world.add_member("train", 1, 2, attempt=1)
+    world.carry_out(world.decide().actions[0])
+    (bind,) = world.decide().actions
+    assert isinstance(bind, Bind)
+    world.state.begin_bind(bind.uid, bind.node)
+    world.state.end_bind(bind.uid, world.now, error="no answer", retry_at=world.now + 100)
+    world.now += 31
+    (again,) = world.decide().actions
+    assert isinstance(again, WritePlacement)
+    assert world.nodes_of("train") == {0: "a"}
+
+
+def test_slots_are_given_up_when_the_job_has_ended_or_the_hold_is_over() -> None:
+    for ended in (True, False):
+        world = World(hold_s=50)
+        world.add_nodes("a", "b")
+        world.add_gang("train", 2)
+        world.run()
+        world.remove_gang("train")
+        assert world.decide().actions == ()
+        assert world.decide().wake_at == world.now + 50
+        if ended:
+            world.state.set_job("uid-train", "Suspended")
+        else:
+            world.now += 50
+        world.run()
+        assert world.placements == {}
+
+
+def test_a_job_made_anew_under_the_same_name_does_not_inherit_the_placement() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("train", 2, uid="old")
+    world.run()
+    world.remove_gang("train")
+    world.add_gang("train", 2, uid="new")
+    world.run()
+    assert world.placements["default/train"].spec.gang_uid == "new"
+    assert len(world.nodes_of("train")) == 2
+
+
+def test_what_is_not_supported_is_refused_by_name() -> None:
+    world = World()
+    world.add_nodes("a")
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
+    for name, spec, field in (
+        ("one", {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
+         "spec.affinity.podAntiAffinity"),
+        ("two", {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
+         "spec.affinity.podAffinity"),
+        ("three", {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone",
+                                                  "whenUnsatisfiable": "DoNotSchedule"}]},
+         "spec.topologySpreadConstraints"),
+        ("four", {"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
+        ("five", {"schedulingGroup": {"podGroupName": "x"}}, "spec.schedulingGroup"),
+    ):  # fmt: skip
+        world.add_pod(name, spec)
+        refusals = [action for action in world.decide().actions if isinstance(action, Refuse) and action.pod == name]
+        assert len(refusals) == 1
+        assert refusals[0].reason.text() == f"pod {name}: {field} is not supported yet by schedulerName muster"
+    assert not any(isinstance(action, Bind) for action in world.decide().actions)
+
+
+def test_gated_and_mislabelled_gangs_wait_with_a_reason() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c", "d")
+    world.add_gang("gated", 1, schedulingGates=[{"name": "example.com/wait"}])
+    world.add_member("torn", 0, 2)
+    world.add_member("torn", 1, 3)
+    world.add_pod("odd", labels={"muster.dev/gang": "odd"}, annotations={"muster.dev/gang-size": "2"})
+    plan = world.decide()
+    assert reason_of(plan, world, "gated") == "SchedulingGated"
+    assert reason_of(plan, world, "torn") == "InvalidGang"
+    assert "muster.dev/slot" in plan.waiting[world.gang("odd").key].text()
+
+
+def test_pods_of_part_of_a_node_are_packed_so_that_nodes_stay_whole() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    for number in range(8):
+        world.add_pod(f"small-{number}", {"gpus": 1})
+        world.run()
+    assert {pod.spec.node_name for pod in world.pods.values()} == {"a"}
+    world.add_gang("whole", 2)
+    world.run()
+    assert sorted(world.nodes_of("whole").values()) == ["b", "c"]
+
+
+def test_a_pod_without_use_for_gpus_prefers_nodes_without() -> None:
+    world = World()
+    world.add_nodes("a")
+    world.add_nodes("b", gpus=0)
+    world.add_pod("cpu", {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]})
+    world.run()
+    assert world.find("cpu").spec.node_name == "b"
+
+
+def test_members_with_different_templates_are_placed_together_or_not_at_all() -> None:
+    world = World()
+    world.add_nodes("a")
+    world.add_nodes("b", gpus=0)
+    world.add_member("mixed", 0, 2, gpus=8)
+    world.add_member("mixed", 1, 2, containers=[{"name": "c", "resources": {"requests": {"cpu": "95500m"}}}])
+    world.run()
+    assert world.nodes_of("mixed") == {0: "a", 1: "b"}
+    world.add_member("again", 0, 2, gpus=8)
+    world.add_member("again", 1, 2, containers=[{"name": "c", "resources": {"requests": {"cpu": "1"}}}])
+    world.run()
+    assert world.nodes_of("again") == {}

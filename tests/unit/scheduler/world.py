@@ -1,0 +1,236 @@
+"""A cluster in memory for tests of decide: objects in, plans out, and a model of the API server that does them."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from muster.api.placement import Placement, PlacementStatus
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node
+from muster.kube.struct import from_dict
+from muster.scheduler.decide import decide
+from muster.scheduler.gangs import Gang
+from muster.scheduler.placements import bound_status, timestamp
+from muster.scheduler.plan import (
+    Bind,
+    DeletePlacement,
+    MarkBound,
+    Plan,
+    ReleaseGang,
+    RemoveMember,
+    Settings,
+    WritePlacement,
+)
+from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.state import ClusterState
+
+GPU = "nvidia.com/gpu"
+START = 1_700_000_000.0
+
+
+def when(now: float) -> str:
+    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def node(name: str, *, uid: str = "", gpus: int = 8, ready: bool = True, **changes: Any) -> Node:
+    """`changes`: labels, taints, unschedulable, room."""
+    room = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: str(gpus), **changes.get("room", {})}
+    return from_dict(
+        {
+            "metadata": {"name": name, "uid": uid or f"uid-{name}", "labels": changes.get("labels", {})},
+            "spec": {"taints": changes.get("taints", []), "unschedulable": changes.get("unschedulable", False)},
+            "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
+        },
+        Node,
+    )
+
+
+class World:
+    """State, objects and time. `run` decides and carries out until nothing is left to do."""
+
+    def __init__(self, *, bind_deadline_s: float = 30.0, hold_s: float = 600.0) -> None:
+        self.settings = Settings(bind_deadline_s=bind_deadline_s, hold_s=hold_s)
+        self.state = ClusterState(bind_deadline_s=bind_deadline_s)
+        self.now = START
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, SchedulingPod] = {}
+        self.placements: dict[str, Placement] = {}
+        self._versions = itertools.count(1)
+
+    # What users, kubelets and other controllers do
+
+    def add_nodes(self, *names: str, **options: Any) -> None:
+        for name in names:
+            self.set_node(node(name, **options))
+
+    def set_node(self, obj: Node) -> None:
+        self.nodes[obj.name] = obj
+        self.state.set_node(obj)
+
+    def remove_node(self, name: str) -> None:
+        del self.nodes[name]
+        self.state.remove_node(name)
+
+    def add_pod(self, name: str, spec: dict[str, Any] | None = None, **meta: Any) -> SchedulingPod:
+        """`spec` is merged over a pod of one whole node; `meta`: labels, annotations, owner."""
+        gpus = (spec or {}).pop("gpus", 8)
+        pod = from_dict(
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "default",
+                    "uid": f"{name}-{next(self._versions)}",
+                    "creationTimestamp": when(self.now),
+                    "labels": meta.get("labels", {}),
+                    "annotations": meta.get("annotations", {}),
+                    "ownerReferences": meta.get("owners", []),
+                },
+                "spec": {
+                    "schedulerName": "muster",
+                    "containers": [{"name": "worker", "resources": {"limits": {GPU: str(gpus), "cpu": "1"}}}],
+                    **(spec or {}),
+                },
+                "status": {"phase": "Pending"},
+            },
+            SchedulingPod,
+        )
+        self._set_pod(pod)
+        return pod
+
+    def add_member(
+        self, gang: str, slot: int, size: int, *, attempt: int = 0, uid: str = "", **spec: Any
+    ) -> SchedulingPod:
+        return self.add_pod(
+            f"{gang}-{slot}-{attempt}",
+            spec,
+            labels={"muster.dev/gang": gang, "muster.dev/slot": str(slot)},
+            annotations={
+                "muster.dev/gang-size": str(size),
+                "muster.dev/gang-uid": uid or f"uid-{gang}",
+                "muster.dev/attempt": str(attempt),
+            },
+        )
+
+    def add_gang(self, gang: str, size: int, **options: Any) -> None:
+        for slot in range(size):
+            self.add_member(gang, slot, size, **options)
+        self.now += 1.0
+
+    def _set_pod(self, pod: SchedulingPod) -> None:
+        self.pods[pod.uid] = pod
+        self.state.set_pod(pod, self.now)
+
+    def find(self, name: str) -> SchedulingPod:
+        return next(pod for pod in self.pods.values() if pod.name == name)
+
+    def terminate(self, name: str) -> None:
+        """Ask for deletion: the pod keeps its room until `remove_pod`."""
+        pod = self.find(name)
+        meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=timestamp(self.now))
+        self._set_pod(msgspec.structs.replace(pod, metadata=meta))
+
+    def remove_pod(self, name: str) -> None:
+        pod = self.find(name)
+        del self.pods[pod.uid]
+        self.state.remove_pod(pod.uid, self.now)
+
+    def remove_gang(self, gang: str) -> None:
+        for pod in [pod for pod in self.pods.values() if pod.metadata.labels.get("muster.dev/gang") == gang]:
+            self.remove_pod(pod.name)
+
+    def finish(self, name: str) -> None:
+        pod = self.find(name)
+        self._set_pod(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase="Succeeded")))
+
+    # What the scheduler does
+
+    def decide(self) -> Plan:
+        return decide(self.state.snapshot(), self.now, self.settings)
+
+    def gang(self, name: str) -> Gang:
+        found = self.state.snapshot().find("default", name)
+        assert found is not None, name
+        return found
+
+    def run(self, rounds: int = 20) -> Plan:
+        """Decide and carry out until the plan holds nothing to do; returns that plan."""
+        for _ in range(rounds):
+            plan = self.decide()
+            if not plan.actions:
+                return plan
+            for action in plan.actions:
+                self.carry_out(action)
+        raise AssertionError(f"still busy after {rounds} rounds: {plan.actions}")
+
+    def carry_out(self, action: object) -> None:
+        """Do one action as the API server would, and let the state hear of it."""
+        if isinstance(action, WritePlacement):
+            self.write(action.placement)
+        elif isinstance(action, DeletePlacement):
+            old = self.placements.pop(action.placement.key)
+            self.state.remove_placement(old)
+        elif isinstance(action, MarkBound):
+            self.write(action.placement, bound_status(action.placement, self.now, self.settings.bind_deadline_s))
+        elif isinstance(action, ReleaseGang):
+            self.write(action.placement, PlacementStatus(phase="Released"))
+        elif isinstance(action, RemoveMember):
+            self.remove_pod(action.pod)
+        elif isinstance(action, Bind):
+            self.bind(action)
+
+    def write(self, placement: Placement, status: PlacementStatus | None = None) -> None:
+        """Store a placement. Writing spec leaves the stored status alone, as with a status subresource."""
+        old = self.placements.get(placement.key)
+        version = str(next(self._versions))
+        meta = placement.metadata
+        if old is None:
+            assert not meta.resource_version, "created with a resourceVersion"
+            meta = msgspec.structs.replace(
+                meta, uid=f"placement-{version}", creation_timestamp=timestamp(self.now), resource_version=version
+            )
+        else:
+            assert meta.resource_version == old.metadata.resource_version, "written over another version"
+            meta = msgspec.structs.replace(meta, resource_version=version)
+        if status is None:
+            status = old.status if old is not None else PlacementStatus()
+        stored = msgspec.structs.replace(placement, metadata=ObjectMeta(**_fields(meta)), status=status)
+        self.placements[stored.key] = stored
+        self.state.set_placement(stored, self.now)
+
+    def bind(self, action: Bind) -> None:
+        pod = self.pods[action.uid]
+        assert not pod.spec.node_name, "bound twice"
+        assert not pod.terminating
+        spec = msgspec.structs.replace(pod.spec, node_name=action.node)
+        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": when(self.now)}
+        status = from_dict({"phase": "Running", "conditions": [condition]}, type(pod.status))
+        self._set_pod(msgspec.structs.replace(pod, spec=spec, status=status))
+
+    # What became of it
+
+    def nodes_of(self, gang: str) -> dict[int, str]:
+        """Slot -> node of the gang's pods that are bound."""
+        return {
+            int(pod.metadata.labels["muster.dev/slot"]): pod.spec.node_name
+            for pod in self.pods.values()
+            if pod.metadata.labels.get("muster.dev/gang") == gang and pod.spec.node_name and not pod.terminating
+        }
+
+    def slots_of(self, gang: str) -> dict[int, str]:
+        """Slot -> node of the gang's placement."""
+        placement = self.placements.get(f"default/{gang}")
+        return {slot.slot: slot.node for slot in placement.spec.slots} if placement is not None else {}
+
+
+def _fields(meta: ObjectMeta) -> dict[str, Any]:
+    return {name: getattr(meta, name) for name in meta.__struct_fields__}
+
+
+def reason_of(plan: Plan, world: World, gang: str) -> str:
+    """The value of the reason why the gang waits; "" where it does not."""
+    reason = plan.waiting.get(world.gang(gang).key)
+    return reason.why.value if reason is not None else ""
