@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 import msgspec
 from rich.console import Console
@@ -37,10 +38,7 @@ def spread(name: str, values: Sequence[float], figures: dict[str, float]) -> Non
     """Add the median under `name`, and the least and the most under names derived from it."""
     if not values:
         return
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    for suffix, value in (("", median), ("_min", ordered[0]), ("_max", ordered[-1])):
+    for suffix, value in (("", median(values)), ("_min", min(values)), ("_max", max(values))):
         figures[name + suffix] = round(value, 3)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.restart.cluster import GPU, NAMESPACE, SPARES, Cluster, Fault, cluster, served
-from bench.restart.outcome import Outcome
+from bench.restart.outcome import RANKS_RUNNING, Outcome
 from muster.drills.children import Child
 from muster.drills.goprograms import find_built
 from muster.kube.pod import Pod
@@ -100,7 +100,7 @@ async def _one(where: Cluster, name: str, ranks: int, fault: Fault, attempt: int
     node = victim.node.name
     began, since = asyncio.get_running_loop().time(), where.audit.position()
     if fault == "rank_killed":
-        await where.nodes.fail(victim.pod.uid, code=137)
+        await where.nodes.end(victim.pod.uid, 137)
     else:
         pod = victim.pod
         where.nodes.lose(node)
@@ -110,7 +110,7 @@ async def _one(where: Cluster, name: str, ranks: int, fault: Fault, attempt: int
     writes = await where.settled_writes(since)
     if fault == "node_lost":
         await where.nodes.recover(node)
-    return Outcome("jobset", ranks, fault, {"running": running}, writes)
+    return Outcome("jobset", ranks, fault, {RANKS_RUNNING: running}, writes)
 
 
 async def _all_running(where: Cluster, name: str, ranks: int, attempt: int) -> float:

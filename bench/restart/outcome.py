@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from bench.restart.cluster import Fault
 
+RANKS_RUNNING = "ranks running"
+"""The stage at which every rank of the gang runs again, seen from the ranks."""
+
 
 @dataclass(frozen=True)
 class Outcome:

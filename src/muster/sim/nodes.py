@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 class PodRuntime(Protocol):
     """What happens inside simulated pods."""
 
-    async def start(self, pod: Pod, address: str) -> None:
-        """The containers start; the pod is Running when this returns."""
+    async def start(self, pod: Pod, address: str, ended: Callable[[int], None]) -> None:
+        """The containers start; the pod is Running when this returns. `ended` takes the exit code if they end."""
 
     async def stop(self, pod: Pod) -> None:
         """The containers are asked to end; they have ended when this returns."""
@@ -51,7 +51,7 @@ class PodRuntime(Protocol):
 class EmptyRuntime:
     """Containers that do nothing."""
 
-    async def start(self, pod: Pod, address: str) -> None:
+    async def start(self, pod: Pod, address: str, ended: Callable[[int], None]) -> None:
         """Nothing."""
 
     async def stop(self, pod: Pod) -> None:
@@ -173,9 +173,11 @@ class SimNodes:
         }
         await self._client.patch(Node, name, {"status": status}, subresource="status")
 
-    async def fail(self, uid: str, *, code: int) -> None:
+    async def end(self, uid: str, code: int) -> None:
         """The pod's containers end with `code`, and its status says so."""
-        sim = self.pods[uid]
+        sim = self.pods.get(uid)
+        if sim is None or sim.phase != "running":
+            return
         sim.phase = "ended"
         await self.report_ended(sim.pod, code=code)
         self._changed()
@@ -264,7 +266,11 @@ class SimNodes:
     async def _start(self, sim: SimPod) -> None:
         address = sim.node.next_address()
         await asyncio.sleep(self._start_s)
-        await self._runtime.start(sim.pod, address)
+
+        def ended(code: int) -> None:
+            self._spawn(self.end(sim.pod.uid, code))
+
+        await self._runtime.start(sim.pod, address, ended)
         patch = podstatus.running(sim.pod, host=sim.node.host, address=address, now=self._now())
         if await self._write_status(sim.pod, patch) and sim.phase == "starting":
             sim.phase = "running"

@@ -1,0 +1,192 @@
+"""Our side: `muster controller` as a process of its own under the chart's RBAC, real supervisor protocol, real tokens.
+
+A rank is killed inside its pod. A node is lost by falling silent: no Lease, no status, the connections of its pods
+reset; nobody tells the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from bench.restart.cluster import NAMESPACE, STOP_S, Cluster, Fault, cluster, served
+from bench.restart.outcome import RANKS_RUNNING, Outcome
+from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
+from muster.api.training_job import Fault as RecordedFault
+from muster.api.training_job import Timeline, TrainingJob, TrainingJobSpec
+from muster.drills.children import Child
+from muster.drills.goprograms import find_built
+from muster.kube.client import Client
+from muster.kube.meta import ObjectMeta
+from muster.sim.supervisor import SimSupervisor, Work
+from muster.sim.supervisors import SupervisorRuntime
+
+CHART = Path(__file__).parents[2] / "deploy" / "chart" / "muster"
+_TEMPLATES = ("serviceaccount", "rbac", "flowschema")
+WAIT_S = 180.0
+STAGES = tuple(name for name in msgspec.structs.asdict(Timeline()) if name != "fault")
+
+
+def job(name: str, ranks: int) -> TrainingJob:
+    """A gang of whole nodes, one rank each, that may fail as often as it is made to."""
+    spec = TrainingJobSpec(
+        replicas=ranks,
+        gpus_per_node=8,
+        ranks_per_node=1,
+        launcher="none",
+        image="train",
+        command=("train",),
+        backoff_limit=1000,
+        infrastructure_limit=1000,
+        unknown_limit=1000,
+    )
+    return TrainingJob(metadata=ObjectMeta(name=name, namespace=NAMESPACE), spec=spec)
+
+
+@asynccontextmanager
+async def controller(where: Cluster) -> AsyncIterator[Child]:
+    """Install the chart's CRDs and rules, and run the controller with nothing more than they allow."""
+    access = where.plane.access
+    access.kubectl("create", "namespace", SYSTEM_NAMESPACE)
+    access.kubectl("apply", "--server-side", "-f", str(CHART / "crds"))
+    access.kubectl("apply", "-n", SYSTEM_NAMESPACE, "-f", "-", stdin=_rendered())
+    for plural in ("trainingjobs", "placements"):
+        await served(where.client, f"/apis/{API_VERSION}/{plural}")
+    kubeconfig = access.service_account_kubeconfig(SYSTEM_NAMESPACE, "muster-controller")
+    port, metrics_port = _free_ports(2)
+    command = [
+        sys.executable,
+        "-m",
+        "muster.cli.main",
+        "controller",
+        f"--namespace={SYSTEM_NAMESPACE}",
+        f"--listen=127.0.0.1:{port}",
+        f"--advertise-url=https://127.0.0.1:{port}",
+        f"--metrics-listen=127.0.0.1:{metrics_port}",
+        "--muster-image=muster",
+    ]
+    child = Child(command, where.directory / "muster-controller.log", {**os.environ, "KUBECONFIG": str(kubeconfig)})
+    try:
+        yield child
+    except TimeoutError as error:
+        error.add_note(f"the controller's log ends with:\n{child.log_tail()}")
+        raise
+    finally:
+        child.stop()
+
+
+async def measure(sizes: list[int], faults: tuple[Fault, ...], repetitions: int) -> AsyncIterator[Outcome]:
+    """Every size, fault and repetition, on one control plane."""
+    runtimes: list[SupervisorRuntime] = []
+
+    def runtime(client: Client) -> SupervisorRuntime:
+        runtimes.append(SupervisorRuntime(client, now=lambda: datetime.now(UTC), work=Work(stop_s=STOP_S)))
+        return runtimes[0]
+
+    spares = repetitions + 1  # a job keeps away from the nodes it lost
+    async with (
+        cluster("muster", max(sizes) + spares, make_runtime=runtime, scheduler=False) as where,
+        controller(where),
+    ):
+        for ranks in sizes:
+            gang = _Gang(where, runtimes[0], f"gang-{ranks}", ranks)
+            await gang.start()
+            for _ in range(repetitions):
+                for fault in faults:
+                    yield await gang.fail(fault)
+            await gang.remove()
+
+
+class _Gang:
+    """One training job under faults."""
+
+    def __init__(self, where: Cluster, runtime: SupervisorRuntime, name: str, ranks: int) -> None:
+        self._where, self._runtime, self._name, self._ranks = where, runtime, name, ranks
+        self._key = f"{NAMESPACE}/{name}"
+        self._attempt = 0
+
+    async def start(self) -> None:
+        await self._where.client.create(job(self._name, self._ranks))
+        await self._all_running()
+
+    async def remove(self) -> None:
+        await self._where.client.delete(TrainingJob, self._name, namespace=NAMESPACE, propagation="Background")
+        await self._where.nodes.until(lambda: not self._where.nodes.pods, "the last pod gone", timeout_s=WAIT_S)
+
+    async def fail(self, fault: Fault) -> Outcome:
+        where = self._where
+        supervisors = self._runtime.of(self._key)
+        async with asyncio.timeout(WAIT_S):
+            await supervisors[0].checkpoint()
+        victim = supervisors[self._ranks // 2]
+        node = where.nodes.pods[victim.identity.pod_uid].node.name
+        since, began, wall = where.audit.position(), asyncio.get_running_loop().time(), time.time()
+        if fault == "rank_killed":
+            victim.kill_rank()
+        else:
+            where.nodes.lose(node)
+        stages = {RANKS_RUNNING: await self._all_running() - began}
+        recorded = await self._recovered(wall)
+        stages |= {name: moment.timestamp() - wall for name, moment in _moments(recorded)}
+        writes = await where.settled_writes(since)
+        if fault == "node_lost":
+            await where.nodes.recover(node)
+        return Outcome("muster", self._ranks, fault, stages, writes)
+
+    async def _all_running(self) -> float:
+        """Until every rank runs in an attempt newer than the last."""
+
+        def running() -> list[SimSupervisor]:
+            ours = self._runtime.of(self._key)
+            return [one for one in ours if one.state == "running" and one.attempt > self._attempt]
+
+        at = await self._runtime.until(
+            lambda: len(running()) == self._ranks, f"all {self._ranks} ranks of {self._name} running", timeout_s=WAIT_S
+        )
+        self._attempt = running()[0].attempt
+        return at
+
+    async def _recovered(self, wall: float) -> RecordedFault:
+        """The fault as the job's status tells it, once a step was done beyond it."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                status = (await self._where.client.get(TrainingJob, self._name, NAMESPACE)).status
+                newest = status.faults[-1] if status.faults else None
+                useful = newest.timeline.useful if newest is not None and newest.timeline is not None else None
+                if newest is not None and useful is not None and useful.timestamp() > wall:
+                    return newest
+                await asyncio.sleep(0.2)
+
+
+def _moments(fault: RecordedFault) -> list[tuple[str, datetime]]:
+    assert fault.timeline is not None
+    return [(name, at) for name in STAGES if (at := getattr(fault.timeline, name)) is not None]
+
+
+def _rendered() -> str:
+    helm = find_built("helm") / "helm"
+    command = [str(helm), "template", "muster", str(CHART), "--namespace", SYSTEM_NAMESPACE]
+    for template in _TEMPLATES:
+        command += ["--show-only", f"templates/{template}.yaml"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

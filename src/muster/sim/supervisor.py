@@ -1,0 +1,259 @@
+"""A simulated rank supervisor: the real protocol over real TLS, ranks that only take time.
+
+It moves between the same states and reports in the same order as muster.trainingjobs.supervisor, whose `ControllerLink`
+and `Supervisor.follow` are what is followed here: a changed state cuts the poll that waits and goes out on a new
+connection, and the directive's attempt decides what is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from muster.sim.longpoll import Link
+
+PROTOCOL = 1
+SHELL_PORT = 30000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How long the ranks take.
+
+    Attributes:
+        stop_s: from SIGTERM to the last rank's end.
+        launch_s: from `run` to the first step.
+        step_s: between two steps.
+    """
+
+    stop_s: float = 0.5
+    launch_s: float = 0.5
+    step_s: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Whose supervisor this is."""
+
+    job: str
+    slot: int
+    pod: str
+    pod_uid: str
+    address: str
+
+
+class SimSupervisor:
+    """One supervisor, from joining to its end.
+
+    Args:
+        identity: its pod.
+        link: to the controller, for supervising.
+        report_link: to the controller, for what node rank 0's program reports.
+        token: of its pod.
+        work: how long ranks take.
+        rng: jitter of retries.
+        on_change: called when its state changes.
+        on_exit: called with its exit code when it was told to end.
+        wall: seconds since the epoch, for what a rank's exit says.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        link: Link,
+        report_link: Link,
+        token: str,
+        *,
+        work: Work,
+        rng: random.Random,
+        on_change: Callable[[], None],
+        on_exit: Callable[[int], None],
+        wall: Callable[[], float],
+    ) -> None:
+        self.identity = identity
+        self.state, self.attempt, self.node_rank, self.step = "idle", 0, -1, 0
+        self.exit_code = 0
+        self._link, self._report_link, self._token = link, report_link, token
+        self._work, self._rng, self._wall = work, rng, wall
+        self._on_change, self._on_exit = on_change, on_exit
+        self._directive: dict[str, Any] = {}
+        self._revision, self._poll_s = 0, 20.0
+        self._last_begun, self._then = 0, ""
+        self._exit: dict[str, Any] | None = None
+        self._changed, self._waiting = asyncio.Event(), False
+        self._checkpoint_wanted: asyncio.Future[int] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._program: asyncio.Task[None] | None = None
+        self._spawn(self._poll_for_ever())
+
+    def kill_rank(self) -> None:
+        """The rank of this node is killed by SIGKILL."""
+        self._fail(137, 9, "rank exited")
+
+    async def checkpoint(self) -> int:
+        """Have node rank 0's program report a checkpoint at its next step; returns that step once it is durable."""
+        self._checkpoint_wanted = asyncio.get_running_loop().create_future()
+        return await self._checkpoint_wanted
+
+    def vanish(self) -> None:
+        """Its machine is gone: everything stops, connections are reset."""
+        for link in (self._link, self._report_link):
+            link.reset()
+        self.close()
+
+    def close(self) -> None:
+        """Its container has ended."""
+        for task in self._tasks:
+            task.cancel()
+        for link in (self._link, self._report_link):
+            link.cut()
+
+    # ---- the link
+
+    async def _poll_for_ever(self) -> None:
+        failures = 0
+        while True:
+            reused = self._link.open
+            try:
+                self._changed.clear()
+                body = self._body()
+                self._waiting = True
+                status, answer = await self._link.post("/v1/supervise", self._token, body, self._poll_s + 10.0)
+            except (OSError, EOFError, ValueError, KeyError, TimeoutError):
+                self._link.cut()
+                if not self._changed.is_set() and not reused:
+                    failures += 1
+                    await self._pause(failures)
+                continue
+            finally:
+                self._waiting = False
+            if status == 200 and isinstance(answer.get("revision"), int):
+                failures, self._revision, self._poll_s = 0, answer["revision"], float(answer.get("pollS", 20))
+                self._directive = answer
+                self._follow()
+            else:
+                self._link.cut()
+                failures += 1
+                await self._pause(failures)
+
+    async def _pause(self, failures: int) -> None:
+        delay_s = min(15.0, 0.25 * 2.0 ** min(failures, 6)) * self._rng.uniform(0.5, 1.0)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), delay_s)
+
+    def _body(self) -> dict[str, Any]:
+        body = {
+            "protocol": PROTOCOL,
+            "revision": self._revision,
+            "state": self.state,
+            "attempt": self.attempt,
+            "shellPort": SHELL_PORT,
+            "address": self.identity.address,
+        }
+        return body if self._exit is None else body | {"exit": self._exit}
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._on_change()
+        if self._waiting:
+            self._link.cut()
+
+    # ---- the state machine
+
+    def _follow(self) -> None:
+        if self._state_is("stopping") and self._then == "exit":
+            return
+        desired, number = self._directive["desired"], int(self._directive["attempt"])
+        if desired == "exit" and number >= self.attempt:
+            self.exit_code = int(self._directive.get("exitCode", 0))
+            self._stop("exit")
+        elif number > self.attempt and self._state_is("running"):
+            self._stop("idle")
+        elif number > self.attempt and self._state_is("stopping"):
+            self._then = "idle"
+        elif desired in ("hold", "run") and (number > self.attempt or self._state_is("idle")):
+            if desired == "run" and number >= self.attempt and number > self._last_begun:
+                self._begin(number, self._directive["run"])
+            elif number > self.attempt:
+                self.state, self.attempt = "idle", number
+                self._tell()
+
+    def _begin(self, number: int, run: dict[str, Any]) -> None:
+        self.state, self.attempt, self._last_begun, self._exit = "running", number, number, None
+        self.node_rank = int(run["nodeRank"])
+        self._tell()
+        if self.node_rank == 0:
+            first = int((run.get("checkpoint") or {}).get("step", 0))
+            self._program = self._spawn(self._train(number, first))
+
+    def _fail(self, code: int, signal: int, reason: str) -> None:
+        self._exit = {
+            "attempt": self.attempt,
+            "rank": self.node_rank,
+            "code": code,
+            "signal": signal,
+            "time": self._wall(),
+            "tail": [],
+            "reason": reason,
+        }
+        self._tell()
+        self._stop("finished")
+
+    def _stop(self, then: str) -> None:
+        self._then = then
+        if self._state_is("stopping"):
+            return
+        ran, self.state = self.state, "stopping"
+        if self._program is not None:
+            self._program.cancel()
+        self._tell()
+        self._spawn(self._stopped_after(self._work.stop_s if ran == "running" and then != "finished" else 0.0))
+
+    async def _stopped_after(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if self._then == "exit":
+            self.state = "exited"
+            self._on_change()
+            self._on_exit(self.exit_code)
+            return
+        self.state = self._then
+        if self._then == "idle":
+            self.attempt = max(self.attempt, int(self._directive["attempt"]))
+        self._tell()
+        self._follow()
+
+    def _state_is(self, state: str) -> bool:
+        return self.state == state
+
+    # ---- the program of node rank 0
+
+    async def _train(self, attempt: int, first: int) -> None:
+        self.step = first
+        await asyncio.sleep(self._work.launch_s)
+        while True:
+            body: dict[str, Any] = {"attempt": attempt, "step": self.step + 1, "metrics": {"loss": 1.0}}
+            wanted, self._checkpoint_wanted = self._checkpoint_wanted, None
+            if wanted is not None:
+                body["checkpoint"] = {"path": f"/checkpoints/{self.step + 1}", "step": self.step + 1}
+            try:
+                status, _ = await self._report_link.post("/v1/report", self._token, body, 30.0)
+            except (OSError, EOFError, ValueError, KeyError, TimeoutError):
+                self._report_link.cut()
+                status = 0
+            if status == 200:
+                self.step += 1
+                if wanted is not None and not wanted.done():
+                    wanted.set_result(self.step)
+            elif wanted is not None:
+                self._checkpoint_wanted = wanted
+            await asyncio.sleep(self._work.step_s)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,115 @@
+"""The runtime of simulated pods of training jobs: in each, a simulated rank supervisor with a real token."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import ssl
+from collections.abc import Callable
+from datetime import datetime
+
+from muster.api.names import LABEL_GANG, TOKEN_AUDIENCE, WORKER_CONTAINER
+from muster.kube.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
+from muster.kube.client import Client
+from muster.kube.pod import Pod
+from muster.sim.longpoll import Link
+from muster.sim.supervisor import Identity, SimSupervisor, Work
+
+_TOKEN_S = 3600
+
+
+class SupervisorRuntime:
+    """Starts a supervisor in each pod of a training job; other pods hold nothing.
+
+    Args:
+        client: the kubelets' client; asks for each pod's token, as a kubelet does.
+        now: the time, for what ranks' exits say.
+        work: how long ranks take.
+        seed: of the jitter.
+    """
+
+    def __init__(self, client: Client, *, now: Callable[[], datetime], work: Work, seed: int = 0) -> None:
+        self._client, self._now, self._work = client, now, work
+        self._rng = random.Random(seed)
+        self._tls: dict[str, ssl.SSLContext] = {}
+        self._listeners: set[asyncio.Event] = set()
+        self.supervisors: dict[str, SimSupervisor] = {}
+
+    async def start(self, pod: Pod, address: str, ended: Callable[[int], None]) -> None:
+        """Get a token bound to the pod and start its supervisor."""
+        if LABEL_GANG not in pod.metadata.labels:
+            return
+        worker = next(one for one in pod.spec.containers if one.name == WORKER_CONTAINER)
+        env = {one.name: one.value for one in worker.env}
+        token = await self._token(pod)
+        tls = self._context(env["MUSTER_CA_DATA"])
+        identity = Identity(
+            job=f"{env['MUSTER_NAMESPACE']}/{env['MUSTER_JOB']}",
+            slot=int(env["MUSTER_SLOT"]),
+            pod=pod.name,
+            pod_uid=pod.uid,
+            address=address,
+        )
+        url = env["MUSTER_URL"]
+        self.supervisors[pod.uid] = SimSupervisor(
+            identity,
+            Link(url, tls),
+            Link(url, tls),
+            token,
+            work=self._work,
+            rng=random.Random(self._rng.random()),
+            on_change=self._changed,
+            on_exit=ended,
+            wall=lambda: self._now().timestamp(),
+        )
+
+    async def stop(self, pod: Pod) -> None:
+        """End the pod's supervisor."""
+        supervisor = self.supervisors.pop(pod.uid, None)
+        if supervisor is not None:
+            supervisor.close()
+            self._changed()
+
+    def vanish(self, pod: Pod) -> None:
+        """The pod's machine is gone."""
+        supervisor = self.supervisors.pop(pod.uid, None)
+        if supervisor is not None:
+            supervisor.vanish()
+            self._changed()
+
+    def of(self, job: str) -> list[SimSupervisor]:
+        """The supervisors of a job (`namespace/name`), in the order of their slots."""
+        ours = [one for one in self.supervisors.values() if one.identity.job == job]
+        return sorted(ours, key=lambda one: one.identity.slot)
+
+    async def until(self, condition: Callable[[], bool], what: str, *, timeout_s: float) -> float:
+        """Wait until something about supervisors holds; returns the event loop's time then."""
+        event = asyncio.Event()
+        self._listeners.add(event)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    event.clear()
+                    await event.wait()
+        except TimeoutError:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}") from None
+        finally:
+            self._listeners.discard(event)
+        return asyncio.get_running_loop().time()
+
+    async def _token(self, pod: Pod) -> str:
+        bound = BoundObjectReference(kind="Pod", api_version="v1", name=pod.name, uid=pod.uid)
+        spec = TokenRequestSpec(audiences=(TOKEN_AUDIENCE,), expiration_seconds=_TOKEN_S, bound_object_ref=bound)
+        account = pod.spec.service_account_name or "default"
+        answer = await self._client.create_token(account, TokenRequest(spec=spec), namespace=pod.namespace)
+        return answer.status.token
+
+    def _context(self, ca_data: str) -> ssl.SSLContext:
+        if ca_data not in self._tls:
+            self._tls[ca_data] = ssl.create_default_context(cadata=base64.b64decode(ca_data).decode())
+        return self._tls[ca_data]
+
+    def _changed(self) -> None:
+        for event in self._listeners:
+            event.set()
