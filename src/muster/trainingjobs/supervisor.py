@@ -961,7 +961,7 @@ class Attempt:
 
     def launcher_failed(self, outcome: tuple[int, int], reason: str, tail: list[str]) -> None:
         """Note how the launcher ended; a rank's own exit, if there is one, is known soon."""
-        if self.launcher_exit is None or outcome[0] != 255:  # mpiexec's own exit says more than a lost connection
+        if self.launcher_exit is None or reason == "launcher exited":  # which says more than a lost connection
             self.launcher_exit, self.launcher_exit_due = (outcome, reason, tail), time.monotonic() + 5.0
 
     def rank_env(self) -> dict[str, str]:
