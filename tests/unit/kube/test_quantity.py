@@ -128,8 +128,10 @@ def test_the_canonical_form_keeps_the_value_and_is_stable(number: str, suffix: s
 
 @given(st.fractions(min_value=-(10**12), max_value=10**12, max_denominator=10**9))
 def test_integers_round_away_from_zero(value: Fraction) -> None:
-    assert abs(to_int(value)) - 1 < abs(value) <= abs(to_int(value))
-    assert abs(milli(value)) - 1 < abs(value) * 1000 <= abs(milli(value))
+    for exact, rounded in ((value, to_int(value)), (value * 1000, milli(value))):
+        beyond = Fraction(rounded) - exact
+        assert beyond * (1 if value >= 0 else -1) >= 0
+        assert abs(beyond) < 1
 
 
 @given(st.integers(-(2**62), 2**62), st.booleans())

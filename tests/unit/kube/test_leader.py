@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from muster.kube.client import Client
+from muster.kube.coordination import Lease
+from muster.kube.leader import LeaderElector
+from muster.kube.metrics import kube_metrics
+from tests.unit.kube.fakeapi import FakeApi, fake_api, status, until
+
+FAST: dict[str, Any] = {"lease_duration_s": 0.6, "renew_deadline_s": 0.4, "retry_period_s": 0.05}
+
+
+def elector(client: Client, identity: str, **options: Any) -> LeaderElector:
+    return LeaderElector(
+        client,
+        "muster-controller",
+        "default",
+        identity,
+        rng=random.Random(identity),
+        metrics=kube_metrics(CollectorRegistry()),
+        **{**FAST, **options},
+    )
+
+
+@asynccontextmanager
+async def competing(*electors: LeaderElector) -> AsyncIterator[list[asyncio.Task[None]]]:
+    tasks = [asyncio.create_task(one.run()) for one in electors]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_one_leads_and_hands_over_at_once_when_it_ends(client: Client) -> None:
+    one, two = elector(client, "one"), elector(client, "two")
+    async with competing(one, two) as (first, second):
+        await until(lambda: one.leading or two.leading)
+        leader, other, task = (one, two, first) if one.leading else (two, one, second)
+        assert leader.term is not None
+        assert (leader.term.previous_holder, leader.term.transitions) == ("", 0)
+        await asyncio.sleep(2 * FAST["lease_duration_s"])  # it is renewed all the while
+        assert (leader.leading, other.leading) == (True, False)
+        assert other.lost.is_set()
+        assert not other.acquired.is_set()
+        assert other.holder == leader.identity
+        await stop(task)
+        assert not leader.leading
+        assert leader.lost.is_set()
+        released = (await client.get(Lease, "muster-controller", "default")).spec
+        assert not released.holder_identity or released.holder_identity == other.identity
+        await until(lambda: other.leading, FAST["lease_duration_s"] * 5)
+        assert other.term is not None
+        assert (other.term.previous_holder, other.term.transitions) == ("", 1)
+
+
+async def test_after_a_crash_the_next_waits_and_knows_when_the_last_one_stopped(client: Client, api: FakeApi) -> None:
+    one = elector(client, "one")
+    async with competing(one) as (task,):
+        await until(lambda: one.leading)
+        api.before.append(lambda request: web.Response(status=500) if request.method == "PUT" else None)
+        await stop(task)  # the release fails: like a crash
+        api.before.clear()
+    two = elector(client, "two")
+    clock = asyncio.get_running_loop().time
+    started = clock()
+    async with competing(two):
+        await until(lambda: two.leading)
+        term = two.term
+        assert term is not None
+        assert term.previous_holder == "one"
+        assert started + FAST["renew_deadline_s"] <= term.previous_deadline <= term.acquired_at
+        assert term.acquired_at >= started + FAST["lease_duration_s"]
+        assert term.transitions == 1
+
+
+async def test_it_stops_leading_when_it_cannot_renew_and_leads_again_afterwards(client: Client, api: FakeApi) -> None:
+    one = elector(client, "one")
+    async with competing(one):
+        await until(one.acquired.is_set)
+        api.before.append(lambda _: web.json_response(status(500, "InternalError"), status=500))
+        await until(one.lost.is_set)
+        assert (one.leading, one.term) == (False, None)
+        api.before.clear()
+        await until(one.acquired.is_set)
+        term = one.term
+    assert term is not None
+    assert term.previous_holder == ""  # nobody else was in between
+
+
+async def test_a_frozen_leader_sees_that_it_no_longer_leads(client: Client, api: FakeApi) -> None:
+    one = elector(client, "one")
+    async with competing(one):
+        await until(lambda: one.leading)
+
+        async def hang(_: web.Request) -> None:
+            await asyncio.sleep(30)
+
+        api.before.append(hang)
+        # even before its own task notices, acting is over at the deadline
+        await until(lambda: not one.leading)
+        await until(one.lost.is_set)
+        api.before.clear()
+
+
+async def test_somebody_who_writes_over_the_lease_ends_the_term(client: Client, api: FakeApi) -> None:
+    one = elector(client, "one")
+    async with competing(one):
+        await until(lambda: one.leading)
+        spec = {"holderIdentity": "thief", "leaseDurationSeconds": 60}
+        api.put("muster-controller", resource="leases", spec=spec)
+        await until(one.lost.is_set)
+        assert one.holder == "thief"
+
+
+def test_periods_must_fit_into_each_other(client: Client) -> None:
+    with pytest.raises(ValueError, match="retry_period_s < renew_deadline_s < lease_duration_s"):
+        elector(client, "x", renew_deadline_s=1.0)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.sampled_from(["fail", "heal", "wait", "drop"]), min_size=2, max_size=8), st.integers(0, 2**32))
+def test_two_never_lead_at_once(plan: list[str], seed: int) -> None:
+    async def scenario() -> None:
+        async with fake_api() as api:
+            rng, together = random.Random(seed), []
+            clients = [
+                Client(api.config(), user_agent=name, metrics=kube_metrics(CollectorRegistry()), timeout_s=0.2)
+                for name in ("one", "two")
+            ]
+            electors = [elector(client, f"{number}") for number, client in enumerate(clients)]
+            cut: set[str] = set()
+
+            def partition(request: web.Request) -> web.Response | None:
+                if request.headers["User-Agent"] not in cut:
+                    return None
+                assert request.transport is not None
+                request.transport.abort()
+                return web.Response()
+
+            async def observe() -> None:
+                while True:
+                    if all(one.leading for one in electors):
+                        together.append(asyncio.get_running_loop().time())
+                    await asyncio.sleep(0.002)
+
+            api.before.append(partition)
+            observer = asyncio.create_task(observe())
+            async with competing(*electors):
+                for action in plan:
+                    if action in ("fail", "drop"):
+                        cut.add(rng.choice(["one", "two"]))
+                    elif action == "heal":
+                        cut.clear()
+                    await asyncio.sleep(rng.uniform(0.05, 0.3))
+                cut.clear()
+                await until(lambda: any(one.leading for one in electors))
+            await stop(observer)
+            assert together == []
+            for client in clients:
+                await client.close()
+
+    asyncio.run(scenario())
