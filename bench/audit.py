@@ -88,7 +88,8 @@ class AuditLog:
             if entry.user_agent in self._ignored or entry.user.username.endswith(":node-controller"):
                 continue
             what = "/".join(part for part in (entry.object_ref.resource, entry.object_ref.subresource) if part)
-            counted[f"{entry.user.username.rpartition(':')[2]} {entry.verb} {what}"] += 1
+            refused = f" ({entry.response_status.code})" if entry.response_status.code >= 400 else ""
+            counted[f"{entry.user.username.rpartition(':')[2]} {entry.verb} {what}{refused}"] += 1
         return counted
 
 

@@ -43,8 +43,8 @@ def spread(name: str, values: Sequence[float], figures: dict[str, float]) -> Non
 
 
 def console() -> Console:
-    """Where people read."""
-    return Console(stderr=True)
+    """Where people read; where it is a file, wide enough for a table."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 
 def emit(report: Report, target: str, tables: Sequence[Table]) -> None:

@@ -34,6 +34,7 @@ from muster.sim.supervisors import SupervisorRuntime
 CHART = Path(__file__).parents[2] / "deploy" / "chart" / "muster"
 _TEMPLATES = ("serviceaccount", "rbac", "flowschema")
 WAIT_S = 180.0
+TAIL_S = 1.0
 STAGES = tuple(name for name in msgspec.structs.asdict(Timeline()) if name != "fault")
 
 
@@ -132,13 +133,14 @@ class _Gang:
         node = where.nodes.pods[victim.identity.pod_uid].node.name
         since, began, wall = where.audit.position(), asyncio.get_running_loop().time(), time.time()
         if fault == "rank_killed":
-            victim.kill_rank()
+            self._runtime.kill_rank(victim)
         else:
             where.nodes.lose(node)
         stages = {RANKS_RUNNING: await self._all_running() - began}
         recorded = await self._recovered(wall)
         stages |= {name: moment.timestamp() - wall for name, moment in _moments(recorded)}
-        writes = await where.settled_writes(since)
+        await asyncio.sleep(TAIL_S)  # events and the last status; progress goes on for ever and is no part of it
+        writes = where.audit.writes(since)
         if fault == "node_lost":
             await where.nodes.recover(node)
         return Outcome("muster", self._ranks, fault, stages, writes)

@@ -94,6 +94,11 @@ class SimSupervisor:
         """The rank of this node is killed by SIGKILL."""
         self._fail(137, 9, "rank exited")
 
+    def stall(self) -> None:
+        """The program waits for a rank that is gone, as collective operations do."""
+        if self._program is not None:
+            self._program.cancel()
+
     async def checkpoint(self) -> int:
         """Have node rank 0's program report a checkpoint at its next step; returns that step once it is durable."""
         self._checkpoint_wanted = asyncio.get_running_loop().create_future()
@@ -208,8 +213,7 @@ class SimSupervisor:
         if self._state_is("stopping"):
             return
         ran, self.state = self.state, "stopping"
-        if self._program is not None:
-            self._program.cancel()
+        self.stall()
         self._tell()
         self._spawn(self._stopped_after(self._work.stop_s if ran == "running" and then != "finished" else 0.0))
 

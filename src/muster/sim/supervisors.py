@@ -76,7 +76,13 @@ class SupervisorRuntime:
         supervisor = self.supervisors.pop(pod.uid, None)
         if supervisor is not None:
             supervisor.vanish()
+            self._stall(supervisor.identity.job)
             self._changed()
+
+    def kill_rank(self, supervisor: SimSupervisor) -> None:
+        """The rank of this supervisor is killed; the others of its job wait for it."""
+        supervisor.kill_rank()
+        self._stall(supervisor.identity.job)
 
     def of(self, job: str) -> list[SimSupervisor]:
         """The supervisors of a job (`namespace/name`), in the order of their slots."""
@@ -109,6 +115,10 @@ class SupervisorRuntime:
         if ca_data not in self._tls:
             self._tls[ca_data] = ssl.create_default_context(cadata=base64.b64decode(ca_data).decode())
         return self._tls[ca_data]
+
+    def _stall(self, job: str) -> None:
+        for one in self.of(job):
+            one.stall()
 
     def _changed(self) -> None:
         for event in self._listeners:
