@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -42,6 +43,10 @@ async def eventually(what: str, check: Callable[[], Awaitable[Any]], deadline_s:
         await asyncio.sleep(0.05)
 
 
+def exists(path: str | Path) -> bool:
+    return Path(path).exists()
+
+
 def processes(marker: str) -> list[int]:
     """The processes started with `marker` in their environment."""
     found = []
@@ -65,7 +70,9 @@ class Cluster:
     kubeconfig: Path
     kubelet_flags: tuple[str, ...]
 
-    def kubectl(self, *arguments: str, stdin: bytes = b"", timeout_s: float = 30.0) -> subprocess.CompletedProcess[bytes]:
+    def kubectl(
+        self, *arguments: str, stdin: bytes = b"", timeout_s: float = 30.0
+    ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--namespace={NAMESPACE}", *arguments],
             input=stdin,
@@ -118,10 +125,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 async def client(cluster: Cluster) -> AsyncIterator[Client]:
     async with Client(load_config(cluster.kubeconfig)) as found:
-        try:
+        with contextlib.suppress(AlreadyExists):
             await found.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
-        except AlreadyExists:
-            pass
 
         async def account() -> bool:
             try:
@@ -157,6 +162,17 @@ class NodeUnderTest:
         return self._process.pid
 
     async def start(self, *flags: str) -> None:
+        """Start the kubelet and wait until it takes pods."""
+        self._spawn(flags)
+
+        async def ready() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, self.log.read_text()
+            return "is ready, listening" in self.log.read_text().rpartition("#ended#")[2]
+
+        await eventually("the kubelet is ready", ready)
+
+    def _spawn(self, flags: tuple[str, ...]) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -178,25 +194,28 @@ class NodeUnderTest:
                 env=os.environ | {"SECRET_OF_THE_USER": "leaked"},
             )
 
-        async def ready() -> bool:
-            assert self._process is not None
-            assert self._process.poll() is None, self.log.read_text()
-            return "is ready, listening" in self.log.read_text().rpartition("#restart#")[2]
-
-        await eventually("the kubelet is ready", ready)
-
     def kill(self) -> None:
         """As when the machine loses power."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        self._note_end()
+
+    async def terminate(self) -> None:
+        """As when the machine is switched off."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(self._process.wait, 20)
+        self._note_end()
+
+    def _note_end(self) -> None:
         with self.log.open("ab") as log:
-            log.write(b"#restart#")
+            log.write(b"#ended#")
 
     async def stop(self) -> None:
+        """End everything of the node, at the end of a test."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            await asyncio.to_thread(self._process.wait, 20)
+            await self.terminate()
         for name in self._pods:
             try:
                 await self.client.delete(Pod, name, namespace=NAMESPACE, grace_s=0)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from muster.kube.container import ContainerStateTerminated
 from muster.kube.pod import Pod
-
-from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, eventually, processes
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, eventually, exists, processes
 
 
 def ended(pod: Pod, index: int = 0) -> ContainerStateTerminated:
@@ -57,7 +56,10 @@ async def test_container_without_command_says_what_to_do(node: NodeUnderTest) ->
 
 
 async def test_running_pod_is_ready_and_has_an_address_it_can_bind(node: NodeUnderTest) -> None:
-    server = "import os,socket,time; s=socket.create_server((os.environ['IP'],7000)); print('bound',flush=True); time.sleep(60)"
+    server = (
+        "import os, socket, time; s = socket.create_server((os.environ['IP'], 7000)); print('bound', flush=True);"
+        " time.sleep(60)"
+    )
     env = [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
     one = await node.running(await node.run("python3", "-c", server, container={"env": env}))
     two = await node.running(await node.run("python3", "-c", server, container={"env": env}))
@@ -159,22 +161,22 @@ while not os.path.exists("{mark}"): time.sleep(0.01)
     pod = await node.finished(await node.run(sys.executable, "-c", script))
     assert pod.status.phase == "Succeeded"
     pid = int(mark.read_text())
-    assert not Path(f"/proc/{pid}").exists()
+    assert not exists(f"/proc/{pid}")
 
 
 async def test_killed_shim_takes_its_container_with_it(node: NodeUnderTest) -> None:
     pod = await node.run("sh", "-c", "setsid sleep 1000 & setsid env -i sleep 1000 & echo ready; sleep 1000")
     await eventually("it runs", lambda: _logged(node, pod, "ready"))
     marker = f"MUSTER_POD_UID={pod.uid}"
-    shims = [pid for pid in processes(marker) if b"shim.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    below = _children(shims[0])
+    (shim,) = [pid for pid in processes(marker) if _is_shim(pid)]
+    below = _children(shim)
     assert len(below) == 4
-    os.kill(shims[0], 9)
+    os.kill(shim, 9)
     pod = await node.finished(pod)
     assert ended(pod).exit_code == 137
 
     async def nothing() -> bool:
-        return not any(Path(f"/proc/{pid}/exe").exists() for pid in below)
+        return not any(exists(f"/proc/{pid}/exe") for pid in below)
 
     await eventually("everything is gone", nothing)
 
@@ -218,6 +220,10 @@ async def test_force_deletion_kills_at_once(node: NodeUnderTest) -> None:
 async def _logged(node: NodeUnderTest, pod: Pod, text: str) -> bool:
     done = await asyncio.to_thread(node.cluster.kubectl, "logs", pod.name, "-c", "main")
     return text in done.stdout.decode()
+
+
+def _is_shim(pid: int) -> bool:
+    return b"shim.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _children(pid: int) -> list[int]:

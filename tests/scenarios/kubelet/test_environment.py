@@ -9,8 +9,7 @@ from pathlib import Path
 
 from muster.kube.core import ConfigMap
 from muster.kube.pod import Pod
-
-from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, eventually
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, eventually, exists
 
 
 def field(path: str) -> dict[str, object]:
@@ -27,6 +26,8 @@ DUMP = (sys.executable, "-c", "import os,json; print(json.dumps(dict(os.environ)
 
 async def test_declared_variables_and_the_downward_api(node: NodeUnderTest) -> None:
     config = await node.config_map({"colour": "blue"})
+    mebibytes = {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}
+    missing = {"configMapKeyRef": {"name": config, "key": "x", "optional": True}}
     pod = await node.create(
         {
             "containers": [
@@ -48,9 +49,9 @@ async def test_declared_variables_and_the_downward_api(node: NodeUnderTest) -> N
                         {"name": "HOST", "valueFrom": field("status.hostIP")},
                         {"name": "IP", "valueFrom": field("status.podIP")},
                         {"name": "CPUS", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
-                        {"name": "MIB", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+                        {"name": "MIB", "valueFrom": mebibytes},
                         {"name": "COLOUR", "valueFrom": {"configMapKeyRef": {"name": config, "key": "colour"}}},
-                        {"name": "NONE", "valueFrom": {"configMapKeyRef": {"name": config, "key": "x", "optional": True}}},
+                        {"name": "NONE", "valueFrom": missing},
                         {"name": "BOTH", "value": "$(NAME)-$(COLOUR) $$(NAME) $(LATER)"},
                         {"name": "LATER", "value": "x"},
                         {"name": "MUSTER_POD_UID", "value": "a lie"},
@@ -78,7 +79,7 @@ async def test_nothing_of_the_users_environment_comes_in(node: NodeUnderTest) ->
     assert found["HOME"].startswith(str(node.state_dir))
     assert found["TMPDIR"].startswith(str(node.state_dir))
     assert Path(found["PATH"].split(":")[0]) == Path(sys.executable).parent
-    assert not Path(found["TMPDIR"]).exists()  # it went with the pod
+    assert not exists(found["TMPDIR"])  # it went with the pod
 
 
 async def test_gpus_are_given_to_one_pod_at_a_time(node: NodeUnderTest) -> None:
@@ -164,7 +165,7 @@ async def test_volumes_and_translation_of_their_paths(node: NodeUnderTest, tmp_p
         f"{volume}/p:{volume}/deeper:/database:/usr/data",
         f"{volume}/deeper",
     ]
-    assert not Path(volume).exists()
+    assert not exists(volume)
 
 
 async def test_missing_config_map_waits_and_then_goes_on(node: NodeUnderTest) -> None:
@@ -174,7 +175,12 @@ async def test_missing_config_map_waits_and_then_goes_on(node: NodeUnderTest) ->
     pod = await node.run("cat", "/etc/config/key", container=mounts, volumes=volumes)
     assert pod.status.phase == "Pending"
     await node.client.create(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}, "data": {"key": "now"}}
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "data": {"key": "now"},
+        }
     )
     assert node.logs(await node.finished(pod)) == "now"
 

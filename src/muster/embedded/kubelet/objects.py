@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from muster.kube.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
 from muster.kube.client import Client
@@ -59,22 +59,24 @@ class ObjectSource:
 class TokenSource:
     """Service account tokens bound to pods, asked for anew before they expire."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
+        self._clock = clock
         self._tokens: dict[tuple[str, str, int], tuple[float, str]] = {}
 
     async def token(self, pod: Pod, audience: str, lifetime_s: int) -> str:
         """A token of the pod's service account that is good for a while; raises MissingObject."""
         key = (pod.uid, audience, lifetime_s)
         refresh_at, token = self._tokens.get(key, (0.0, ""))
-        if not token or time.monotonic() >= refresh_at:
+        if not token or self._clock() >= refresh_at:
             refresh_at, token = await self._request(pod, audience, lifetime_s)
             self._tokens[key] = (refresh_at, token)
         return token
 
-    def next_refresh(self, pod: Pod) -> float | None:
-        """When (time.monotonic) the first token of the pod wants refreshing; None where it has none."""
-        return min((at for (uid, _, _), (at, _) in self._tokens.items() if uid == pod.uid), default=None)
+    def refresh_in_s(self, pod: Pod) -> float | None:
+        """Seconds until the first token of the pod wants refreshing; None where it has none."""
+        times = [at for (uid, _, _), (at, _) in self._tokens.items() if uid == pod.uid]
+        return max(0.0, min(times) - self._clock()) if times else None
 
     def forget(self, pod: Pod) -> None:
         """Drop the tokens of a pod that ended."""
@@ -90,7 +92,7 @@ class TokenSource:
                 bound_object_ref=bound,
             )
         )
-        asked = time.monotonic()
+        asked = self._clock()
         try:
             granted = await self._client.create_token(account, request, namespace=pod.namespace)
         except ApiError as error:

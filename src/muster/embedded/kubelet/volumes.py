@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -42,8 +41,8 @@ class PodVolumes:
 
     def refresh_in_s(self, period_s: float) -> float:
         """Seconds until the contents want another look: `period_s`, or sooner where a token runs out."""
-        token_at = self._tokens.next_refresh(self._facts.pod)
-        return period_s if token_at is None else min(period_s, max(0.1, token_at - time.monotonic()))
+        token_in_s = self._tokens.refresh_in_s(self._facts.pod)
+        return period_s if token_in_s is None else min(period_s, max(0.1, token_in_s))
 
     def mounts(self, container: Container, variables: Mapping[str, str]) -> dict[str, str]:
         """MountPath -> the real folder or file, less those that are left as they are; raises VolumeError."""
@@ -62,7 +61,7 @@ class PodVolumes:
                     raise VolumeError(f'subPath "{below}" must stay inside the volume')
                 real = real / below
                 if volume.empty_dir is not None or volume.host_path is not None:
-                    real.mkdir(parents=True, exist_ok=True) if not real.exists() else None
+                    _make_folder(real)
             found[mount.mount_path] = str(real)
         return found
 
@@ -166,6 +165,13 @@ def _pick(
         elif not optional:
             raise MissingObject(f"references non-existent config key: {item.key}")
     return payload
+
+
+def _make_folder(path: Path) -> None:
+    """Make what a subPath names, unless there is a file of that name."""
+    if not path.exists():
+        path.mkdir(parents=True)
+        path.chmod(0o777)
 
 
 def _host_path(path: str, kind: str) -> Path:

@@ -1,0 +1,133 @@
+"""Logs and exec through the API server, with kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import urllib.error
+import urllib.request
+
+import pytest
+
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, eventually
+
+
+async def running(node: NodeUnderTest) -> Pod:
+    return await node.running(await node.run("sh", "-c", "echo ready; sleep 1000"))
+
+
+async def test_log_options(node: NodeUnderTest) -> None:
+    pod = await node.finished(await node.run("sh", "-c", "for i in 1 2 3 4 5; do echo line $i; done; printf end"))
+    assert node.logs(pod, "--tail=3") == "line 4\nline 5\nend"
+    assert node.logs(pod, "--limit-bytes=4") == "line"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z end", node.logs(pod, "--tail=1", "--timestamps"))
+    assert node.logs(pod, "--since=1h").startswith("line 1\n")
+    assert node.logs(pod, "--since-time=2999-01-01T00:00:00Z") == ""
+
+
+async def test_follow_ends_with_the_container(node: NodeUnderTest) -> None:
+    pod = await node.running(await node.run("sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.3; done"))
+    done = await asyncio.to_thread(node.cluster.kubectl, "logs", "--follow", pod.name)
+    assert done.stdout == b"1\n2\n3\n"
+
+
+async def test_carriage_returns_and_bytes_survive(node: NodeUnderTest) -> None:
+    pod = await node.finished(await node.run("printf", r"10%%\r50%%\r100%%\n\377\n"))
+    done = await asyncio.to_thread(node.cluster.kubectl, "logs", pod.name, "--tail=2")
+    assert done.stdout == b"10%\r50%\r100%\n\xff\n"
+
+
+async def test_exec_streams_and_exit_code(node: NodeUnderTest) -> None:
+    pod = await running(node)
+    done = await asyncio.to_thread(
+        node.cluster.kubectl,
+        "exec",
+        "-i",
+        pod.name,
+        "--",
+        "sh",
+        "-c",
+        "cat; echo err >&2; exit 7",
+        stdin=b"x" * 200_000,
+    )
+    assert done.stdout == b"x" * 200_000
+    assert done.stderr.startswith(b"err\n")
+    assert done.returncode == 7
+
+
+async def test_exec_runs_in_the_containers_environment(node: NodeUnderTest) -> None:
+    volumes = [{"name": "v", "emptyDir": {}}]
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": "/data"}], "env": [{"name": "A", "value": "b"}]}
+    pod = await node.running(
+        await node.run("sh", "-c", "echo hello > /data/x; sleep 1000", container=mounts, volumes=volumes)
+    )
+
+    async def said() -> bool:
+        command = ("exec", pod.name, "--", "sh", "-c", "echo $A; cat /data/x")
+        return (await asyncio.to_thread(node.cluster.kubectl, *command)).stdout == b"b\nhello\n"
+
+    await eventually("the file is there", said)
+
+
+async def test_exec_of_what_is_not_there(node: NodeUnderTest) -> None:
+    pod = await running(node)
+    done = await asyncio.to_thread(node.cluster.kubectl, "exec", pod.name, "--", "no-such-program")
+    assert done.returncode != 0
+    assert b"no-such-program" in done.stderr
+
+
+@pytest.mark.parametrize("protocol", ["v4.channel.k8s.io", "v5.channel.k8s.io"])
+async def test_exec_with_a_terminal(node: NodeUnderTest, protocol: str) -> None:
+    pod = await running(node)
+    query = "command=sh&stdin=true&stdout=true&tty=true&container=main"
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.name}/exec?{query}"
+    async with node.client.websocket(path, protocols=(protocol,)) as socket:
+        await socket.send_bytes(b'\x04{"Width":91,"Height":17}')
+        await socket.send_bytes(b"\x00stty size; exit 3\n")
+        channels: dict[int, bytes] = {}
+        async with asyncio.timeout(20):
+            async for message in socket:
+                channels[message.data[0]] = channels.get(message.data[0], b"") + message.data[1:]
+    assert b"17 91" in channels[1]
+    assert 2 not in channels
+    assert b'"message": "3"' in channels[3] or b'"message":"3"' in channels[3]
+
+
+async def test_command_dies_with_its_client(node: NodeUnderTest) -> None:
+    pod = await running(node)
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.name}/exec?command=sleep&command=4242&stdout=true"
+    async with node.client.websocket(path, protocols=("v5.channel.k8s.io",)):
+        pass
+
+    async def dead() -> bool:
+        done = await asyncio.to_thread(node.cluster.kubectl, "exec", pod.name, "--", "pgrep", "-f", "^sleep 4242$")
+        return done.returncode == 1
+
+    await eventually("the command is gone", dead)
+
+
+async def test_nobody_without_the_token_or_certificate_gets_in(node: NodeUnderTest) -> None:
+    pod = await running(node)
+    status = (await node.client.get(Node, node.name)).status
+    assert status.daemon_endpoints is not None
+    assert status.daemon_endpoints.kubelet_endpoint is not None
+    base = f"https://{status.addresses[0].address}:{status.daemon_endpoints.kubelet_endpoint.port}"
+    context = ssl._create_unverified_context()
+
+    def ask(path: str, **headers: str) -> int:
+        try:
+            with urllib.request.urlopen(
+                urllib.request.Request(base + path, headers=headers), context=context
+            ) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    assert await asyncio.to_thread(ask, "/healthz") == 200
+    for path in ("/pods", f"/containerLogs/{NAMESPACE}/{pod.name}/main", f"/exec/{NAMESPACE}/{pod.name}/main"):
+        assert await asyncio.to_thread(ask, path) == 401
+        assert await asyncio.to_thread(ask, path, Authorization="Bearer wrong") == 401
