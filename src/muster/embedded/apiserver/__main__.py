@@ -12,6 +12,7 @@ import signal
 import ssl
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import uvloop
@@ -23,6 +24,7 @@ from muster.embedded.apiserver.proxy import KubeletProxy
 from muster.embedded.apiserver.record import Recorder
 from muster.embedded.apiserver.server import Server
 from muster.embedded.apiserver.statedir import StateDir
+from muster.embedded.controllers.runner import NODE_MONITOR_GRACE_S, Controllers
 from muster.embedded.journal import Journal, Locked
 from muster.embedded.objects import encode
 from muster.embedded.store import Store
@@ -48,7 +50,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--name", default="embedded", help="cluster name; the context is muster-NAME")
     parser.add_argument("--record", type=Path, help="append a JSON line for each request to this file")
     parser.add_argument(
-        "--node-monitor-grace-s", type=float, default=40.0, help="silence after which a node is unknown"
+        "--node-monitor-grace-s", type=float, default=NODE_MONITOR_GRACE_S, help="silence after which a node is unknown"
     )
     return parser.parse_args()
 
@@ -69,10 +71,11 @@ async def _run(arguments: argparse.Namespace) -> int:
     proxy = KubeletProxy(state.kubelet_token, _kubelet_tls(state))
     server = Server(core, Authenticator(state.admin_token, core.tokens), proxy, recorder)
     try:
-        port = await server.start(arguments.address, arguments.port, state.certificate, state.key)
+        port = await _listen(server, arguments, state)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
+        journal.close()
         print(f"error: port {arguments.port} on {arguments.address} is in use; choose another --port", file=sys.stderr)
         return EXIT_CONFLICT
     url = f"https://{arguments.address}:{port}"
@@ -81,14 +84,20 @@ async def _run(arguments: argparse.Namespace) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    tasks = [asyncio.create_task(journal.sync_forever())]
+    controllers = Controllers(core, arguments.node_monitor_grace_s)
+    tasks = [asyncio.create_task(journal.sync_forever()), asyncio.create_task(controllers.run())]
     ready = {"ready": True, "server": url, "port": port, "kubeconfig": str(kubeconfig), "pid": os.getpid()}
     print(encode(ready).decode(), flush=True)
     failed = asyncio.ensure_future(asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED))
     await asyncio.wait([asyncio.ensure_future(stop.wait()), failed], return_when=asyncio.FIRST_COMPLETED)
+    code = 0
     for task in tasks:
+        if task.done() and task.exception() is not None:
+            print(f"error: a part of the server failed: {task.exception()!r}", file=sys.stderr)
+            traceback.print_exception(task.exception())
+            code = 1
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(Exception, asyncio.CancelledError):
             await task
     await server.stop()
     await proxy.close()
@@ -96,7 +105,17 @@ async def _run(arguments: argparse.Namespace) -> int:
         recorder.close()
     store.compact()
     journal.close()
-    return 0
+    return code
+
+
+async def _listen(server: Server, arguments: argparse.Namespace, state: StateDir) -> int:
+    """Listen on the port asked for; else on the last one, so that clients find a restarted server, where it is free."""
+    if not arguments.port and state.last_port:
+        with contextlib.suppress(OSError):
+            return await server.start(arguments.address, state.last_port, state.certificate, state.key)
+    port = await server.start(arguments.address, arguments.port, state.certificate, state.key)
+    state.remember_port(port)
+    return port
 
 
 def _kubelet_tls(state: StateDir) -> ssl.SSLContext:

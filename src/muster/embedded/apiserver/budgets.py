@@ -9,6 +9,7 @@ import dataclasses
 import math
 from typing import Any
 
+from muster.embedded.apiserver.selection import label_selector_of
 from muster.embedded.objects import Obj, items, parse_time, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
@@ -27,25 +28,6 @@ class Count:
     allowed: int
 
 
-def label_selector_matches(selector: Obj | None, labels: dict[str, str]) -> bool:
-    """Whether a LabelSelector selects labels; None selects nothing, an empty one everything."""
-    if selector is None:
-        return False
-    if any(labels.get(key) != value for key, value in section(selector, "matchLabels").items()):
-        return False
-    for rule in items(selector, "matchExpressions"):
-        value, values = labels.get(rule.get("key", "")), items(rule, "values")
-        holds = {
-            "In": value in values,
-            "NotIn": value not in values,
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }
-        if not holds.get(rule.get("operator", ""), False):
-            return False
-    return True
-
-
 def budgets_for(store: Store, pod: Obj) -> list[Obj]:
     """Return the budgets that cover a pod."""
     meta = section(pod, "metadata")
@@ -53,7 +35,7 @@ def budgets_for(store: Store, pod: Obj) -> list[Obj]:
     found = []
     for key in table.range(meta.get("namespace", "")):
         budget = table.items[key].object()
-        if label_selector_matches(section(budget, "spec").get("selector"), meta.get("labels") or {}):
+        if label_selector_of(section(budget, "spec").get("selector")).matches(meta.get("labels") or {}):
             found.append(budget)
     return found
 
@@ -64,12 +46,12 @@ def count(store: Store, budget: Obj, now: float) -> Count:
     disrupted = section(status, "disruptedPods")
     pods = store.define("pods")
     expected = healthy = 0
-    selector = spec.get("selector")
+    selector = label_selector_of(spec.get("selector"))
     for key in pods.range(budget["metadata"]["namespace"]):
         item = pods.items[key]
         if item.fields.get("status.phase") in ("Succeeded", "Failed"):
             continue
-        if not label_selector_matches(selector, item.labels):
+        if not selector.matches(item.labels):
             continue
         expected += 1
         evicted = parse_time(disrupted.get(item.name))

@@ -138,7 +138,7 @@ class ApiCore:
         if verb == "list":
             if request.flag("watch"):
                 return self.reads.watch(resource, route.namespace, request)
-            return self.reads.list(resource, route.namespace, request)
+            return self.reads.listing(resource, route.namespace, request)
         key = key_of(route.namespace, route.name)
         if verb == "get":
             return self.reads.get(resource, key, route.name, request)
@@ -183,12 +183,13 @@ class ApiCore:
         if self.root_ca:
             note = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints."
             meta = {"annotations": {"kubernetes.io/description": note}}
-            wanted.append(("configmaps", "kube-root-ca.crt", {"metadata": meta, "data": {"ca.crt": self.root_ca}}))
+            content: Obj = {"metadata": meta, "data": {"ca.crt": self.root_ca}}
+            wanted.append(("configmaps", "kube-root-ca.crt", content))
         for storage, name, content in wanted:
             resource = self.registry.of_storage(storage)
             if resource is not None and f"{namespace}/{name}" not in self.store.define(storage).items:
-                meta = {**content.get("metadata", {}), "name": name}
-                self.writes.create(resource, namespace, {**content, "metadata": meta})
+                named = {**content.get("metadata", {}), "name": name}
+                self.writes.create(resource, namespace, {**content, "metadata": named})
 
     def _subresource(self, route: Route, request: Request) -> Answer:
         name, dry_run = route.subresource, self._dry_run(request)
@@ -253,7 +254,7 @@ class ApiCore:
 
     def _delete_collection(self, route: Route, resource: ResourceType, request: Request) -> Answer:
         options = read_options(request)
-        listing = self.reads.list(resource, route.namespace, request)
+        listing = self.reads.listing(resource, route.namespace, request)
         selection = self.reads.selection(resource, route.namespace, request)
         for item in self.reads.select_items(resource, selection):
             self.deletes.delete(resource, item.key, item.name, options)

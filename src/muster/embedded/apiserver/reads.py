@@ -164,7 +164,7 @@ class Reads:
             return json_response(code, made)
         return json_response(code, partial(obj) if form.name == "PartialObjectMetadata" else obj)
 
-    def list(self, resource: ResourceType, namespace: str, request: Request) -> Response:
+    def listing(self, resource: ResourceType, namespace: str, request: Request) -> Response:
         """Answer LIST."""
         form = _form(request)
         selection = self.selection(resource, namespace, request)

@@ -108,8 +108,15 @@ def pod_fields(obj: Obj) -> dict[str, str]:
 
 
 def node_fields(obj: Obj) -> dict[str, str]:
-    """Nodes select on being cordoned."""
-    return {"spec.unschedulable": text(bool(section(obj, "spec").get("unschedulable")))}
+    """Nodes select on being cordoned; the other fields are for the controllers, which so need not decode nodes."""
+    spec, conditions = section(obj, "spec"), items(section(obj, "status"), "conditions")
+    ready: Obj = next((item for item in conditions if item.get("type") == "Ready"), {})
+    return {
+        "spec.unschedulable": text(bool(spec.get("unschedulable"))),
+        "ready": text(ready.get("status")),
+        "heartbeat": text(ready.get("lastHeartbeatTime")),
+        "taints": ",".join(f"{t.get('key')}={t.get('value', '')}:{t.get('effect')}" for t in items(spec, "taints")),
+    }
 
 
 def namespace_fields(obj: Obj) -> dict[str, str]:

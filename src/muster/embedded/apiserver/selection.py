@@ -4,80 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
-from collections.abc import Callable
 
 from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.status import bad_request
+from muster.embedded.objects import Obj, items, section
 from muster.embedded.watchhub import Bucket, Item
-
-LabelTest = Callable[[dict[str, str]], bool]
-_SET = re.compile(r"^([^\s!=,()]+)\s+(in|notin)\s*\(([^()]*)\)$")
-_COMPARE = re.compile(r"^([^\s!=,()]+)\s*(==|=|!=)\s*([^\s!=,()]*)$")
-_EXISTS = re.compile(r"^(!?)\s*([^\s!=,()]+)$")
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in re.split(r",(?![^()]*\))", text)]
+from muster.kube.selectors import (
+    EVERYTHING,
+    NOTHING,
+    FieldSelector,
+    Requirement,
+    Selector,
+    SelectorError,
+    parse_field_selector,
+    parse_selector,
+)
 
 
 @functools.lru_cache(maxsize=4096)
-def parse_labels(text: str) -> tuple[LabelTest, ...]:
-    """Parse a label selector into tests that must all hold.
-
-    Raises:
-        StatusError: 400 where it cannot be parsed.
-    """
-    return tuple(_label_test(part) for part in _split(text)) if text.strip() else ()
+def _labels(text: str) -> Selector:
+    return parse_selector(text)
 
 
-def _label_test(part: str) -> LabelTest:
-    if found := _SET.match(part):
-        key, operator, values = found[1], found[2], frozenset(value.strip() for value in found[3].split(","))
-        if operator == "in":
-            return lambda labels: labels.get(key) in values
-        return lambda labels: labels.get(key) not in values
-    if found := _COMPARE.match(part):
-        key, value = found[1], found[3]
-        if found[2] == "!=":
-            return lambda labels: labels.get(key) != value
-        return lambda labels: labels.get(key) == value
-    if found := _EXISTS.match(part):
-        key = found[2]
-        if found[1]:
-            return lambda labels: key not in labels
-        return lambda labels: key in labels
-    raise bad_request(f"unable to parse requirement: {part}")
+@functools.lru_cache(maxsize=4096)
+def _fields(text: str) -> FieldSelector:
+    return parse_field_selector(text)
 
 
 FieldTerm = tuple[str, bool, str]  # field, wanted equal, value
 
 
-@functools.lru_cache(maxsize=4096)
-def parse_fields(text: str) -> tuple[FieldTerm, ...]:
-    """Parse a field selector: `a=b,c!=d`.
-
-    Raises:
-        StatusError: 400 where it cannot be parsed.
-    """
-    terms = []
-    for part in filter(None, text.split(",")):
-        for operator in ("!=", "==", "="):
-            left, found, right = part.partition(operator)
-            if found:
-                terms.append((left, operator != "!=", right))
-                break
-        else:
-            raise bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
-    return tuple(terms)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Selected:
-    """Objects of a namespace (or all) that match all label tests and field terms."""
+    """Objects of a namespace (or all) that match the labels and all field terms."""
 
     namespace: str = ""
-    labels: tuple[LabelTest, ...] = ()
+    labels: Selector = EVERYTHING
     fields: tuple[FieldTerm, ...] = ()
     indexes: tuple[str, ...] = ()
 
@@ -96,7 +58,7 @@ class Selected:
     @property
     def everything(self) -> bool:
         """Whether nothing but the namespace narrows this."""
-        return not self.labels and not self.fields
+        return not self.labels.requirements and not self.fields
 
     def matches(self, item: Item) -> bool:
         """Whether the object is selected."""
@@ -111,7 +73,7 @@ class Selected:
                 actual = item.fields.get(field, "")
             if (actual == value) is not equal:
                 return False
-        return all(test(item.labels) for test in self.labels)
+        return self.labels.matches(item.labels)
 
 
 _EVENTS_V1 = {"reportingController": "reportingComponent", "regarding": "involvedObject"}
@@ -123,8 +85,12 @@ def select(resource: ResourceType, namespace: str, labels: str, fields: str) -> 
     Raises:
         StatusError: 400 where a selector cannot be parsed or a field is not selectable for this kind.
     """
+    try:
+        label_selector, field_selector = _labels(labels), _fields(fields)
+    except SelectorError as error:
+        raise bad_request(f"unable to parse requirement: {error}") from None
     terms = []
-    for field, equal, value in parse_fields(fields):
+    for field, equal, value in field_selector.terms:
         if resource.group == "events.k8s.io":
             head, dot, tail = field.partition(".")
             field = _EVENTS_V1.get(head, head) + dot + tail
@@ -134,4 +100,20 @@ def select(resource: ResourceType, namespace: str, labels: str, fields: str) -> 
                 raise bad_request(f'"{field}" is not a known field selector: {known}')
             raise bad_request(f"field label not supported: {field}")
         terms.append((field, equal, value))
-    return Selected(namespace, parse_labels(labels), tuple(terms), resource.indexes)
+    return Selected(namespace, label_selector, tuple(terms), resource.indexes)
+
+
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+
+
+def label_selector_of(selector: Obj | None) -> Selector:
+    """Read a LabelSelector object; None selects nothing, an empty one everything."""
+    if selector is None:
+        return NOTHING
+    equal = [Requirement(key, "In", (value,)) for key, value in section(selector, "matchLabels").items()]
+    rules = [
+        Requirement(rule.get("key", ""), rule["operator"], tuple(items(rule, "values")))
+        for rule in items(selector, "matchExpressions")
+        if rule.get("operator") in _OPERATORS
+    ]
+    return Selector((*equal, *rules))

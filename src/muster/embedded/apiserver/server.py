@@ -48,7 +48,7 @@ class Server:
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
-        server = web.Server(self._handle, access_log=None)  # type: ignore[arg-type]
+        server = web.Server(self._handle, access_log=None)
         self._runner = web.ServerRunner(server, handle_signals=False)
         await self._runner.setup()
         site = web.TCPSite(self._runner, address, port, ssl_context=context, backlog=1024, shutdown_timeout=1.0)
@@ -117,7 +117,7 @@ class Server:
                 await response.write_eof()
         except (TimeoutError, ConnectionResetError):
             if incoming.transport is not None:
-                incoming.transport.abort()  # type: ignore[attr-defined]
+                incoming.transport.abort()
         finally:
             watch.close()
         return response

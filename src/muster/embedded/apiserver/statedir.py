@@ -49,6 +49,18 @@ class StateDir:
             signing.read_bytes(),
         )
 
+    @property
+    def last_port(self) -> int:
+        """The port of the last run, 0 where there was none."""
+        try:
+            return int((self.folder / "port").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def remember_port(self, port: int) -> None:
+        """Keep the port for the next run."""
+        (self.folder / "port").write_text(f"{port}\n")
+
     def write_kubeconfig(self, name: str, server: str) -> Path:
         """Write the administrator's kubeconfig; JSON, which is YAML too."""
         context = f"muster-{name}"

@@ -1,0 +1,1 @@
+"""What kube-controller-manager does for the kinds served here: collection, namespaces, nodes, eviction, quotas, budgets."""

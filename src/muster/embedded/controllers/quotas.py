@@ -1,0 +1,35 @@
+"""Keeps the status of ResourceQuotas."""
+
+from __future__ import annotations
+
+from muster.embedded.apiserver.core import ApiCore
+from muster.embedded.apiserver.quota import STORAGE
+from muster.embedded.watchhub import Item
+
+
+class QuotaStatus:
+    """Writes what the ledger counts."""
+
+    def __init__(self, core: ApiCore) -> None:
+        self._store = core.store
+        self._ledger = core.context.quotas
+        self._ledger.dirty.update(dict.fromkeys(self._store.define(STORAGE).items))
+
+    def changed(self, resource: str, old: Item | None, new: Item | None) -> None:
+        """The ledger hears of changes itself."""
+
+    def work(self, now: float) -> float | None:
+        """Write each status that is behind."""
+        table = self._store.define(STORAGE)
+        while self._ledger.dirty:
+            key = next(iter(self._ledger.dirty))
+            del self._ledger.dirty[key]
+            item = table.items.get(key)
+            if item is None:
+                continue
+            obj = item.object()
+            status = self._ledger.status_of(obj)
+            if obj.get("status") != status:
+                obj["status"] = status
+                self._store.put(STORAGE, key, obj)
+        return None
