@@ -9,9 +9,11 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -145,9 +147,9 @@ async def _schedule(
             await asyncio.gather(term, lost, return_exceptions=True)
 
 
-async def _until(stop: asyncio.Event, works: list[object]) -> None:
+async def _until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Run everything until `stop`; the first that fails ends all, and its error is raised."""
-    tasks = [asyncio.ensure_future(work) for work in works]  # type: ignore[call-overload]
+    tasks = [asyncio.create_task(work) for work in works]
     stopped = asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,285 @@
+"""`muster controller` as a process, nodes as process kubelets, supervisors as they are; on both API servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.embedded.kubelet.sweep import sweep
+from muster.kube.client import Client
+from muster.kube.config import load_config
+from muster.kube.errors import AlreadyExists, ApiError, NotFound
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+
+ROOT = Path(__file__).parents[3]
+DEADLINE_S = 40.0
+
+
+async def until(what: str, check: Callable[[], Awaitable[Any]], timeout_s: float = DEADLINE_S) -> Any:
+    """Poll until `check` returns something true, and return that."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = await check()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        await asyncio.sleep(0.05)
+
+
+class Process:
+    """A program of ours, its log, and how it is ended."""
+
+    def __init__(self, log: Path, *command: str, env: dict[str, str] | None = None) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", *command], stdout=out, stderr=out, env=os.environ | (env or {})
+            )
+
+    def kill(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait(10)
+
+    def terminate(self) -> None:
+        if self.popen.poll() is None:
+            self.popen.terminate()
+        self.popen.wait(20)
+
+
+class TestNode:
+    """A process kubelet. Each has a cluster id of its own, so that all of a node can be lost at once."""
+
+    __test__ = False
+
+    def __init__(self, folder: Path, kubeconfig: Path, flags: tuple[str, ...]) -> None:
+        self.name = f"node-{uuid.uuid4().hex[:8]}"
+        self.cluster_id = f"test-{uuid.uuid4().hex[:12]}"
+        subnet = f"127.{random.randint(64, 254)}.{random.randint(0, 255)}"
+        self.process = Process(
+            folder / f"{self.name}.log",
+            "muster.embedded.kubelet",
+            f"--node={self.name}",
+            f"--kubeconfig={kubeconfig}",
+            f"--state-dir={folder / self.name}",
+            f"--cluster-id={self.cluster_id}",
+            f"--address={subnet}.1",
+            f"--pod-cidr={subnet}.0/24",
+            "--gpus=4",
+            "--cpus=8",
+            "--memory=16Gi",
+            "--sync-period-s=0.5",
+            *flags,
+        )
+
+    def lose(self) -> None:
+        """As when the machine loses power: kubelet, supervisors and ranks are gone at once."""
+        self.process.kill()
+        sweep(self.cluster_id)
+
+
+class Arena:
+    """A cluster for one test: a namespace, nodes, a controller."""
+
+    def __init__(self, kind: str, kubeconfig: Path, flags: tuple[str, ...], client: Client, folder: Path) -> None:
+        self.kind, self.kubeconfig, self.client, self.folder = kind, kubeconfig, client, folder
+        self.flags = flags
+        self.namespace = f"t{uuid.uuid4().hex[:10]}"
+        self.system = f"s{uuid.uuid4().hex[:10]}"
+        self.nodes: list[TestNode] = []
+        self.controllers: list[Process] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+
+    async def start(self, nodes: int) -> None:
+        for path in sorted((ROOT / "deploy/chart/muster/crds").glob("*.yaml")):
+            with contextlib.suppress(AlreadyExists):
+                await self.client.create(yaml.safe_load(path.read_text()))
+        await until("our kinds are served", self._served)
+        for namespace in (self.namespace, self.system):
+            await self.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+        await until("a service account", self._service_account)
+        self.control()
+        for _ in range(nodes):
+            self.add_node()
+        await until("nodes are ready", self._nodes_ready)
+
+    def add_node(self) -> TestNode:
+        node = TestNode(self.folder, self.kubeconfig, self.flags)
+        self.nodes.append(node)
+        return node
+
+    def control(self) -> Process:
+        """Start a controller; like the one before it, it answers at the same address."""
+        process = Process(
+            self.folder / f"controller-{len(self.controllers)}.log",
+            "muster.cli.main",
+            "controller",
+            f"--kubeconfig={self.kubeconfig}",
+            f"--namespace={self.system}",
+            f"--listen=127.0.0.1:{self.port}",
+            "--lease-duration=3",
+        )
+        self.controllers.append(process)
+        return process
+
+    async def _served(self) -> bool:
+        with contextlib.suppress(ApiError):
+            for plural in ("placements", "trainingjobs"):
+                await self.client.request("GET", f"/apis/muster.dev/v1alpha1/{plural}")
+            return True
+        return False
+
+    async def _service_account(self) -> bool:
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts"
+        with contextlib.suppress(NotFound):
+            await self.client.request("GET", f"{path}/default")
+            return True
+        if self.kind == "embedded":
+            with contextlib.suppress(ApiError):
+                await self.client.create(
+                    {
+                        "apiVersion": "v1",
+                        "kind": "ServiceAccount",
+                        "metadata": {"name": "default", "namespace": self.namespace},
+                    }
+                )
+        return False
+
+    async def _nodes_ready(self) -> bool:
+        known = {node.name for node in (await self.client.list(Node)).items if node.ready}
+        return {node.name for node in self.nodes} <= known
+
+    async def submit(self, name: str, program: str, **spec: Any) -> None:
+        """A job whose ranks run a Python program; `launcher` none and two nodes with four GPUs where not given."""
+        file = self.folder / f"{name}.py"
+        file.write_text(textwrap.dedent(program))
+        body = {
+            "replicas": 2,
+            "gpusPerNode": 4,
+            "ranksPerNode": 1,
+            "launcher": "none",
+            "image": "none",
+            "command": [sys.executable, str(file)],
+            "stopGraceSeconds": 2,
+            **spec,
+        }
+        await self.client.create(
+            {
+                "apiVersion": "muster.dev/v1alpha1",
+                "kind": "TrainingJob",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": body,
+            }
+        )
+
+    async def job(self, name: str) -> TrainingJob:
+        return await self.client.get(TrainingJob, name, self.namespace)
+
+    async def status(self, name: str) -> TrainingJobStatus:
+        return (await self.job(name)).status
+
+    async def pods(self, name: str) -> list[Pod]:
+        selector = f"muster.dev/gang={name}"
+        return (await self.client.list(Pod, self.namespace, label_selector=selector)).items
+
+    async def reaches(
+        self, name: str, wanted: Callable[[TrainingJobStatus], Any], timeout_s: float = DEADLINE_S
+    ) -> TrainingJobStatus:
+        """Wait until the job's status is as wanted; where it never is, show it and the controller's log."""
+        newest = TrainingJobStatus()
+
+        async def check() -> bool:
+            nonlocal newest
+            newest = await self.status(name)
+            return bool(wanted(newest))
+
+        try:
+            await until("the status is as wanted", check, timeout_s)
+        except AssertionError as error:
+            logs = "\n".join(process.log.read_text()[-4000:] for process in self.controllers)
+            raise AssertionError(f"{error}: {newest}\n{logs}") from None
+        return newest
+
+    async def phase(self, name: str, phase: str, attempt: int | None = None) -> TrainingJobStatus:
+        return await self.reaches(name, lambda status: status.phase == phase and attempt in (None, status.attempt))
+
+    async def stop(self) -> None:
+        for process in self.controllers:
+            process.terminate()
+        with contextlib.suppress(ApiError):
+            for job in (await self.client.list(TrainingJob, self.namespace)).items:
+                await self.client.delete(TrainingJob, job.name, namespace=self.namespace)
+            for pod in (await self.client.list(Pod, self.namespace)).items:
+                with contextlib.suppress(NotFound):
+                    await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=0)
+        for node in self.nodes:
+            node.process.terminate()
+            sweep(node.cluster_id)
+            with contextlib.suppress(NotFound):
+                await self.client.delete(Node, node.name)
+
+
+@pytest.fixture(scope="session")
+def embedded_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    folder = tmp_path_factory.mktemp("apiserver")
+    command = [sys.executable, "-m", "muster.embedded.apiserver", "--state-dir", str(folder)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout is not None
+        try:
+            ready = json.loads(process.stdout.readline() or b"{}")
+            assert ready.get("ready"), (folder / "log").read_text()
+            flags = (f"--kubelet-token-file={folder / 'kubelet-token'}", f"--serving-ca={folder}")
+            yield Path(ready["kubeconfig"]), flags
+        finally:
+            process.terminate()
+            process.wait(10)
+            process.stdout.close()
+
+
+@pytest.fixture(params=["embedded", "real"])
+def api(request: pytest.FixtureRequest) -> tuple[str, Path, tuple[str, ...]]:
+    if request.param == "embedded":
+        kubeconfig, flags = request.getfixturevalue("embedded_api")
+        return "embedded", kubeconfig, flags
+    real = request.getfixturevalue("real_control_plane")
+    if real.control_plane is None:
+        pytest.skip("somebody's cluster: its API server does not share a network with this machine's loopback")
+    return "real", real.kubeconfig, (f"--client-ca-file={real.control_plane.ca_path}",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "real" in getattr(getattr(item, "callspec", None), "params", {}).values():
+            item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture
+async def arena(api: tuple[str, Path, tuple[str, ...]], tmp_path: Path) -> AsyncIterator[Arena]:
+    kind, kubeconfig, flags = api
+    async with Client(load_config(kubeconfig)) as client:
+        arena = Arena(kind, kubeconfig, flags, client, tmp_path)
+        try:
+            await arena.start(nodes=3)
+            yield arena
+        finally:
+            await arena.stop()

@@ -1,0 +1,330 @@
+"""Snapshot in, plan out: the life of a job, step by step."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from muster.kube.pod import Pod
+from muster.kube.struct import to_dict
+from muster.trainingjobs.plan import (
+    CreatePod,
+    DeletePod,
+    Direct,
+    Directive,
+    RecordEvent,
+    WriteStatus,
+)
+from tests.unit.trainingjobs.world import World, make_job
+
+
+def test_first_the_attempt_is_written_then_pods_are_made_for_it() -> None:
+    world = World(make_job(2))
+    first = world.plan()
+    assert [type(action) for action in first.actions] == [WriteStatus]
+    world.act(first.actions[0])
+    assert (world.status.attempt, world.status.phase) == (1, "Pending")
+    assert world.plan().actions == (
+        Direct(Directive(attempt=1, desired="hold", slots=("", ""))),
+        CreatePod(0, 1, (), "SlotEmpty"),
+        CreatePod(1, 1, (), "SlotEmpty"),
+    )
+
+
+def test_a_job_runs_and_succeeds() -> None:
+    world = World(make_job(2)).started()
+    phases = [status.phase for status in world.history]
+    assert phases == ["Pending", "Starting", "Running"]
+    assert world.status.ready_slots == 2
+    assert world.told_run == {1}
+    run = world.directive
+    assert run is not None
+    assert run.run is not None
+    assert [host.slot for host in run.run.hosts] == [0, 1]
+    world.exit_rank(0, 0)
+    world.until("Succeeded")
+    world.step()
+    assert {pod.status.phase for pod in world.pods.values()} == {"Succeeded"}
+    assert world.status.restarts is None
+
+
+def test_success_of_torchrun_needs_every_node() -> None:
+    world = World(make_job(2, launcher="torchrun")).started()
+    world.exit_rank(0, 0)
+    world.control()
+    assert world.status.phase == "Running"
+    world.exit_rank(1, 0)
+    world.control()
+    assert world.status.phase == "Succeeded"
+
+
+def test_a_failing_rank_restarts_in_the_same_pods() -> None:
+    world = World(make_job(2)).started()
+    before = {pod.uid for pod in world.pods.values()}
+    world.exit_rank(1, 1, tail="ValueError")
+    world.until("Running", attempt=2)
+    assert {pod.uid for pod in world.pods.values()} == before
+    assert world.actions(DeletePod) == []
+    assert world.status.restarts is not None
+    assert (world.status.restarts.user, world.status.restarts.total) == (1, 1)
+    fault = world.status.faults[-1]
+    assert (fault.attempt, fault.slot, fault.cause, fault.rule) == (1, 1, "user", "rank-failed")
+    assert "ValueError" in fault.message
+    assert world.status.slots_kept == 2
+
+
+def test_a_lost_node_costs_one_pod_and_is_kept_away_from() -> None:
+    world = World(make_job(2), nodes=3).started()
+    lost = world.holder(1).spec.node_name
+    kept = world.holder(0).uid
+    world.log.clear()
+    world.kill_node(lost)
+    world.until("Running", attempt=2)
+    assert [(a.slot, a.attempt, a.excluded_nodes) for a in world.actions(CreatePod)] == [(1, 2, (lost,))]
+    assert len(world.actions(DeletePod)) == 1
+    assert world.holder(0).uid == kept
+    assert world.holder(1).spec.node_name not in (lost, "")
+    assert world.status.restarts is not None
+    assert (world.status.restarts.infrastructure, world.status.restarts.user) == (1, 0)
+    assert world.status.slots_kept == 1
+
+
+def test_several_nodes_at_once_are_one_incident() -> None:
+    world = World(make_job(6), nodes=9).started()
+    for slot in (1, 4):
+        world.kill_node(world.holder(slot).spec.node_name)
+    world.until("Running", attempt=2)
+    assert world.status.restarts is not None
+    assert world.status.restarts.total == 1
+    assert world.status.faults[-1].slots == 2
+    assert len(world.status.excluded_nodes) == 2
+
+
+def test_ranks_that_lost_their_peer_are_not_charged_once_the_lost_node_is_known() -> None:
+    world = World(make_job(3, backoffLimit=0, unknownLimit=0), nodes=4).started()
+    world.exit_rank(0, 1, tail="Connection reset by peer")
+    world.exit_rank(2, 1, tail="RuntimeError")
+    world.control()
+    assert world.status.attempt == 2  # the restart goes on while the cause is looked for
+    assert world.status.faults[-1].cause == "user"
+    world.kill_node(world.holder(1).spec.node_name)
+    world.until("Running", attempt=2)
+    restarts = world.status.restarts
+    assert restarts is not None
+    assert (restarts.user, restarts.unknown, restarts.infrastructure, restarts.total) == (0, 0, 1, 1)
+    assert world.status.faults[-1].rule == "lost-contact"
+
+
+def test_late_hardware_evidence_gives_the_charge_back() -> None:
+    from muster.trainingjobs.snapshot import HardwareEvidence
+
+    world = World(make_job(2)).started()
+    node = world.holder(1).spec.node_name
+    world.exit_rank(1, 139, signal=11)
+    world.until("Running", attempt=2)
+    assert world.status.restarts is not None
+    assert world.status.restarts.user == 1
+    world.step(90)
+    world.hardware.append(HardwareEvidence(node, world.now - 5, "XidError: 79"))
+    world.control()
+    restarts, fault = world.status.restarts, world.status.faults[-1]
+    assert restarts is not None
+    assert (restarts.user, restarts.infrastructure, fault.cause, fault.rule) == (0, 1, "infrastructure", "hardware")
+    assert node in world.status.excluded_nodes
+    assert world.status.phase == "Running"  # what runs is left alone
+
+
+def test_the_user_budget_ends_the_job_with_the_last_lines() -> None:
+    world = World(make_job(2, backoffLimit=1)).started()
+    world.exit_rank(0, 3, tail="first")
+    world.until("Running", attempt=2)
+    world.step()
+    world.exit_rank(1, 3, tail="KeyError: 'x'")
+    world.until("Failed")
+    assert "backoffLimit 1" in world.status.message
+    assert "KeyError: 'x'" in world.status.message
+    assert world.status.completion_time is not None
+    world.step()
+    assert {pod.status.phase for pod in world.pods.values()} == {"Failed"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"), [("OutOfnvidia.com/gpu", "infrastructure"), ("Evicted", "infrastructure")]
+)
+def test_a_pod_the_kubelet_gave_up_is_replaced(reason: str, cause: str) -> None:
+    world = World(make_job(2)).started()
+    world.fail_pod(1, reason)
+    world.until("Running", attempt=2)
+    assert world.status.faults[-1].cause == cause
+    assert world.status.slots_kept == 1
+
+
+def test_an_evicted_pod_is_replaced_without_waiting_for_its_end() -> None:
+    world = World(make_job(2)).started()
+    world.evict(0)
+    world.control()
+    assert [(action.slot, action.attempt) for action in world.actions(CreatePod)][2:] == [(0, 2)]
+    assert world.status.faults[-1].rule == "evicted"
+
+
+def test_a_node_that_is_not_ready_but_talks_is_left_alone() -> None:
+    world = World(make_job(2)).started()
+    world.node_ready(world.holder(0).spec.node_name, False)
+    for _ in range(60):
+        world.step()
+        world.control()
+    assert (world.status.phase, world.status.attempt) == ("Running", 1)
+
+
+def test_when_most_supervisors_fall_silent_the_api_is_asked_first() -> None:
+    world = World(make_job(4)).started()
+    for pod in list(world.pods.values()):
+        world.members[pod.uid] = replace(world.members[pod.uid], silent_since=world.now, cut=True)
+    world.trusted = False
+    world.now += 30
+    assert not [action for action in world.plan().actions if isinstance(action, WriteStatus)]
+
+
+def test_a_restarted_controller_does_not_restart_what_runs() -> None:
+    world = World(make_job(3)).started()
+    writes = len(world.history)
+    world.restart_controller()
+    for _ in range(60):
+        world.control()
+        world.step()
+    assert (world.status.phase, world.status.attempt) == ("Running", 1)
+    assert len(world.history) == writes
+    assert all(member.state == "running" for member in world.members.values())
+
+
+def test_a_supervisor_that_does_not_come_back_after_a_controller_restart_is_replaced() -> None:
+    world = World(make_job(3)).started()
+    world.restart_controller()
+    world.dead.add(world.holder(2).spec.node_name)
+    world.until("Running", 120, attempt=2)
+    assert world.status.slots_kept == 2
+
+
+def test_steady_state_writes_nothing() -> None:
+    world = World(make_job(3)).started()
+    world.control()
+    log = len(world.history)
+    for _ in range(50):
+        world.step()
+        world.control()
+    assert len(world.history) == log
+
+
+def test_a_refused_pod_is_explained_and_tried_again() -> None:
+    world = World(make_job(4))
+    world.quota = 2
+    for _ in range(4):
+        world.control()
+        world.step()
+    condition = next(each for each in world.status.conditions if each.type == "Admitted")
+    assert (condition.status, condition.reason) == ("False", "PodsRefused")
+    assert "exceeded quota" in condition.message
+    assert all(not pod.spec.node_name for pod in world.pods.values())  # nothing holds a node
+    world.quota = None
+    world.until("Running")
+    condition = next(each for each in world.status.conditions if each.type == "Admitted")
+    assert condition.status == "True"
+
+
+def test_suspend_frees_the_nodes_and_resume_is_a_new_attempt() -> None:
+    world = World(make_job(2)).started()
+    assert world.job is not None
+    world.job = replace(world.job, spec=replace(world.job.spec, suspend=True))
+    world.until("Suspended")
+    assert world.pods == {}
+    world.job = replace(world.job, spec=replace(world.job.spec, suspend=False))
+    world.until("Running", attempt=2)
+    assert world.status.restarts is None
+
+
+def test_an_excluded_node_is_used_again_when_it_is_ready_and_nothing_else_is_free() -> None:
+    world = World(make_job(2), nodes=2).started()
+    lost = world.holder(1).spec.node_name
+    world.kill_node(lost)
+    for _ in range(20):
+        world.control()
+        world.step()
+    assert (world.status.phase, world.status.attempt) == ("Restarting", 2)
+    world.node_ready(lost, True)
+    world.until("Running", 120, attempt=2)
+    assert world.holder(1).spec.node_name == lost
+    assert world.status.excluded_nodes == ()
+
+
+def test_the_time_limit_ends_the_job() -> None:
+    world = World(make_job(2, timeLimitSeconds=100)).started()
+    assert world.plan().wake_at is not None
+    world.now += 101
+    world.control()
+    assert world.status.phase == "Failed"
+    assert "timeLimitSeconds" in world.status.message
+
+
+def test_an_ended_job_is_deleted_after_its_time_to_live() -> None:
+    world = World(make_job(2, ttlSecondsAfterFinished=10)).started()
+    world.exit_rank(0, 0)
+    world.until("Succeeded")
+    assert world.plan().wake_at is not None
+    world.now += 11
+    world.control()
+    assert world.job is None
+
+
+def test_an_invalid_job_says_what_to_change_and_makes_nothing() -> None:
+    world = World(make_job(2, command=[]))
+    world.control()
+    assert world.pods == {}
+    assert "spec.command" in world.status.message
+    assert world.plan().actions == ()
+
+
+def test_supervisors_of_pods_that_hold_no_slot_are_told_to_end() -> None:
+    world = World(make_job(2)).started()
+    old = world.holder(1)
+    world.fail_pod(1, "Evicted")
+    world.until("Running", attempt=2)
+    assert world.directive is not None
+    assert old.uid not in world.directive.slots
+
+
+def test_every_fault_is_an_event_and_at_most_five_status_writes() -> None:
+    world = World(make_job(2), nodes=3).started()
+    writes = len(world.history)
+    world.log.clear()
+    world.kill_node(world.holder(1).spec.node_name)
+    world.until("Running", attempt=2)
+    assert len(world.history) - writes <= 4  # and one more for the first useful step
+    assert [action.reason for action in world.actions(RecordEvent)] == ["Restarting", "Running"]
+
+
+def test_rank_order_follows_the_network_then_slots() -> None:
+    world = World(make_job(4))
+    for index, name in enumerate(world.nodes):
+        node = world.nodes[name]
+        labels = {"topology.kubernetes.io/zone": "b" if index % 2 == 0 else "a"}
+        world.nodes[name] = replace(node, metadata=replace(node.metadata, labels=labels))
+    world.started()
+    assert world.directive is not None
+    assert world.directive.run is not None
+    assert [host.slot for host in world.directive.run.hosts] == [1, 3, 0, 2]
+
+
+def test_the_pod_is_what_the_api_server_should_store() -> None:
+    world = World(make_job(1, gpusPerNode=8, rdma={"resource": "rdma/hca", "count": 2}, hostNetwork=True))
+    world.control()
+    pod: Pod = world.holder(0)
+    body = to_dict(pod)
+    worker = body["spec"]["containers"][0]
+    assert worker["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "2"}
+    assert worker["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert body["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert body["metadata"]["name"] == "job-0-1"
+    assert {each["key"] for each in body["spec"]["tolerations"]} >= {
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    }
