@@ -12,6 +12,11 @@ sub-commands. The wire formats are in docs/dev/ARCHITECTURE.md, section "Supervi
 
 from __future__ import annotations
 
+import sys
+
+# ruff: noqa: E402: run as a script from the source tree, its neighbours (secrets.py) must not shadow the library's
+sys.path[:] = [folder for folder in sys.path if folder != __file__.rpartition("/")[0]]
+
 import base64
 import collections
 import contextlib
@@ -38,7 +43,6 @@ import ssl
 import stat
 import struct
 import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
@@ -408,14 +412,14 @@ class Channel:
 class ShellServer(threading.Thread):
     """Accepts the commands of node rank 0's mpiexec.
 
-    `current()` gives (attempt, key) while commands may run here, else None; `start(command)` has one run by the main
-    thread, and `ended(child, lost)` is told when its session is over.
+    `current()` gives the newest attempt begun here and its key, or no key when no commands may run; `start(command)`
+    has one run by the main thread, and `ended(child, lost)` is told when its session is over.
     """
 
     def __init__(
         self,
         settings: Settings,
-        current: Callable[[], tuple[int, bytes] | None],
+        current: Callable[[], tuple[int, bytes]],
         start: Callable[[str], Child],
         ended: Callable[[Child, bool], None],
     ) -> None:
@@ -473,13 +477,10 @@ class ShellServer(threading.Thread):
         nonce = secrets.token_hex(32)
         send_line(sock, {"muster-shell": 1, "nonce": nonce})
         hello = read_line(sock, deadline)
-        current = self._current()
-        if current is None or hello.get("attempt") != current[0]:
-            send_line(
-                sock, {"error": "not running that attempt", "attempt": current[0] if current else 0, "again": True}
-            )
-            raise ShellRefused("not running attempt {!r}".format(hello.get("attempt")), again=True)
-        attempt, key = current
+        attempt, key = self._current()
+        if not key or hello.get("attempt") != attempt:
+            send_line(sock, {"error": "not running that attempt", "attempt": attempt})
+            raise ShellRefused(f"not running attempt {hello.get('attempt')!r}", again=True)
         about = (self._settings.job_uid, attempt, self._settings.address, nonce, hello.get("nonce"))
         if not hmac.compare_digest(shell_mac(key, "client", *about), str(hello.get("mac"))):
             send_line(sock, {"error": "wrong key, attempt or address"})
@@ -543,11 +544,11 @@ def shell_connect(config: dict[str, Any], host: str) -> Channel:
         nonce = secrets.token_hex(32)
         about = (config["jobUID"], config["attempt"], host, server_nonce, nonce)
         mac = shell_mac(key, "client", *about)
-        send_line(sock, {"attempt": config["attempt"], "to": host, "nonce": nonce, "mac": mac})
+        send_line(sock, {"attempt": config["attempt"], "nonce": nonce, "mac": mac})
         answer = read_line(sock, deadline)
         if "error" in answer:
-            behind = int(answer.get("attempt", 0)) < config["attempt"]
-            raise ShellRefused("{}: {}".format(host, answer["error"]), again=bool(answer.get("again")) and behind)
+            begun = answer.get("attempt", config["attempt"])  # an older one: it has not been told to run yet
+            raise ShellRefused(f"{host}: {answer['error']}", again=int(begun) < config["attempt"])
         if not hmac.compare_digest(shell_mac(key, "server", *about), str(answer.get("mac"))):
             raise ShellRefused(f"{host} does not hold this attempt's key")
         return Channel(sock, key, "client", f"{server_nonce} {nonce}")
@@ -1279,12 +1280,12 @@ class Supervisor:
 
     # -- remote shell (called from its threads)
 
-    def shell_key(self) -> tuple[int, bytes] | None:
-        """The attempt that may run commands here now."""
-        attempt = self.attempt
-        if attempt is None or self.state != "running" or attempt.launcher != "mpi":
-            return None
-        return attempt.number, attempt.key
+    def shell_key(self) -> tuple[int, bytes]:
+        """The newest attempt begun here, and its key while it may run commands."""
+        attempt = self.last
+        if attempt is None:
+            return 0, b""
+        return attempt.number, attempt.key if self.state == "running" and attempt.launcher == "mpi" else b""
 
     def shell_start(self, command: str) -> Child:
         """Run a remote command; waits for the main thread to start it."""
@@ -1292,7 +1293,7 @@ class Supervisor:
 
         def start() -> None:
             attempt = self.attempt
-            if attempt is None or self.shell_key() is None:
+            if attempt is None or not self.shell_key()[1]:
                 answer.put(ShellRefused("the attempt is over"))
                 return
             pipe = subprocess.PIPE
