@@ -134,31 +134,33 @@ async def test_end_of_the_kubelet_is_the_end_of_its_pods(node: NodeUnderTest) ->
 
 
 async def test_one_transition_is_one_write(node: NodeUnderTest) -> None:
-    """A pod of two containers is written twice: when both run, and when both have ended."""
-    wait = "while [ ! -e /w/go ]; do sleep 0.05; done"
-    mounts = {"image": "none", "volumeMounts": [{"name": "w", "mountPath": "/w"}]}
-    containers = [{"name": name, "command": ["sh", "-c", wait], **mounts} for name in ("one", "two")]
-    started = await node.create({"containers": containers, "volumes": [{"name": "w", "emptyDir": {}}]}, wait=False)
-    volume = node.state_dir / "pods" / started.uid / "volumes" / "w"
-    seen: list[str] = []
+    """The first report of a pod of three containers that are up says so of all of them, and is the last."""
+    containers = [{"name": name, "image": "none", "command": ["sleep", "1000"]} for name in ("a", "b", "c")]
+    created = await node.create({"containers": containers}, wait=False)
+    reports: list[Pod] = []
 
-    async def watch() -> None:
-        async for event in node.client.watch(
-            Pod,
-            NAMESPACE,
-            field_selector=f"metadata.name={started.name}",
-            resource_version=started.metadata.resource_version,
-        ):
+    async def watch(pod: Pod, until: str) -> None:
+        selector = f"metadata.name={pod.name}"
+        version = pod.metadata.resource_version
+        async for event in node.client.watch(Pod, NAMESPACE, field_selector=selector, resource_version=version):
             if event.type == "MODIFIED":
-                phase = event.object.status.phase
-                seen.append(phase)
-                if phase == "Running":
-                    (volume / "go").touch()
-                if phase == "Succeeded":
-                    return
+                reports.append(event.object)
+            if event.object.status.phase == until or event.type == "DELETED":
+                return
 
-    await asyncio.wait_for(watch(), 30)
-    assert seen in (["Running", "Succeeded"], ["Pending", "Running", "Succeeded"])  # a slow start is reported first
+    await asyncio.wait_for(watch(created, "Running"), 30)
+    assert [pod.status.phase for pod in reports] in (["Running"], ["Pending", "Running"])  # slow starts come first
+    assert reports[-1].ready
+    assert all(status.ready and status.started for status in reports[-1].status.container_statuses)
+    running = reports.pop()
+    reports.clear()
+    await node.client.delete(Pod, created.name, namespace=NAMESPACE)
+    await asyncio.wait_for(watch(running, ""), 30)
+    ended = [pod for pod in reports if pod.status.phase == "Failed"]
+    assert [pod.metadata.deletion_timestamp is None for pod in reports if pod not in ended] == [False]
+    assert all(
+        status.state and status.state.terminated for pod in ended[-1:] for status in pod.status.container_statuses
+    )
 
 
 async def test_projected_token_is_replaced_before_it_expires(cluster: Cluster, client: Client, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from muster.kube.pod import Pod, PodStatus
 from muster.kube.struct import to_dict
 
 _SETTLE_S = 0.02
-_STARTING_S = 0.5
-_STARTING = ("ContainerCreating", "PodInitializing")
+_UNDER_WAY_S = 0.5
 _RETRY_S = 0.5
 _RETRY_LONGEST_S = 10.0
 log = logging.getLogger(__name__)
@@ -31,14 +30,17 @@ class StatusWriter:
         reported: what the API server was last told.
     """
 
-    def __init__(self, client: Client, folder: Path, pod: Pod, current: Callable[[], PodStatus]) -> None:
-        """`current` says what to report."""
+    def __init__(
+        self, client: Client, folder: Path, pod: Pod, current: Callable[[], PodStatus], under_way: Callable[[], bool]
+    ) -> None:
+        """`current` says what to report, `under_way` whether that will be different in a moment."""
         self.pod = pod
         self.pod_gone = False
         self.reported = pod.status
         self._client = client
         self._folder = folder
         self._current = current
+        self._under_way = under_way
         self._dirty = asyncio.Event()
         self._lock = asyncio.Lock()
 
@@ -81,18 +83,13 @@ class StatusWriter:
             retry_s = min(2 * retry_s, _RETRY_LONGEST_S)
 
     async def _settle(self) -> None:
-        """Let what happens together come together; a pod that is only being made waits a little for its start."""
+        """Let what happens together come together: a start or an end that is under way is given a moment."""
         waited_s = 0.0
         while True:
             await asyncio.sleep(_SETTLE_S)
             waited_s += _SETTLE_S
-            if waited_s >= _STARTING_S or not self._is_starting():
+            if waited_s >= _UNDER_WAY_S or not self._under_way():
                 return
-
-    def _is_starting(self) -> bool:
-        statuses = self._current().container_statuses
-        waiting = [status.state.waiting for status in statuses if status.state is not None and status.state.waiting]
-        return bool(waiting) and all(state.reason in _STARTING for state in waiting)
 
     async def _write(self) -> None:
         self._dirty.clear()

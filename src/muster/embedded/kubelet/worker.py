@@ -25,6 +25,7 @@ from muster.kube.pod import Pod, PodStatus
 
 _SETUP_RETRY_S = 0.5
 _SETUP_RETRY_LONGEST_S = 30.0
+_STARTING = ("ContainerCreating", "PodInitializing")
 _DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 
 
@@ -54,7 +55,7 @@ class PodWorker:
         self._was_finished = pod.finished
         self._failure: Rejection | None = rejection
         self._terminal = False
-        self._writer = StatusWriter(services.client, self._context.folder, pod, self._status)
+        self._writer = StatusWriter(services.client, self._context.folder, pod, self._status, self._under_way)
         self.runners = [
             *(self._runner(container, init=True) for container in pod.spec.init_containers),
             *(self._runner(container, init=False) for container in pod.spec.containers),
@@ -273,6 +274,13 @@ class PodWorker:
 
     def _changed(self) -> None:
         self._writer.changed()
+
+    def _under_way(self) -> bool:
+        """Whether the pod is only being started, or ended: a report of now would be outdated at once."""
+        if not self.active:
+            return False
+        waiting = [runner.status.state.waiting for runner in self._main if runner.status.state is not None]
+        return self._stop.is_set() or any(state is not None and state.reason in _STARTING for state in waiting)
 
     def _status(self) -> PodStatus:
         """What to report now."""
