@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import sys
 
-# ruff: noqa: E402: run as a script from the source tree, its neighbours (secrets.py) must not shadow the library's
+# Run as a script from the source tree, its neighbours (secrets.py) must not shadow the library's.
+# ruff: noqa: E402
 sys.path[:] = [folder for folder in sys.path if folder != __file__.rpartition("/")[0]]
 
 import base64

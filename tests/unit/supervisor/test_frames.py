@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.trainingjobs import supervisor
+
+KEY = bytes(range(32))
+
+
+def channels() -> tuple[supervisor.Channel, supervisor.Channel]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        left = socket.create_connection(server.getsockname())
+        right, _ = server.accept()
+    return supervisor.Channel(left, KEY, "client", "n"), supervisor.Channel(right, KEY, "server", "n")
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=2000)), min_size=1, max_size=20))
+def test_frames_arrive_as_sent_and_in_order(frames: list[tuple[int, bytes]]) -> None:
+    client, server = channels()
+    with client.sock, server.sock:
+        for kind, payload in frames:
+            client.send(kind, payload)
+        received: list[tuple[int, bytes]] = []
+        while len(received) < len(frames):
+            received += server.receive()
+        assert received == frames
+
+
+@given(data=st.data(), payload=st.binary(max_size=50))
+def test_one_flipped_bit_is_never_delivered(data: st.DataObject, payload: bytes) -> None:
+    client, server = channels()
+    with client.sock, server.sock:
+        raw, other = socket.socketpair()
+        with raw, other:
+            sender = supervisor.Channel.__new__(supervisor.Channel)
+            sender.__dict__.update(client.__dict__, sock=raw)
+            sender.send(supervisor.COMMAND, payload)
+            wire = bytearray(other.recv(4096))
+        bit = data.draw(st.integers(0, 8 * len(wire) - 1))
+        wire[bit // 8] ^= 1 << bit % 8
+        client.sock.sendall(wire)
+        client.sock.shutdown(socket.SHUT_WR)
+        delivered: list[tuple[int, bytes]] = []
+
+        def receive_all() -> None:
+            while True:
+                delivered.extend(server.receive())
+
+        with pytest.raises(ConnectionError):
+            receive_all()
+        assert delivered == []
+
+
+def test_a_frame_sent_twice_is_refused() -> None:
+    client, server = channels()
+    with client.sock, server.sock:
+        client.send(supervisor.STDIN, b"once")
+        assert server.receive() == [(supervisor.STDIN, b"once")]
+        client._sent = 0
+        client.send(supervisor.STDIN, b"once")
+        with pytest.raises(ConnectionError):
+            server.receive()
+
+
+@given(st.lists(st.text(), min_size=1), st.lists(st.text(), min_size=1))
+def test_a_mac_is_of_the_parts_not_of_their_joined_text(one: list[str], two: list[str]) -> None:
+    same = supervisor.shell_mac(KEY, *one) == supervisor.shell_mac(KEY, *two)
+    assert same == (json.dumps(one) == json.dumps(two))
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(0, (0, 0)), (3 << 8, (3, 0)), (9, (137, 9)), (139, (139, 11))])
+def test_a_wait_status_becomes_code_and_signal(status: int, outcome: tuple[int, int]) -> None:
+    assert supervisor.outcome_of(status) == outcome
