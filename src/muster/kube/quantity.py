@@ -56,12 +56,35 @@ def format_milli(value_milli: int) -> str:
     return format_quantity(Fraction(value_milli, 1000))
 
 
-def canonical_quantity(quantity: QuantityLike) -> str:
-    """Rewrite a quantity as the API server stores it: same family of suffixes, whole mantissa. Raises QuantityError."""
+def canonical_quantity(quantity: QuantityLike, *, finest_exponent: int = -9) -> str:
+    """Rewrite a quantity as the API server stores it: same family of suffixes. Raises QuantityError.
+
+    Requests, limits and capacities hold nothing finer than thousandths (SetDefaults_ResourceList): `finest_exponent` -3.
+    """
     if isinstance(quantity, Fraction):
         return format_quantity(quantity)
-    value, family = _parse(quantity if isinstance(quantity, str) else repr(quantity))
-    return _format(value, family)
+    text = quantity if isinstance(quantity, str) else repr(quantity)
+    value, family = _parse(text)
+    if _stands_as_written(text, finest_exponent):
+        return text
+    unit = 10**-finest_exponent
+    return _format(_whole(Fraction(_away(value * unit), unit)), family)
+
+
+def _stands_as_written(text: str, finest_exponent: int) -> bool:
+    """Whether the API server keeps the text: its parser takes some forms for canonical that are not, as `1.234k`."""
+    match = _FORM.fullmatch(text)
+    assert match is not None
+    whole, fraction, suffix = match[2].lstrip("0"), match[3] or "", match[4] or ""
+    if not whole:
+        return False
+    if suffix in _BINARY:
+        room = 14 - len(whole) - _BINARY[suffix] * 3 // 10
+        return not fraction and room >= 0 and int(whole) % 8 != 0
+    scale = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
+    scale -= len(fraction)
+    digits = whole + fraction
+    return scale >= finest_exponent and scale % 3 == 0 and len(digits) <= 18 and not digits.endswith("000")
 
 
 @functools.lru_cache(maxsize=8192)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from muster.kube.client import Client
+from muster.kube.config import ClusterConfig
+from muster.kube.core import ConfigMap, Namespace, ServiceAccount
+from muster.kube.errors import NotFound
+from muster.kube.meta import ObjectMeta
+from muster.kube.metrics import KubeMetrics, kube_metrics
+
+
+@pytest.fixture
+def metrics() -> KubeMetrics:
+    return kube_metrics(CollectorRegistry())
+
+
+@pytest.fixture
+async def client(cluster_config: ClusterConfig, metrics: KubeMetrics) -> AsyncIterator[Client]:
+    async with Client(cluster_config, timeout_s=20, metrics=metrics) as made:
+        yield made
+
+
+@pytest.fixture
+def embedded(request: pytest.FixtureRequest) -> bool:
+    """Whether this is the embedded API server."""
+    return bool(request.node.callspec.params["cluster_config"] == "embedded")
+
+
+async def _furnished(client: Client, namespace: str) -> bool:
+    try:
+        await client.get(ServiceAccount, "default", namespace)
+        await client.get(ConfigMap, "kube-root-ca.crt", namespace)
+    except NotFound:
+        return False
+    return True
+
+
+@pytest.fixture
+async def namespace(client: Client) -> AsyncIterator[str]:
+    """A namespace of the test's own; the API server empties it on its own time."""
+    name = f"kube-{uuid.uuid4().hex[:10]}"
+    await client.create(Namespace(metadata=ObjectMeta(name=name)))
+    deadline = time.monotonic() + 30
+    while not await _furnished(client, name):
+        assert time.monotonic() < deadline, "the namespace got no service account"
+        await asyncio.sleep(0.02)
+    yield name
+    await client.delete(Namespace, name)
