@@ -60,7 +60,7 @@ async def controller(where: Cluster) -> AsyncIterator[Child]:
     access = where.plane.access
     access.kubectl("create", "namespace", SYSTEM_NAMESPACE)
     access.kubectl("apply", "--server-side", "-f", str(CHART / "crds"))
-    access.kubectl("apply", "-n", SYSTEM_NAMESPACE, "-f", "-", stdin=_rendered())
+    access.kubectl("apply", "-f", "-", stdin=_rendered())
     for plural in ("trainingjobs", "placements"):
         await served(where.client, f"/apis/{API_VERSION}/{plural}")
     kubeconfig = access.service_account_kubeconfig(SYSTEM_NAMESPACE, "muster-controller")
