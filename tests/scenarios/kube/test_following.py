@@ -106,7 +106,7 @@ async def test_a_watch_ends_with_its_timeout(client: Client, namespace: str) -> 
 
 
 async def test_leading_is_handed_over(client: Client, namespace: str, metrics: KubeMetrics) -> None:
-    periods = {"lease_duration_s": 3.0, "renew_deadline_s": 2.0, "retry_period_s": 0.2}
+    periods: dict[str, Any] = {"lease_duration_s": 3.0, "renew_deadline_s": 2.0, "retry_period_s": 0.2}
     one, two = (
         LeaderElector(client, "muster-controller", namespace, name, metrics=metrics, **periods)
         for name in ("one", "two")
