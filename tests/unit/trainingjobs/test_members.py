@@ -1,0 +1,162 @@
+"""Long polls: who is answered when, and what silence means."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from muster.trainingjobs.members import Members
+from muster.trainingjobs.plan import Directive, Host, RunPlan
+from muster.trainingjobs.snapshot import Member, RankExit
+
+JOB, KEY = "job-uid", "ns/job"
+RUN = RunPlan(
+    launcher="mpi",
+    command=("train",),
+    mpi_args=(),
+    ranks_per_node=2,
+    hosts=tuple(Host(slot, f"p{slot}", f"10.0.0.{slot}", 1000 + slot) for slot in range(3)),
+    master_port=20_001,
+    checkpoint=None,
+)
+
+
+def hold(attempt: int = 1) -> Directive:
+    return Directive(attempt=attempt, desired="hold", slots=("p0", "p1", "p2"))
+
+
+def run(attempt: int = 1, plan: RunPlan | None = RUN) -> Directive:
+    return Directive(attempt=attempt, desired="run", run=plan, slots=("p0", "p1", "p2"))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Gang:
+    """Members under test, and who was looked at again."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.changed: list[str] = []
+        self.members = Members(b"secret", self.changed.append, self.clock)
+
+    async def poll(self, pod: str, revision: int = -1, **said: Any) -> dict[str, Any]:
+        return await self.members.poll(JOB, KEY, Member(pod_uid=pod, **said), revision)
+
+    async def waiting(self, pod: str, revision: int, **said: Any) -> asyncio.Task[dict[str, Any]]:
+        task = asyncio.create_task(self.poll(pod, revision, **said))
+        await asyncio.sleep(0)
+        assert not task.done()
+        return task
+
+
+async def test_a_directive_is_told_at_once_and_a_known_one_waits_for_the_next() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    first = await gang.poll("p0")
+    assert (first["desired"], first["attempt"]) == ("hold", 1)
+    waiting = await gang.waiting("p0", first["revision"])
+    gang.members.direct(JOB, KEY, run())
+    answer = await waiting
+    assert (answer["desired"], answer["run"]["nodeRank"]) == ("run", 0)
+
+
+async def test_only_node_rank_0_is_told_of_every_host() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, run())
+    hosts = [[host["address"] for host in (await gang.poll(f"p{slot}"))["run"]["hosts"]] for slot in range(3)]
+    assert hosts[0] == ["10.0.0.0", "10.0.0.1", "10.0.0.2"]
+    assert hosts[2] == ["10.0.0.0", "10.0.0.2"]
+
+
+async def test_keys_differ_between_attempts_and_survive_a_restart() -> None:
+    one, two = Gang().members, Gang().members
+    assert one.attempt_key(JOB, 1) == two.attempt_key(JOB, 1)
+    assert len({one.attempt_key(JOB, 1), one.attempt_key(JOB, 2), one.attempt_key("other", 1)}) == 3
+
+
+async def test_a_newer_request_of_the_same_pod_ends_the_older() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    revision = (await gang.poll("p0"))["revision"]
+    older = await gang.waiting("p0", revision)
+    newer = await gang.waiting("p0", revision, state="finished", exit=RankExit(attempt=1, code=1))
+    assert (await older)["revision"] == revision
+    assert gang.members.of(JOB)["p0"].state == "finished"
+    assert gang.members.of(JOB)["p0"].silent_since is None
+    newer.cancel()
+
+
+async def test_a_broken_connection_is_silence_from_that_moment() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    revision = (await gang.poll("p0"))["revision"]
+    waiting = await gang.waiting("p0", revision)
+    gang.changed.clear()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    member = gang.members.of(JOB)["p0"]
+    assert (member.silent_since, member.cut) == (gang.clock.now, True)
+    assert gang.changed == [KEY]
+
+
+async def test_while_some_have_to_join_again_those_that_run_are_told_to_hold_their_attempt() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, run(2, None))
+    answer = await gang.poll("p1", state="running", attempt=2)
+    assert (answer["desired"], answer["attempt"]) == ("hold", 2)
+
+
+async def test_the_first_plan_of_an_attempt_is_kept() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, run(1))
+    assert not gang.members.direct(JOB, KEY, run(1, replace(RUN, master_port=1)))
+    assert not gang.members.direct(JOB, KEY, run(1, None))
+    assert gang.members.direct(JOB, KEY, run(2, replace(RUN, master_port=1)))
+
+
+async def test_a_pod_that_holds_no_slot_is_told_to_end() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, run())
+    answer = await gang.poll("stranger")
+    assert (answer["desired"], answer["exitCode"]) == ("exit", 1)
+
+
+async def test_silence_of_most_is_not_believed() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    for slot in range(3):
+        await gang.poll(f"p{slot}")  # answered at once: silent from now on
+    gang.clock.now += 2
+    assert not gang.members.contact_trusted()
+    waiting = [await gang.waiting(f"p{slot}", 4) for slot in (0, 1)]
+    assert gang.members.contact_trusted()
+    for task in waiting:
+        task.cancel()
+
+
+async def test_polls_are_short_in_small_clusters_and_bounded_in_large_ones() -> None:
+    gang = Gang()
+    assert gang.members.poll_s == 2
+    gang.members._total = 7_500
+    assert gang.members.poll_s == 15
+    gang.members._total = 1_000_000
+    assert gang.members.poll_s == 20
+
+
+async def test_forgotten_pods_and_jobs_leave_nothing_behind() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    for slot in range(3):
+        await gang.poll(f"p{slot}")
+    gang.members.forget(JOB, "p0")
+    assert len(gang.members) == 2
+    gang.members.forget_job(JOB)
+    assert (len(gang.members), gang.members.polling, gang.members.contact_trusted()) == (0, 0, True)
