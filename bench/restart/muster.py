@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -35,6 +36,7 @@ CHART = Path(__file__).parents[2] / "deploy" / "chart" / "muster"
 _TEMPLATES = ("serviceaccount", "rbac", "flowschema")
 WAIT_S = 180.0
 TAIL_S = 1.0
+POLL_S = 2.0
 STAGES = tuple(name for name in msgspec.structs.asdict(Timeline()) if name != "fault")
 
 
@@ -115,6 +117,7 @@ class _Gang:
         self._where, self._runtime, self._name, self._ranks = where, runtime, name, ranks
         self._key = f"{NAMESPACE}/{name}"
         self._attempt = 0
+        self._rng = random.Random(ranks)
 
     async def start(self) -> None:
         await self._where.client.create(job(self._name, self._ranks))
@@ -127,6 +130,7 @@ class _Gang:
     async def fail(self, fault: Fault) -> Outcome:
         where = self._where
         supervisors = self._runtime.of(self._key)
+        await asyncio.sleep(self._rng.uniform(0, POLL_S))  # faults do not wait for a moment in the cycle of polls
         async with asyncio.timeout(WAIT_S):
             await supervisors[0].checkpoint()
         victim = supervisors[self._ranks // 2]
