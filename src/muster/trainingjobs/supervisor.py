@@ -23,6 +23,7 @@ import collections
 import contextlib
 import ctypes
 import errno
+import fcntl
 import functools
 import hashlib
 import hmac
@@ -48,6 +49,7 @@ import tarfile
 import tempfile
 import threading
 import time
+import traceback
 import urllib.parse
 import urllib.request
 from typing import Any, Callable, Mapping, NoReturn
@@ -59,13 +61,14 @@ SHELL_WAIT_S = 120.0  # a node that has not been told `run` yet is waited for th
 MAX_SHELLS = 64
 ORPHAN_EXIT_S = 0.2  # a rank whose launcher has stopped it may still end by itself (MPI_Abort) in this time
 ORPHAN_KILL_S = 5.0
-# MPICH and Intel MPI end every rank with this exit code when the launcher's connection closes, and say who aborted so:
-LAUNCHER_GONE = 15
+# MPI libraries end a rank so when the launcher's connection closes (Open MPI, MPICH); MPICH says so who aborted.
+LAUNCHER_GONE = (14, 15)
 ABORT = re.compile(r"\bAbort\((-?\d+)\) on node \d+ \(rank \d+ in comm \d+\)")
 TAIL_LINES = 20
 TAIL_LINE_CHARS = 400
 MAX_FRAME_BYTES = 1 << 20
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+SIOCGIFADDR = 0x8915  # linux/sockios.h
 THIS_FILE = os.path.abspath(__file__)
 SELF = [sys.executable or "python3", "-I", "-S", THIS_FILE]  # -I -S: no user site, nothing that shadows the library
 _output_lock = threading.Lock()
@@ -268,7 +271,8 @@ class ControllerLink(threading.Thread):
                     log("the controller answers again")
                 self._failures, self._complained_at = 0, float("-inf")
                 self._revision = answer["revision"]
-                self._poll_s = min(max(float(answer.get("pollS", 20)), 1.0), 300.0)
+                poll_s = answer.get("pollS")
+                self._poll_s = min(max(float(poll_s), 1.0), 300.0) if isinstance(poll_s, (int, float)) else 20.0
                 self._on_directive(answer)
             else:
                 self._disconnect()  # the next connection may reach the replica that leads
@@ -983,6 +987,17 @@ def which(name: str, env: Mapping[str, str]) -> str | None:
     return shutil.which(name, path=env.get("PATH"))
 
 
+def interface_of(address: str) -> str:
+    """The network interface that has this IPv4 address; CannotStart where none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # an interface without an IPv4 address
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    raise CannotStart(f"launcher mpi: no network interface has POD_IP {address}")
+
+
 def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str, str]) -> list[str]:
     """The mpiexec command line that starts `supervisor.py rank` on every node through `supervisor.py rsh`.
 
@@ -1024,10 +1039,14 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
             family, kind + "_no_tree_spawn", "1", "--leave-session-attached", "--bind-to", "none", "--map-by", "slot",
             *attempt.extra_arguments, "-np", str(total), *rank,
         ]  # fmt: skip
-    loopback = all(ipaddress.ip_address(host["address"]).is_loopback for host in attempt.hosts)
+    interface = []
+    if all(ipaddress.ip_address(host["address"]).is_loopback for host in attempt.hosts):
+        interface = ["-iface", "lo"]
+    elif "Intel" in version:  # whose -localhost does not reach its bootstrap proxies
+        interface = ["-iface", interface_of(settings.address)]
     return [
         program, "-launcher", "ssh", "-launcher-exec", files["agent"], "-f", files["hosts"],
-        "-localhost", settings.address, *(["-iface", "lo"] if loopback else []), "-genvnone",
+        "-localhost", settings.address, *interface, "-genvnone",
         *attempt.extra_arguments, "-n", str(total), *rank,
     ]  # fmt: skip
 
@@ -1214,7 +1233,7 @@ class Supervisor:
                 child.finish(status)
             for rank in self.ranks():
                 if rank.pid == pid:
-                    self.rank_ended(rank, status)
+                    self.rank_ended(rank, status, orphan=True)
 
     def launcher_ended(self, child: Child) -> None:
         """mpiexec, torchrun or the parent of a rank has ended."""
@@ -1223,8 +1242,7 @@ class Supervisor:
         if attempt is None or child not in attempt.roots:
             return
         out, err = attempt.roots.pop(child)
-        failed = child.status != 0 and attempt.launcher != "none"  # of none it is the rank that failed
-        if failed and attempt.exit is None and self.state == "running":
+        if child.status != 0 and attempt.exit is None and self.state == "running":
             err.closed.wait(0.5)
             attempt.launcher_failed(child.outcome(), "launcher exited", list(err.tail) or list(out.tail))
 
@@ -1235,29 +1253,33 @@ class Supervisor:
         attempt = self.attempt
         if attempt is None or self.state != "running" or str(hello.get("attempt")) != str(attempt.number):
             return None
-        number = int(hello["rank"])
+        try:
+            number = int(hello["rank"])
+        except (KeyError, TypeError, ValueError):
+            return None
         prefix = attempt.prefix(number)
         (out, out_end), (err, err_end) = self.output.pipe(1, prefix), self.output.pipe(2, prefix)
         rank = Rank(number, out, err)
         attempt.ranks.append(rank)
         return rank, {"env": attempt.rank_env(), "cwd": self.settings.workdir}, (out_end, err_end)
 
-    def rank_ended(self, rank: Rank, status: int) -> None:
+    def rank_ended(self, rank: Rank, status: int, orphan: bool = False) -> None:
         """A rank has ended by itself or was stopped; the first failure of this node is the one to tell."""
         attempt = self.attempt
         if not rank.alive or attempt is None or rank not in attempt.ranks:
             return
         rank.alive = False
-        if status == 0 or attempt.exit is not None or self.state != "running":
+        if (status == 0 and not orphan) or attempt.exit is not None or self.state != "running":
             return
-        tail = rank.tail()
+        ended_at, tail, outcome, mpi = time.time(), rank.tail(), outcome_of(status), attempt.launcher == "mpi"
         abort = next(filter(None, (ABORT.search(line) for line in reversed(tail))), None)
-        if abort is not None and attempt.launcher == "mpi":
-            self.fail(attempt, rank.number, (int(abort.group(1)) & 255 or 1, 0), "rank called MPI_Abort", tail)
-        elif rank.orphaned_at is not None or rank.signalled or status == LAUNCHER_GONE << 8:
-            attempt.launcher_failed((255, 0), "ranks stopped by their launcher", [])
+        if mpi and abort is not None:
+            code = int(abort.group(1)) & 255 or 1
+            self.fail(attempt, rank.number, (code, 0), "rank called MPI_Abort", tail, ended_at)
+        elif orphan or rank.signalled or (mpi and outcome[0] in LAUNCHER_GONE):
+            attempt.launcher_failed((255, 0), "ranks stopped by their launcher", tail)
         else:
-            self.fail(attempt, rank.number, outcome_of(status), "rank exited", tail)
+            self.fail(attempt, rank.number, outcome, "rank exited", tail, ended_at)
             if attempt.launcher != "mpi":
                 self.stop("finished", self.grace_s)
 
@@ -1268,11 +1290,13 @@ class Supervisor:
             if self.attempt is not None:
                 self.attempt.launcher_failed((255, 0), "ranks stopped by their launcher", [])
 
-    def fail(self, attempt: Attempt, rank: int, outcome: tuple[int, int], reason: str, tail: list[str]) -> None:
+    def fail(
+        self, attempt: Attempt, rank: int, outcome: tuple[int, int], reason: str, tail: list[str], at: float = 0.0
+    ) -> None:
         """Note this node's first failure and tell it at once."""
         attempt.exit = {
-            "attempt": attempt.number, "rank": rank, "code": outcome[0], "signal": outcome[1], "time": time.time(),
-            "tail": tail, "reason": reason,
+            "attempt": attempt.number, "rank": rank, "code": outcome[0], "signal": outcome[1],
+            "time": at or time.time(), "tail": tail, "reason": reason,
         }  # fmt: skip
         who = f"rank {rank}" if rank >= 0 else "the node"
         how = f"was killed by signal {outcome[1]}" if outcome[1] else f"ended with exit code {outcome[0]}"
@@ -1433,6 +1457,12 @@ class Supervisor:
 # ---- sub-commands ----------------------------------------------------------------------------------------------------
 
 
+def thread_failed(details: threading.ExceptHookArgs) -> None:
+    """End at once: a supervisor that is deaf on one side is worse than a pod that fails."""
+    traceback.print_exception(details.exc_type, details.exc_value, details.exc_traceback)
+    os._exit(70)
+
+
 def command_run(arguments: list[str]) -> int:
     """`run`: a worker's main."""
     if arguments:
@@ -1445,6 +1475,7 @@ def command_run(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, leave)
     settings = Settings(os.environ)
     install_code(settings)
+    threading.excepthook = thread_failed
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     # short on purpose: a unix socket's path holds 107 bytes
     folder = tempfile.mkdtemp(prefix="muster-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
