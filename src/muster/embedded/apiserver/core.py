@@ -28,6 +28,7 @@ from muster.embedded.apiserver.status import (
     no_such_resource,
     not_found,
     success,
+    unsupported_media_type,
 )
 from muster.embedded.apiserver.strategy import Context
 from muster.embedded.apiserver.tokens import TokenAuthority
@@ -65,12 +66,13 @@ class ApiCore:
     def handle(self, request: Request) -> Answer:
         """Answer a request; failures are answered with their Status."""
         self.context.warnings.clear()
+        self.context.patching = False
         self.context.field_validation = request.query.get("fieldValidation") or "Warn"
         try:
             answer = self._dispatch(request)
         except StatusError as error:
             answer = json_response(error.code, error.status())
-            seconds = error.details.get("retryAfterSeconds")
+            seconds = (error.details or {}).get("retryAfterSeconds")
             if seconds:
                 answer.headers["Retry-After"] = str(seconds)
         if isinstance(answer, Response) and self.context.warnings:
@@ -223,6 +225,7 @@ class ApiCore:
     def _patch(self, route: Route, resource: ResourceType, request: Request, dry_run: bool) -> Answer:
         content_type = request.headers.get("content-type", "")
         change = change_for(content_type, request.body, custom=resource.custom)
+        self.context.patching = not content_type.startswith(APPLY_PATCH)
         applied: Obj | None = None
         if content_type.startswith(APPLY_PATCH):
             if not request.query.get("fieldManager"):
@@ -246,7 +249,7 @@ class ApiCore:
             raise forbidden("namespaces", "", route.name, "this namespace may not be deleted")
         key = key_of(route.namespace, route.name)
         obj, gone = self.deletes.delete(resource, key, route.name, options)
-        code = 202 if not gone and options.propagation in ("Background", "Foreground") else 200
+        code = 202 if not gone and options.accepted else 200
         if gone and not resource.strategy.returns_deleted:
             meta = obj["metadata"]
             return json_response(200, success(resource.plural, resource.group, meta["name"], meta["uid"]))
@@ -275,12 +278,7 @@ class ApiCore:
         if media == protobuf.MEDIA_TYPE:
             return protobuf.decode_body(request.body)
         if media not in ("application/json", ""):
-            allowed = "application/json, application/yaml"
-            raise StatusError(
-                415,
-                "UnsupportedMediaType",
-                "the body of the request was in an unknown format - accepted media types include: " + allowed,
-            )
+            raise unsupported_media_type(["application/json"])
         try:
             return decode(request.body)
         except ValueError as error:

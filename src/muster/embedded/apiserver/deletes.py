@@ -11,9 +11,9 @@ from muster.embedded.apiserver.request import Request
 from muster.embedded.apiserver.status import (
     bad_request,
     conflict,
-    invalid,
     invalid_object,
     not_found,
+    unsupported,
 )
 from muster.embedded.apiserver.strategy import Context, DeleteOptions
 from muster.embedded.objects import Obj, decode, items, section, timestamp
@@ -55,13 +55,19 @@ def options_of(body: Obj, request: Request | None = None) -> DeleteOptions:
     if body.get("orphanDependents") is not None and not policy:
         policy = "Orphan" if body["orphanDependents"] else "Background"
     if policy and policy not in _POLICIES:
-        allowed = '"Background", "Foreground", "Orphan"'
-        error = invalid("propagationPolicy", policy, f"supported values: {allowed}")
+        error = unsupported("propagationPolicy", policy, ["Foreground", "Background", "Orphan", "nil"])
         raise invalid_object("DeleteOptions", "meta.k8s.io", "", [error])
     if grace is not None and grace < 0:
         grace = 1  # as kube-apiserver since 1.24: negative means one second
     conditions = section(body, "preconditions")
-    return DeleteOptions(grace, policy, conditions.get("uid") or "", conditions.get("resourceVersion") or "", dry_run)
+    return DeleteOptions(
+        grace,
+        policy,
+        conditions.get("uid") or "",
+        conditions.get("resourceVersion") or "",
+        dry_run,
+        body.get("orphanDependents") is False,
+    )
 
 
 class Deletes:
@@ -90,9 +96,11 @@ class Deletes:
         if not grace and not holds:
             if options.dry_run:
                 return obj, True
-            if "deletionTimestamp" not in meta and grace is not None:
+            if grace is not None:
                 meta["deletionGracePeriodSeconds"] = 0
                 meta["deletionTimestamp"] = timestamp(self._context.clock.now())
+                if not terminating and meta.get("generation"):
+                    meta["generation"] += 1
             return self._context.store.delete(resource.storage, key, obj).object(), True
         if terminating:
             current = meta.get("deletionGracePeriodSeconds") or 0
@@ -116,14 +124,17 @@ class Deletes:
 
     def _check(self, resource: ResourceType, name: str, meta: Obj, options: DeleteOptions) -> None:
         if options.uid and options.uid != meta["uid"]:
-            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {meta['uid']}"
-            raise conflict(resource.plural, resource.group, name, why)
+            why = (
+                f"the UID in the precondition ({options.uid}) does not match the UID in record ({meta['uid']}). "
+                "The object might have been deleted and then recreated"
+            )
+            raise conflict(resource.kind, resource.group, name, why)
         if options.version and options.version != meta["resourceVersion"]:
             why = (
-                f"Precondition failed: ResourceVersion in precondition: {options.version}, "
-                f"ResourceVersion in object meta: {meta['resourceVersion']}"
+                f"the ResourceVersion in the precondition ({options.version}) does not match the ResourceVersion in record "
+                f"({meta['resourceVersion']}). The object might have been modified"
             )
-            raise conflict(resource.plural, resource.group, name, why)
+            raise conflict(resource.kind, resource.group, name, why)
 
     def _finalizers(self, before: list[str], propagation: str) -> list[str]:
         if not propagation:

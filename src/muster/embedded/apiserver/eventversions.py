@@ -23,6 +23,9 @@ def to_events_v1(obj: Obj) -> Obj:
     """Return a core/v1 Event as events.k8s.io/v1."""
     converted = {_TO_NEW.get(key, key): value for key, value in obj.items()}
     converted["apiVersion"] = "events.k8s.io/v1"
+    for name in ("reportingController", "reportingInstance"):
+        if not converted.get(name):
+            converted.pop(name, None)
     return converted
 
 

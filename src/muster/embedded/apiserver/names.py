@@ -40,7 +40,9 @@ _START_END = "and must start and end with an alphanumeric character"
 def label_problems(value: str) -> list[str]:
     """Problems of a DNS-1123 label (most names of namespaces, containers, volumes)."""
     problems = [_too_long(63)] if len(value) > 63 else []
-    if not _label.fullmatch(value):
+    if "." in value and _subdomain.fullmatch(value):
+        problems.append("must not contain dots")
+    elif not _label.fullmatch(value):
         message = f"a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', {_START_END}"
         problems.append(_regex(message, _LABEL, "my-name", "123-abc"))
     return problems

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from muster.embedded.apiserver.status import StatusError, bad_request
+from muster.embedded.apiserver.status import StatusError, bad_request, unsupported_media_type
 from muster.embedded.apiserver.strategic import strategic_merge
 from muster.embedded.objects import Obj, copy
 
@@ -38,15 +38,15 @@ def json_patch(document: Obj, operations: Any) -> Obj:
     for operation in operations:
         try:
             result = _apply(result, operation)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise _unprocessable(str(error).strip("'\"")) from None
+        except (KeyError, IndexError, ValueError, TypeError):
+            raise _unprocessable() from None
     if not isinstance(result, dict):
-        raise _unprocessable("the patch does not leave an object")
+        raise _unprocessable()
     return result
 
 
-def _unprocessable(message: str) -> StatusError:
-    return StatusError(422, "Invalid", "the server rejected our request due to an error in our request: " + message)
+def _unprocessable() -> StatusError:
+    return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
 
 
 def _apply(document: Any, operation: Obj) -> Any:
@@ -162,12 +162,10 @@ def change_for(content_type: str, body: bytes, *, custom: bool) -> Callable[[Obj
     allowed = (
         [JSON_PATCH, MERGE_PATCH, APPLY_PATCH] if custom else [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH]
     )
+    if media not in (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH):
+        raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     if media not in allowed:
-        raise StatusError(
-            415,
-            "UnsupportedMediaType",
-            "the body of the request was in an unknown format - accepted media types include: " + ", ".join(allowed),
-        )
+        raise unsupported_media_type(allowed)
     patch = _decode_yaml(body) if media == APPLY_PATCH else _decode(body)
     if media == JSON_PATCH:
         return lambda obj: json_patch(obj, patch)

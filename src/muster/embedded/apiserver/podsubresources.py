@@ -18,9 +18,9 @@ from muster.embedded.apiserver.status import (
     bad_request,
     conflict,
     internal,
-    invalid_object,
     not_found,
     required,
+    stale,
     too_many_requests,
 )
 from muster.embedded.apiserver.strategy import Context, DeleteOptions
@@ -54,17 +54,15 @@ class PodSubresources:
         if not target.get("name"):
             errors.append(required("target.name"))
         if errors:
-            raise invalid_object("Binding", "", name, errors)
+            raise StatusError(500, "", ", ".join(map(str, errors)))
         meta = section(body, "metadata")
         if meta.get("name") and meta["name"] != name:
             raise bad_request("name in URL does not match name in Binding object")
         obj = self._get(namespace, name).object()
         spec = obj["spec"]
         if meta.get("uid") and meta["uid"] != obj["metadata"]["uid"]:
-            why = (
-                f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {obj['metadata']['uid']}"
-            )
-            raise conflict("pods", "", name, why)
+            key = f"/registry/pods/{key_of(namespace, name)}"
+            raise stale("pods", "", name, key, meta["uid"], obj["metadata"]["uid"])
         if meta.get("resourceVersion") and meta["resourceVersion"] != obj["metadata"]["resourceVersion"]:
             raise conflict("pods", "", name)
         if obj["metadata"].get("deletionTimestamp"):

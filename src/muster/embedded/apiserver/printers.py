@@ -72,7 +72,7 @@ def _event(obj: Obj, now: float) -> list[Any]:
         f"{component}, {host}" if host else component,
         str(obj.get("message" if core else "note", "")).strip(),
         age(first, now),
-        str(count),
+        count,
         name_of(obj),
     ]
 
@@ -147,11 +147,11 @@ def _lease(obj: Obj, now: float) -> list[Any]:
 
 
 def _config(obj: Obj, now: float) -> list[Any]:
-    return [name_of(obj), str(len(section(obj, "data")) + len(section(obj, "binaryData"))), created(obj, now)]
+    return [name_of(obj), len(section(obj, "data")) + len(section(obj, "binaryData")), created(obj, now)]
 
 
 def _secret(obj: Obj, now: float) -> list[Any]:
-    return [name_of(obj), obj.get("type", ""), str(len(section(obj, "data"))), created(obj, now)]
+    return [name_of(obj), obj.get("type", ""), len(section(obj, "data")), created(obj, now)]
 
 
 def _priority(obj: Obj, now: float) -> list[Any]:

@@ -111,7 +111,7 @@ def decode_body(body: bytes) -> Obj:
         head = dict(_fields(_bytes(envelope.get(1, b""))))
         api_version, kind = _bytes(head.get(1, b"")).decode(), _bytes(head.get(2, b"")).decode()
         if kind not in _TABLES or (kind == "Event" and api_version != "v1"):
-            raise unsupported_media_type(MEDIA_TYPE, ["application/json"])
+            raise unsupported_media_type(["application/json"])
         return {"apiVersion": api_version, "kind": kind, **_message(_bytes(envelope.get(2, b"")), kind)}
     except (IndexError, ValueError) as error:
         raise bad_request(f"the protobuf body is malformed: {error}") from None

@@ -197,7 +197,7 @@ class Reads:
         table = self._table(resource)
         current = self._context.store.version
         text = request.query.get("resourceVersion", "")
-        version = _version(resource, text)
+        version = _version(text)
         initial = request.query.get("sendInitialEvents")
         self._check_initial(resource, request)
         bookmarks = Bookmarks(resource, form, request.flag("allowWatchBookmarks"))
@@ -234,7 +234,10 @@ class Reads:
         token = request.query.get("continue", "")
         text = request.query.get("resourceVersion", "")
         match = request.query.get("resourceVersionMatch", "")
-        version, after = _version(resource, text), ""
+        try:
+            version, after = _version(text), ""
+        except StatusError as error:
+            raise bad_request(f"invalid resource version: {error}") from None
         exact = match == "Exact"
         if match and match not in ("Exact", "NotOlderThan"):
             raise _list_invalid("resourceVersionMatch", match, 'supported values: "Exact", "NotOlderThan", ""')
@@ -333,11 +336,12 @@ def _include(request: Request) -> str:
     return request.query.get("includeObject", "") or "Metadata"
 
 
-def _version(resource: ResourceType, text: str) -> int:
+def _version(text: str) -> int:
     if not text:
         return 0
     if not text.isdigit():
-        raise _list_invalid("resourceVersion", text, f'strconv.ParseUint: parsing "{text}": invalid syntax')
+        what = f'strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise StatusError(500, "", str(invalid("resourceVersion", text, what)))
     return int(text)
 
 
@@ -351,4 +355,4 @@ def _decode_continue(token: str) -> tuple[int, str]:
         found = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         return int(found["rv"]), str(found["start"])
     except (ValueError, KeyError, TypeError, binascii.Error, msgspec.DecodeError):
-        raise bad_request("continue key is not valid: it is none of this server's") from None
+        raise bad_request("invalid continue token: continue key is not valid: not of this server") from None

@@ -62,9 +62,7 @@ class Request:
         try:
             return int(text)
         except ValueError:
-            raise bad_request(
-                f'converting ("{text}") to int64: strconv.ParseInt: parsing "{text}": invalid syntax'
-            ) from None
+            raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
 
 
 @dataclasses.dataclass

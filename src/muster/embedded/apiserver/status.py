@@ -19,7 +19,7 @@ class StatusError(Exception):
         self.code = code
         self.reason = reason
         self.message = message
-        self.details = details or {}
+        self.details = details
 
     def status(self) -> Obj:
         """Return the Status object."""
@@ -32,7 +32,7 @@ class StatusError(Exception):
         }
         if self.reason:
             body["reason"] = self.reason
-        if self.details:
+        if self.details is not None:
             body["details"] = self.details
         body["code"] = self.code
         return body
@@ -140,12 +140,13 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
 
 def no_such_resource() -> StatusError:
     """404 for a resource nobody serves."""
-    return StatusError(404, "NotFound", "the server could not find the requested resource")
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
 def method_not_allowed() -> StatusError:
     """405."""
-    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    message = "the server does not allow this method on the requested resource"
+    return StatusError(405, "MethodNotAllowed", message, {})
 
 
 def already_exists(plural: str, group: str, name: str) -> StatusError:
@@ -161,6 +162,15 @@ def conflict(plural: str, group: str, name: str, why: str = MODIFIED_MEANWHILE) 
     """409 on a stale write."""
     message = f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}'
     return StatusError(409, "Conflict", message, _details(name, group, plural))
+
+
+def stale(resource: str, group: str, name: str, key: str, uid: str, actual: str) -> StatusError:
+    """409 where an update means another object of the same name; the wording is the storage layer's."""
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}"
+    )
+    return conflict(resource, group, name, why)
 
 
 def expired(message: str) -> StatusError:
@@ -179,7 +189,7 @@ def invalid_object(kind: str, group: str, name: str, errors: list[FieldError]) -
     )
 
 
-def unsupported_media_type(content_type: str, allowed: list[str]) -> StatusError:
+def unsupported_media_type(allowed: list[str]) -> StatusError:
     """415."""
     return StatusError(
         415,

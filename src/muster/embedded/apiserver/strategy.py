@@ -25,6 +25,7 @@ class Context:
     random: random.Random
     quotas: QuotaLedger
     warnings: list[str] = dataclasses.field(default_factory=list)  # of the request being answered
+    patching: bool = False  # whether that is a PATCH
     field_validation: str = "Warn"  # what the request being answered asks for
 
 
@@ -37,6 +38,7 @@ class DeleteOptions:
     uid: str = ""
     version: str = ""
     dry_run: bool = False
+    accepted: bool = False  # answer 202 where the object does not go at once (orphanDependents=false)
 
 
 class Strategy:

@@ -163,7 +163,7 @@ class TokenAuthority:
                 f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record. "
                 "The object might have been deleted and then recreated"
             )
-            raise conflict("TokenRequest", "authentication.k8s.io", name, why)
+            raise conflict(kind, "", name, why)
         found: Obj = {kind.lower(): {"name": name, "uid": uid}}
         node = section(obj, "spec").get("nodeName") if kind == "Pod" else ""
         if node:

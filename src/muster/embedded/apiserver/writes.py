@@ -16,6 +16,7 @@ from muster.embedded.apiserver.status import (
     invalid,
     invalid_object,
     not_found,
+    stale,
 )
 from muster.embedded.apiserver.strategy import Context
 from muster.embedded.objects import Obj, copy, items, metadata, section, timestamp
@@ -132,6 +133,11 @@ class Writes:
         expected = "v1" if resource.storage == "events" else resource.api_version
         found = obj.get("apiVersion") or expected
         kind = obj.get("kind") or resource.kind
+        if found != expected and not resource.custom:
+            raise bad_request(
+                f'{kind} in version "{found}" cannot be handled as a {resource.kind}: no kind "{kind}" is registered for '
+                f'version "{found}" in scheme "pkg/runtime/scheme.go:111"'
+            )
         if found != expected:
             raise bad_request(
                 f"the API version in the data ({found}) does not match the expected API version ({expected})"
@@ -168,13 +174,13 @@ class Writes:
         if meta["name"] != name:
             raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
         if meta.get("uid") and meta["uid"] != before["uid"]:
-            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {before['uid']}"
-            raise conflict(resource.plural, resource.group, name, why)
+            key = f"/registry/{resource.plural}/{key_of(before.get('namespace', ''), name)}"
+            raise stale(resource.plural, resource.group, name, key, meta["uid"], before["uid"])
         version = meta.get("resourceVersion")
         if version in (None, "", "0"):
             if not resource.strategy.unconditional_update:
                 error = invalid("metadata.resourceVersion", 0, "must be specified for an update")
-                raise invalid_object(resource.kind, resource.group, name, [error])
+                raise invalid_object(resource.plural, resource.group, name, [error])
         elif version != before["resourceVersion"]:
             raise conflict(resource.plural, resource.group, name)
         meta["resourceVersion"] = before["resourceVersion"]

@@ -7,6 +7,7 @@ import binascii
 from typing import Any
 
 from muster.embedded.apiserver import names
+from muster.embedded.apiserver.kinds.quantities import canonical
 from muster.embedded.apiserver.status import (
     FieldError,
     forbidden,
@@ -74,6 +75,10 @@ class ServiceStrategy(Strategy):
 class ConfigMapStrategy(Strategy):
     """ConfigMaps."""
 
+    def default(self, context: Context, obj: Obj) -> None:
+        """Leave out what is empty."""
+        _drop_empty(obj)
+
     def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
         """Check keys, size and immutability."""
         errors = _immutable(obj, old, ("data", "binaryData"))
@@ -96,6 +101,7 @@ class SecretStrategy(Strategy):
             data = obj.setdefault("data", {})
             for key, value in plain.items():
                 data[key] = base64.b64encode(str(value).encode()).decode()
+        _drop_empty(obj)
 
     def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
         """Check keys, encoding, size and immutability."""
@@ -110,6 +116,12 @@ class SecretStrategy(Strategy):
         if old is not None and obj.get("type") != old.get("type"):
             errors.append(invalid("type", obj.get("type"), "field is immutable"))
         return errors + _size(size, "data")
+
+
+def _drop_empty(obj: Obj) -> None:
+    for part in ("data", "binaryData"):
+        if part in obj and not obj[part]:
+            del obj[part]
 
 
 def _immutable(obj: Obj, old: Obj | None, parts: tuple[str, ...]) -> list[FieldError]:
@@ -208,6 +220,8 @@ class NodeStrategy(Strategy):
 
     def _allocatable(self, obj: Obj) -> None:
         status = section(obj, "status")
+        for name in ("capacity", "allocatable"):
+            canonical(section(status, name))
         if status.get("capacity") and not status.get("allocatable"):
             status["allocatable"] = dict(status["capacity"])
 
@@ -216,7 +230,7 @@ class NodeStrategy(Strategy):
         errors: list[FieldError] = []
         seen: set[tuple[Any, Any]] = set()
         for index, taint in enumerate(items(section(obj, "spec"), "taints")):
-            field = f"spec.taints[{index}]"
+            field = f"metadata.taints[{index}]"  # sic, as the real one says
             key, effect = taint.get("key", ""), taint.get("effect", "")
             errors += [invalid(f"{field}.key", key, problem) for problem in names.qualified_name_problems(key)]
             value = taint.get("value", "") or ""
@@ -224,7 +238,7 @@ class NodeStrategy(Strategy):
             if not effect:
                 errors.append(required(f"{field}.effect"))
             elif effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
-                allowed = '"NoExecute", "NoSchedule", "PreferNoSchedule"'
+                allowed = '"NoSchedule", "PreferNoSchedule", "NoExecute"'
                 message = f'Unsupported value: "{effect}": supported values: {allowed}'
                 errors.append(FieldError("FieldValueNotSupported", f"{field}.effect", message))
             if effect == "NoExecute" and not taint.get("timeAdded"):
@@ -304,5 +318,8 @@ class QuotaStrategy(Strategy):
 
     def prepare_create(self, context: Context, obj: Obj) -> None:
         """A controller fills the status in."""
-        obj.setdefault("spec", {})
         obj["status"] = {}
+
+    def default(self, context: Context, obj: Obj) -> None:
+        """Write quantities canonically."""
+        canonical(section(obj.setdefault("spec", {}), "hard"))

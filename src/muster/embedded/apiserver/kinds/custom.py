@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from muster.embedded.apiserver import schemas
-from muster.embedded.apiserver.status import FieldError, bad_request
+from muster.embedded.apiserver.status import FieldError, bad_request, invalid, invalid_object
 from muster.embedded.apiserver.strategy import Context, Strategy
-from muster.embedded.objects import Obj
+from muster.embedded.objects import Obj, encode
 
 
 class CustomStrategy(Strategy):
@@ -28,8 +28,11 @@ class CustomStrategy(Strategy):
         if dropped:
             texts = [f'unknown field "{path}"' for path in dropped]
             if context.field_validation == "Strict":
+                problem = f"strict decoding error: {', '.join(texts)}"
+                if context.patching:
+                    raise invalid_object("", "", "", [invalid("patch", encode(obj).decode(), problem)])
                 what = f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: '
-                raise bad_request(f"{what}strict decoding error: {', '.join(texts)}")
+                raise bad_request(what + problem)
             if context.field_validation != "Ignore":
                 context.warnings.extend(texts)
         schemas.default(obj, self.schema)

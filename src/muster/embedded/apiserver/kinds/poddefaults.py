@@ -8,9 +8,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from muster.embedded.apiserver.kinds.quantities import canonical, canonical_or_same
 from muster.embedded.apiserver.names import SUFFIX_ALPHABET
 from muster.embedded.objects import Obj, items, section
-from muster.kube.quantity import QuantityError, canonical_quantity, parse_quantity
+from muster.kube.quantity import QuantityError, parse_quantity
 
 FILE_MODE = 420  # 0644
 TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -112,20 +113,6 @@ def _default_volume(volume: Obj) -> None:
         for item in items(api, "items"):
             if isinstance(item.get("fieldRef"), dict):
                 item["fieldRef"].setdefault("apiVersion", "v1")
-
-
-def canonical(quantities: Obj) -> None:
-    """Write quantities as the server does: `1000m` is `1`."""
-    for name, value in quantities.items():
-        quantities[name] = canonical_or_same(value)
-
-
-def canonical_or_same(value: Any) -> Any:
-    """Return the canonical form of a quantity, or the value itself where it is none."""
-    try:
-        return canonical_quantity(value if isinstance(value, str) else str(value))
-    except QuantityError:
-        return value
 
 
 def default_tolerations(spec: Obj) -> None:

@@ -75,7 +75,7 @@ def _name(field: str, value: str, seen: set[str]) -> list[FieldError]:
 
 
 def _one_of(field: str, value: Any, allowed: list[Any]) -> list[FieldError]:
-    return [] if value in allowed else [unsupported(field, value, sorted(allowed))]
+    return [] if value in allowed else [unsupported(field, value, allowed)]
 
 
 def _container(field: str, container: Obj, seen: set[str], volumes: set[str]) -> list[FieldError]:

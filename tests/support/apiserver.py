@@ -1,0 +1,168 @@
+"""The embedded API server as a process of its own, and a plain HTTP client for any API server."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import yaml
+
+START_S = 30.0
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+class Api:
+    """Requests to one API server, with the credentials of a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        context = next(item["context"] for item in config["contexts"] if item["name"] == config["current-context"])
+        cluster = next(item["cluster"] for item in config["clusters"] if item["name"] == context["cluster"])
+        user = next(item["user"] for item in config["users"] if item["name"] == context["user"])
+        self.kubeconfig = kubeconfig
+        self.server = urlsplit(cluster["server"])
+        ca = _pem(cluster, "certificate-authority", kubeconfig)
+        self.context = ssl.create_default_context(cadata=ca.decode())
+        self.headers: dict[str, str] = {}
+        if user.get("token"):
+            self.headers["Authorization"] = f"Bearer {user['token']}"
+        if "client-certificate-data" in user or "client-certificate" in user:
+            with tempfile.NamedTemporaryFile(suffix=".pem") as file:
+                file.write(_pem(user, "client-certificate", kubeconfig) + b"\n" + _pem(user, "client-key", kubeconfig))
+                file.flush()
+                self.context.load_cert_chain(file.name)
+
+    def open(self, timeout_s: float = 30.0) -> http.client.HTTPSConnection:
+        assert self.server.hostname
+        return http.client.HTTPSConnection(
+            self.server.hostname, self.server.port, context=self.context, timeout=timeout_s
+        )
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        headers: dict[str, str] | None = None,
+        **query: Any,
+    ) -> tuple[int, Any, list[str]]:
+        """Return the code, the decoded body (text where it is no JSON) and the warnings."""
+        connection = self.open()
+        try:
+            data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+            sent = {"Accept": "application/json", "Content-Type": content_type, **self.headers, **(headers or {})}
+            connection.request(method, _target(path, query), data, sent)
+            response = connection.getresponse()
+            raw = response.read()
+            warnings = response.headers.get_all("Warning") or []
+            try:
+                return response.status, json.loads(raw), warnings
+            except ValueError:
+                return response.status, raw.decode(), warnings
+        finally:
+            connection.close()
+
+    def get(self, path: str, **query: Any) -> Any:
+        code, body, _ = self.send("GET", path, **query)
+        assert code == 200, body
+        return body
+
+    def create(self, path: str, body: Any, **query: Any) -> Any:
+        code, made, _ = self.send("POST", path, body, **query)
+        assert code == 201, made
+        return made
+
+    @contextlib.contextmanager
+    def watch(self, path: str, timeout_s: float = 10.0, **query: Any) -> Iterator[Iterator[Any]]:
+        """Open a watch; iterate its events. Ends where the server ends it; a silence of `timeout_s` raises TimeoutError."""
+        connection = self.open(timeout_s)
+        try:
+            connection.request("GET", _target(path, {"watch": "true", **query}), headers=self.headers)
+            response = connection.getresponse()
+            assert response.status == 200, response.read()
+            yield (json.loads(line) for line in response)
+        finally:
+            connection.close()
+
+
+def _pem(section: dict[str, Any], name: str, kubeconfig: Path) -> bytes:
+    if f"{name}-data" in section:
+        return base64.b64decode(section[f"{name}-data"])
+    return (kubeconfig.parent / section[name]).read_bytes()
+
+
+def _target(path: str, query: dict[str, Any]) -> str:
+    text = urlencode({key.rstrip("_"): value for key, value in query.items()}, quote_via=quote)
+    return f"{path}{'&' if '?' in path else '?'}{text}" if text else path
+
+
+class EmbeddedServer:
+    """`python -m muster.embedded.apiserver` on a state folder."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.arguments = arguments
+        self.process: subprocess.Popen[str] | None = None
+        self.ready: dict[str, Any] = {}
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "muster.embedded.apiserver", "--state-dir", str(self.folder), *self.arguments]
+
+    def start(self) -> Api:
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        self.process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, f"the server ended with {self.process.wait(START_S)} before it was ready"
+        self.ready = json.loads(line)
+        return Api(self.folder / "kubeconfig")
+
+    def kill(self) -> None:
+        assert self.process
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+        self._close()
+
+    def stop(self) -> int:
+        assert self.process
+        self.process.terminate()
+        code = self.process.wait(10)
+        self._close()
+        return code
+
+    def _close(self) -> None:
+        assert self.process
+        assert self.process.stdout
+        self.process.stdout.close()
+        self.process = None
+
+
+def eventually(check: Any, timeout_s: float = 15.0) -> Any:
+    """Poll until `check()` is true or raises no AssertionError; return what it returns."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            found = check()
+            if found:
+                return found
+            failure: AssertionError | None = None
+        except AssertionError as error:
+            failure = error
+        if time.monotonic() > deadline:
+            raise failure or AssertionError(f"not true within {timeout_s} s: {check}")
+        time.sleep(0.05)
