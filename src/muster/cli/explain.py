@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -15,7 +15,17 @@ from muster.cli.target import Target, cluster_options, resolve
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
-    from muster.cli.whatif import Changes, View
+    from muster.scheduler.explain import Explanation
+    from muster.scheduler.podwire import SchedulingPod
+    from muster.scheduler.state import ClusterState
+
+
+class Changes(NamedTuple):
+    """How the cluster would differ: more nodes, fewer nodes, jobs that had ended."""
+
+    plus_nodes: int = 0
+    without_nodes: tuple[str, ...] = ()
+    if_ended: tuple[str, ...] = ()
 
 
 @click.command()
@@ -40,12 +50,16 @@ def command(
     The answer comes from the scheduler's own decision, taken on the cluster as it is, or as it would be.
     """
     if bool(name) == bool(file):
-        raise BadInput("name a job, or a manifest with --file")
+        raise BadInput("name a job, or a manifest with --file", "muster explain train, or muster explain -f job.yaml")
     cluster = resolve(target)
     job = _read(file, cluster.namespace) if file else None
-    from muster.cli.whatif import Changes
-
-    return asyncio.run(_explain(cluster, name or "", job, Changes(plus_nodes, without_node, if_ended), output))
+    explanation = asyncio.run(_explain(cluster, name or "", job, Changes(plus_nodes, without_node, if_ended)))
+    if output:
+        print_data(explanation.data(), output)
+    else:
+        for line in explanation.lines():
+            click.echo(line)
+    return ExitCode.DONE
 
 
 def _read(file: str, namespace: str) -> TrainingJob:
@@ -56,42 +70,50 @@ def _read(file: str, namespace: str) -> TrainingJob:
     return manifests.checked(manifest)
 
 
-async def _explain(cluster: Cluster, name: str, job: TrainingJob | None, changes: Changes, output: str) -> int:
+async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
     from muster.cli.watch import get_job
-    from muster.cli.whatif import View
+    from muster.scheduler.explain import WhatIf, explain, suppose
+    from muster.scheduler.loading import ENDED_PHASES, load_state
 
     async with cluster.client() as client:
-        if job is None:
-            job = await get_job(client, cluster.namespace, name)
-            view = (await View.read(client)).changed(changes, cluster.namespace)
-        else:
-            view = (await View.read(client)).changed(changes, job.namespace).with_job(job)
-    answer = explain_in(view, job)
-    if output:
-        print_data(answer, output)
+        job = supposed or await get_job(client, cluster.namespace, name)
+        if job.status.phase in ENDED_PHASES:
+            raise CliError(f"'{job.name}' wants no nodes: it is {job.status.phase}", "", ExitCode.CONFLICT)
+        state = await load_state(client)
+    now = time.time()
+    _take_away(state, changes, job.namespace)
+    if supposed:
+        gang = suppose(state, _pod_of(supposed), supposed.spec.replicas, now=now)
+        snapshot = state.snapshot()
     else:
-        for line in answer["lines"]:
-            click.echo(line)
-    return ExitCode.DONE
+        snapshot = state.snapshot()
+        found = snapshot.find(job.namespace, job.name)
+        if found is None:
+            raise CliError(f"'{job.name}' has no pods yet", "the controller makes them: does one run?")
+        gang = found
+    gone = tuple(f"{job.namespace}/{ended}" for ended in changes.if_ended)
+    what_if = WhatIf(add_nodes=changes.plus_nodes, without_gangs=gone) if changes.plus_nodes or gone else None
+    return explain(snapshot, gang, now=now, what_if=what_if)
 
 
-def explain_in(view: View, job: TrainingJob) -> dict[str, Any]:
-    """What the scheduler would do with a job in this view: whether it fits, and the explanation."""
-    import msgspec
+def _take_away(state: ClusterState, changes: Changes, namespace: str) -> None:
+    """Remove the nodes that are supposed not to be there; raises CliError where a node or job is not known."""
+    known = state.snapshot()
+    for node in changes.without_nodes:
+        if node not in known.nodes:
+            raise CliError(f"no node '{node}'", "kubectl get nodes lists them", ExitCode.NOT_FOUND)
+        state.remove_node(node)
+    for name in changes.if_ended:
+        if known.find(namespace, name) is None:
+            raise CliError(f"no training job '{name}' holds nodes in namespace {namespace}", "", ExitCode.NOT_FOUND)
 
-    from muster.cli.describe import finished
-    from muster.scheduler.decide import decide
-    from muster.scheduler.explain import explain
 
-    if finished(job) or job.spec.suspend:
-        return {"waits": False, "lines": [f"'{job.name}' wants no nodes: it is {job.status.phase}"]}
-    snapshot = view.state().snapshot()
-    gang = snapshot.find(job.namespace, job.name)
-    if gang is None:
-        raise CliError(f"'{job.name}' has no pods yet", "the controller makes them; is it running?")
-    reason = decide(snapshot, time.time()).waiting.get(gang.key)
-    if reason is None:
-        placed = bool(gang.placement)
-        return {"waits": False, "lines": [f"'{job.name}' {'has its nodes' if placed else 'would be placed now'}"]}
-    explanation = explain(snapshot, gang, reason=reason)
-    return {"waits": True, "lines": explanation.summary.splitlines(), "explanation": msgspec.to_builtins(explanation)}
+def _pod_of(job: TrainingJob) -> SchedulingPod:
+    """A pod of a job that does not exist, named like the job."""
+    from muster.kube.struct import from_dict
+    from muster.scheduler.podwire import SchedulingPod
+    from muster.trainingjobs.pods import PodSettings, build_pod
+
+    made = build_pod(job, 0, 1, (), PodSettings(url="https://none", ca_pem="", muster_image="none"))
+    made["metadata"]["name"] = job.name
+    return from_dict(made, SchedulingPod)
