@@ -102,6 +102,7 @@ class SimNodes:
         now: the time for timestamps; the only clock beside the event loop's.
         start_s: from binding to Running, in seconds, the runtime's own part not counted.
         stop_s: from the deletion to the end of the containers, the same way.
+        prefix: what node names begin with.
     """
 
     def __init__(
@@ -112,9 +113,10 @@ class SimNodes:
         now: Callable[[], datetime],
         start_s: float = 0.5,
         stop_s: float = 0.5,
+        prefix: str = "sim",
     ) -> None:
         self._client, self._runtime, self._now = client, runtime, now
-        self._start_s, self._stop_s = start_s, stop_s
+        self._start_s, self._stop_s, self._prefix = start_s, stop_s, prefix
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_change: set[asyncio.Event] = set()
         self.nodes: dict[str, SimNode] = {}
@@ -134,7 +136,7 @@ class SimNodes:
     async def add(self, count: int, *, capacity: Mapping[str, str], labels: Mapping[str, str] = NO_LABELS) -> None:
         """Register so many more nodes."""
         first = len(self.nodes)
-        fresh = [SimNode(f"sim-{number:05d}", number) for number in range(first, first + count)]
+        fresh = [SimNode(f"{self._prefix}-{number:05d}", number) for number in range(first, first + count)]
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
 
         async def register(node: SimNode) -> None:

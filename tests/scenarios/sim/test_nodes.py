@@ -1,0 +1,123 @@
+"""Simulated nodes do to pods what kubelets do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from muster.kube.client import Client
+from muster.kube.config import ClusterConfig
+from muster.kube.coordination import Lease
+from muster.kube.errors import Forbidden, NotFound
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.sim.nodeobjects import LEASE_NAMESPACE
+from muster.sim.nodes import EmptyRuntime, SimNodes
+
+CAPACITY = {"cpu": "8", "memory": "64Gi", "pods": "110"}
+
+
+@pytest.fixture
+async def client(cluster_config: ClusterConfig) -> AsyncIterator[Client]:
+    async with Client(cluster_config) as client:
+        yield client
+
+
+@pytest.fixture
+async def nodes(client: Client) -> AsyncIterator[SimNodes]:
+    prefix = f"n{uuid.uuid4().hex[:6]}"
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)  # noqa: E731
+    async with SimNodes(client, runtime=EmptyRuntime(), now=now, start_s=0.01, stop_s=0.01, prefix=prefix) as nodes:
+        await nodes.add(2, capacity=CAPACITY)
+        yield nodes
+    for name in nodes.nodes:
+        await client.delete(Node, name)
+        await client.delete(Lease, name, namespace=LEASE_NAMESPACE)
+
+
+async def until(what: str, check: Callable[[], Awaitable[Any]], timeout_s: float = 20.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (last := await check()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        await asyncio.sleep(0.05)
+    return last
+
+
+async def bound(client: Client, node: str) -> Pod:
+    """A pod that somebody bound to the node."""
+    spec = {
+        "nodeName": node,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "worker", "image": "train"}],
+    }
+    name = f"p-{uuid.uuid4().hex[:6]}"
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+    async def made() -> Pod | None:
+        try:
+            return await client.create(pod, kind=Pod)
+        except Forbidden:  # until the control plane has made the default service account
+            return None
+
+    created: Pod = await until("the pod is made", made)
+    return created
+
+
+async def running(client: Client, pod: Pod) -> Pod:
+    async def look() -> Pod | None:
+        now = await client.get(Pod, pod.name, pod.namespace)
+        return now if now.status.phase == "Running" and now.ready else None
+
+    found: Pod = await until(f"{pod.name} runs", look)
+    return found
+
+
+async def gone(client: Client, pod: Pod) -> bool:
+    try:
+        return (await client.get(Pod, pod.name, pod.namespace)).uid != pod.uid
+    except NotFound:
+        return True
+
+
+async def test_bound_pods_run_and_deleted_ones_end(client: Client, nodes: SimNodes) -> None:
+    name = next(iter(nodes.nodes))
+    pod = await running(client, await bound(client, name))
+    assert pod.status.pod_ip
+    assert pod.status.host_ip == nodes.nodes[name].host
+    await client.delete(Pod, pod.name, namespace=pod.namespace)
+    await until("it is gone", lambda: gone(client, pod))
+    assert pod.uid not in nodes.pods
+
+
+async def test_containers_that_end_fail_their_pod(client: Client, nodes: SimNodes) -> None:
+    pod = await running(client, await bound(client, next(iter(nodes.nodes))))
+    await nodes.end(pod.uid, 137)
+    now = await client.get(Pod, pod.name, pod.namespace)
+    assert now.status.phase == "Failed"
+    state = now.status.container_statuses[0].state
+    assert state is not None
+    assert state.terminated is not None
+    assert state.terminated.exit_code == 137
+    await client.delete(Pod, pod.name, namespace=pod.namespace, grace_s=0)
+
+
+async def test_lost_node_confirms_nothing_until_it_boots_again(client: Client, nodes: SimNodes) -> None:
+    name, other = nodes.nodes
+    stuck = await running(client, await bound(client, name))
+    boot = (await client.get(Node, name)).status.node_info.boot_id
+    nodes.lose(name)
+    await client.delete(Pod, stuck.name, namespace=stuck.namespace)
+    witness = await running(client, await bound(client, other))  # the other kubelet has seen later events by then
+    assert not await gone(client, stuck)
+    await nodes.recover(name)
+    await until("it is gone", lambda: gone(client, stuck))
+    assert (await client.get(Node, name)).status.node_info.boot_id != boot
+    await client.delete(Pod, witness.name, namespace=witness.namespace, grace_s=0)
