@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from muster.api.training_job import Fault, Timeline, TrainingJob
 from muster.cli.output import duration
@@ -46,9 +46,16 @@ def slots_text(job: TrainingJob) -> str:
 
 
 def stages(timeline: Timeline | None) -> list[tuple[str, float]]:
-    """How long each known stage took, in seconds, in order: `[("detected", 0.2), ("stopped", 0.5), ...]`."""
+    """How long each known stage took, in seconds, in order: `[("detected", 0.2), ("stopped", 0.5), ...]`.
+
+    A stage that was over before the one ahead of it (slots that kept their nodes are placed at once) took none.
+    """
     moments = [(name, moment) for name in STAGES if (moment := getattr(timeline, name, None)) is not None]
-    return [(name, (later - earlier).total_seconds()) for (_, earlier), (name, later) in pairwise(moments)]
+    reached = list(accumulate((moment for _, moment in moments), max))
+    return [
+        (name, (later - earlier).total_seconds())
+        for (name, _), (earlier, later) in zip(moments[1:], pairwise(reached), strict=True)
+    ]
 
 
 def time_to_useful_s(fault: Fault) -> float | None:
@@ -85,12 +92,11 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
     lines = []
     before = old.status if old else None
     status = new.status
-    seen = len(before.faults) if before else 0
-    known = {(fault.attempt, fault.time) for fault in before.faults} if before else set()
-    fresh = [fault for fault in status.faults if (fault.attempt, fault.time) not in known]
-    lines += [fault_headline(fault) for fault in fresh]
+    known = {fault.attempt: fault for fault in before.faults} if before else {}
     for fault in status.faults:
-        earlier = _same_fault(before.faults, fault) if before and seen else None
+        earlier = known.get(fault.attempt)
+        if earlier is None or fault_headline(earlier) != fault_headline(fault):  # evidence may come later
+            lines.append(fault_headline(fault))
         useful = time_to_useful_s(fault)
         if useful is not None and (earlier is None or time_to_useful_s(earlier) is None):
             lines.append(f"useful again {useful:.1f}s after the fault of attempt {fault.attempt}")
@@ -107,10 +113,6 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
     if checkpoint and checkpoint.step != (previous.step if previous else None):
         lines.append(f"checkpoint at step {checkpoint.step}")
     return lines
-
-
-def _same_fault(faults: tuple[Fault, ...], wanted: Fault) -> Fault | None:
-    return next((fault for fault in faults if (fault.attempt, fault.time) == (wanted.attempt, wanted.time)), None)
 
 
 def next_steps(job: TrainingJob, prefix: str = "muster") -> list[str]:

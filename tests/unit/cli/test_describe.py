@@ -66,6 +66,18 @@ def test_a_fault_says_where_whose_by_which_rule_and_what_it_cost() -> None:
     ]
 
 
+def test_a_stage_that_was_over_early_took_no_time() -> None:
+    timeline = Timeline(fault=at(0), detected=at(1), stopped=at(3), placed=at(1.5), ready=at(4))
+    assert describe.stages(timeline) == [("detected", 1.0), ("stopped", 2.0), ("placed", 0.0), ("ready", 1.0)]
+
+
+def test_a_verdict_that_changes_is_told_again() -> None:
+    first = msgspec.structs.replace(FAULT, cause="unknown", rule="launcher-failed", slot=0)
+    before = job(phase="Running", attempt=2, faults=(first,))
+    after = job(phase="Running", attempt=2, faults=(FAULT,))
+    assert describe.events(before, after) == ["attempt 1 ended at slot 2 on node-2: infrastructure, rule node-lost"]
+
+
 def test_each_thing_that_happens_is_told_once() -> None:
     first = job(phase="Running", attempt=1)
     second = job(phase="Restarting", attempt=2, slots_kept=3, faults=(FAULT,))
