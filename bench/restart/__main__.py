@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import click
@@ -37,11 +38,13 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
     if gangs[0] < 2:
         raise click.UsageError("--sizes: a gang has two ranks at least")
     outcomes: list[Outcome] = []
+    loads = [os.getloadavg()[0]]
 
     async def run() -> None:
         for side in sides or tuple(_SIDES):
             async for outcome in _SIDES[side](gangs, FAULTS, repetitions):
                 outcomes.append(outcome)
+                loads.append(os.getloadavg()[0])
                 out.print(
                     f"{outcome.side:>6} {outcome.ranks:>4} ranks  {outcome.fault:<11}  all running after "
                     f"{outcome.stages[RANKS_RUNNING]:6.2f} s  {total(outcome.writes):>5} writes"
@@ -55,7 +58,7 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
     except (ControlPlaneUnavailableError, NotBuiltError) as error:
         out.print(f"bench.restart: {error}")
         sys.exit(3)
-    emit(figures.report(outcomes), target, figures.tables(outcomes))
+    emit(figures.report(outcomes, loads), target, figures.tables(outcomes))
 
 
 main()

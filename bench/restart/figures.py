@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -19,9 +20,10 @@ WRITES_GROWTH_MAX = 8
 """Progress is written on a clock, and the restart of a larger gang may take a little longer."""
 
 
-def report(outcomes: Sequence[Outcome]) -> Report:
-    """All figures; goals for what was measured."""
-    figures: dict[str, float] = {}
+def report(outcomes: Sequence[Outcome], loads: Sequence[float] = ()) -> Report:
+    """All figures; goals for what was measured. `loads` are load averages: others may have had the machine too."""
+    figures: dict[str, float] = {"cores": os.cpu_count() or 0}
+    spread("load_average", loads, figures)
     for (side, ranks, fault), group in _groups(outcomes):
         name = f"{side}_{ranks}_{fault}"
         for stage in STAGES:
