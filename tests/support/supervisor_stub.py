@@ -47,10 +47,10 @@ class Node:
     def output(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def start(self, supervisor: Path, python: str = sys.executable) -> None:
+    def start(self, command: list[str]) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [python, str(supervisor), "run"],
+                command,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -62,8 +62,8 @@ class Node:
 class StubController:
     """Serves `/v1/supervise` and `/v1/report`; `nodes` are the pods it knows, by token."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
+        self.folder, self.address = folder, address
         self.nodes: dict[str, Node] = {}
         self.changed = asyncio.Condition()
         self.attempt = 0
@@ -75,10 +75,11 @@ class StubController:
         self.port = 0
         self._runner: web.AppRunner | None = None
         self.supervisor = folder / "bin" / "supervisor.py"
+        self.run_command = [sys.executable, str(self.supervisor), "run"]
         subprocess.run([sys.executable, str(SOURCE), "install", str(folder / "bin")], check=True)
 
     async def __aenter__(self) -> StubController:
-        self.authority.issue_server("stub", ["127.0.0.1"]).write(self.folder / "tls.crt", self.folder / "tls.key")
+        self.authority.issue_server("stub", [self.address]).write(self.folder / "tls.crt", self.folder / "tls.key")
         await self.serve()
         return self
 
@@ -109,7 +110,7 @@ class StubController:
         await self._runner.setup()
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(self.folder / "tls.crt", self.folder / "tls.key")
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls, reuse_address=True)
+        site = web.TCPSite(self._runner, self.address, self.port, ssl_context=tls, reuse_address=True)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
 
@@ -133,7 +134,7 @@ class StubController:
             {
                 "PATH": path,
                 "HOME": str(workdir),
-                "MUSTER_URL": f"https://127.0.0.1:{self.port}",
+                "MUSTER_URL": f"https://{self.address}:{self.port}",
                 "MUSTER_CA_DATA": base64.b64encode(self.authority.certificate).decode(),
                 "MUSTER_TOKEN_FILE": str(token),
                 "MUSTER_NAMESPACE": "default",
@@ -157,7 +158,7 @@ class StubController:
         """Start so many supervisors and wait until each has joined."""
         nodes = [self.node(slot, **env) for slot in range(count)]
         for node in nodes:
-            node.start(self.supervisor)
+            node.start(self.run_command)
         await self.until(lambda: all(node.latest.get("state") == "idle" for node in nodes), "all joined")
         return nodes
 

@@ -199,7 +199,7 @@ if MPI.COMM_WORLD.rank == 0: open({str(done)!r}, "w").close()
 async def test_a_replica_that_does_not_lead_is_asked_again_after_its_retry_after(stub: StubController) -> None:
     stub.unavailable = True
     node = stub.node(0)
-    node.start(stub.supervisor)
+    node.start(stub.run_command)
     await stub.until(lambda: stub.refused >= 2, "refused twice")
     stub.unavailable = False
     await stub.until(lambda: state(node) == ["idle"], "joined")
@@ -319,7 +319,7 @@ async def test_the_nodes_that_are_left_stop_when_node_rank_0_vanishes(stub: Stub
 async def test_a_missing_launcher_is_named(stub: StubController, tmp_path: Path, launcher: str, what: str) -> None:
     (tmp_path / "empty").mkdir()
     node = stub.node(0, PATH=str(tmp_path / "empty"))
-    node.start(stub.supervisor)
+    node.start(stub.run_command)
     await stub.until(lambda: state(node) == ["idle"], "joined")
     await stub.run([node], 1, ["true"], launcher=launcher)
     await finished(stub, [node], 1)

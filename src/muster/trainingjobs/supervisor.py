@@ -1052,15 +1052,15 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
 
 
 def torchrun_command(attempt: Attempt, env: dict[str, str]) -> list[str]:
-    """Torchrun with a fixed set of nodes and no restarts of its own: restarts are the controller's."""
+    """Torchrun with fixed nodes and no restarts of its own. Underscored options: PyTorch before 2.0 knows no others."""
     program = which("torchrun", env)
     if program is None:
         raise CannotStart("launcher torchrun: no torchrun on PATH; the image needs PyTorch")
     return [
-        program, "--nnodes", str(attempt.nodes), "--nproc-per-node", str(attempt.ranks_per_node),
-        "--node-rank", str(attempt.node_rank), "--master-addr", attempt.master_address,
-        "--master-port", str(attempt.master_port), "--max-restarts", "0",
-        "--no-python", *SELF, "rank", "--", *attempt.command,
+        program, "--nnodes", str(attempt.nodes), "--nproc_per_node", str(attempt.ranks_per_node),
+        "--node_rank", str(attempt.node_rank), "--master_addr", attempt.master_address,
+        "--master_port", str(attempt.master_port), "--max_restarts", "0",
+        "--no_python", *SELF, "rank", "--", *attempt.command,
     ]  # fmt: skip
 
 

