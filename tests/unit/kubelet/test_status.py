@@ -42,10 +42,10 @@ def make_pod(policy: str, containers: int = 1, init: int = 0, **spec: Any) -> Po
         ("Never", [RUNNING], False, "Running"),
         ("Never", [RUNNING, WAITING], False, "Pending"),
         ("Never", [RUNNING, ended(1)], False, "Running"),
-        ("Never", [ended(0), ended(0)], False, "Succeeded"),
-        ("Never", [ended(0), ended(1)], False, "Failed"),
+        ("Never", [ended(0), ended(0)], False, "Running"),  # its processes may not all be gone
+        ("Never", [ended(0), ended(0)], True, "Succeeded"),
+        ("Never", [ended(0), ended(1)], True, "Failed"),
         ("OnFailure", [ended(1)], False, "Running"),
-        ("OnFailure", [ended(0)], False, "Succeeded"),
         ("Always", [ended(0)], False, "Running"),
         ("Always", [ended(0)], True, "Succeeded"),
         ("Always", [ended(143)], True, "Failed"),

@@ -70,8 +70,7 @@ class ContainerRunner:
             policy: Always, OnFailure or Never.
             changed: called after each change of `status`.
             before: what was last reported of it, where the kubelet takes up a pod again.
-            runs_to_end: it is an init container, which is ready when it succeeded, and which runs again in a pod that
-                is taken up again.
+            runs_to_end: it is an init container, which is ready when it succeeded.
             first_reason: why it waits at first.
         """
         self.spec = spec
@@ -111,9 +110,9 @@ class ContainerRunner:
 
     @property
     def done(self) -> bool:
-        """Whether it ended for good before it was run here."""
+        """Whether it ended for good."""
         ended = self.status.state.terminated if self.status.state else None
-        return ended is not None and not self._runs_to_end and not self._restarts(ended.exit_code)
+        return ended is not None and not self._restarts(ended.exit_code)
 
     async def run(self) -> ContainerStateTerminated:
         """Run until it ended for good; returns how."""
@@ -188,6 +187,7 @@ class ContainerRunner:
             self.process = await Process.start(launched.process_spec(log=self.log))
         except StartError as error:
             self._event("Warning", "Failed", f"Error: {error}")
+            await asyncio.to_thread(self._group.remove)
             return self._terminated(128, "StartError", str(error), None, _now()), 0.0
         process = self.process
         self._running_since = time.monotonic()
@@ -258,7 +258,8 @@ class ContainerRunner:
         for session in list(self.sessions):
             session.kill()
         assert self.launched is not None
-        await self._sweep(self.launched.container_id)
+        if not exited.swept:
+            await self._sweep(self.launched.container_id)
         killed = exited.signal == 9 and self._group.out_of_memory()
         await asyncio.to_thread(self._group.remove)
         reason = "OOMKilled" if killed else "Completed" if exited.code == 0 else "Error"
@@ -270,7 +271,7 @@ class ContainerRunner:
         return self._terminated(exited.code, reason, message, running.started_at if running else None, finished)
 
     async def _sweep(self, container_id: str) -> None:
-        """End what a killed shim may have left. One that ended by itself leaves nothing, and this finds nothing."""
+        """End what a killed shim may have left."""
         settings = self._context.services.settings
         uid = self._context.pod.uid
         try:

@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import hashlib
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable
 from urllib.parse import urlsplit
 
@@ -132,16 +131,7 @@ class Kubelet:
     async def _end_orphans(self) -> None:
         while True:
             await asyncio.sleep(_ORPHAN_PERIOD_S)
-            if _has_children():
-                end_orphans()
-
-
-def _has_children() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+            end_orphans()
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[object]) -> bool:

@@ -103,8 +103,7 @@ async def prepare(context: PodContext, container: Container, container_id: str) 
         mounts | {container.termination_message_path or _DEFAULT_MESSAGE_PATH: str(message_file)}
     )
     env = {name: translator.text(value) for name, value in declared.items()}
-    gpus = bool(_gpus(context, container))
-    own = context.own_variables(container_id, gpus)
+    own = context.own_variables(container_id, _devices(context, container))
     if _SERVICE_ACCOUNT_PATH in mounts:
         own["MUSTER_SERVICE_ACCOUNT_DIR"] = mounts[_SERVICE_ACCOUNT_PATH]
     markers = {name: value for name, value in own.items() if name.startswith("MUSTER_")}
@@ -134,9 +133,19 @@ async def prepare(context: PodContext, container: Container, container_id: str) 
     )
 
 
-def _gpus(context: PodContext, container: Container) -> int:
-    limits = container.resources.limits if container.resources else {}
-    return to_int(limits.get(context.services.settings.gpu_resource, 0))
+def _devices(context: PodContext, container: Container) -> Sequence[int]:
+    """Which of its pod's GPUs a container may use: main containers share them out, init containers come before that."""
+    resource = context.services.settings.gpu_resource
+    before = 0
+    for other in context.pod.spec.containers if container in context.pod.spec.containers else ():
+        if other.name == container.name:
+            break
+        before += _gpus(other, resource)
+    return context.devices[before : before + _gpus(container, resource)]
+
+
+def _gpus(container: Container, resource: str) -> int:
+    return to_int(container.resources.limits.get(resource, 0)) if container.resources else 0
 
 
 def _user(pod: Pod, container: Container) -> tuple[int | None, int | None, Sequence[int] | None]:
@@ -154,8 +163,5 @@ def _user(pod: Pod, container: Container) -> tuple[int | None, int | None, Seque
 
 def wants_gpus(pod: Pod, resource: str) -> int:
     """How many GPUs a pod holds: as many as its containers together, or its hungriest init container."""
-
-    def count(container: Container) -> int:
-        return to_int(container.resources.limits.get(resource, 0)) if container.resources else 0
-
-    return max(sum(map(count, pod.spec.containers)), *map(count, pod.spec.init_containers), 0)
+    main = sum(_gpus(container, resource) for container in pod.spec.containers)
+    return max(main, *(_gpus(container, resource) for container in pod.spec.init_containers), 0)

@@ -122,7 +122,7 @@ class NodeRegistration:
             self.node = await self._client.get(Node, settings.node)
             if any(self.node.metadata.labels.get(name) != value for name, value in self.labels.items()):
                 self.node = await self._client.patch(Node, settings.node, {"metadata": {"labels": self.labels}})
-        await self._report()  # declaredFeatures is dropped when a node is created
+            await self._report()
 
     async def _report(self) -> None:
         try:

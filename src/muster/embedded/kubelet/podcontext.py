@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from muster.embedded.kubelet import sweep
@@ -19,6 +19,7 @@ from muster.embedded.kubelet.volumes import PodVolumes
 from muster.kube.client import Client
 from muster.kube.pod import Pod
 
+_REAL_GPU = Path("/dev/nvidiactl")
 EventSink = Callable[[Pod, str, str, str], None]
 """Takes a pod, an event's type (Normal, Warning), reason and message."""
 
@@ -75,11 +76,13 @@ class PodContext:
             (self.folder / name).mkdir(exist_ok=True)
             (self.folder / name).chmod(access)
 
-    def own_variables(self, container_id: str, gpus: bool) -> dict[str, str]:
-        """What the kubelet itself puts into a container's environment: markers last, nobody may change those."""
+    def own_variables(self, container_id: str, devices: Sequence[int]) -> dict[str, str]:
+        """What the kubelet itself puts into a container's environment; `devices` are the GPUs it may use."""
         variables = machine_environment(self.folder)
-        if gpus:
-            variables["NVIDIA_VISIBLE_DEVICES"] = ",".join(map(str, self.devices)) or "void"
+        if devices:
+            variables["NVIDIA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
+            if _REAL_GPU.exists():  # without a device plugin nothing else keeps a process from the others' GPUs
+                variables["CUDA_VISIBLE_DEVICES"] = variables["NVIDIA_VISIBLE_DEVICES"]
         return variables | {
             sweep.CLUSTER_MARKER: self.services.settings.cluster_id,
             sweep.NODE_MARKER: self.services.settings.node,

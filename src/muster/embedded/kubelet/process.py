@@ -54,11 +54,15 @@ class ProcessSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Exit:
-    """How a process ended: `code` is 128 + `signal` where a signal did it; `time_s` is Unix time."""
+    """How a process ended: `code` is 128 + `signal` where a signal did it; `time_s` is Unix time.
+
+    `swept` says that its shim ended everything below it; where the shim was killed, nobody did.
+    """
 
     code: int
     signal: int
     time_s: float
+    swept: bool = True
 
 
 class Process:
@@ -127,7 +131,7 @@ class Process:
         if self._shim.stdin is not None:
             self._shim.stdin.close()
         if not self.exited.done():  # a shim that was killed took its main process with it
-            self.exited.set_result(result or Exit(128 + signal.SIGKILL, signal.SIGKILL, time.time()))
+            self.exited.set_result(result or Exit(128 + signal.SIGKILL, signal.SIGKILL, time.time(), swept=False))
 
 
 SHIMS: set[int] = set()

@@ -69,6 +69,7 @@ class RemoteCommand:
         except StartError:
             for handle in ours:
                 os.close(handle)
+            self._close_ours()
             raise
         finally:
             for handle in set(stdio):
@@ -87,9 +88,7 @@ class RemoteCommand:
             for task in (receiver, *pumps):
                 task.cancel()
             await asyncio.gather(receiver, *pumps, return_exceptions=True)
-            self._close_input()
-            if self._terminal >= 0:
-                os.close(self._terminal)
+            self._close_ours()
 
     def _streams(self) -> tuple[tuple[int, int, int], list[tuple[int, int]], list[int]]:
         """The command's three files, what we read of it with the channels it goes to, and all that is ours."""
@@ -170,6 +169,12 @@ class RemoteCommand:
             except OSError:  # the command reads no more
                 self._close_input()
                 return
+
+    def _close_ours(self) -> None:
+        self._close_input()
+        if self._terminal >= 0:
+            os.close(self._terminal)
+            self._terminal = -1
 
     def _close_input(self) -> None:
         if self._input >= 0:

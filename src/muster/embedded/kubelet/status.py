@@ -79,7 +79,10 @@ def pod_status(pod: Pod, findings: PodFindings, previous: PodStatus, now: dateti
 
 
 def pod_phase(spec: PodSpec, findings: PodFindings) -> str:
-    """Pending, Running, Succeeded or Failed."""
+    """Pending, Running, Succeeded or Failed.
+
+    The last two only once the pod is terminal: whoever hears of them may give its GPUs away at once.
+    """
     init = {status.name: status for status in findings.init}
     pending_init = failed_init = 0
     for container in spec.init_containers:
@@ -90,8 +93,6 @@ def pod_phase(spec: PodSpec, findings: PodFindings) -> str:
             pending_init += 1
         elif ended != 0:
             failed_init += 1
-    if failed_init and (spec.restart_policy == "Never" or findings.terminal):
-        return "Failed"
     main = {status.name: status for status in findings.main}
     statuses = [main.get(container.name) for container in spec.containers]
     running = sum(1 for status in statuses if status is not None and _runs(status))
@@ -99,16 +100,7 @@ def pod_phase(spec: PodSpec, findings: PodFindings) -> str:
     waiting = len(statuses) - running - len(exits)
     if findings.terminal:
         return "Succeeded" if not pending_init and len(exits) == len(statuses) and not any(exits) else "Failed"
-    if pending_init or failed_init or waiting:
-        return "Pending"
-    if running:
-        return "Running"
-    if spec.restart_policy == "Always":
-        return "Running"
-    ended_for_good = [_ended(status) for status in statuses]
-    if all(ended_for_good) and not any(exits):
-        return "Succeeded"
-    return "Failed" if spec.restart_policy == "Never" else "Running"
+    return "Pending" if pending_init or failed_init or waiting else "Running"
 
 
 def quality_of_service(spec: PodSpec) -> str:
@@ -131,10 +123,6 @@ def quality_of_service(spec: PodSpec) -> str:
 
 def _runs(status: ContainerStatus) -> bool:
     return status.state is not None and status.state.running is not None
-
-
-def _ended(status: ContainerStatus | None) -> bool:
-    return status is not None and status.state is not None and status.state.terminated is not None
 
 
 def _exit_code(status: ContainerStatus | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from muster.embedded.kubelet.restored import save_status
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
-from muster.kube.errors import ApiError, Conflict, NotFound
+from muster.kube.errors import ApiError, Conflict, Invalid, NotFound
 from muster.kube.pod import Pod, PodStatus
 from muster.kube.struct import to_dict
 
@@ -62,6 +62,9 @@ class StatusWriter:
             try:
                 async with self._lock:
                     await self._write()
+                return
+            except Invalid as error:
+                log.error("pod %s: status refused: %s", self.pod.key, error)
                 return
             except ApiError as error:
                 log.warning("pod %s: status not reported yet: %s", self.pod.key, error)

@@ -59,13 +59,24 @@ def sweep(
 
 def end_orphans() -> None:
     """Kill and reap children of this process that are no shims: what a killed shim left to us, its subreaper."""
-    if spawning():
+    if spawning() or _children() <= SHIMS:
         return
     for pid, (parent, started) in process_table().items():
         if parent == os.getpid() and pid not in SHIMS:
             kill_process(pid, started)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
+
+
+def _children() -> set[int]:
+    """This process's children: from /proc/PID/task/TID/children (proc(5)), else by looking at every process."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        return {pid for pid, (parent, _) in process_table().items() if parent == os.getpid()}
+    found = set()
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/self/task/{thread}/children") as file:
+            found |= {int(pid) for pid in file.read().split()}
+    return found
 
 
 def _carries(pid: int, marks: set[bytes]) -> bool:

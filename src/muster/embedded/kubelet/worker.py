@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from muster.kube.pod import Pod, PodStatus
 
 _SETUP_RETRY_S = 0.5
 _SETUP_RETRY_LONGEST_S = 30.0
+log = logging.getLogger(__name__)
 _STARTING = ("ContainerCreating", "PodInitializing")
 _DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 
@@ -140,13 +142,13 @@ class PodWorker:
             self._grace = Grace(30.0 if seconds is None else float(seconds))
             self._services.event(self.pod, "Normal", "DeadlineExceeded", _DEADLINE_MESSAGE)
         stop.cancel()
-        failed = life.exception() if life.done() and not life.cancelled() else None
         life.cancel()
-        await asyncio.gather(life, return_exceptions=True)
+        (outcome,) = await asyncio.gather(life, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            log.error("pod %s: cannot be run", self.pod.key, exc_info=outcome)
+            self._failure = Rejection("KubeletError", f"the kubelet could not run the pod: {outcome}")
         await self._end_containers()
         await self._tear_down()
-        if failed is not None:
-            raise failed
 
     def _deadline_s(self) -> float | None:
         seconds = self.pod.spec.active_deadline_seconds
@@ -280,7 +282,9 @@ class PodWorker:
         if not self.active:
             return False
         waiting = [runner.status.state.waiting for runner in self._main if runner.status.state is not None]
-        return self._stop.is_set() or any(state is not None and state.reason in _STARTING for state in waiting)
+        if self._stop.is_set() or all(runner.done for runner in self._main):
+            return True
+        return any(state is not None and state.reason in _STARTING for state in waiting)
 
     def _status(self) -> PodStatus:
         """What to report now."""

@@ -1,0 +1,126 @@
+"""What root can have beside plain processes: users, limits through control groups, network namespaces."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from muster.embedded.kubelet.cgroups import ControlGroups
+from muster.kube.pod import Pod
+from tests.scenarios.kubelet.conftest import NodeUnderTest, StartNode, processes
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def control_groups_work() -> bool:
+    groups = ControlGroups(f"muster-probe-{uuid.uuid4().hex[:8]}")
+    group = groups.container("probe", 1 << 30, 0)
+    group.remove()
+    groups.remove()
+    return bool(group.folders)
+
+
+@root
+async def test_container_runs_as_the_user_it_names(node: NodeUnderTest) -> None:
+    # A test's own folder is root's alone, so the container starts elsewhere.
+    container = {"securityContext": {"runAsUser": 65534, "runAsGroup": 65533}, "workingDir": "/"}
+    pod = await node.run("sh", "-c", "id -u; id -g; id -G", container=container)
+    assert node.logs(await node.finished(pod)) == "65534\n65533\n65533\n"
+
+
+async def test_container_that_must_not_be_root_and_would_be(node: NodeUnderTest) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root could run it as root")
+    pod = await node.run("true", container={"securityContext": {"runAsNonRoot": True}})
+
+    def refused(pod: Pod) -> bool:
+        state = pod.status.container_statuses[0].state
+        return bool(state and state.waiting and state.waiting.reason == "CreateContainerConfigError")
+
+    await node.until(pod, refused)
+
+
+async def test_container_that_takes_too_much_memory(node: NodeUnderTest) -> None:
+    if not control_groups_work():
+        pytest.skip("no control groups for this user")
+    limits = {"resources": {"limits": {"memory": "64Mi"}}}
+    pod = await node.finished(await node.run(sys.executable, "-c", "x = b'x' * (256 << 20)", container=limits))
+    state = pod.status.container_statuses[0].state
+    assert state is not None
+    assert state.terminated is not None
+    assert (state.terminated.reason, state.terminated.exit_code) == ("OOMKilled", 137)
+
+
+async def test_sidecar_starts_first_and_ends_last(node: NodeUnderTest, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    side = f"echo up >> {order}; trap 'echo down >> {order}; exit 0' TERM; while true; do sleep 0.05; done"
+    init = [{"name": "side", "image": "none", "restartPolicy": "Always", "command": ["sh", "-c", side]}]
+    check = {"exec": {"command": ["test", "-s", str(order)]}, "periodSeconds": 1}
+    init[0]["startupProbe"] = check  # type: ignore[assignment]
+    pod = await node.finished(await node.run("sh", "-c", f"echo main >> {order}", initContainers=init))
+    assert pod.status.phase == "Succeeded"
+    assert order.read_text() == "up\nmain\ndown\n"
+
+
+async def test_host_network_has_the_nodes_address(node: NodeUnderTest) -> None:
+    pod = await node.running(await node.run("sleep", "1000", hostNetwork=True))
+    assert pod.status.pod_ip == pod.status.host_ip
+
+
+async def test_leftovers_of_a_kubelet_and_its_shims_are_swept_at_the_next_start(node: NodeUnderTest) -> None:
+    """Both killed at once: nobody is left to clean up but the next kubelet."""
+    pod = await node.running(await node.run("sh", "-c", "setsid sleep 1000 & sleep 1000"))
+    marker = f"MUSTER_POD_UID={pod.uid}"
+    found = processes(marker)
+    os.kill(node.pid, signal.SIGSTOP)
+    for pid in found:
+        if b"shim.py" in _command(pid):
+            os.kill(pid, signal.SIGKILL)
+    node.kill()
+    await node.start()
+    assert processes(marker) == []
+    await node.finished(pod)
+
+
+@root
+async def test_network_namespaces(start_node: StartNode) -> None:
+    name = uuid.uuid4().hex[:4]
+    octet = 16 + int(name, 16) % 200
+    before, spaces = _links(), _namespaces()
+    node = await start_node("--network=netns", f"--pod-cidr=10.{octet}.7.0/24")
+    serve = "import socket; s = socket.create_server(('', 7000)); c, _ = s.accept(); c.sendall(b'hello'); c.close()"
+    server = await node.running(await node.run(sys.executable, "-c", serve))
+    assert server.status.pod_ip.startswith(f"10.{octet}.7.")
+    ask = (
+        "import socket, time\n"
+        "for _ in range(100):\n"
+        "  try: print(socket.create_connection(('" + server.status.pod_ip + "', 7000), 5).recv(9).decode()); break\n"
+        "  except OSError: time.sleep(0.1)\n"
+    )
+    client = await node.finished(await node.run(sys.executable, "-c", ask))
+    assert node.logs(client) == "hello\n"
+    await node.finished(server)
+    await node.terminate()
+    assert _links() == before
+    assert _namespaces() == spaces
+    await node.start()
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _links() -> set[str]:
+    names = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout.splitlines()
+    found = {line.split(":")[1].strip().partition("@")[0] for line in names}
+    return {link for link in found if link.startswith(("mb", "mv"))}
+
+
+def _namespaces() -> set[str]:
+    return {path.name for path in Path("/run/netns").glob("muster-*")}

@@ -1,0 +1,92 @@
+"""Real processes under a shim, and the sweep that finds what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from muster.embedded.kubelet.process import Process, ProcessSpec, StartError
+from muster.embedded.kubelet.shim import process_table
+from muster.embedded.kubelet.sweep import CLUSTER_MARKER, NODE_MARKER, POD_MARKER, sweep
+
+
+def spec(log: Path, *argv: str, **variables: str) -> ProcessSpec:
+    return ProcessSpec(argv=argv, env={"PATH": os.environ["PATH"], **variables}, cwd="/", log=str(log))
+
+
+def text(log: Path) -> str:
+    return "".join(line.split(" ", 3)[3] for line in log.read_text().splitlines(keepends=True))
+
+
+def written(log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not log.exists() or not log.read_text().endswith("\n"):
+        assert time.monotonic() < deadline, "nothing was logged"
+        time.sleep(0.02)
+
+
+async def test_output_is_complete_when_the_end_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "0.log"
+    process = await Process.start(spec(log, "seq", "20000"))
+    exited = await process.exited
+    assert (exited.code, exited.signal, exited.swept) == (0, 0, True)
+    assert text(log) == "".join(f"{number}\n" for number in range(1, 20001))
+
+
+async def test_kill_ends_everything(tmp_path: Path) -> None:
+    log = tmp_path / "0.log"
+    process = await Process.start(spec(log, "sh", "-c", "trap '' TERM; setsid sleep 1000 & echo $!; wait"))
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(written, log)
+        child = int(text(log))
+        process.signal(15)
+        process.kill()
+        exited = await process.exited
+    assert (exited.code, exited.signal) == (137, 9)
+    assert child not in process_table()
+
+
+async def test_what_cannot_be_run_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no program")
+    for program, why in (("no-such-program", "executable file not found"), (f"{tmp_path}/file", "permission denied")):
+        with pytest.raises(StartError, match=why):
+            await Process.start(spec(tmp_path / "0.log", program))
+
+
+async def test_missing_working_directory_is_named(tmp_path: Path) -> None:
+    missing = ProcessSpec(argv=["true"], env={}, cwd="/no/such/folder", log=str(tmp_path / "0.log"))
+    with pytest.raises(StartError, match="/no/such/folder"):
+        await Process.start(missing)
+
+
+def test_sweep_ends_what_is_marked_and_what_that_started_and_nothing_else() -> None:
+    cluster, other = uuid.uuid4().hex, uuid.uuid4().hex
+    script = "env -i sleep 1000 & echo started; wait"
+
+    def start(cluster_id: str, node: str) -> subprocess.Popen[bytes]:
+        marks = {CLUSTER_MARKER: cluster_id, NODE_MARKER: node, POD_MARKER: "uid"}
+        process = subprocess.Popen(["sh", "-c", script], env={**os.environ, **marks}, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        return process
+
+    processes = [start(cluster, "a"), start(cluster, "b"), start(other, "a")]
+    try:
+        assert sweep(cluster, "a") == 2
+        assert [process.poll() is None for process in processes[1:]] == [True, True]
+        assert processes[0].wait(5) == -9
+        assert sweep(cluster) == 2
+        assert processes[2].poll() is None
+        assert sweep(cluster) == 0
+    finally:
+        assert sweep(other) == 2
+        for process in processes:
+            process.wait(5)
+            assert process.stdout is not None
+            process.stdout.close()
