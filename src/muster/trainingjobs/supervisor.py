@@ -631,6 +631,16 @@ def signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
+def oom_kills(folder: str = "/sys/fs/cgroup") -> int:
+    """How often the kernel has killed a process of this container for memory (cgroup v2, else v1); 0 where unknown."""
+    for name in ("memory.events", "memory/memory.oom_control"):
+        with contextlib.suppress(OSError), open(os.path.join(folder, name), encoding="ascii") as file:
+            match = re.search(r"^oom_kill (\d+)$", file.read(), re.MULTILINE)
+            if match:
+                return int(match.group(1))
+    return 0
+
+
 def descendants(root: int) -> list[int]:
     """Every live process below `root`, from /proc. With the child-subreaper flag no double fork gets away from it."""
     children: dict[int, list[int]] = collections.defaultdict(list)
@@ -960,6 +970,7 @@ class Attempt:
         self.ranks: list[Rank] = []
         self.roots: dict[Child, list[Stream]] = {}  # launcher, remote commands or `rank` processes; their output
         self.began = False  # it has had a root
+        self.oom_kills = oom_kills()
         self.exit: dict[str, Any] | None = None
         # a launcher's failure, told where no rank of this node turns out to be the reason
         self.launcher_exit: tuple[tuple[int, int], str, list[str]] | None = None
@@ -1279,7 +1290,9 @@ class Supervisor:
         elif orphan or rank.signalled or (mpi and outcome[0] in LAUNCHER_GONE):
             attempt.launcher_failed((255, 0), "ranks stopped by their launcher", tail)
         else:
-            self.fail(attempt, rank.number, outcome, "rank exited", tail, ended_at)
+            memory = outcome[1] == signal.SIGKILL and oom_kills() > attempt.oom_kills
+            reason = "rank exited: out of memory, killed by the kernel" if memory else "rank exited"
+            self.fail(attempt, rank.number, outcome, reason, tail, ended_at)
             if attempt.launcher != "mpi":
                 self.stop("finished", self.grace_s)
 

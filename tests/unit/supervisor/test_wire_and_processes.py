@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -76,3 +77,19 @@ def test_a_mac_is_of_the_parts_not_of_their_joined_text(one: list[str], two: lis
 @pytest.mark.parametrize(("status", "outcome"), [(0, (0, 0)), (3 << 8, (3, 0)), (9, (137, 9)), (139, (139, 11))])
 def test_a_wait_status_becomes_code_and_signal(status: int, outcome: tuple[int, int]) -> None:
     assert supervisor.outcome_of(status) == outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kills"),
+    [
+        ("memory.events", "low 0\nmax 7\noom 2\noom_kill 2\noom_group_kill 1\n", 2),
+        ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", 3),
+        ("memory.current", "4096\n", 0),
+    ],
+    ids=["v2", "v1", "none"],
+)
+def test_kills_for_memory_are_counted_by_the_cgroup(tmp_path: Path, name: str, text: str, kills: int) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    assert supervisor.oom_kills(str(tmp_path)) == kills
