@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 LEASE_DURATION_S = 15.0
 RENEW_DEADLINE_S = 10.0
 RETRY_PERIOD_S = 2.0
+_RELEASE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +196,26 @@ class LeaderElector:
         return True
 
     async def _release(self) -> None:
-        """Give the lease up, so that the next leader need not wait."""
-        if self._observed is None or self.holder != self.identity:
-            return
-        spec = msgspec.structs.replace(
-            self._observed.spec, holder_identity=None, lease_duration_seconds=1, renew_time=_now_utc()
-        )
+        """Give the lease up, so that the next leader need not wait. A renewal cut short may just have moved it on."""
         try:
-            async with asyncio.timeout(self._retry_period_s):
-                await self._client.replace(msgspec.structs.replace(self._observed, spec=spec))
+            async with asyncio.timeout(_RELEASE_TIMEOUT_S):
+                while not await self._released():
+                    pass
         except (ApiError, ConfigError, TimeoutError) as error:
             log.info("lease %s: not released: %s", self.name, _why(error))
+
+    async def _released(self) -> bool:
+        lease = await self._client.get(Lease, self.name, self._namespace)
+        if lease.spec.holder_identity != self.identity:
+            return True
+        spec = msgspec.structs.replace(
+            lease.spec, holder_identity=None, lease_duration_seconds=1, renew_time=_now_utc()
+        )
+        try:
+            await self._client.replace(msgspec.structs.replace(lease, spec=spec))
+        except Conflict:
+            return False
+        return True
 
     def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
         now = _now_utc()

@@ -59,7 +59,7 @@ def format_milli(value_milli: int) -> str:
 def canonical_quantity(quantity: QuantityLike, *, finest_exponent: int = -9) -> str:
     """Rewrite a quantity as the API server stores it: same family of suffixes. Raises QuantityError.
 
-    Requests, limits and capacities hold nothing finer than thousandths (SetDefaults_ResourceList): `finest_exponent` -3.
+    Requests, limits and capacities hold nothing finer than thousandths (SetDefaults_ResourceList): give -3 there.
     """
     if isinstance(quantity, Fraction):
         return format_quantity(quantity)

@@ -147,9 +147,12 @@ async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_e
     client: Client, api: FakeApi, metrics: KubeMetrics
 ) -> None:
     done: dict[str, list[str]] = {"one": [], "two": []}
+    first_at: dict[str, float] = {}
+    clock = asyncio.get_running_loop().time
 
     def work_of(name: str) -> Reconcile:
         async def reconcile(key: str) -> None:
+            first_at.setdefault(name, clock())
             done[name].append(key)
 
         return reconcile
@@ -160,7 +163,7 @@ async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_e
     one, two = elector(client, "one", metrics), elector(rival, "two", metrics)
     async with rival, running(client, work_of("one"), metrics, one):
         await until(lambda: len(done["one"]) >= 3)
-        async with running(rival, work_of("two"), metrics, two, fence_s=0.1) as (controller, informer):
+        async with running(rival, work_of("two"), metrics, two, fence_s=1.0) as (controller, informer):
             await informer.wait_synced(10)
             await until(lambda: two.holder == "one")
             assert (done["two"], controller.working) == ([], False)
@@ -175,6 +178,7 @@ async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_e
             term = two.term
             assert term is not None
             assert term.previous_holder == "one"
+            assert first_at["two"] >= term.previous_deadline + 1.0  # by then no request of the first can take effect
             assert set(done["two"]) == {"default/a", "default/b", "default/c"}
             assert api.count("GET", watch=False) > lists
             before = len(done["one"])

@@ -120,6 +120,30 @@ async def test_a_frozen_leader_sees_that_it_no_longer_leads(client: Client, api:
         api.before.clear()
 
 
+async def test_a_leader_never_believes_longer_than_the_server_has_known(client: Client, api: FakeApi) -> None:
+    seen: list[float] = []
+    clock = asyncio.get_running_loop().time
+
+    async def slow_then_silent(request: web.Request) -> None:
+        if request.method == "POST":
+            seen.append(clock())
+            await asyncio.sleep(0.1)  # the answer takes its time; the lease does not wait for it
+        elif seen:
+            await asyncio.sleep(30)
+
+    api.before.append(slow_then_silent)
+    one = elector(client, "one")
+    async with competing(one):
+        await until(one.acquired.is_set)
+        last = 0.0
+        while one.acquired.is_set():
+            now = clock()
+            last = now if one.leading else last
+            await asyncio.sleep(0.002)
+        assert 0 < last <= seen[0] + FAST["renew_deadline_s"]
+        api.before.clear()
+
+
 async def test_somebody_who_writes_over_the_lease_ends_the_term(client: Client, api: FakeApi) -> None:
     one = elector(client, "one")
     async with competing(one):
