@@ -110,7 +110,7 @@ numbers = st.decimals(min_value=-(10**6), max_value=10**6, places=4, allow_nan=F
 def test_every_decimal_suffix_multiplies(number: str, suffix: str) -> None:
     shift = DECIMAL[suffix]
     exact = Fraction(number) * (Fraction(10**shift) if shift >= 0 else Fraction(1, 10**-shift))
-    parsed = parse_quantity(number + suffix)
+    parsed = Fraction(parse_quantity(number + suffix))
     assert abs(parsed) >= abs(exact)
     assert abs(parsed - exact) < Fraction(1, 10**9)
 
