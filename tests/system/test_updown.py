@@ -106,7 +106,7 @@ def test_a_port_in_use_is_refused_and_nothing_is_left(muster: Muster) -> None:
     assert not muster.kubeconfig.exists()
 
 
-@pytest.mark.parametrize("stage", ["starting the API server", "starting the controller"])
+@pytest.mark.parametrize("stage", ["starting the API server", "waiting for nodes"])
 def test_ctrl_c_while_starting_leaves_nothing(muster: Muster, stage: str) -> None:
     starting = muster.start("up", "--nodes", "2")
     assert starting.stdout is not None

@@ -17,7 +17,7 @@ from muster.embedded import cluster as embedded
 from muster.embedded.layout import ClusterSpec, Layout
 
 OnStage = Callable[[str], None]
-NODE_GRACE_S = 4.0
+NODE_GRACE_S = 8.0
 
 
 class Arena(Protocol):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from muster.kube.client import Client
 
 NODES, SLOTS, GPUS = 5, 4, 8
-STEPS, STEP_TIME_S, CHECKPOINT_EVERY = 160, 0.15, 10
+STEPS, STEP_TIME_S, CHECKPOINT_EVERY = 120, 0.12, 10
 KILL_AT, VANISH_AT = 0.35, 0.6
 KILLED_SLOT, VANISHED_SLOT = 1, 2
 DEADLINE_S = 240.0
@@ -119,6 +119,7 @@ class Story:
             "image": THIS_MACHINE,
             "command": ["python3", "train.py"],
             "args": [f"--steps={STEPS}", f"--step-time-s={STEP_TIME_S}", f"--checkpoint-every={CHECKPOINT_EVERY}"],
+            "env": [{"name": "OPENBLAS_NUM_THREADS", "value": "1"}],  # four ranks share this machine's CPUs
             "checkpoint": {"path": str(checkpoints)},
             "stopGraceSeconds": 2,
         }
