@@ -89,7 +89,7 @@ class Api:
 
     @contextlib.contextmanager
     def watch(self, path: str, timeout_s: float = 10.0, **query: Any) -> Iterator[Iterator[Any]]:
-        """Open a watch; iterate its events. Ends where the server ends it; a silence of `timeout_s` raises TimeoutError."""
+        """Open a watch; iterate its events until the server ends it. A silence of `timeout_s` raises TimeoutError."""
         connection = self.open(timeout_s)
         try:
             connection.request("GET", _target(path, {"watch": "true", **query}), headers=self.headers)
@@ -102,8 +102,10 @@ class Api:
 
 def _pem(section: dict[str, Any], name: str, kubeconfig: Path) -> bytes:
     if f"{name}-data" in section:
-        return base64.b64decode(section[f"{name}-data"])
-    return (kubeconfig.parent / section[name]).read_bytes()
+        data: str = section[f"{name}-data"]
+        return base64.b64decode(data)
+    path: str = section[name]
+    return (kubeconfig.parent / path).read_bytes()
 
 
 def _target(path: str, query: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""How an object leaves the server: as it is, as one of its other versions, as PartialObjectMetadata, as a row of a Table."""
+"""How an object leaves the server: as it is, in another version, as PartialObjectMetadata, as a row of a Table."""
 
 from __future__ import annotations
 

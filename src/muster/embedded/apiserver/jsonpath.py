@@ -1,4 +1,4 @@
-"""The little JSONPath that printer columns use: `.spec.x`, `.items[0].y`, `.status.conditions[?(@.type=="Ready")].status`."""
+"""The little JSONPath that printer columns use: `.spec.x`, `.items[0].y`, `.conditions[?(@.type=="Ready")].status`."""
 
 from __future__ import annotations
 

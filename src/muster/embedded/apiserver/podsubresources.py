@@ -1,6 +1,6 @@
 """Subresources of pods: binding, eviction, and those a kubelet answers (log, exec, attach).
 
-Source: kubernetes pkg/registry/core/pod/storage (storage.go, eviction.go), pkg/registry/core/pod/strategy.go (LogLocation).
+Source: kubernetes pkg/registry/core/pod (strategy.go, storage/storage.go, storage/eviction.go).
 """
 
 from __future__ import annotations

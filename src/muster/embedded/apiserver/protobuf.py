@@ -1,7 +1,7 @@
-"""Kubernetes' protobuf bodies, read only: kubectl sends its typed creates and evictions that way. Answers are always JSON.
+"""Kubernetes' protobuf bodies, read only: kubectl sends its typed creates and evictions so. Answers are always JSON.
 
-Field numbers come from the `generated.proto` files of k8s.io/api and k8s.io/apimachinery. Only the kinds that kubectl and
-drain send are listed; others are refused with 415, which names the formats that are taken.
+Field numbers come from the `generated.proto` files of k8s.io/api and k8s.io/apimachinery. Only the kinds that kubectl
+and drain send are listed; others are refused with 415, which names the formats that are taken.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from muster.embedded.objects import Obj, micro_timestamp, timestamp
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 
-# One line a message: `number name type`. Types: s string, i integer, B boolean, b bytes, T Time, M MicroTime, Q Quantity,
-# I IntOrString, else a message. `*` is a list, `%` a map from strings, `?` keeps zero values (a pointer in Go).
+# One line a message: `number name type`. Types: s string, i integer, B boolean, b bytes, T Time, M MicroTime,
+# Q Quantity, I IntOrString, else a message. `*` is a list, `%` a map from strings, `?` keeps zero values (a pointer in Go).
 _MESSAGES = """
 ObjectMeta: 1 name s; 2 generateName s; 3 namespace s; 5 uid s; 6 resourceVersion s; 11 labels %s; 12 annotations %s;\
  13 ownerReferences *OwnerReference; 14 finalizers *s
@@ -75,7 +75,8 @@ NonResourceAttributes: 1 path s; 2 verb s
 SelfSubjectRulesReview: 1 metadata ObjectMeta; 2 spec RulesReviewSpec
 RulesReviewSpec: 1 namespace s
 PodDisruptionBudget: 1 metadata ObjectMeta; 2 spec PodDisruptionBudgetSpec
-PodDisruptionBudgetSpec: 1 minAvailable ?I; 2 selector ?LabelSelector; 3 maxUnavailable ?I; 4 unhealthyPodEvictionPolicy s
+PodDisruptionBudgetSpec: 1 minAvailable ?I; 2 selector ?LabelSelector; 3 maxUnavailable ?I;\
+ 4 unhealthyPodEvictionPolicy s
 Eviction: 1 metadata ObjectMeta; 2 deleteOptions DeleteOptions
 Lease: 1 metadata ObjectMeta; 2 spec LeaseSpec
 LeaseSpec: 1 holderIdentity ?s; 2 leaseDurationSeconds ?i; 3 acquireTime M; 4 renewTime M; 5 leaseTransitions ?i

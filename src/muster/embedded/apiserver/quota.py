@@ -1,4 +1,4 @@
-"""ResourceQuotas: what pods of a namespace use, kept up to date by every write, and the refusal of what would be too much.
+"""ResourceQuotas: what the pods of a namespace use, kept up to date by every write, and the refusal of too much.
 
 Source: kubernetes pkg/quota/v1/evaluator/core/pods.go and the ResourceQuota admission plugin.
 """

@@ -1,4 +1,4 @@
-"""The kinds this server knows: names, verbs, what fields select them, and the strategy that defaults and validates them."""
+"""The kinds this server knows: names, verbs, selectable fields, and the strategy that defaults and validates them."""
 
 from __future__ import annotations
 

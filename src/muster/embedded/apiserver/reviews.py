@@ -1,4 +1,4 @@
-"""Reviews: who a token is (TokenReview), who asks (SelfSubjectReview), and what may be done (everything: there is no RBAC)."""
+"""Reviews: who a token is, who asks, and what may be done (everything: RBAC is not enforced)."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Strategy:
         """Fill in what is left out, on create and on update."""
 
     def prepare_create(self, context: Context, obj: Obj) -> None:
-        """Set what the server owns on a new object; a status sent along is dropped by kinds that have the subresource."""
+        """Set what the server owns on a new object; kinds with a status subresource drop a status sent along."""
 
     def admit_create(self, context: Context, obj: Obj, dry_run: bool) -> None:
         """Refuse or complete a new object, as admission plugins do.

@@ -91,7 +91,7 @@ class Writes:
         dry_run: bool = False,
         create_with: Obj | None = None,
     ) -> tuple[Obj, bool]:
-        """Change an object through `change`, which gets a copy of what is stored; return the result and whether it is new.
+        """Change an object through `change`, which gets a copy of what is stored; return it and whether it is new.
 
         Raises:
             StatusError: it is refused.

@@ -99,8 +99,7 @@ class SecretStrategy(Strategy):
         plain = obj.pop("stringData", None)
         if plain:
             data = obj.setdefault("data", {})
-            for key, value in plain.items():
-                data[key] = base64.b64encode(str(value).encode()).decode()
+            data.update((key, base64.b64encode(str(value).encode()).decode()) for key, value in plain.items())
         _drop_empty(obj)
 
     def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:

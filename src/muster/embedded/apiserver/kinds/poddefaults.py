@@ -1,6 +1,7 @@
 """What the server fills in on a pod.
 
-Source: kubernetes pkg/apis/core/v1/defaults.go and the ServiceAccount, DefaultTolerationSeconds and Priority admission plugins.
+Source: kubernetes pkg/apis/core/v1/defaults.go, and the admission plugins ServiceAccount, DefaultTolerationSeconds and
+Priority.
 """
 
 from __future__ import annotations
