@@ -127,7 +127,7 @@ class Arena:
         self.nodes.append(node)
         return node
 
-    def control(self) -> Process:
+    def control(self, *flags: str) -> Process:
         """Start a controller; like the one before it, it answers at the same address."""
         process = Process(
             self.folder / f"controller-{len(self.controllers)}.log",
@@ -137,6 +137,7 @@ class Arena:
             f"--namespace={self.system}",
             f"--listen=127.0.0.1:{self.port}",
             "--lease-duration=3",
+            *flags,
         )
         self.controllers.append(process)
         return process

@@ -1,0 +1,92 @@
+"""What the API server itself refuses, and what becomes of jobs then."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+
+import pytest
+
+from muster.api.training_job import TrainingJob
+from muster.kube.errors import Invalid
+from tests.scenarios.trainingjobs.conftest import Arena, until
+from tests.scenarios.trainingjobs.test_jobs import QUICK, train
+
+pytestmark = pytest.mark.slow
+
+
+async def test_what_an_active_job_is_made_of_cannot_change(arena: Arena) -> None:
+    if arena.kind == "embedded":
+        pytest.skip("the embedded API server evaluates no CEL; docs say so")
+    await arena.submit("train", train(arena))
+    await arena.phase("train", "Running")
+    with pytest.raises(Invalid, match="set suspend to true, change it"):
+        await arena.client.patch(TrainingJob, "train", {"spec": {"replicas": 3}}, namespace=arena.namespace)
+    with pytest.raises(Invalid, match="at most 52"):
+        await arena.submit("a" * 53, QUICK)
+
+
+async def test_the_schema_refuses_what_makes_no_sense(arena: Arena) -> None:
+    with pytest.raises(Invalid, match="replicas"):
+        await arena.submit("none", QUICK, replicas=0)
+    with pytest.raises(Invalid, match="launcher"):
+        await arena.submit("slurm", QUICK, launcher="slurm")
+
+
+async def test_a_quota_that_lets_only_half_the_pods_in_is_explained_and_holds_no_node(arena: Arena) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "half", "namespace": arena.namespace},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "4"}},
+    }
+    await arena.client.create(quota)
+    path = f"/api/v1/namespaces/{arena.namespace}/resourcequotas/half"
+
+    async def counted() -> bool:
+        return b'"used"' in await arena.client.request("GET", path)
+
+    await until("the quota is in force", counted)
+    await arena.submit("train", train(arena))
+    status = await arena.reaches("train", lambda status: "exceeded quota" in status.message)
+    admitted = next(each for each in status.conditions if each.type == "Admitted")
+    assert (admitted.status, admitted.reason) == ("False", "PodsRefused")
+    assert all(not pod.spec.node_name for pod in await arena.pods("train"))
+    await arena.client.request("DELETE", path)
+    (arena.folder / "done").touch()
+    await arena.phase("train", "Succeeded", 1)
+
+
+async def test_suspend_frees_the_nodes_and_resume_goes_on(arena: Arena) -> None:
+    await arena.submit("train", train(arena))
+    await arena.phase("train", "Running", 1)
+    await arena.client.patch(TrainingJob, "train", {"spec": {"suspend": True}}, namespace=arena.namespace)
+    await arena.phase("train", "Suspended")
+    assert await arena.pods("train") == []
+    await arena.client.patch(TrainingJob, "train", {"spec": {"suspend": False}}, namespace=arena.namespace)
+    (arena.folder / "done").touch()
+    status = await arena.phase("train", "Succeeded", 2)
+    assert status.restarts is None
+
+
+async def test_columns_of_kubectl_get(arena: Arena) -> None:
+    await arena.submit("quick", QUICK)
+    await arena.phase("quick", "Succeeded")
+    command = ["kubectl", f"--kubeconfig={arena.kubeconfig}", f"--namespace={arena.namespace}", "get", "tj"]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True, timeout=30)
+    shown = done.stdout.splitlines()
+    assert shown[0].split() == ["NAME", "NODES", "READY", "PHASE", "ATTEMPT", "STEP", "RESTARTS", "AGE"]
+    assert shown[1].split()[:5] == ["quick", "2", "2", "Succeeded", "1"]
+
+
+async def test_a_shadow_controller_plans_and_writes_nothing(arena: Arena) -> None:
+    arena.controllers[-1].terminate()
+    shadow = arena.control("--shadow")
+    await arena.submit("quick", QUICK)
+
+    async def planned() -> bool:
+        return "would WriteStatus Created" in shadow.log.read_text()
+
+    await until("the shadow controller has a plan", planned)
+    assert (await arena.job("quick")).status.attempt == 0
+    assert await arena.pods("quick") == []

@@ -1,0 +1,82 @@
+"""Progress and checkpoints from the SDK to status, and a restart that resumes; old attempts are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from tests.scenarios.trainingjobs.conftest import Arena
+from tests.scenarios.trainingjobs.test_jobs import rank_pid
+
+pytestmark = pytest.mark.slow
+
+RESUMING = """
+    import os, pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    last = muster.last_checkpoint()
+    step = int(pathlib.Path(last.path).read_text()) if last else 0
+    if muster.rank() == 0:
+        (folder / ("began-%d" % muster.attempt())).write_text(str(step))
+    (folder / ("pid-%d-%d" % (muster.attempt(), muster.rank()))).write_text(str(os.getpid()))
+    while not (folder / "done").exists():
+        step += 1
+        muster.report(step=step, total_steps=1000, metrics={{"loss": 1.0 / step}})
+        if step % 5 == 0:
+            muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
+        time.sleep(0.05)
+"""
+
+
+async def test_a_restart_resumes_from_the_checkpoint_in_status_and_measures_itself(arena: Arena) -> None:
+    folder = str(arena.folder)
+    await arena.submit("train", RESUMING.format(folder=folder), checkpoint={"path": f"{folder}/checkpoints"})
+    before = await arena.reaches("train", lambda status: status.last_checkpoint and status.progress)
+    assert before.last_checkpoint is not None
+    assert before.progress is not None
+    assert before.progress.total_steps == 1000
+    assert before.progress.metrics["loss"] <= 1
+    os.kill(rank_pid(arena, 1, 0), signal.SIGKILL)
+    status = await arena.reaches("train", lambda status: status.time_to_useful_seconds is not None)
+    assert int((arena.folder / "began-2").read_text()) >= before.last_checkpoint.step
+    fault = status.faults[-1]
+    assert fault.steps_lost is not None
+    assert fault.timeline is not None
+    stages = [getattr(fault.timeline, name) for name in ("fault", "detected", "ready", "running", "useful")]
+    assert stages == sorted(stages)
+    (arena.folder / "done").touch()
+    await arena.phase("train", "Succeeded", 2)
+
+
+ABOVE = """
+    import json, os, pathlib, ssl, time, urllib.error, urllib.request, base64
+    folder = pathlib.Path({folder!r})
+
+    def post(attempt):
+        context = ssl.create_default_context(cadata=base64.b64decode(os.environ["MUSTER_CA_DATA"]).decode())
+        token = pathlib.Path(os.environ["MUSTER_TOKEN_FILE"]).read_text().strip() if attempt else "none"
+        body = json.dumps({{"attempt": attempt, "checkpoint": {{"path": "/x", "step": attempt}}}}).encode()
+        request = urllib.request.Request(os.environ["MUSTER_URL"] + "/v1/report", body)
+        request.add_header("Authorization", "Bearer " + token)
+        try:
+            return [200, json.load(urllib.request.urlopen(request, timeout=20, context=context))]
+        except urllib.error.HTTPError as error:
+            return [error.code, json.load(error)]
+
+    if os.environ["RANK"] == "0":
+        (folder / "answers").write_text(json.dumps([post(0), post(7), post(1)]))
+"""
+
+
+async def test_only_the_current_attempt_and_only_pods_may_commit_a_checkpoint(arena: Arena) -> None:
+    await arena.submit("report", ABOVE.format(folder=str(arena.folder)))
+    status = await arena.phase("report", "Succeeded")
+    nobody, other, current = json.loads((arena.folder / "answers").read_text())
+    assert nobody[0] == 401
+    assert other == [409, {"currentAttempt": 1}]
+    assert current == [200, {"checkpointNow": False}]
+    assert status.last_checkpoint is not None
+    assert (status.last_checkpoint.path, status.last_checkpoint.step) == ("/x", 1)
