@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+from rich.console import Console
 
 from muster.api.training_job import (
     CheckpointStatus,
@@ -16,6 +18,7 @@ from muster.api.training_job import (
     TrainingJobStatus,
 )
 from muster.cli import describe
+from muster.cli.follow import render
 from muster.kube.meta import ObjectMeta
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -117,3 +120,21 @@ def test_only_success_exits_with_zero() -> None:
     assert [describe.finished(job(phase=phase)) for phase in ("Running", "Succeeded", "Failed", "Suspended")] == [
         False, True, True, False,
     ]  # fmt: skip
+
+
+def test_the_live_display_shows_where_the_job_stands_at_any_width() -> None:
+    running = job(
+        phase="Running",
+        attempt=2,
+        ready_slots=4,
+        progress=Progress(step=50, total_steps=200, metrics={"loss": 0.5}),
+        last_checkpoint=CheckpointStatus(path="/c/40", step=40),
+    )
+    for width in (20, 80, 200):
+        screen = io.StringIO()
+        Console(file=screen, width=width, force_terminal=True, color_system=None).print(render(running))
+        shown = " ".join(screen.getvalue().split())
+        assert "train" in shown
+        assert all(len(line) <= width for line in screen.getvalue().splitlines())
+    for wanted in ("Running", "attempt 2", "4/4 slots ready", "step 50/200 loss 0.5", "checkpoint at step 40"):
+        assert wanted in shown
