@@ -210,6 +210,16 @@ class World:
         status = from_dict({"phase": "Running", "conditions": [condition]}, type(pod.status))
         self._set_pod(msgspec.structs.replace(pod, spec=spec, status=status))
 
+    def forget_all(self) -> None:
+        """Start over with what the API server holds."""
+        self.state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
+        for obj in self.nodes.values():
+            self.state.set_node(obj)
+        for placement in self.placements.values():
+            self.state.set_placement(placement, self.now)
+        for pod in self.pods.values():
+            self.state.set_pod(pod, self.now)
+
     # What became of it
 
     def nodes_of(self, gang: str) -> dict[int, str]:

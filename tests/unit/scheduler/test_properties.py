@@ -1,0 +1,202 @@
+"""What must never happen, whatever the order of events; each property is named after the bad thing.
+
+A failing example prints its steps; `pytest --hypothesis-seed=N` repeats the run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from muster.scheduler.plan import Bind
+from tests.unit.scheduler.world import World, node
+
+NODES = [f"n{number}" for number in range(6)]
+GANGS = ["alpha", "beta", "gamma", "delta"]
+
+
+class Cluster(RuleBasedStateMachine):
+    """Gangs come, restart, finish; nodes break; binds and writes happen one by one, some fail, schedulers restart."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = World(bind_deadline_s=30.0, hold_s=1000.0)
+        self.attempts: Counter[str] = Counter()
+        self.sizes: dict[str, int] = {}
+        self.gpus: dict[str, int] = {}
+        for name in NODES:
+            self.world.set_node(node(name))
+
+    def tick(self, seconds: float = 1.0) -> None:
+        self.world.now += seconds
+
+    def members(self, gang: str) -> list[str]:
+        label = "muster.dev/gang"
+        return [pod.name for pod in self.world.pods.values() if pod.metadata.labels.get(label) == gang]
+
+    @rule(gang=st.sampled_from(GANGS), size=st.integers(1, 6), gpus=st.sampled_from([2, 8]), priority=st.integers(0, 2))
+    def submit(self, gang: str, size: int, gpus: int, priority: int) -> None:
+        if self.members(gang) or f"default/{gang}" in self.world.placements:
+            return
+        self.sizes[gang], self.gpus[gang] = size, gpus
+        for slot in range(size):
+            self.world.add_member(gang, slot, size, gpus=gpus, priority=priority, attempt=self.attempts[gang])
+        self.tick()
+
+    @rule(gang=st.sampled_from(GANGS), data=st.data())
+    def restart(self, gang: str, data: st.DataObject) -> None:
+        """Some members go and are made anew."""
+        if gang not in self.sizes or not self.members(gang):
+            return
+        slots = data.draw(st.sets(st.integers(0, self.sizes[gang] - 1), min_size=1))
+        self.attempts[gang] += 1
+        for name in self.members(gang):
+            if int(name.split("-")[1]) in slots:
+                self.world.remove_pod(name)
+        self.make_missing(gang)
+
+    @rule(gang=st.sampled_from(GANGS))
+    def make_missing(self, gang: str) -> None:
+        """The job's controller makes the members that are not there."""
+        if gang not in self.sizes:
+            return
+        present = {int(name.split("-")[1]) for name in self.members(gang)}
+        for slot in set(range(self.sizes[gang])) - present:
+            self.world.add_member(gang, slot, self.sizes[gang], gpus=self.gpus[gang], attempt=self.attempts[gang])
+        self.tick()
+
+    @rule(gang=st.sampled_from(GANGS))
+    def end(self, gang: str) -> None:
+        """The job ends: its pods go, its slots are free."""
+        self.world.remove_gang(gang)
+        if gang in self.sizes:
+            self.world.state.set_job(f"uid-{gang}", "Succeeded")
+            self.settle()
+            self.world.state.remove_job(f"uid-{gang}")
+            self.sizes.pop(gang)
+
+    @rule(name=st.sampled_from(NODES), ready=st.booleans())
+    def health(self, name: str, ready: bool) -> None:
+        if name in self.world.nodes:
+            self.world.set_node(node(name, uid=self.world.nodes[name].uid, ready=ready))
+
+    @rule(name=st.sampled_from(NODES))
+    def replace_node(self, name: str) -> None:
+        """The node goes with its pods; another of the same name comes."""
+        for pod in [pod for pod in self.world.pods.values() if pod.spec.node_name == name]:
+            self.world.remove_pod(pod.name)
+        if name in self.world.nodes:
+            self.world.remove_node(name)
+        else:
+            self.tick()
+            self.world.set_node(node(name, uid=f"uid-{name}-{self.world.now}"))
+
+    @rule(count=st.integers(1, 4), fail=st.booleans())
+    def act(self, count: int, fail: bool) -> None:
+        """Carry out only the first actions of a plan; the last bind may fail."""
+        actions = self.world.decide().actions[:count]
+        for action in actions[: -1 if fail else None]:
+            self.world.carry_out(action)
+        if fail and actions and isinstance(actions[-1], Bind):
+            bind = actions[-1]
+            self.world.state.begin_bind(bind.uid, bind.node)
+            self.world.state.end_bind(bind.uid, self.world.now, error="refused", retry_at=self.world.now + 5)
+        self.tick(0.01)
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, 40.0]))
+    def wait(self, seconds: float) -> None:
+        self.tick(seconds)
+
+    @rule()
+    def settle(self) -> None:
+        self.world.run(rounds=60)
+
+    @rule()
+    def new_scheduler(self) -> None:
+        """A new leader knows what the API server holds, and nothing else."""
+        self.world.forget_all()
+
+    @invariant()
+    def never_over_capacity(self) -> None:
+        used: Counter[str] = Counter()
+        for pod in self.world.pods.values():
+            if pod.spec.node_name:
+                used[pod.spec.node_name] += self.gpus.get(pod.metadata.labels["muster.dev/gang"], 0)
+        assert all(count <= 8 for count in used.values()), used
+
+    @invariant()
+    def never_a_slot_promised_twice(self) -> None:
+        promised: Counter[str] = Counter()
+        for placement in self.world.placements.values():
+            if placement.status.phase != "Released":
+                for slot in placement.spec.slots:
+                    present = self.world.nodes.get(slot.node)
+                    if present is not None and present.uid == slot.node_uid:
+                        promised[slot.node] += self.gpus[placement.spec.gang]
+        assert all(count <= 8 for count in promised.values()), promised
+
+    @invariant()
+    def never_a_filler_in_a_held_slot(self) -> None:
+        """A node's pods belong to gangs whose placement names the node."""
+        for pod in self.world.pods.values():
+            if pod.spec.node_name:
+                gang = pod.metadata.labels["muster.dev/gang"]
+                placement = self.world.placements.get(f"default/{gang}")
+                assert placement is not None, pod.name
+                assert pod.spec.node_name in {slot.node for slot in placement.spec.slots}, pod.name
+
+    @invariant()
+    def never_part_bound_past_the_deadline(self) -> None:
+        """Given time and a working API server, every gang ends whole, or without any newly bound member."""
+        for gang, size in self.sizes.items():
+            placement = self.world.placements.get(f"default/{gang}")
+            if placement is None:
+                assert not self.world.nodes_of(gang)
+            elif placement.status.phase == "Bound":
+                assert len({slot.slot for slot in placement.spec.slots}) == size
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        for name in NODES:
+            if name not in self.world.nodes:
+                self.world.set_node(node(name, uid=f"uid-{name}-again"))
+            else:
+                self.world.set_node(node(name, uid=self.world.nodes[name].uid))
+        for _ in range(8):  # deadlines pass, owners make what was released anew
+            self.settle()
+            for gang in list(self.sizes):
+                self.make_missing(gang)
+            self.tick(31)
+        self.settle()
+        self.never_deadlocked()
+
+    def never_deadlocked(self) -> None:
+        """At the end every gang is whole or holds nothing; nobody waits while there is room for the first in line."""
+        for gang, size in self.sizes.items():
+            assert len(self.world.nodes_of(gang)) in (0, size), (gang, self.world.nodes_of(gang))
+        free = sum((8 - self.used(name)) // 8 for name in self.world.nodes)
+        waiting = [gang for gang in self.sizes if not self.world.nodes_of(gang)]
+        whole = [gang for gang in waiting if self.gpus[gang] == 8 and f"default/{gang}" not in self.world.placements]
+        if whole and len(whole) == len(waiting):
+            first = min(whole, key=lambda gang: self.world.gang(gang).order)
+            assert self.sizes[first] > free, (first, self.sizes[first], free)
+
+    def used(self, name: str) -> int:
+        return sum(
+            self.gpus[pod.metadata.labels["muster.dev/gang"]]
+            for pod in self.world.pods.values()
+            if pod.spec.node_name == name
+        )
+
+
+def test_no_order_of_events_breaks_a_promise() -> None:
+    run_state_machine_as_test(
+        Cluster,
+        settings=settings(
+            max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
