@@ -263,6 +263,10 @@ async def test_sigterm_leaves_nothing_behind(stub: StubController) -> None:
     assert not any(alive(node) for node in nodes)
 
 
+def daemons(node: Node) -> list[str]:
+    return re.findall(r"^daemon (\d+)$", node.output, re.MULTILINE)
+
+
 async def test_a_daemon_that_a_rank_double_forked_does_not_outlive_the_attempt(stub: StubController) -> None:
     (node,) = await stub.start(1)
     program = """
@@ -278,12 +282,13 @@ time.sleep(0 if os.environ["MUSTER_ATTEMPT"] == "1" else 600)
 """
     for attempt in (1, 3):
         await stub.run([node], attempt, python(program), launcher="none")
-        await stub.until(lambda n=attempt: node.output.count("daemon") == (n + 1) // 2, "the daemon runs")  # type: ignore[misc]
-        daemon = int(node.output.rsplit("daemon ", 1)[1].split()[0])
+        started = (attempt + 1) // 2
+        await stub.until(lambda n=started: len(daemons(node)) == n, "the daemon runs")  # type: ignore[misc]
+        daemon = daemons(node)[-1]
         if attempt == 1:
             await finished(stub, [node], 1)
         await stub.hold([node], attempt + 1)
-        assert str(daemon) not in os.listdir("/proc")
+        assert daemon not in os.listdir("/proc")
     assert not alive(node, without_supervisor=True)
 
 

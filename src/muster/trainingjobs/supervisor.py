@@ -1202,7 +1202,7 @@ class Supervisor:
 
     def environment(self, attempt: Attempt) -> dict[str, str]:
         """The pod's own environment with what the attempt adds; what launchers and remote commands get."""
-        env = dict(os.environ, **attempt.env)
+        env = {"PYTHONUNBUFFERED": "1", **os.environ, **attempt.env}  # what a killed rank printed last must be seen
         sdk = os.path.join(os.path.dirname(THIS_FILE), "sdk")
         if not os.path.isdir(sdk):  # not installed: run from the source tree
             sdk = os.path.dirname(os.path.dirname(os.path.dirname(THIS_FILE)))
@@ -1403,9 +1403,11 @@ class Supervisor:
                 return
             for rank in alive:
                 rank.signal(signal.SIGKILL)
-            for child in roots:
+            # mpiexec ends its remote side when asked; torchrun would only log how it was interrupted
+            ask = attempt is not None and attempt.launcher == "mpi" and bool(roots)
+            for child in roots if ask else []:
                 signal_group(child.pid, signal.SIGTERM)
-            self.kill_deadline = now + (2.0 if roots else 0.0)
+            self.kill_deadline = now + (2.0 if ask else 0.0)
         if roots and now < self.kill_deadline:
             return
         left = descendants(os.getpid())

@@ -1,0 +1,57 @@
+"""PyTorch's launcher, where there is a PyTorch: MUSTER_TORCH_PREFIX names a Python environment that holds it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.supervisor_stub import Node, StubController
+
+PREFIX = os.environ.get("MUSTER_TORCH_PREFIX", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not PREFIX, reason="no PyTorch: set MUSTER_TORCH_PREFIX"),
+]
+
+
+async def start(stub: StubController) -> list[Node]:
+    return await stub.start(2, PATH=f"{PREFIX}/bin:/usr/bin:/bin", GLOO_SOCKET_IFNAME="lo")
+
+
+async def test_ranks_of_all_nodes_form_one_group(tmp_path: Path) -> None:
+    program = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1) * dist.get_rank()
+dist.all_reduce(total)
+print(int(total), *(os.environ[n] for n in "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK POD_NAME".split()))
+"""
+    async with StubController(tmp_path) as stub:
+        nodes = await start(stub)
+        await stub.run(nodes, 1, [f"{PREFIX}/bin/python", "-c", program], launcher="torchrun", ranks_per_node=2)
+        await stub.until(lambda: all(node.latest["state"] == "finished" for node in nodes), "finished", 120)
+        for slot, node in enumerate(nodes):
+            lines = sorted(line for line in node.output.splitlines() if line.startswith("[rank"))
+            ranks = [(2 * slot + local, local) for local in range(2)]
+            assert lines == [f"[rank {rank}] 6 {rank} 4 {local} 2 {slot} job-{slot}-1" for rank, local in ranks]
+            assert node.latest["exit"]["code"] == 0
+
+
+async def test_the_rank_that_failed_is_told_not_torchrun(tmp_path: Path) -> None:
+    program = """
+import time, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 2: raise ValueError("bad batch")
+time.sleep(600)
+"""
+    async with StubController(tmp_path) as stub:
+        nodes = await start(stub)
+        await stub.run(nodes, 1, [f"{PREFIX}/bin/python", "-c", program], launcher="torchrun", ranks_per_node=2)
+        await stub.until(lambda: nodes[1].latest["state"] == "finished", "finished", 120)
+        failure = nodes[1].latest["exit"]
+        assert (failure["rank"], failure["code"], failure["tail"][-1]) == (2, 1, "ValueError: bad batch")
+        await stub.hold(nodes, 2)
+        assert nodes[0].latest.get("exit") is None
