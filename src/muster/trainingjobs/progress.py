@@ -59,6 +59,9 @@ class ProgressBook:
         known = self._newest.get(job_uid)
         if known is not None and (known[0] > attempt or (known[0] == attempt and known[1].step > step)):
             return False
+        if known is not None and known[0] == attempt:  # a report of a checkpoint says nothing of these
+            total_steps = known[1].total_steps if total_steps is None else total_steps
+            metrics = metrics or known[1].metrics
         time = datetime.fromtimestamp(now, UTC)
         self._newest[job_uid] = (attempt, Progress(step=step, total_steps=total_steps, metrics=metrics, time=time))
         return True

@@ -29,7 +29,7 @@ from muster.kube.node import Node
 from muster.kube.pod import Pod
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 
 
 async def until(what: str, check: Callable[[], Awaitable[Any]], timeout_s: float = DEADLINE_S) -> Any:

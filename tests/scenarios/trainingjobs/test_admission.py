@@ -12,7 +12,7 @@ from muster.kube.errors import Invalid
 from tests.scenarios.trainingjobs.conftest import Arena, until
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 async def test_what_an_active_job_is_made_of_cannot_change(arena: Arena) -> None:

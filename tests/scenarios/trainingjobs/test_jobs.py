@@ -9,7 +9,7 @@ import pytest
 
 from tests.scenarios.trainingjobs.conftest import Arena, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 QUICK = """
     import os

@@ -11,7 +11,7 @@ import pytest
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import rank_pid
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 RESUMING = """
     import os, pathlib, time

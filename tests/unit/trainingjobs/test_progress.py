@@ -49,6 +49,15 @@ def test_reports_only_go_forward_within_an_attempt() -> None:
     assert book.newest("job", 3) is None
 
 
+def test_a_report_of_a_checkpoint_does_not_wipe_what_was_said_before() -> None:
+    book = ProgressBook()
+    book.report("job", 1, 10, 100, {"loss": 1.0}, 5.0)
+    assert book.report("job", 1, 10, None, {}, 6.0)
+    newest = book.newest("job", 1)
+    assert newest is not None
+    assert (newest.total_steps, newest.metrics) == (100, {"loss": 1.0})
+
+
 VALUES = st.recursive(
     st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
