@@ -105,7 +105,8 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
             lines.append(f"attempt {status.attempt}: {status.slots_kept} of {new.spec.replicas} slots kept their pods")
         elif status.attempt > 1:
             lines.append(f"attempt {status.attempt}")
-    if before is None or status.phase != before.phase:
+    waits_anew = before is not None and status.phase == "Pending" and status.message != before.message
+    if before is None or status.phase != before.phase or waits_anew:
         message = f": {status.message.splitlines()[0]}" if status.message else ""
         lines.append(f"{status.phase}{message}")
     checkpoint = status.last_checkpoint

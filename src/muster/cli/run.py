@@ -187,6 +187,10 @@ async def _run(
 def _announce(job: TrainingJob, cluster: Cluster, archive: Any) -> None:
     spec = job.spec
     gpus = f" x {spec.gpus_per_node} GPUs" if spec.gpus_per_node else ""
-    nodes = f"{spec.replicas} node{'s' if spec.replicas > 1 else ''}{gpus}"
-    code = f"; code: {archive.files} files, {len(archive.data) / 1000:.1f} KB" if archive else ""
+    nodes = f"{_counted(spec.replicas, 'node')}{gpus}"
+    code = f"; code: {_counted(archive.files, 'file')}, {len(archive.data) / 1000:.1f} KB" if archive else ""
     note(f"training job '{job.name}' created on {cluster.description}, namespace {job.namespace}: {nodes}{code}")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
