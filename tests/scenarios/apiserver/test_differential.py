@@ -83,8 +83,7 @@ def run(api: Api, case: Case) -> list[Any]:
     answers: list[Any] = []
     remembered: dict[str, str] = {"ns": namespace}
     try:
-        for step in case.steps:
-            answers.append(_answer(api, step, remembered, case.reduce))
+        answers.extend(_answer(api, step, remembered, case.reduce) for step in case.steps)
     finally:
         for path in case.cleanup:
             api.send("DELETE", path, {"gracePeriodSeconds": 0})

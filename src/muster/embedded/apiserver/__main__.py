@@ -85,6 +85,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     controllers = Controllers(core, arguments.node_monitor_grace_s)
+    server.controllers_progress = lambda: controllers.last_progress
     tasks = [asyncio.create_task(journal.sync_forever()), asyncio.create_task(controllers.run())]
     ready = {"ready": True, "server": url, "port": port, "kubeconfig": str(kubeconfig), "pid": os.getpid()}
     print(encode(ready).decode(), flush=True)

@@ -1,7 +1,7 @@
 """The API server without sockets: a request goes in, an answer or an open watch comes out.
 
-`ApiCore.handle` is synchronous, takes its time from a clock and its randomness from a generator that it is given, so the
-simulator can run it on virtual time.
+`ApiCore.handle` is synchronous and takes its time from a clock and its randomness from a generator that it is given, so
+the simulator can run it on virtual time.
 """
 
 from __future__ import annotations
@@ -269,7 +269,8 @@ class ApiCore:
             raise StatusError(
                 422,
                 "Invalid",
-                f'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "{value}": supported values: "All"',
+                'CreateOptions.meta.k8s.io "" is invalid: '
+                f'dryRun: Unsupported value: "{value}": supported values: "All"',
             )
         return value == "All"
 

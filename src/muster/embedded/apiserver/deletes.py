@@ -131,8 +131,8 @@ class Deletes:
             raise conflict(resource.kind, resource.group, name, why)
         if options.version and options.version != meta["resourceVersion"]:
             why = (
-                f"the ResourceVersion in the precondition ({options.version}) does not match the ResourceVersion in record "
-                f"({meta['resourceVersion']}). The object might have been modified"
+                f"the ResourceVersion in the precondition ({options.version}) does not match the ResourceVersion in "
+                f"record ({meta['resourceVersion']}). The object might have been modified"
             )
             raise conflict(resource.kind, resource.group, name, why)
 

@@ -37,8 +37,8 @@ class Metrics:
 
         return done
 
-    def text(self) -> bytes:
-        """Write everything."""
+    def text(self, controllers_progress: float | None = None) -> bytes:
+        """Write everything; `controllers_progress` is when the controllers last looked at their work."""
         lines = ["# TYPE apiserver_request_total counter"]
         for (verb, resource, code), count in sorted(self._requests.items()):
             labels = f'verb="{verb}",resource="{resource}",code="{code}"'
@@ -65,4 +65,9 @@ class Metrics:
             "# TYPE muster_embedded_last_request_timestamp_seconds gauge",
             f"muster_embedded_last_request_timestamp_seconds {self._last_request:.3f}",
         ]
+        if controllers_progress is not None:
+            lines += [
+                "# TYPE muster_embedded_controllers_last_progress_timestamp_seconds gauge",
+                f"muster_embedded_controllers_last_progress_timestamp_seconds {controllers_progress:.3f}",
+            ]
         return ("\n".join(lines) + "\n").encode()

@@ -96,7 +96,10 @@ def label_value_problems(value: str) -> list[str]:
     """Problems of a label's value."""
     problems = [_too_long(63)] if len(value) > 63 else []
     if not _label_value.fullmatch(value):
-        message = f"a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', {_START_END}"
+        message = (
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', "
+            + _START_END
+        )
         problems.append(_regex(message, _LABEL_VALUE, "MyValue", "my_value", "12345"))
     return problems
 
@@ -172,9 +175,14 @@ def validate_metadata_update(new: Obj, old: Obj) -> list[FieldError]:
         added = [name for name in items(meta, "finalizers") if name not in items(before, "finalizers")]
         if added:
             names = ", ".join(f'"{name}"' for name in added)
-            detail = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{names}}}"
+            detail = (
+                "no new finalizers can be added if the object is being deleted, "
+                f"found new finalizers []string{{{names}}}"
+            )
             errors.append(forbidden_field("metadata.finalizers", detail))
-    for name in ("name", "namespace", "uid", "creationTimestamp"):
-        if meta.get(name) != before.get(name):
-            errors.append(invalid(f"metadata.{name}", meta.get(name), "field is immutable"))
+    errors += [
+        invalid(f"metadata.{name}", meta.get(name), "field is immutable")
+        for name in ("name", "namespace", "uid", "creationTimestamp")
+        if meta.get(name) != before.get(name)
+    ]
     return errors + validate_common(meta)

@@ -121,7 +121,10 @@ class PodSubresources:
             return
         if counted.allowed <= 0:
             budget_name = budget["metadata"]["name"]
-            message = f"The disruption budget {budget_name} needs {counted.desired} healthy pods and has {counted.healthy} currently"
+            message = (
+                f"The disruption budget {budget_name} needs {counted.desired} healthy pods "
+                f"and has {counted.healthy} currently"
+            )
             raise too_many_requests(
                 "Cannot evict pod as it would violate the pod's disruption budget.",
                 [{"reason": "DisruptionBudget", "message": message}],

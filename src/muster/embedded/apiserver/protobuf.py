@@ -17,7 +17,7 @@ MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 
 # One line a message: `number name type`. Types: s string, i integer, B boolean, b bytes, T Time, M MicroTime,
-# Q Quantity, I IntOrString, else a message. `*` is a list, `%` a map from strings, `?` keeps zero values (a pointer in Go).
+# Q Quantity, I IntOrString, else a message. `*` is a list, `%` a map from strings, `?` keeps zero values (pointers).
 _MESSAGES = """
 ObjectMeta: 1 name s; 2 generateName s; 3 namespace s; 5 uid s; 6 resourceVersion s; 11 labels %s; 12 annotations %s;\
  13 ownerReferences *OwnerReference; 14 finalizers *s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -35,6 +36,7 @@ class Server:
     ) -> None:
         self.core = core
         self.metrics = Metrics(core)
+        self.controllers_progress: Callable[[], float] | None = None
         self._authenticator = authenticator
         self._proxy = proxy
         self._recorder = recorder
@@ -93,7 +95,8 @@ class Server:
         else:
             request.user = user
         if request.path == "/metrics":
-            return web.Response(body=self.metrics.text(), content_type="text/plain")
+            progress = self.controllers_progress() if self.controllers_progress is not None else None
+            return web.Response(body=self.metrics.text(progress), content_type="text/plain")
         if incoming.can_read_body:
             request.body = await _read_body(incoming)
         answer = self.core.handle(request)

@@ -1,7 +1,7 @@
 """Strategic merge patch: lists of objects merge by a key that depends on where they are.
 
 Source: the `patchStrategy` and `patchMergeKey` tags of k8s.io/api, and k8s.io/apimachinery
-`pkg/util/strategicpatch`. Only the built-in kinds served here are covered; a list that is not named below is replaced as a whole.
+`pkg/util/strategicpatch`. Only the built-in kinds served here are covered; a list not named below is replaced whole.
 """
 
 from __future__ import annotations

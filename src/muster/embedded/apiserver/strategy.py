@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from muster.embedded.apiserver.quota import QuotaLedger
 from muster.embedded.apiserver.status import FieldError
-from muster.embedded.objects import Clock, Obj, copy
+from muster.embedded.objects import Clock, Obj
 from muster.embedded.store import Store
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Strategy:
 
     def prepare_status(self, context: Context, new: Obj, old: Obj) -> Obj:
         """Return the object a write to the status subresource makes: the old one with the new status."""
-        result: Obj = copy(old)
+        result: Obj = {**old, "metadata": dict(old["metadata"])}
         if "status" in new:
             result["status"] = new["status"]
         else:

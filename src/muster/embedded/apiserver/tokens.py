@@ -149,7 +149,8 @@ class TokenAuthority:
             obj = self._get("pods", f"{namespace}/{name}", name)
             if section(obj, "spec").get("serviceAccountName") != account:
                 raise bad_request(
-                    f'cannot bind token for serviceaccount "{account}" to pod running with different serviceaccount name.'
+                    f'cannot bind token for serviceaccount "{account}" '
+                    "to pod running with different serviceaccount name."
                 )
         elif kind == "Node":
             obj = self._get("nodes", name, name)

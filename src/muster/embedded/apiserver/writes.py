@@ -19,7 +19,7 @@ from muster.embedded.apiserver.status import (
     stale,
 )
 from muster.embedded.apiserver.strategy import Context
-from muster.embedded.objects import Obj, copy, items, metadata, section, timestamp
+from muster.embedded.objects import Obj, items, metadata, section, timestamp
 from muster.embedded.store import Item
 
 GENERATED_BASE_MAX = 58
@@ -71,8 +71,8 @@ class Writes:
                 raise StatusError(
                     409,
                     "AlreadyExists",
-                    f'{resource.plural} "{meta["name"]}" already exists, the server was not able to generate a unique name '
-                    "for the object",
+                    f'{resource.plural} "{meta["name"]}" already exists, the server was not able to generate a unique '
+                    "name for the object",
                     {"name": meta["name"], "kind": resource.plural, "retryAfterSeconds": 1},
                 )
             raise already_exists(resource.plural, resource.group, meta["name"])
@@ -104,7 +104,7 @@ class Writes:
                 return self.create(resource, namespace, create_with, dry_run=dry_run), True
             raise not_found(resource.plural, resource.group, name)
         old = item.object()
-        new = self.incoming(resource, namespace, change(copy(old)))
+        new = self.incoming(resource, namespace, change(item.object()))
         self._check_identity(resource, name, new, old)
         new = self._prepare(resource, new, old, subresource)
         return self.commit(resource, item, new, old, dry_run=dry_run), False
@@ -135,8 +135,8 @@ class Writes:
         kind = obj.get("kind") or resource.kind
         if found != expected and not resource.custom:
             raise bad_request(
-                f'{kind} in version "{found}" cannot be handled as a {resource.kind}: no kind "{kind}" is registered for '
-                f'version "{found}" in scheme "pkg/runtime/scheme.go:111"'
+                f'{kind} in version "{found}" cannot be handled as a {resource.kind}: no kind "{kind}" is registered '
+                f'for version "{found}" in scheme "pkg/runtime/scheme.go:111"'
             )
         if found != expected:
             raise bad_request(
@@ -200,7 +200,7 @@ class Writes:
         else:
             if resource.has_status:
                 if "status" in old:
-                    new["status"] = copy(old["status"])
+                    new["status"] = old["status"]
                 else:
                     new.pop("status", None)
             strategy.default(context, new)

@@ -1,1 +1,1 @@
-"""What kube-controller-manager does for the kinds served here: garbage, namespaces, nodes, eviction, quotas, budgets."""
+"""What kube-controller-manager does for the kinds here: garbage, namespaces, nodes, eviction, quotas, budgets."""

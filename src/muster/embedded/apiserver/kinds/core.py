@@ -129,10 +129,8 @@ def _immutable(obj: Obj, old: Obj | None, parts: tuple[str, ...]) -> list[FieldE
     errors = []
     if not obj.get("immutable"):
         errors.append(forbidden_field("immutable", "field is immutable when `immutable` is set"))
-    for part in parts:
-        if section(obj, part) != section(old, part):
-            errors.append(forbidden_field(part, "field is immutable when `immutable` is set"))
-    return errors
+    changed = [part for part in parts if section(obj, part) != section(old, part)]
+    return errors + [forbidden_field(part, "field is immutable when `immutable` is set") for part in changed]
 
 
 def _size(size: int, field: str) -> list[FieldError]:
@@ -290,7 +288,10 @@ class PriorityClassStrategy(Strategy):
         name = obj["metadata"].get("name", "")
         if name.startswith("system-"):
             if name not in SYSTEM_CLASSES or SYSTEM_CLASSES[name] != obj["value"]:
-                detail = f"priority class names with 'system-' prefix are reserved for system use only. error: {name} is not a known system priority class"
+                detail = (
+                    "priority class names with 'system-' prefix are reserved for system use only. "
+                    f"error: {name} is not a known system priority class"
+                )
                 errors.append(forbidden_field("metadata.name", detail))
         elif obj["value"] > HIGHEST_USER_PRIORITY:
             detail = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"

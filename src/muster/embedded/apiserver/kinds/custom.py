@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.embedded.apiserver import schemas
 from muster.embedded.apiserver.status import FieldError, bad_request, invalid, invalid_object
 from muster.embedded.apiserver.strategy import Context, Strategy
-from muster.embedded.objects import Obj, encode
+from muster.embedded.objects import Obj, copy, encode
 
 
 class CustomStrategy(Strategy):
@@ -44,7 +44,7 @@ class CustomStrategy(Strategy):
 
     def prepare_status(self, context: Context, new: Obj, old: Obj) -> Obj:
         """Only the status changes; it is pruned and defaulted too."""
-        result = super().prepare_status(context, new, old)
+        result = super().prepare_status(context, new, copy(old))  # pruning and defaulting change it in place
         self.default(context, result)
         return result
 

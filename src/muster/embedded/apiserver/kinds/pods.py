@@ -77,8 +77,8 @@ class PodStrategy(Strategy):
         policy = (found or {}).get("preemptionPolicy") or "PreemptLowerPriority"
         if spec.get("priority") is not None and spec["priority"] != value:
             why = (
-                f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; priority admission "
-                f"controller computed {value} from the given PriorityClass name"
+                f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; priority "
+                f"admission controller computed {value} from the given PriorityClass name"
             )
             raise forbidden("pods", "", obj["metadata"].get("name", ""), why)
         spec["priority"] = value
@@ -103,7 +103,7 @@ class PodStrategy(Strategy):
         return errors + (validate_pod_update(obj, old) if old is not None and not errors else [])
 
     def prepare_status(self, context: Context, new: Obj, old: Obj) -> Obj:
-        """The status subresource also takes labels, annotations and finalizers, as kubelets and schedulers send them."""
+        """The status subresource also takes labels, annotations and finalizers, as the real one does."""
         result = super().prepare_status(context, new, old)
         for name in ("labels", "annotations", "finalizers"):
             if name in new["metadata"]:
