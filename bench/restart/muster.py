@@ -61,7 +61,7 @@ async def controller(where: Cluster) -> AsyncIterator[Child]:
     """Install the chart's CRDs and rules, and run the controller with nothing more than they allow."""
     access = where.plane.access
     access.kubectl("create", "namespace", SYSTEM_NAMESPACE)
-    access.kubectl("apply", "--server-side", "-f", str(CHART / "crds"))
+    access.kubectl("apply", "--server-side", "-f", str(CHART / "files" / "crds"))
     access.kubectl("apply", "-f", "-", stdin=_rendered())
     for plural in ("trainingjobs", "placements"):
         await served(where.client, f"/apis/{API_VERSION}/{plural}")

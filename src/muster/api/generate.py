@@ -27,16 +27,18 @@ def files() -> dict[str, str]:
     out = {}
     for kind in KINDS:
         name = kind.resource.kind.lower()
-        out[f"deploy/chart/muster/crds/{kind.resource.plural}.yaml"] = crd_text(kind)
+        out[f"deploy/chart/muster/files/crds/{kind.resource.plural}.yaml"] = crd_text(kind)
         out[f"docs/reference/{name}.schema.json"] = schema_text(kind)
         out[f"docs/reference/{name}.md"] = page(kind)
     return out
 
 
 def crd_text(kind: Kind) -> str:
-    """The CustomResourceDefinition as YAML."""
-    body = yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
-    return f"# Written by {_HOW}; change src/muster/api instead.\n{body}"
+    """The CustomResourceDefinition as YAML, for the chart: `helm uninstall` leaves it, and with it every job."""
+    body = definition(kind)
+    body["metadata"] = {**body["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
+    text = yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)
+    return f"# Written by {_HOW}; change src/muster/api instead.\n{text}"
 
 
 def schema_text(kind: Kind) -> str:

@@ -89,7 +89,7 @@ class Cluster:
         return Client(load_config(str(self.kubeconfig)), **options)
 
     async def start(self) -> None:
-        for path in sorted((ROOT / "deploy/chart/muster/crds").glob("*.yaml")):
+        for path in sorted((ROOT / "deploy/chart/muster/files/crds").glob("*.yaml")):
             with contextlib.suppress(AlreadyExists):
                 await self.client.create(yaml.safe_load(path.read_text()))
         await until("our kinds are served", self._served)

@@ -110,7 +110,7 @@ class Arena:
             self.port = probe.getsockname()[1]
 
     async def start(self, nodes: int) -> None:
-        for path in sorted((ROOT / "deploy/chart/muster/crds").glob("*.yaml")):
+        for path in sorted((ROOT / "deploy/chart/muster/files/crds").glob("*.yaml")):
             with contextlib.suppress(AlreadyExists):
                 await self.client.create(yaml.safe_load(path.read_text()))
         await until("our kinds are served", self._served)
