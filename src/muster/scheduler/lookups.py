@@ -43,7 +43,7 @@ async def look_up_claim(
     elif claim is not None and claim.spec.storage_class_name:
         storage_class = await read(client, StorageClass, claim.spec.storage_class_name, None, timeout_s)
     found = claim_state(claim, volume, storage_class)
-    if state.claims.get(key) == found:
+    if state.claims.known.get(key) == found:
         return False
     state.set_claim(key, found, clock())
     return True

@@ -79,6 +79,14 @@ def _room_for(
         return NodeReason(NodeWhy.GONE, node.name)
     held = gang.holds.get(slot, ("", None))
     ours = held[0] == node.name
+    if (
+        ours
+        and held[1] is member.cls
+        and not member.cls.ports
+        and not node.fully_held
+        and min(bucket.free.values()) >= 0
+    ):
+        return None  # what is held is what it needs, and the node is not overfull: the usual case, kept cheap
     if node.fully_held > (ours and held[1] is None):
         return NodeReason(NodeWhy.IN_USE, "another gang's slot")
     if node.fully_held:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from muster.scheduler.claims import Claims
 from muster.scheduler.gangs import Gang, Membership, PodRecord, gang_key, membership, newest, seconds
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodetable import NodeTable
@@ -18,7 +19,7 @@ from muster.scheduler.podclass import ClassTable, PodClass
 from muster.scheduler.queues import Queues
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Snapshot
-from muster.scheduler.volumes import ClaimNeeds, ClaimState, claim_names, judge
+from muster.scheduler.volumes import ClaimState
 
 
 class ClusterState:
@@ -31,14 +32,13 @@ class ClusterState:
     def __init__(self, *, bind_deadline_s: float = 30.0) -> None:
         self.pods: dict[str, PodRecord] = {}
         self.gangs: dict[str, Gang] = {}
-        self.claims: dict[str, ClaimState] = {}
+        self.claims = Claims()
         self._matcher = Matcher()
         self._classes = ClassTable()
         self._table = NodeTable()
         self._queues = Queues(bind_deadline_s)
         self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
         self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
-        self._pods_by_claim: dict[str, dict[str, Pod]] = defaultdict(dict)
         self._on_the_way: dict[str, str] = {}
         self._jobs: dict[str, str] = {}
         self._jobs_known = False
@@ -116,8 +116,7 @@ class ClusterState:
         record = self.pods.pop(uid, None)
         if record is None:
             return
-        for claim in record.claims:
-            self._pods_by_claim[f"{record.namespace}/{claim}"].pop(uid, None)
+        self.claims.forget(record)
         self._table.uncount(record)
         self._arrived(uid)
         gang = self.gangs.get(record.gang)
@@ -199,7 +198,7 @@ class ClusterState:
 
     def _judge(self, record: PodRecord, pod: Pod) -> None:
         """Find what keeps a pending pod from being placed, and the node constraints of its volumes."""
-        record.problem, needs = self._volumes(record, pod)
+        record.problem, needs = self.claims.judge(record, pod)
         if needs:
             self._table.uncount(record)
             record.cls = self._classes.of(pod, needs)
@@ -210,17 +209,6 @@ class ClusterState:
             record.problem = Reason(Why.NOT_SUPPORTED, detail=f"pod {record.name}: {'; '.join(record.cls.refusals)}")
         if record.labels_error:
             record.problem = Reason(Why.INVALID, detail=record.labels_error)
-
-    def _volumes(self, record: PodRecord, pod: Pod) -> tuple[Reason | None, ClaimNeeds]:
-        record.claims = claim_names(pod)
-        for name in record.claims:
-            self._pods_by_claim[f"{record.namespace}/{name}"][record.uid] = pod
-        verdict = judge(record.claims, self.claims, record.namespace)
-        if verdict.refusal:
-            return Reason(Why.NOT_SUPPORTED, detail=f"pod {record.name}: {verdict.refusal}"), ()
-        if verdict.waiting:
-            return Reason(Why.WAITING_FOR_VOLUME, detail=verdict.waiting), ()
-        return None, verdict.needs
 
     def _refresh_slot(self, record: PodRecord, now: float) -> None:
         """Find the current member of the pod's slot again, and what follows from it."""
@@ -376,10 +364,7 @@ class ClusterState:
 
     def set_claim(self, key: str, claim: ClaimState, now: float) -> None:
         """The claim `namespace/name` was looked up; pending pods that use it are judged again."""
-        if self.claims.get(key) == claim:
-            return
-        self.claims[key] = claim
-        for uid, pod in list(self._pods_by_claim[key].items()):
+        for uid, pod in self.claims.learn(key, claim):
             record = self.pods.get(uid)
             if record is not None and not record.node:
                 self._judge(record, pod)
@@ -387,14 +372,7 @@ class ClusterState:
 
     def claims_wanted(self) -> list[str]:
         """Return the claims of pending pods that are not known to be bound, as `namespace/name`."""
-        wanted = []
-        for key, pods in self._pods_by_claim.items():
-            known = self.claims.get(key)
-            if known is not None and known.bound:
-                continue
-            if any(uid in self.pods and not self.pods[uid].node for uid in pods):
-                wanted.append(key)
-        return wanted
+        return list(self.claims.wanted(self.pods))
 
 
 def _moving_parts(record: PodRecord) -> tuple[object, ...]:

@@ -1,0 +1,96 @@
+"""The arithmetic of explanations: counts add up, and the change named is enough."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from muster.kube.struct import from_dict
+from muster.scheduler.explain import Explanation, WhatIf, explain, suppose
+from muster.scheduler.podwire import SchedulingPod
+from tests.unit.scheduler.world import GPU, START, World, node
+
+
+def explained(world: World, gang: str, **options: Any) -> Explanation:
+    return explain(world.state.snapshot(), world.gang(gang), now=world.now, **options)
+
+
+def test_every_node_is_counted_under_one_reason() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("other", 1)
+    world.run()
+    world.set_node(node("d", ready=False))
+    world.set_node(node("e", unschedulable=True))
+    world.set_node(node("f", taints=[{"key": "bad", "effect": "NoSchedule"}]))
+    world.set_node(node("g", gpus=0))
+    world.add_gang("train", 3)
+    found = explained(world, "train")
+    assert (found.why, found.need, found.have) == ("NotEnoughNodes", 3, 2)
+    assert {count.text() for count in found.nodes} == {
+        "2 free", "1 in use (by default/other)", "1 not ready", "1 cordoned", "1 with taint bad:NoSchedule",
+        f"1 too small ({GPU})",
+    }  # fmt: skip
+    assert sum(count.count for count in found.nodes) == len(world.nodes)
+    assert found.summary.startswith("needs 3 nodes, 2 are free")
+    assert (found.position, found.queued, found.when) == (1, 1, None)
+    assert {change.text() for change in found.changes} == {
+        "uncordon 1 node", "1 node become ready", "default/other ends", "+1 node", "tolerate taint bad:NoSchedule",
+    }  # fmt: skip
+    assert json.loads(json.dumps(found.data()))["changes"][0]["text"] == found.changes[0].text()
+
+
+def test_each_change_named_is_enough() -> None:
+    world = World()
+    world.set_node(node("a", labels={"zone": "x"}))
+    world.set_node(node("b", labels={"zone": "y"}))
+    world.add_gang("train", 2, nodeSelector={"zone": "x"})
+    found = explained(world, "train")
+    assert found.why == "MoreThanTheCluster"
+    assert [change.text() for change in found.changes] == ["remove nodeSelector zone=x", "+1 node"]
+    assert not explained(world, "train", what_if=WhatIf(add_nodes=1)).waits
+    assert explained(world, "train", what_if=WhatIf(add_nodes=0)).waits
+    world.set_node(node("c", labels={"zone": "x"}))
+    world.run()
+    assert len(world.nodes_of("train")) == 2
+
+
+def test_what_if_another_gang_were_gone() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("other", 1)
+    world.run()
+    world.add_gang("train", 2)
+    assert explained(world, "train").waits
+    assert not explained(world, "train", what_if=WhatIf(without_gangs=("default/other",))).waits
+
+
+def test_a_gang_behind_another_is_told_which_and_its_place() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("running", 1)
+    world.run()
+    for name in ("head", "next", "last"):
+        world.add_gang(name, 2)
+    found = explained(world, "last")
+    assert (found.why, found.head, found.position, found.queued) == ("BehindInQueue", "default/head", 3, 3)
+    assert "default/head" in found.summary
+
+
+def test_a_gang_short_of_pods_is_told_how_many() -> None:
+    world = World()
+    world.add_nodes("a")
+    world.add_member("train", 0, 3)
+    found = explained(world, "train")
+    assert [change.text() for change in found.changes] == ["2 more pods"]
+
+
+def test_a_gang_that_does_not_exist_yet_can_be_explained() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    spec = {"nodeSelector": {"zone": "x"}, "containers": [{"name": "c", "resources": {"limits": {GPU: "8"}}}]}
+    pod = from_dict({"metadata": {"name": "idea", "namespace": "default"}, "spec": spec}, SchedulingPod)
+    gang = suppose(world.state, pod, 2, now=START)
+    found = explain(world.state.snapshot(), gang, now=START)
+    assert (found.need, found.have) == (2, 0)
+    assert "remove nodeSelector zone=x" in [change.text() for change in found.changes]
