@@ -74,6 +74,7 @@ class StubController:
         self.authority = CertificateAuthority.create()
         self.port = 0
         self._runner: web.AppRunner | None = None
+        self._server: Any = None
         self.supervisor = folder / "bin" / "supervisor.py"
         self.run_command = [sys.executable, str(self.supervisor), "run"]
         subprocess.run([sys.executable, str(SOURCE), "install", str(folder / "bin")], check=True)
@@ -112,13 +113,20 @@ class StubController:
         tls.load_cert_chain(self.folder / "tls.crt", self.folder / "tls.key")
         site = web.TCPSite(self._runner, self.address, self.port, ssl_context=tls, reuse_address=True)
         await site.start()
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        self._server = site._server
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def away(self) -> None:
         """Stop listening and cut every connection."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+            # connections that were still in their TLS handshake are nobody's: let asyncio see them end
+            deadline = time.monotonic() + 5
+            async with self.changed:
+                while self._server._active_count and time.monotonic() < deadline:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self.changed.wait(), 0.02)
 
     def node(self, slot: int, **env: str) -> Node:
         """Describe a worker pod at 127.77.0.<slot+1>."""
@@ -180,6 +188,10 @@ class StubController:
         node.directive = {"graceS": 2, "pollS": 5, **directive, "revision": node.directive["revision"] + 1}
         async with self.changed:
             self.changed.notify_all()
+
+    def forget(self) -> None:
+        """As a new job begins: no checkpoint."""
+        self.checkpoint = None
 
     async def run(
         self,

@@ -110,17 +110,17 @@ async def test_a_killed_rank_is_reported_exactly_and_the_resumed_run_ends_as_an_
 
     for node in nodes:  # again from the beginning: the controller holds no checkpoint
         node.log.write_text("")
-    stub.checkpoint = None
+    stub.forget()
     await stub.hold(nodes, 2)
     await stub.run(nodes, 3, [*command, "0.05"], env={"MUSTER_CHECKPOINT_DIR": str(tmp_path / "interrupted")})
-    await stub.until(lambda: stub.checkpoint and stub.checkpoint["step"] >= 20, "a checkpoint at step 20")
+    await stub.until(lambda: (stub.checkpoint or {"step": 0})["step"] >= 20, "a checkpoint at step 20")
     (victim,) = rank_pids(nodes[2], 2)
     os.kill(victim, signal.SIGKILL)
     await finished(stub, nodes, 3, 20)
     failure = nodes[2].latest["exit"]
     assert (failure["attempt"], failure["rank"], failure["code"], failure["signal"]) == (3, 2, 137, 9)
     assert failure["reason"] == "rank exited"
-    assert nodes[0].latest["exit"]["reason"] == "launcher exited", str(nodes[0].latest) + nodes[0].output[-3000:]
+    assert nodes[0].latest["exit"]["reason"] == "launcher exited"  # all that node rank 0 can say
     assert {nodes[k].latest["exit"]["rank"] for k in (1, 3)} == {-1}  # stopped, not failed
     assert not any(alive(node, without_supervisor=True) for node in nodes)
 
