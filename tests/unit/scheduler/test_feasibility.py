@@ -13,7 +13,6 @@ from muster.scheduler.resources import pod_request
 from muster.scheduler.volumes import ClaimState
 from tests.unit.scheduler.world import GPU, World, node, reason_of
 
-
 ABOVE_3 = {"key": "n", "operator": "Gt", "values": ["3"]}
 
 
