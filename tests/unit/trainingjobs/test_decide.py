@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
+from muster.trainingjobs.metrics import API_WRITES_PER_FAULT
 from muster.trainingjobs.plan import (
     CreatePod,
     DeletePod,
@@ -292,14 +293,16 @@ def test_supervisors_of_pods_that_hold_no_slot_are_told_to_end() -> None:
     assert old.uid not in world.directive.slots
 
 
-def test_every_fault_is_an_event_and_at_most_five_status_writes() -> None:
-    world = World(make_job(2), nodes=3).started()
+@pytest.mark.parametrize("size", [2, 40])
+def test_every_fault_is_an_event_and_a_few_status_writes_whatever_the_size(size: int) -> None:
+    world = World(make_job(size), nodes=size + 1).started()
     writes = len(world.history)
     world.log.clear()
     world.kill_node(world.holder(1).spec.node_name)
     world.until("Running", attempt=2)
-    assert len(world.history) - writes <= 4  # and one more for the first useful step
+    assert len(world.history) - writes <= API_WRITES_PER_FAULT - 1  # and one more for the first useful step
     assert [action.reason for action in world.actions(RecordEvent)] == ["Restarting", "Running"]
+    assert (len(world.actions(DeletePod)), len(world.actions(CreatePod))) == (1, 1)
 
 
 def test_rank_order_follows_the_network_then_slots() -> None:
