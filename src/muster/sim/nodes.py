@@ -125,6 +125,7 @@ class SimNodes:
     async def __aenter__(self) -> SimNodes:
         self._spawn(self._follow())
         self._spawn(self._renew())
+        self._spawn(self._keep_ready())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -169,11 +170,7 @@ class SimNodes:
                 await self._write_status(pod, podstatus.ended(pod, code=255, now=self._now()))
         node.alive = True
         await self._renew_lease(name)
-        status = {
-            "nodeInfo": nodeobjects.info(name, node.boot),
-            "conditions": nodeobjects.conditions(self._now()),
-        }
-        await self._client.patch(Node, name, {"status": status}, subresource="status")
+        await self._post_status(node)
 
     async def end(self, uid: str, code: int) -> None:
         """The pod's containers end with `code`, and its status says so."""
@@ -303,23 +300,38 @@ class SimNodes:
         sim.node.pods.pop(sim.pod.uid, None)
 
     async def _renew(self) -> None:
-        """Renew every Lease once a period, evenly spread."""
+        """Renew every Lease once a period, evenly spread; a slow answer holds up nobody else's."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
+            if not self.nodes:
+                due = loop.time() + _RETRY_S
+                await asyncio.sleep(_RETRY_S)
             for node in list(self.nodes.values()):
-                due += LEASE_PERIOD_S / len(self.nodes)
+                due = max(due, loop.time() - LEASE_PERIOD_S) + LEASE_PERIOD_S / len(self.nodes)
                 await asyncio.sleep(max(0.0, due - loop.time()))
                 if node.alive:
-                    with contextlib.suppress(ApiError):
-                        await self._renew_lease(node.name)
-            if not self.nodes:
-                due = loop.time() + 0.1
-                await asyncio.sleep(0.1)
+                    self._spawn(self._renew_lease(node.name))
+
+    async def _keep_ready(self) -> None:
+        """Say again that a live node is Ready where the control plane doubts it, as its kubelet does every 10 s."""
+        while True:
+            await asyncio.sleep(LEASE_PERIOD_S)
+            with contextlib.suppress(ApiError):
+                for node in (await self._client.list_all(Node)).items:
+                    ours = self.nodes.get(node.name)
+                    if ours is not None and ours.alive and not node.ready:
+                        await self._post_status(ours)
+
+    async def _post_status(self, node: SimNode) -> None:
+        info, conditions = nodeobjects.info(node.name, node.boot), nodeobjects.conditions(self._now())
+        status = {"nodeInfo": info, "conditions": conditions}
+        await self._client.patch(Node, node.name, {"status": status}, subresource="status")
 
     async def _renew_lease(self, name: str) -> None:
         spec = {"renewTime": at_microsecond(self._now())}
-        await self._client.patch(Lease, name, {"spec": spec}, namespace=nodeobjects.LEASE_NAMESPACE)
+        with contextlib.suppress(ApiError):  # the next one is due soon
+            await self._client.patch(Lease, name, {"spec": spec}, namespace=nodeobjects.LEASE_NAMESPACE)
 
     # ---- tasks
 
