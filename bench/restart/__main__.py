@@ -55,6 +55,8 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
 
     try:
         uvloop.run(run())
+    except KeyboardInterrupt:
+        out.print("interrupted: the report holds what was measured until now")
     except (ControlPlaneUnavailableError, NotBuiltError) as error:
         out.print(f"bench.restart: {error}")
         sys.exit(3)
