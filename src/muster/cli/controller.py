@@ -27,6 +27,8 @@ from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector
 from muster.scheduler.controller import SchedulerController
+from muster.scheduler.metrics import scheduler_metrics
+from muster.scheduler.shadow import Shadow
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
@@ -49,7 +51,7 @@ class ControllerOptions:
         metrics_listen: host and port of /metrics, /healthz and /readyz; None serves none.
         namespace: where the lease and the Secrets are.
         muster_image: the image init containers copy the supervisor from.
-        shadow: plan and explain, write nothing.
+        shadow: plan and explain, write nothing but the lease.
         lease_duration_s: others take over this long after the last renewal.
     """
 
@@ -71,18 +73,17 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         client = await stack.enter_async_context(
             Client(load_config(options.kubeconfig), user_agent="muster-controller")
         )
+        shadow = Shadow(scheduler_metrics()) if options.shadow else None
         kept = ephemeral() if options.shadow else await load_or_create(client, options.namespace)
         elector = _elector(client, options, identity)
-        jobs, url = await _training_jobs(stack, client, options, kept, elector, identity, progress)
+        jobs, url = await _training_jobs(stack, client, options, kept, elector, shadow, identity, progress)
         if options.metrics_listen is not None:
             app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
-        works = [jobs.run()]
-        if not options.shadow:
-            works += [elector.run(), _schedule(client, options, elector, identity, progress)]
-        await _until(stop, works)
+        schedule = _schedule(client, options, elector, shadow, identity, progress)
+        await _until(stop, [jobs.run(), elector.run(), schedule])
 
 
 def _elector(client: Client, options: ControllerOptions, identity: str) -> LeaderElector:
@@ -104,6 +105,7 @@ async def _training_jobs(
     options: ControllerOptions,
     kept: InstallationSecrets,
     elector: LeaderElector,
+    shadow: Shadow | None,
     identity: str,
     progress: Progress,
 ) -> tuple[TrainingJobController, str]:
@@ -113,11 +115,11 @@ async def _training_jobs(
     url = options.advertise_url or f"https://{_bracketed(host)}:{port}"
     jobs = TrainingJobController(
         client,
-        elector=None if options.shadow else elector,
+        elector=elector,
         cluster_secret=kept.cluster_secret,
         pods=PodSettings(url=url, ca_pem=kept.authority.certificate.decode(), muster_image=options.muster_image),
         identity=identity,
-        shadow=options.shadow,
+        shadow=shadow.suppose if shadow is not None else None,
         progress=progress,
     )
     if not options.shadow:
@@ -129,12 +131,17 @@ async def _training_jobs(
 
 
 async def _schedule(
-    client: Client, options: ControllerOptions, elector: LeaderElector, identity: str, progress: Progress
+    client: Client,
+    options: ControllerOptions,
+    elector: LeaderElector,
+    shadow: Shadow | None,
+    identity: str,
+    progress: Progress,
 ) -> None:
     """Schedule in each term of leading."""
     while True:
         await elector.acquired.wait()
-        scheduler = SchedulerController(client, options.namespace, identity, progress=progress)
+        scheduler = SchedulerController(client, options.namespace, identity, shadow=shadow, progress=progress)
         term = asyncio.create_task(scheduler.run(asyncio.Event(), term=elector.term), name="scheduler")
         lost = asyncio.create_task(elector.lost.wait())
         try:
@@ -188,7 +195,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--metrics-listen", callback=_address, help="Address of /metrics, /healthz and /readyz; none by default.")
 @click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease and Secrets.")
 @click.option("--muster-image", default="muster", show_default=True, help="Image that holds the rank supervisor.")
-@click.option("--shadow", is_flag=True, help="Plan and explain, write nothing.")
+@click.option("--shadow", is_flag=True, help="Plan and explain, write nothing but the lease.")
 @click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(

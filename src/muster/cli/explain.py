@@ -88,9 +88,11 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
     else:
         snapshot = state.snapshot()
         found = snapshot.find(job.namespace, job.name)
-        if found is None:
-            raise CliError(f"'{job.name}' has no pods yet", "the controller makes them: does one run?")
-        gang = found
+        if found is not None:
+            gang = found
+        else:  # nobody has made its pods: no controller runs, or one in shadow mode
+            gang = suppose(state, _pod_of(job), job.spec.replicas, now=now)
+            snapshot = state.snapshot()
     gone = tuple(f"{job.namespace}/{ended}" for ended in changes.if_ended)
     what_if = WhatIf(add_nodes=changes.plus_nodes, without_gangs=gone) if changes.plus_nodes or gone else None
     return explain(snapshot, gang, now=now, what_if=what_if)

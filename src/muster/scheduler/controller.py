@@ -28,6 +28,7 @@ from muster.scheduler.placements import placed_slots
 from muster.scheduler.plan import Bind, MarkBound, Plan, Refuse, ReleaseGang, RemoveMember, Settings, WritePlacement
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.reporting import Reporter
+from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
 from muster.scheduler.writer import PlacementAction, PlacementWriter
 
@@ -52,6 +53,7 @@ class SchedulerController:
         clock: seconds since the epoch.
         settings: other deadlines; its `bind_deadline_s` is overridden.
         request_timeout_s: deadline of one write; what a previous leader had under way is waited out for as long.
+        shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
         progress: marked at each plan.
         registry: where metrics go.
     """
@@ -66,6 +68,7 @@ class SchedulerController:
         *,
         settings: Settings | None = None,
         request_timeout_s: float = 10.0,
+        shadow: Shadow | None = None,
         progress: Progress | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
@@ -77,9 +80,12 @@ class SchedulerController:
         self._clock = clock
         self._request_timeout_s = request_timeout_s
         self._progress = progress
+        self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        if shadow is not None:
+            shadow.changed = self._changed.set
         self.state = ClusterState(bind_deadline_s=bind_deadline_s)
 
     async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
@@ -178,12 +184,17 @@ class SchedulerController:
             self._changed.clear()
             now = self._clock()
             started = time.perf_counter()
+            if self._shadow is not None:
+                self._shadow.apply(self.state)
             snapshot = self.state.snapshot()
             plan = decide(snapshot, now, self.settings)
             took_s = time.perf_counter() - started
             self._metrics.planned(plan, took_s, now)
-            self._reporter.waiting(snapshot, plan, now)
-            self._carry_out(plan)
+            if self._shadow is not None:
+                self._shadow.say(snapshot, plan)
+            else:
+                self._reporter.waiting(snapshot, plan, now)
+                self._carry_out(plan)
             if self._progress is not None:
                 self._progress.mark(NAME)
             await asyncio.sleep(max(PAUSE_S, 2 * took_s))

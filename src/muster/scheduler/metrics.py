@@ -35,6 +35,12 @@ class SchedulerMetrics:
         self.releases = Counter(
             "muster_scheduler_releases_total", "Gangs released because they were not bound in time.", registry=registry
         )
+        self.shadow_actions = Counter(
+            "muster_scheduler_shadow_actions_total",
+            "What would have been done in shadow mode, each thing once.",
+            ["action"],
+            registry=registry,
+        )
         self.last_plan = Gauge(
             "muster_scheduler_last_plan_timestamp_seconds", "When a plan was last carried out.", registry=registry
         )

@@ -25,10 +25,11 @@ from muster.trainingjobs.decide import ENDED, decide
 from muster.trainingjobs.executor import Executor
 from muster.trainingjobs.members import Members
 from muster.trainingjobs.metrics import training_job_metrics
-from muster.trainingjobs.plan import Plan, WriteStatus
+from muster.trainingjobs.plan import WriteStatus
 from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.progress import Pacer, ProgressBook
 from muster.trainingjobs.rendezvous import ReportRequest, Stale
+from muster.trainingjobs.shadow import Shadow, Suppose
 from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings
 from muster.trainingjobs.statuses import at
 
@@ -51,7 +52,7 @@ class TrainingJobController:
         pods: what pods are told.
         identity: this process, in Events.
         settings: times of the life cycle.
-        shadow: plan and count, write nothing.
+        shadow: write nothing; say and count what would be done, and tell this of the pods that would be made.
         progress: marked by the loops.
         registry: where metrics go.
         clock: seconds since the epoch.
@@ -66,7 +67,7 @@ class TrainingJobController:
         pods: PodSettings,
         identity: str = "muster",
         settings: Settings | None = None,
-        shadow: bool = False,
+        shadow: Suppose | None = None,
         progress: Progress | None = None,
         registry: CollectorRegistry = REGISTRY,
         clock: Callable[[], float] = time.time,
@@ -75,10 +76,10 @@ class TrainingJobController:
         self._client = client
         self._elector = elector
         self._settings = settings or Settings()
-        self._shadow = shadow
         self._progress = progress
         self._clock = clock
         self._metrics = training_job_metrics(registry)
+        self._shadow = Shadow(shadow, pods, self._metrics) if shadow is not None else None
         self.members = Members(cluster_secret, self._member_changed, clock)
         self.caches = Caches(client, progress, clock)
         self._events = EventRecorder(client, "muster-trainingjobs", instance=identity)
@@ -100,7 +101,7 @@ class TrainingJobController:
     def serving(self) -> bool:
         """Whether this replica leads and its caches are complete."""
         leading = self._elector is None or self._elector.leading
-        if not leading or not self.controller.working or self._shadow:
+        if not leading or not self.controller.working or self._shadow is not None:
             return False
         self._begin_term(self._clock())
         return True
@@ -135,6 +136,8 @@ class TrainingJobController:
         if gone is not None:
             self.members.forget_job(gone.uid)
             self._executor.forget(gone.uid)
+            if self._shadow is not None:
+                self._shadow.forget(gone.uid)
             self._book.forget(gone.uid)
             self._written.pop(gone.uid, None)
             self._pacer.forget(gone.key)
@@ -187,17 +190,17 @@ class TrainingJobController:
             return rest_s
         started = time.perf_counter()
         snapshot = self._snapshot(job, now)
+        if self._shadow is not None:
+            self._shadow.look(snapshot, now)
+            return None
         plan = decide(snapshot, now)
         took_s = time.perf_counter() - started
         self._metrics.decide_seconds.observe(took_s)
         self._rest_until[key] = now + _REST * took_s
-        if self._shadow:
-            self._explain(job, plan)
-        else:
-            await self._executor.execute(job, plan)
+        await self._executor.execute(job, plan)
         if snapshot.progress_due:
             self._pacer.wrote(key, now)
-        if any(isinstance(action, WriteStatus) for action in plan.actions) and not self._shadow:
+        if any(isinstance(action, WriteStatus) for action in plan.actions):
             return 0.0  # what was written decides what comes next
         return max(0.0, plan.wake_at - self._clock()) if plan.wake_at is not None else None
 
@@ -262,12 +265,6 @@ class TrainingJobController:
             if member is None or (member.silent_since is not None and now - member.silent_since > _SILENT_S):
                 silent.append(pod.spec.node_name)
         return self.caches.leases_of(silent, lambda: self.controller.queue.add(job.key)) if silent else {}
-
-    def _explain(self, job: TrainingJob, plan: Plan) -> None:
-        for action in plan.actions:
-            reason = getattr(action, "reason", "")
-            self._metrics.actions.labels(type(action).__name__, reason).inc()
-            log.info("shadow: %s: would %s %s", job.key, type(action).__name__, reason)
 
     # -- reports of ranks
 

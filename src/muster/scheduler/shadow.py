@@ -1,0 +1,82 @@
+"""Shadow mode: plans for pods that do not exist, and says what it would do instead of doing it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from muster.kube.struct import from_dict
+from muster.scheduler.explain import explain
+from muster.scheduler.metrics import SchedulerMetrics
+from muster.scheduler.placements import placed_slots
+from muster.scheduler.plan import Action, Bind, Plan, Refuse, RemoveMember, WritePlacement
+from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.reasons import Why
+from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.state import ClusterState
+
+log = logging.getLogger(__name__)
+
+
+class Shadow:
+    """Pods that jobs would have, and what was said of them.
+
+    Args:
+        metrics: counts what would be done.
+        changed: called when there is something new to plan for.
+    """
+
+    def __init__(self, metrics: SchedulerMetrics, changed: Callable[[], None] = lambda: None) -> None:
+        """Nothing is supposed yet."""
+        self.changed = changed
+        self._metrics = metrics
+        self._pods: dict[str, tuple[SchedulingPod, ...]] = {}
+        self._said: dict[str, str] = {}
+        self._waits: dict[str, Why] = {}
+
+    def suppose(self, job_uid: str, pods: Sequence[Mapping[str, Any]]) -> None:
+        """Plan from now on as if the job had these pods; none: it is gone, or its pods are real."""
+        if pods:
+            self._pods[job_uid] = tuple(from_dict(pod, SchedulingPod) for pod in pods)
+        else:
+            self._pods.pop(job_uid, None)
+        self.changed()
+
+    def apply(self, state: ClusterState) -> None:
+        """Bring the pods that are supposed into the state, and take out those that no longer are."""
+        now = time.time()
+        wanted = {pod.uid: pod for pods in self._pods.values() for pod in pods}
+        for uid in [uid for uid in state.pods if uid.startswith("shadow-") and uid not in wanted]:
+            state.remove_pod(uid, now)
+        for uid, pod in wanted.items():
+            if uid not in state.pods:
+                state.set_pod(pod, now)
+
+    def say(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Say what the plan would do and why gangs wait, where that is news."""
+        for action in plan.actions:
+            name = action.pod if isinstance(action, Bind | Refuse | RemoveMember) else action.placement.name
+            text = f"would {type(action).__name__} {name}{_details(action)}"
+            gang = snapshot.gangs.get(action.gang)
+            key = f"{action.gang}/{type(action).__name__}/{name}"
+            if self._said.get(key) != text:
+                self._said[key] = text
+                self._metrics.shadow_actions.labels(type(action).__name__).inc()
+                log.info("shadow: %s: %s", gang.full_name if gang is not None else action.gang, text)
+        for key, reason in plan.waiting.items():
+            gang = snapshot.gangs.get(key)
+            if gang is not None and self._waits.get(key) is not reason.why:
+                log.info("shadow: %s: would wait: %s", gang.full_name, explain(snapshot, gang, reason=reason).summary)
+        self._waits = {key: reason.why for key, reason in plan.waiting.items()}
+        self._said = {key: text for key, text in self._said.items() if key.rsplit("/", 2)[0] in snapshot.gangs}
+
+
+def _details(action: Action) -> str:
+    if isinstance(action, WritePlacement):
+        nodes = ", ".join(f"{slot} -> {node}" for slot, (node, _) in sorted(placed_slots(action.placement).items()))
+        return f": {nodes}"
+    if isinstance(action, Bind):
+        return f" to {action.node}"
+    return f": {action.reason.text()}" if isinstance(action, Refuse) else ""

@@ -1,0 +1,88 @@
+"""Shadow mode: what would be done about jobs nobody has begun, said and counted, and nothing written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from muster.api import names
+from muster.api.training_job import TrainingJob
+from muster.trainingjobs.decide import decide
+from muster.trainingjobs.metrics import TrainingJobMetrics
+from muster.trainingjobs.plan import Action, CreatePod, Direct, WriteStatus
+from muster.trainingjobs.pods import PodSettings, build_pod
+from muster.trainingjobs.snapshot import JobSnapshot
+
+log = logging.getLogger(__name__)
+
+Suppose = Callable[[str, Sequence[dict[str, Any]]], None]
+"""Takes a job's UID and the pods it would have: none once it is gone or begun."""
+
+_STEPS: Final = 8
+
+
+class Shadow:
+    """Tells what would be done, each thing once for each generation of a job.
+
+    A job that has begun is run by somebody else, whose supervisors do not talk to us: nothing is said of it.
+
+    Args:
+        suppose: told of the pods that would be, so that a scheduler can plan for them.
+        pods: what pods would be told.
+        metrics: counts what would be done.
+    """
+
+    def __init__(self, suppose: Suppose, pods: PodSettings, metrics: TrainingJobMetrics) -> None:
+        """Nothing said yet."""
+        self._suppose = suppose
+        self._pods = pods
+        self._metrics = metrics
+        self._said: dict[str, int] = {}
+
+    def look(self, snapshot: JobSnapshot, now: float) -> None:
+        """Say what would be done about a job."""
+        job = snapshot.job
+        if job.status.attempt or job.metadata.deletion_timestamp is not None:
+            self.forget(job.uid)
+            return
+        if self._said.get(job.uid) == job.metadata.generation:
+            return
+        self._said[job.uid] = job.metadata.generation
+        foreseen = foresee(snapshot, now)
+        for action in foreseen:
+            reason = getattr(action, "reason", "")
+            self._metrics.actions.labels(type(action).__name__, reason).inc()
+            what = f" {names.pod_name(job.name, action.slot, action.attempt)}:" if isinstance(action, CreatePod) else ""
+            log.info("shadow: %s: would %s%s %s", job.key, type(action).__name__, what, reason)
+        self._suppose(job.uid, [self._pod(job, each) for each in foreseen if isinstance(each, CreatePod)])
+
+    def forget(self, job_uid: str) -> None:
+        """The job is gone, or somebody runs it."""
+        if self._said.pop(job_uid, None) is not None:
+            self._suppose(job_uid, ())
+
+    def _pod(self, job: TrainingJob, action: CreatePod) -> dict[str, Any]:
+        """The pod with what the API server would add that scheduling reads."""
+        pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, self._pods)
+        created = job.metadata.creation_timestamp
+        pod["metadata"] |= {"uid": f"shadow-{job.uid}-{action.slot}-{action.attempt}"}
+        if created is not None:
+            pod["metadata"]["creationTimestamp"] = created.isoformat()
+        return pod
+
+
+def foresee(snapshot: JobSnapshot, now: float) -> list[Action]:
+    """What `decide` wants, and wants next as if that were written, until only something real can move it on."""
+    foreseen: list[Action] = []
+    job = snapshot.job
+    for _ in range(_STEPS):
+        actions = decide(replace(snapshot, job=job), now).actions
+        foreseen += [action for action in actions if not isinstance(action, Direct) and action not in foreseen]
+        written = [action.status for action in actions if isinstance(action, WriteStatus)]
+        if not written:
+            break
+        job = replace(job, status=written[-1])
+    return foreseen
