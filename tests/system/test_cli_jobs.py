@@ -208,7 +208,7 @@ def _read_until(terminal: int, wanted: str, timeout_s: float = 30.0) -> str:
 
 def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
     assert run(muster, "hello.py", "--name", "huge", "--nodes", "50", "--gpus", "2").returncode == 0
-    eventually(lambda: "muster explain huge" in muster.ok("status", "huge"), 30)
+    eventually(lambda: "muster explain huge" in muster.ok("status", "huge"))
     said = muster.ok("explain", "huge")
     assert "50" in said
     assert str(NODES) in said

@@ -130,7 +130,7 @@ def _raw_terminal(terminal: bool) -> Iterator[None]:
 
     before = termios.tcgetattr(0)
     try:
-        tty.setraw(0)
+        tty.setraw(0, termios.TCSADRAIN)  # keeps what was typed meanwhile
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)

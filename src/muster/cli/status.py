@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
     from muster.kube.pod import Pod
+
+SLOTS_SHOWN = 32
 
 
 @click.command()
@@ -69,7 +72,11 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
             click.echo(f"{paint(label + ':', bold=True)}{' ' * (12 - len(label))}{value}")
     if pods:
         click.echo()
-        print_table(("SLOT", "NODE", "POD", "SINCE ATTEMPT", "STATE"), [_slot(pod) for pod in pods])
+        rows = [_slot(pod) for pod in pods]
+        print_table(("SLOT", "NODE", "POD", "SINCE ATTEMPT", "STATE"), rows[:SLOTS_SHOWN])
+        left = Counter(row[-1] for row in rows[SLOTS_SHOWN:])
+        for state, count in left.most_common():
+            click.echo(f"and {count} more: {state}")
     for fault in reversed(status.faults):
         click.echo()
         click.echo(f"{paint('Fault', 'red', bold=True)} {age(fault.time, now)} ago: {describe.fault_headline(fault)}")
