@@ -51,7 +51,8 @@ class Reporter:
             if self._said.get(key) is reason.why or (reason.why in _PASSING and now - since < PATIENCE_S):
                 continue
             self._said[key] = reason.why
-            self._event(gang, WARNING, "FailedScheduling", explain(snapshot, gang, reason=reason).summary)
+            text = reason.text() if reason.why is Why.BEHIND else explain(snapshot, gang, reason=reason).summary
+            self._event(gang, WARNING, "FailedScheduling", text)
         for key in [key for key in self._since if key not in snapshot.gangs]:
             del self._since[key]
             self._said.pop(key, None)
