@@ -142,6 +142,7 @@ class StubController:
             {
                 "PATH": path,
                 "HOME": str(workdir),
+                "TMPDIR": str(self.folder),
                 "MUSTER_URL": f"https://{self.address}:{self.port}",
                 "MUSTER_CA_DATA": base64.b64encode(self.authority.certificate).decode(),
                 "MUSTER_TOKEN_FILE": str(token),

@@ -1492,8 +1492,8 @@ def command_run(arguments: list[str]) -> int:
     install_code(settings)
     threading.excepthook = thread_failed
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    # short on purpose: a unix socket's path holds 107 bytes
-    folder = tempfile.mkdtemp(prefix="muster-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
+    parent = tempfile.gettempdir()  # a unix socket's path holds 107 bytes
+    folder = tempfile.mkdtemp(prefix="muster-", dir=parent if len(parent) <= 80 else "/tmp")
     try:
         supervisor = Supervisor(settings, folder)
         signal.signal(signal.SIGCHLD, lambda number, frame: supervisor.post(lambda: None))
