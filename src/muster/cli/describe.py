@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import accumulate, pairwise
+from typing import Any
 
 from muster.api.training_job import Fault, Timeline, TrainingJob
 from muster.cli.output import duration
+from muster.kube.struct import to_dict
 
 FINISHED = ("Succeeded", "Failed")
 STAGES = ("fault", "detected", "stopped", "placed", "ready", "running", "useful")
@@ -22,6 +24,15 @@ def finished(job: TrainingJob) -> bool:
 def exit_status(job: TrainingJob) -> int:
     """0 for a job that succeeded, 1 for one that failed."""
     return 0 if job.status.phase == "Succeeded" else 1
+
+
+def as_data(job: TrainingJob) -> dict[str, Any]:
+    """The job for scripts: what is left out on the wire because it is the default is said where they look for it."""
+    data = to_dict(job)
+    status = job.status
+    told = {"phase": status.phase, "attempt": status.attempt, "readySlots": status.ready_slots}
+    data["status"] = {**told, **data.get("status", {})}
+    return data
 
 
 def metrics_text(job: TrainingJob) -> str:

@@ -31,14 +31,14 @@ def command(target: Target, all_namespaces: bool, output: str) -> int:
 
 async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
     from muster.api.training_job import TrainingJob
-    from muster.kube.struct import to_dict
+    from muster.cli.describe import as_data
 
     namespace = None if all_namespaces else cluster.namespace
     async with cluster.client() as client:
         jobs = (await client.list(TrainingJob, namespace)).items
     jobs.sort(key=lambda job: (job.namespace, job.name))
     if output in ("json", "yaml"):
-        print_data({"apiVersion": "v1", "kind": "List", "items": [to_dict(job) for job in jobs]}, output)
+        print_data({"apiVersion": "v1", "kind": "List", "items": [as_data(job) for job in jobs]}, output)
         return ExitCode.DONE
     if not jobs:
         where = "" if all_namespaces else f" in namespace {cluster.namespace}"

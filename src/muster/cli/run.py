@@ -162,19 +162,19 @@ async def _run(
     cluster: Cluster, manifest: dict[str, Any], archive: Any, follow: bool, wait: bool, output: str, store: str
 ) -> int:
     from muster.cli.codestore import deliver
+    from muster.cli.describe import as_data
     from muster.cli.follow import detachable, report_end
     from muster.cli.follow import follow as follow_job
     from muster.cli.follow import wait as wait_for_job
     from muster.cli.manifest import checked
     from muster.cli.submit import submit
-    from muster.kube.struct import to_dict
 
     name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
     code = deliver(store, archive, name, namespace, manifest["spec"]) if archive else None
     async with cluster.client() as client:
         job = await submit(client, checked(manifest), code)
         if output:
-            print_data(to_dict(job), output)
+            print_data(as_data(job), output)
         _announce(job, cluster, archive)
         if not (follow or wait):
             note(f"watch it: {prefix()} status {name} --follow")

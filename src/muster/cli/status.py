@@ -33,11 +33,11 @@ def command(name: str, follow: bool, output: str, target: Target) -> int:
 
 
 async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int:
+    from muster.cli.describe import as_data
     from muster.cli.follow import detachable, report_end
     from muster.cli.follow import follow as follow_job
     from muster.cli.pods import members
     from muster.cli.watch import get_job
-    from muster.kube.struct import to_dict
 
     async with cluster.client() as client:
         job = await get_job(client, cluster.namespace, name)
@@ -45,7 +45,7 @@ async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int
             with detachable(name, prefix()):
                 return report_end(await follow_job(client, cluster.namespace, name))
         if output:
-            print_data(to_dict(job), output)
+            print_data(as_data(job), output)
             return ExitCode.DONE
         print_status(job, await members(client, job), datetime.now(UTC))
     return ExitCode.DONE

@@ -102,6 +102,11 @@ def test_a_new_checkpoint_is_told() -> None:
     assert describe.events(before, after) == ["checkpoint at step 40"]
 
 
+def test_scripts_find_the_phase_even_where_it_is_the_default() -> None:
+    assert describe.as_data(job())["status"] == {"phase": "Pending", "attempt": 0, "readySlots": 0}
+    assert describe.as_data(job(phase="Running", attempt=2))["status"]["phase"] == "Running"
+
+
 def test_progress_on_one_line() -> None:
     assert describe.progress_text(job()) == ""
     running = job(progress=Progress(step=41, total_steps=200, metrics={"loss": 0.123456, "accuracy": 0.9}))
