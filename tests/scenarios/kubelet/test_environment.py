@@ -98,6 +98,17 @@ async def test_gpus_are_given_to_one_pod_at_a_time(node: NodeUnderTest) -> None:
     assert third.status.reason == "OutOfnvidia.com/gpu"
 
 
+async def test_containers_share_out_the_gpus_of_their_pod(node: NodeUnderTest) -> None:
+    def container(name: str, gpus: int) -> dict[str, object]:
+        limits = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
+        command = ["sh", "-c", "echo ${NVIDIA_VISIBLE_DEVICES-none}"]
+        return {"name": name, "image": "none", "command": command, "resources": limits}
+
+    pod = await node.create({"containers": [container("a", 1), container("b", 2), container("c", 0)]})
+    pod = await node.finished(pod)
+    assert [node.logs(pod, container=name) for name in "abc"] == ["0\n", "1,2\n", "none\n"]
+
+
 async def test_volumes_and_translation_of_their_paths(node: NodeUnderTest, tmp_path: Path) -> None:
     config = await node.config_map({"a.txt": "A", "b.txt": "B"})
     await node.client.create(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from muster.embedded.kubelet.cgroups import ControlGroups
+from muster.embedded.kubelet.sweep import sweep
 from muster.kube.pod import Pod
 from tests.scenarios.kubelet.conftest import NodeUnderTest, StartNode, processes
 
@@ -19,7 +20,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def control_groups_work() -> bool:
-    groups = ControlGroups(f"muster-probe-{uuid.uuid4().hex[:8]}")
+    groups = ControlGroups(uuid.uuid4().hex, "probe")
     group = groups.container("probe", 1 << 30, 0)
     group.remove()
     groups.remove()
@@ -55,6 +56,12 @@ async def test_container_that_takes_too_much_memory(node: NodeUnderTest) -> None
     assert state is not None
     assert state.terminated is not None
     assert (state.terminated.reason, state.terminated.exit_code) == ("OOMKilled", 137)
+    name = ControlGroups(node.cluster_id, node.name).name
+    assert _control_groups(name)
+    node.kill()
+    sweep(node.cluster_id)
+    assert not _control_groups(name)
+    await node.start()
 
 
 async def test_sidecar_starts_first_and_ends_last(node: NodeUnderTest, tmp_path: Path) -> None:
@@ -110,6 +117,10 @@ async def test_network_namespaces(start_node: StartNode) -> None:
     assert _links() == before
     assert _namespaces() == spaces
     await node.start()
+
+
+def _control_groups(name: str) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").rglob(name))
 
 
 def _command(pid: int) -> bytes:

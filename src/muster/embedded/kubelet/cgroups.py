@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import os
 import time
@@ -51,22 +52,25 @@ class ContainerGroup:
 
 
 class ControlGroups:
-    """Makes groups below the kubelet's own; says once where it may not."""
+    """Makes groups below the kubelet's own, once the first container has a limit; says once where it may not.
 
-    def __init__(self, name: str) -> None:
-        """Prepare a group `name` for the whole node, for each controller that can be had."""
+    Attributes:
+        name: what the node's group is called.
+    """
+
+    def __init__(self, cluster_id: str, node: str) -> None:
+        """Nothing is made yet."""
+        self.name = _name(cluster_id, node)
         self._bases: dict[str, Path] = {}
         self._unified = False
-        try:
-            self._find(name)
-        except OSError as error:
-            self._bases = {}
-            log.warning("memory and process limits of containers are not enforced: no control groups (%s)", error)
+        self._looked = False
 
     def container(self, container_id: str, memory_bytes: int, processes: int) -> ContainerGroup:
         """Make the groups of a container with these limits; 0 is no limit."""
         wanted = {"memory": memory_bytes, "pids": processes}
-        folders = []
+        folders: list[Path] = []
+        if any(wanted.values()) and not self._looked:
+            self._look()
         for controller, base in self._bases.items():
             limits = wanted if self._unified else {controller: wanted[controller]}
             if not any(limits.values()):
@@ -85,18 +89,19 @@ class ControlGroups:
     def remove(self) -> None:
         """Remove the node's groups."""
         for base in set(self._bases.values()):
-            with contextlib.suppress(OSError):
-                for folder in base.iterdir():
-                    if folder.is_dir():
-                        folder.rmdir()
-                base.rmdir()
+            _remove(base)
+
+    def _look(self) -> None:
+        """Make a group for the whole node, for each controller that can be had."""
+        self._looked = True
+        try:
+            self._find(self.name)
+        except OSError as error:
+            self._bases = {}
+            log.warning("memory and process limits of containers are not enforced: no control groups (%s)", error)
 
     def _find(self, name: str) -> None:
-        own = {}
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            for controller in controllers.split(","):
-                own[controller] = path.lstrip("/")
+        own = _own_groups()
         if (_ROOT / "cgroup.controllers").exists():
             base = _ROOT / own[""] / name
             _enable(base.parent)
@@ -122,6 +127,38 @@ class ControlGroups:
                 (folder / "memory.swap.max").write_text("0")
         else:
             (folder / "memory.limit_in_bytes").write_text(str(limit))
+
+
+def remove_control_groups(cluster_id: str, node: str | None = None) -> None:
+    """Remove the groups that killed kubelets of a cluster left, of one node or of all, once nothing is in them."""
+    pattern = _name(cluster_id, node) if node is not None else f"{_name(cluster_id, '').rpartition('-')[0]}-*"
+    own = _own_groups()
+    for parent in {_ROOT / own.get("", ""), *(_ROOT / each / own.get(each, "") for each in _CONTROLLERS)}:
+        for base in parent.glob(pattern):
+            _remove(base)
+
+
+def _name(cluster_id: str, node: str) -> str:
+    return "muster-" + "-".join(hashlib.sha256(text.encode()).hexdigest()[:10] for text in (cluster_id, node))
+
+
+def _own_groups() -> dict[str, str]:
+    """This process's group for each controller; "" is version 2."""
+    own = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for controller in controllers.split(","):
+                own[controller] = path.lstrip("/")
+    return own
+
+
+def _remove(base: Path) -> None:
+    with contextlib.suppress(OSError):
+        for folder in base.iterdir():
+            if folder.is_dir():
+                folder.rmdir()
+        base.rmdir()
 
 
 def _enable(folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from urllib.parse import urlsplit
@@ -56,7 +55,7 @@ class Kubelet:
             port = await server.start()
             registration = NodeRegistration(client, settings, port)
             tasks = [asyncio.create_task(self._end_orphans())]
-            cgroups = ControlGroups(f"muster-{_short(settings.cluster_id)}-{_short(settings.node)}")
+            cgroups = ControlGroups(settings.cluster_id, settings.node)
             manager = None
             try:
                 if not await _unless(stop, registration.register()):
@@ -146,7 +145,3 @@ async def _unless(stop: asyncio.Event, work: Awaitable[object]) -> bool:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return False
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:10]

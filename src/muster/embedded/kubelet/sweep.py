@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 
+from muster.embedded.kubelet.cgroups import remove_control_groups
 from muster.embedded.kubelet.process import SHIMS, spawning
 from muster.embedded.kubelet.shim import descendants, kill_process, process_table
 
@@ -25,7 +26,7 @@ def sweep(
     """Kill every process of a cluster's pods (of one node, pod or container of it), and whatever runs below them.
 
     Processes are found by the environment they were started with (/proc/PID/environ) and killed by pid and start
-    time, never by pid alone. Blocks until they are gone.
+    time, never by pid alone. Blocks until they are gone. Control groups of theirs go too.
 
     Returns:
         How many processes were killed.
@@ -48,6 +49,8 @@ def sweep(
         marked = {pid for pid in table if pid != os.getpid() and _carries(pid, marks)}
         found = marked | descendants(marked, table) - {os.getpid()}
         if not found:
+            if not pod_uid and not container_id:
+                remove_control_groups(cluster_id, node)
             return len(killed)
         if time.monotonic() > deadline:
             raise SweepError(f"still there after SIGKILL: processes {', '.join(map(str, sorted(found)))}")
