@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import sys
 
 import click
@@ -41,6 +43,10 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
     loads = [os.getloadavg()[0]]
 
     async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         for side in sides or tuple(_SIDES):
             async for outcome in _SIDES[side](gangs, FAULTS, repetitions):
                 outcomes.append(outcome)
@@ -53,14 +59,18 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
                     for what, count in outcome.writes.most_common():
                         out.print(f"        {count:>5} {what}")
 
+    interrupted = False
     try:
         uvloop.run(run())
-    except KeyboardInterrupt:
+    except asyncio.CancelledError:
+        interrupted = True
         out.print("interrupted: the report holds what was measured until now")
     except (ControlPlaneUnavailableError, NotBuiltError) as error:
         out.print(f"bench.restart: {error}")
         sys.exit(3)
     emit(figures.report(outcomes, loads), target, figures.tables(outcomes))
+    if interrupted:
+        sys.exit(130)
 
 
 main()
