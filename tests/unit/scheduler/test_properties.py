@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster.scheduler.plan import Bind
-from tests.unit.scheduler.world import World, node
+from tests.unit.scheduler.world import World, node, reason_of
 
 NODES = [f"n{number}" for number in range(6)]
 GANGS = ["alpha", "beta", "gamma", "delta"]
@@ -175,10 +175,17 @@ class Cluster(RuleBasedStateMachine):
         self.never_deadlocked()
 
     def never_deadlocked(self) -> None:
-        """At the end every gang is whole or holds nothing; nobody waits while there is room for the first in line."""
-        for gang, size in self.sizes.items():
-            assert len(self.world.nodes_of(gang)) in (0, size), (gang, self.world.nodes_of(gang))
+        """At the end every gang is whole or holds nothing; nobody waits while there is room for the first in line.
+
+        One that lost nodes after it was bound keeps its healthy slots, but only while there is no room for the rest.
+        """
+        plan = self.world.decide()
         free = sum((8 - self.used(name)) // 8 for name in self.world.nodes)
+        for gang, size in self.sizes.items():
+            bound = len(self.world.nodes_of(gang))
+            if bound not in (0, size):
+                assert reason_of(plan, self.world, gang) == "NotEnoughNodes", (gang, bound)
+                assert size - bound > free * (8 // self.gpus[gang]), (gang, bound, free)
         waiting = [gang for gang in self.sizes if not self.world.nodes_of(gang)]
         whole = [gang for gang in waiting if self.gpus[gang] == 8 and f"default/{gang}" not in self.world.placements]
         if whole and len(whole) == len(waiting):
