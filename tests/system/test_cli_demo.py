@@ -1,0 +1,55 @@
+"""`muster demo`: what it promises happens, and nothing of it remains, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.musterprogram import Muster, muster_in
+
+pytestmark = [pytest.mark.slow, pytest.mark.mpi, pytest.mark.timeout(420)]
+
+
+@pytest.fixture
+def muster(tmp_path: Path) -> Iterator[Muster]:
+    with muster_in(tmp_path / "home") as muster:
+        folder = tmp_path / "tmp"
+        folder.mkdir()
+        muster.env["TMPDIR"] = str(folder)
+        yield muster
+
+
+def nothing_remains(muster: Muster) -> None:
+    assert muster.processes() == {}
+    assert os.listdir(muster.env["TMPDIR"]) == []
+    assert not muster.state.exists()
+    assert not muster.kubeconfig.exists()
+
+
+def test_the_job_survives_a_killed_rank_and_a_lost_node(muster: Muster) -> None:
+    done = muster.run("demo", "--json", timeout_s=400)
+    assert done.returncode == 0, done
+    summary = json.loads(done.stdout)
+    assert summary["promises"] == dict.fromkeys(summary["promises"], True), done
+    assert summary["slots_kept"] == [4, 3]
+    assert [fault["slot"] for fault in summary["faults"]] == [1, 2]
+    assert all(fault["time_to_useful_s"] > 0 and fault["stages_s"] for fault in summary["faults"])
+    nothing_remains(muster)
+
+
+@pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "waiting for nodes"), (signal.SIGTERM, "Running")])
+def test_interrupted_it_leaves_nothing(muster: Muster, number: signal.Signals, after: str) -> None:
+    running = muster.start("demo")
+    assert running.stdout is not None
+    for line in running.stdout:
+        if after in line:
+            break
+    running.send_signal(number)
+    assert running.wait(120) == 130
+    running.stdout.close()
+    nothing_remains(muster)
