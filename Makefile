@@ -33,11 +33,13 @@ format: setup ## Mend what ruff can mend
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-generate: setup ## Write the CRDs, schemas and reference pages that come from src/muster/api
+generate: setup ## Write the CRDs, schemas and pages that come from the code
 	$(BIN)/python -m muster.api.generate
+	$(BIN)/python -m muster.trainingjobs.faultpage
 
 check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.api.generate --check
+	$(BIN)/python -m muster.trainingjobs.faultpage --check
 
 lock: ## Resolve pyproject.toml into requirements/*.txt (needs uv)
 	tools/lock
