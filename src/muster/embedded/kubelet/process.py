@@ -94,7 +94,8 @@ class Process:
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 shim.kill()
-            await asyncio.shield(shim.wait())
+            with contextlib.suppress(ConnectionError):
+                await asyncio.shield(asyncio.ensure_future(shim.communicate()))  # its pipes close as well
             SHIMS.discard(shim.pid)
             if isinstance(error, TimeoutError | ConnectionError | ValueError):
                 raise StartError(f"the shim did not start the program: {error!r}") from error
