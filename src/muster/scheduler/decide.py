@@ -5,8 +5,8 @@ The rules, in the order in which they apply:
 - A placement is carried to its end first: bound as a whole by its deadline, or released.
 - Gangs get nodes by priority, then arrival, each as a whole or not at all.
 - A gang with a placement keeps its slots; only slots whose node no longer serves are placed again, all together.
-- The first gang that waits for nodes keeps every node it could use from all gangs after it. One that would not fit into
-  the empty cluster keeps nothing: it would block for ever.
+- The first gang that waits for nodes keeps every node it could use from gangs after it that hold nothing yet. One that
+  would not fit into the empty cluster keeps nothing: it would block for ever.
 """
 
 from __future__ import annotations
@@ -229,9 +229,13 @@ class _Planner:
         return True
 
     def _repair(self, gang: Gang, looked: SlotReview, keep_deadline: bool) -> None:
-        """Give other nodes to the slots that need them; the others keep theirs."""
+        """Give other nodes to the slots that need them; the others keep theirs.
+
+        Nodes kept for a waiting gang may be taken: that one may be waiting for the very slots this gang holds, and
+        neither would ever go on.
+        """
         groups = _groups(gang, looked.replace)
-        chosen = choose(self.ledger, self.snapshot.matcher, groups, reserved=self.reserved, failed=gang.failed_nodes)
+        chosen = choose(self.ledger, self.snapshot.matcher, groups, failed=gang.failed_nodes)
         if isinstance(chosen, Shortage):
             self._reserve(gang, groups)
             self._waits(gang, Reason(Why.NOT_ENOUGH_NODES, chosen.need, chosen.have))

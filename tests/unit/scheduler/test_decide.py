@@ -176,6 +176,33 @@ def test_only_slots_whose_node_is_lost_are_replaced_several_at_once() -> None:
     assert world.placements["default/train"].spec.attempt == 1
 
 
+def test_a_repair_is_not_blocked_by_a_waiting_gang_that_needs_its_slots() -> None:
+    world = World()
+    world.add_nodes(*"abcdef")
+    world.add_gang("first", 4)
+    world.run()
+    world.add_gang("head", 5)
+    world.remove_node("a")
+    world.remove_pod("first-0-0")
+    world.add_member("first", 0, 4, attempt=1)
+    world.run()
+    assert len(world.nodes_of("first")) == 4
+    early = World()
+    early.add_nodes(*"abcdef")
+    early.add_gang("urgent", 6, priority=9)  # arrives first, is placed later, and is larger than what is left
+    early.state.remove_node("f")
+    early.add_gang("small", 3)
+    early.run()
+    assert len(early.nodes_of("small")) == 3
+    early.set_node(node("f"))
+    early.run()
+    early.set_node(node(early.slots_of("small")[1], ready=False))
+    early.remove_pod("small-1-0")
+    early.add_member("small", 1, 3, attempt=1)
+    early.run()
+    assert len(early.nodes_of("small")) == 3
+
+
 def test_a_node_made_anew_under_the_same_name_is_another_node() -> None:
     world = World()
     world.add_nodes("a", "b")
