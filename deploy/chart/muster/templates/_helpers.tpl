@@ -12,3 +12,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "muster.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
+{{- define "muster.url" -}}
+{{ .Values.advertiseUrl | default (printf "https://muster-controller.%s.svc:%v" .Release.Namespace .Values.service.port) }}
+{{- end }}
