@@ -10,6 +10,7 @@ import sys
 
 import click
 import uvloop
+from rich.console import Console
 from rich.logging import RichHandler
 
 from bench.audit import total
@@ -41,6 +42,7 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
         raise click.UsageError("--sizes: a gang has two ranks at least")
     outcomes: list[Outcome] = []
     loads = [os.getloadavg()[0]]
+    failed: list[str] = []
 
     async def run() -> None:
         task = asyncio.current_task()
@@ -48,16 +50,14 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         for side in sides or tuple(_SIDES):
-            async for outcome in _SIDES[side](gangs, FAULTS, repetitions):
-                outcomes.append(outcome)
-                loads.append(os.getloadavg()[0])
-                out.print(
-                    f"{outcome.side:>6} {outcome.ranks:>4} ranks  {outcome.fault:<11}  all running after "
-                    f"{outcome.stages[RANKS_RUNNING]:6.2f} s  {total(outcome.writes):>5} writes"
-                )
-                if show_writes:
-                    for what, count in outcome.writes.most_common():
-                        out.print(f"        {count:>5} {what}")
+            try:
+                async for outcome in _SIDES[side](gangs, FAULTS, repetitions):
+                    outcomes.append(outcome)
+                    loads.append(os.getloadavg()[0])
+                    _tell(out, outcome, show_writes)
+            except TimeoutError as error:
+                failed.append(side)
+                out.print(f"{side}: {error}", *getattr(error, "__notes__", ()), sep="\n", markup=False)
 
     interrupted = False
     try:
@@ -69,8 +69,18 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
         out.print(f"bench.restart: {error}")
         sys.exit(3)
     emit(figures.report(outcomes, loads), target, figures.tables(outcomes))
-    if interrupted:
-        sys.exit(130)
+    if interrupted or failed:
+        sys.exit(130 if interrupted else 1)
+
+
+def _tell(out: Console, outcome: Outcome, show_writes: bool) -> None:
+    out.print(
+        f"{outcome.side:>6} {outcome.ranks:>4} ranks  {outcome.fault:<11}  all running after "
+        f"{outcome.stages[RANKS_RUNNING]:6.2f} s  {total(outcome.writes):>5} writes"
+    )
+    if show_writes:
+        for what, count in outcome.writes.most_common():
+            out.print(f"        {count:>5} {what}")
 
 
 main()

@@ -96,7 +96,8 @@ async def measure(sizes: list[int], faults: tuple[Fault, ...], repetitions: int)
         runtimes.append(SupervisorRuntime(client, now=lambda: datetime.now(UTC), work=Work(stop_s=STOP_S)))
         return runtimes[0]
 
-    spares = repetitions + 1  # a job keeps away from the nodes it lost
+    # A job keeps away from the nodes it lost; more than those, so that a wrong alarm ends in writes and not in a wait.
+    spares = repetitions + 1 + max(sizes) // 16
     async with (
         cluster("muster", max(sizes) + spares, make_runtime=runtime, scheduler=False) as where,
         controller(where),
