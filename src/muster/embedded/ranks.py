@@ -6,19 +6,21 @@ from muster.embedded.kubelet.shim import kill_process, process_table
 from muster.embedded.kubelet.sweep import POD_MARKER
 
 _RANK_NAMES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+_SUPERVISORS = b"MUSTER_RANK_SOCKET="
 
 
 def kill_rank(pod_uid: str, rank: int | None = None) -> int | None:
     """Kill (SIGKILL) the process of a pod's lowest rank, or of the given one; returns the rank, None where none runs.
 
-    A rank's process is the topmost one of the pod whose environment names a rank: what the launcher started.
+    A rank's process is the topmost one of the pod whose environment names a rank, except for the supervisor's own part
+    between launcher and rank: killing that one looks as if the launcher had stopped the rank.
     """
     table = process_table()
     mark = f"{POD_MARKER}={pod_uid}".encode()
     ranks: dict[int, int] = {}
     for pid in table:
         entries = _environment(pid)
-        if mark in entries:
+        if mark in entries and not any(entry.startswith(_SUPERVISORS) for entry in entries):
             number = _rank_of(entries)
             if number is not None:
                 ranks[pid] = number

@@ -107,6 +107,8 @@ def test_the_lowest_rank_of_a_pod_is_the_one_killed() -> None:
         for rank in (3, 2)
     }
     other = subprocess.Popen(["sleep", "60"], env=os.environ | {"MUSTER_POD_UID": uid})
+    between = {"MUSTER_POD_UID": uid, "PMI_RANK": "1", "MUSTER_RANK_SOCKET": "/tmp/ranks"}
+    supervisors = subprocess.Popen(["sleep", "60"], env=os.environ | between)
     try:
         until(lambda: kill_rank(uid, 9) is None)
         assert kill_rank(uid) == 2
@@ -115,9 +117,11 @@ def test_the_lowest_rank_of_a_pod_is_the_one_killed() -> None:
         assert ranks[3].wait(10) == -signal.SIGKILL
         assert kill_rank("no-such-pod") is None
         assert other.poll() is None
+        assert supervisors.poll() is None
     finally:
-        other.kill()
-        other.wait()
+        for process in (other, supervisors):
+            process.kill()
+            process.wait()
         while kill_rank(uid) is not None:  # the children the ranks left
             time.sleep(0.01)
 
