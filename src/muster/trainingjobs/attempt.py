@@ -159,8 +159,8 @@ class Attempt:
             return []
         kept = tuple(name for name in self.status.excluded_nodes if name not in back)
         status = replace(self.status, excluded_nodes=kept)
-        message = f"no other node is free: {', '.join(sorted(back))} may be used again, Ready since"
-        return [self._write(status, "NodeBack"), RecordEvent("NodeBack", message.removesuffix(" since"))]
+        message = f"no other node is free: {', '.join(sorted(back))} may be used again"
+        return [self._write(status, "NodeBack"), RecordEvent("NodeBack", message)]
 
     def _waited_long(self, waiting: list[Pod]) -> bool:
         patience_s = self.snapshot.settings.exclusion_s
@@ -171,13 +171,9 @@ class Attempt:
         return self.clock.passed(oldest + patience_s)
 
     def _is_back(self, name: str) -> bool:
-        """Whether the node became Ready after the newest fault, and nothing says its hardware is broken."""
+        """Whether the node is Ready now, as a lost one is no more after this time, and its hardware not said broken."""
         node = self.snapshot.nodes.get(name)
-        if node is None or not node.ready or any(each.node == name for each in self.snapshot.hardware):
-            return False
-        ready = next(each for each in node.status.conditions if each.type == "Ready")
-        fault = self.status.faults[-1].time if self.status.faults else None
-        return ready.last_transition_time is not None and (fault is None or ready.last_transition_time > fault)
+        return node_ready(node) and all(each.node != name for each in self.snapshot.hardware)
 
     # -- advancing
 
@@ -253,6 +249,7 @@ class Attempt:
         for stage in ("stopped", "placed", "ready", "running"):
             if status.phase == "Restarting":
                 status = statuses.with_stage(status, stage, self.now)
+        status = self._kept(status)
         message = f"attempt {status.attempt} runs on {len(self.slots)} nodes"
         status = statuses.with_condition(
             status, "Running", True, "Running", message, self.now, self.job.metadata.generation
@@ -266,6 +263,14 @@ class Attempt:
             observed_generation=self.job.metadata.generation,
         )
         return [self._write(status, "Running"), RecordEvent("Running", message)]
+
+    def _kept(self, status: TrainingJobStatus) -> TrainingJobStatus:
+        """The status with what the restart cost in the end: late evidence may have replaced more slots."""
+        if status.phase != "Restarting" or not status.faults:
+            return status
+        kept = sum(1 for slot in self.slots if slot.attempt < status.attempt)
+        newest = replace(status.faults[-1], slots=len(self.slots) - kept)
+        return replace(statuses.with_newest_fault(status, newest), slots_kept=kept)
 
     def _run_plan(self) -> RunPlan | None:
         """The plan once every supervisor is known; after that the shell keeps it for the attempt."""

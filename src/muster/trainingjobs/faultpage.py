@@ -31,8 +31,9 @@ correct program:
 
 How one incident with many traces is judged:
 
-- Each trace matches the first row that speaks of it. The row with the lowest tier decides; within a tier, what was seen
-  first. Ranks that die because another one did are in a tier of their own and decide nothing while something else does.
+- Each trace matches the first row that speaks of it. The row with the lowest tier decides; within a tier, what happened
+  first. Ranks that die because another one did are in a tier of their own and decide nothing while something else does;
+  until then the slot whose connection broke is named, where there is one.
 - The restart does not wait for the verdict. Evidence of a lower tier that comes later moves the charge and gives it
   back: while the restart is under way for everything, and up to {window:.0f} s after the fault for hardware.
 - A job fails for good only {settle:.0f} s after its last fault, and not while one of its supervisors is silent.
@@ -42,7 +43,7 @@ How one incident with many traces is judged:
   {blackout:.0f} s.
 
 "Replaced": the slot gets a new pod; without it ranks start again in the pods they had. "Excluded": the new pod keeps
-away from the node until the node is Ready again and no other one is free.
+away from the node; once it has waited {exclusion:.0f} s for another one in vain, it may use the node if that is Ready.
 
 """
 
@@ -58,6 +59,7 @@ def page() -> str:
             cut=settings.cut_timeout_s,
             contact=settings.contact_timeout_s,
             blackout=settings.blackout_s,
+            exclusion=settings.exclusion_s,
         ),
         "| tier | rule | evidence | cause | slot | why |\n|---|---|---|---|---|---|\n",
         *(_line(row) for row in (*TABLE, UNEXPLAINED)),

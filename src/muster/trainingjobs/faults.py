@@ -3,7 +3,7 @@
 The table is data and is published as docs/whose-fault.md. A fault is charged to one budget of the job:
 spec.backoffLimit (user), spec.infrastructureLimit or spec.unknownLimit. One incident leaves many traces: ranks die
 because another one did, and the reason may be known only later. So evidence has an order: the row with the lowest tier
-decides, and within a tier what was seen first. Late evidence re-attributes the fault and gives the charge back.
+decides, and within a tier what happened first. Late evidence re-attributes the fault and gives the charge back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ Kind = Literal["hardware", "node", "pod", "waiting", "container", "contact", "ra
 
 HARDWARE_WINDOW_S: Final = 120.0
 """Hardware evidence this long after a fault still explains it: DCGM and driver logs are read at intervals."""
+
+_REPORT_S: Final = 2.0
+"""A supervisor's report is here within this; what takes longer comes from a machine whose clock differs."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +100,16 @@ def outranks(new: Row, recorded: Row) -> bool:
     return new.tier < recorded.tier
 
 
+def order_at(evidence: Evidence) -> float:
+    """The moment that orders traces of one tier: the reporter's own where it can be right, else when it was seen.
+
+    A report waits for a rank's last lines, so what follows from a failure may be heard of before the failure itself.
+    """
+    return evidence.time if 0 <= evidence.seen_at - evidence.time <= _REPORT_S else evidence.seen_at
+
+
 def _order(verdict: Verdict) -> tuple[int, float, int]:
-    return verdict.row.tier, verdict.evidence.seen_at, verdict.evidence.slot
+    return verdict.row.tier, order_at(verdict.evidence), verdict.evidence.slot
 
 
 def _signal(evidence: Evidence) -> int:

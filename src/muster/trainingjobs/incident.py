@@ -10,12 +10,25 @@ from msgspec.structs import replace
 from muster.api.training_job import Fault, Timeline, TrainingJobStatus
 from muster.trainingjobs import statuses
 from muster.trainingjobs.evidence import hardware
-from muster.trainingjobs.faults import HARDWARE_WINDOW_S, Evidence, Verdict, judge, outranks, row_named, row_of
+from muster.trainingjobs.faults import (
+    HARDWARE_WINDOW_S,
+    Evidence,
+    Verdict,
+    judge,
+    order_at,
+    outranks,
+    row_named,
+    row_of,
+)
 from muster.trainingjobs.slots import Slot
-from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _CLOCK_SKEW_S: Final = 600.0
 """A reporter's own time is believed within this."""
+_SAME_S: Final = 0.001
+_RECONNECT_S: Final = 0.2
+_CONSEQUENCE_TIER: Final = 6
+"""From this tier on evidence is what follows from a failure elsewhere."""
 
 
 def restart(
@@ -28,13 +41,14 @@ def restart(
     verdict = judge(every)
     assert verdict is not None, "an incident has evidence"
     first = verdict.evidence
+    at, suspicion = _where(verdict, slots, now)
     fault = Fault(
         attempt=old.attempt,
-        slot=first.slot,
-        node=first.node or slots[first.slot].node,
+        slot=at.number,
+        node=first.node if at.number == first.slot and first.node else at.node,
         cause=verdict.cause,
         rule=verdict.row.id,
-        message=statuses.shortened(_message(verdict)),
+        message=statuses.shortened(_message(verdict) + suspicion),
         time=statuses.at(_happened(first, now)),
         step=_step(snapshot),
         steps_lost=_steps_lost(snapshot),
@@ -49,7 +63,7 @@ def restart(
         progress=snapshot.progress or old.progress,
         slots_kept=job.spec.replicas - replaced,
         time_to_useful_seconds=None,
-        message=f"attempt {old.attempt} ended ({verdict.row.id}, slot {first.slot}); restarting as attempt "
+        message=f"attempt {old.attempt} ended ({verdict.row.id}, slot {at.number}); restarting as attempt "
         f"{old.attempt + 1}",
     )
     status = statuses.excluding(statuses.with_fault(status, fault), _excluded(every))
@@ -80,18 +94,54 @@ def reattributed(
     if verdict is None:
         return None
     status = statuses.excluding(old, _excluded(every)) if set(_excluded(every)) - set(old.excluded_nodes) else old
-    if outranks(verdict.row, row_named(fault.rule)):
+    recorded = row_named(fault.rule)
+    earlier = verdict.row.tier == recorded.tier and _was_first(verdict, snapshot, now)
+    if earlier or outranks(verdict.row, recorded):
         restarts = statuses.charged(statuses.charged(old.restarts, fault.cause, -1), verdict.cause)
         better = replace(
             fault,
             cause=verdict.cause,
             rule=verdict.row.id,
             slot=verdict.evidence.slot,
-            node=verdict.evidence.node or fault.node,
+            node=verdict.evidence.node or slots[verdict.evidence.slot].node,
             message=statuses.shortened(_message(verdict)),
         )
+        if earlier:
+            at = statuses.at(order_at(verdict.evidence))
+            better = replace(better, time=at, timeline=replace(fault.timeline or Timeline(), fault=at))
         status = replace(statuses.with_newest_fault(status, better), restarts=restarts)
     return statuses.fitted(status) if status is not old else None
+
+
+def _where(verdict: Verdict, slots: Sequence[Slot], now: float) -> tuple[Slot, str]:
+    """The slot to name: while only consequences are known, one whose supervisor was just cut off; and its story.
+
+    Whether that supervisor is lost is known in a moment (evidence of kind contact), and only then is it charged so.
+    """
+    own = slots[verdict.evidence.slot]
+    if verdict.row.tier < _CONSEQUENCE_TIER:
+        return own, ""
+    cut = [each for each in slots if each.member is not None and _cut_off(each.member, now)]
+    if not cut:
+        return own, ""
+    names = ", ".join(f"slot {each.number} on {each.node}" for each in cut[:4])
+    return cut[0], f"; the connection to {names} broke"
+
+
+def _cut_off(member: Member, now: float) -> bool:
+    """A connection broke, and it was not to say something at once on another one."""
+    return member.cut and member.silent_since is not None and now - member.silent_since > _RECONNECT_S
+
+
+def _was_first(verdict: Verdict, snapshot: JobSnapshot, now: float) -> bool:
+    """Whether evidence that arrived just after the decision tells of something that happened before what decided."""
+    fault = snapshot.job.status.faults[-1]
+    detected = fault.timeline.detected if fault.timeline is not None else None
+    if detected is None or fault.time is None or verdict.evidence.kind != "rank":
+        return False
+    if now - detected.timestamp() > snapshot.settings.settle_s:
+        return False
+    return order_at(verdict.evidence) < fault.time.timestamp() - _SAME_S
 
 
 def _excluded(evidence: Sequence[Evidence]) -> tuple[str, ...]:

@@ -257,6 +257,15 @@ def test_an_excluded_node_is_used_again_when_it_is_ready_and_nothing_else_is_fre
     assert world.status.excluded_nodes == ()
 
 
+def test_a_node_that_refused_a_pod_is_used_again_when_nothing_else_is_free() -> None:
+    world = World(make_job(2), nodes=2).started()
+    refusing = world.holder(1).spec.node_name
+    world.fail_pod(1, "OutOfcpu")
+    world.control()
+    world.until("Running", 120, attempt=2)
+    assert world.holder(1).spec.node_name == refusing
+
+
 def test_the_time_limit_ends_the_job() -> None:
     world = World(make_job(2, timeLimitSeconds=100)).started()
     assert world.plan().wake_at is not None
@@ -331,3 +340,41 @@ def test_the_pod_is_what_the_api_server_should_store() -> None:
         "node.kubernetes.io/not-ready",
         "node.kubernetes.io/unreachable",
     }
+
+
+def test_a_report_that_comes_late_of_what_happened_first_decides() -> None:
+    world = World(make_job(3)).started()
+    world.exit_rank(2, 1, tail="RuntimeError")  # heard of first
+    world.control()
+    assert world.status.faults[-1].slot == 2
+    world.exit_rank(1, 137, signal=9, happened_s_ago=0.3)
+    world.control()
+    fault, restarts = world.status.faults[-1], world.status.restarts
+    assert (fault.slot, fault.node, fault.rule) == (1, world.holder(1).spec.node_name, "rank-killed")
+    assert restarts is not None
+    assert (restarts.user, restarts.unknown) == (0, 1)
+
+
+def test_a_report_with_another_machines_wrong_clock_decides_nothing() -> None:
+    world = World(make_job(3)).started()
+    world.exit_rank(2, 1, tail="RuntimeError")
+    world.control()
+    world.exit_rank(1, 137, signal=9, happened_s_ago=3600.0)
+    world.control()
+    assert (world.status.faults[-1].slot, world.status.faults[-1].rule) == (2, "rank-failed")
+
+
+def test_while_only_the_launcher_has_failed_the_slot_that_was_cut_off_is_named() -> None:
+    world = World(make_job(3), nodes=4).started()
+    lost = world.holder(2).spec.node_name
+    world.kill_node(lost)
+    world.now += 0.7
+    world.exit_rank(0, 255, rank=-1)
+    world.control()
+    fault = world.status.faults[-1]
+    assert (fault.slot, fault.node, fault.rule) == (2, lost, "launcher-failed")
+    assert f"the connection to slot 2 on {lost} broke" in fault.message
+    world.until("Running", attempt=2)
+    fault = world.status.faults[-1]
+    assert (fault.slot, fault.node, fault.rule, fault.slots) == (2, lost, "lost-contact", 1)
+    assert world.status.slots_kept == 2

@@ -246,7 +246,15 @@ class World:
     def holder(self, slot: int) -> Pod:
         return max((pod for pod in self.pods.values() if slot_of(pod) == slot), key=attempt_of)
 
-    def exit_rank(self, slot: int, code: int, signal: int = 0, tail: str = "", rank: int | None = None) -> None:
+    def exit_rank(
+        self,
+        slot: int,
+        code: int,
+        signal: int = 0,
+        tail: str = "",
+        rank: int | None = None,
+        happened_s_ago: float = 0.0,
+    ) -> None:
         """The rank on this slot ends; with code 0 the launcher is done."""
         pod = self.holder(slot)
         member = self.members[pod.uid]
@@ -255,7 +263,7 @@ class World:
             rank=slot if rank is None else rank,
             code=code,
             signal=signal,
-            time=self.now,
+            time=self.now - happened_s_ago,
             tail=(tail,),
             reason="rank exited",
         )
