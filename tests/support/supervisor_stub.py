@@ -21,7 +21,7 @@ from aiohttp import web
 
 from muster.kube.pki import CertificateAuthority
 
-SOURCE = Path(__file__).resolve().parents[2] / "src" / "muster" / "trainingjobs" / "supervisor.py"
+INSTALL = [sys.executable, "-m", "muster.trainingjobs.supervisor", "install"]
 KEY = "5f" * 32
 
 
@@ -77,7 +77,7 @@ class StubController:
         self._server: Any = None
         self.supervisor = folder / "bin" / "supervisor.py"
         self.run_command = [sys.executable, str(self.supervisor), "run"]
-        subprocess.run([sys.executable, str(SOURCE), "install", str(folder / "bin")], check=True)
+        subprocess.run([*INSTALL, str(folder / "bin")], check=True)
 
     async def __aenter__(self) -> StubController:
         self.authority.issue_server("stub", [self.address]).write(self.folder / "tls.crt", self.folder / "tls.key")

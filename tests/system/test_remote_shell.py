@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from muster.trainingjobs import supervisor
+from muster.trainingjobs.supervisor import rsh as client
+from muster.trainingjobs.supervisor import wire
+from muster.trainingjobs.supervisor.basics import SELF
 from tests.support.supervisor_stub import KEY, Node, StubController
 
 
@@ -35,10 +37,10 @@ async def node(stub: StubController) -> AsyncIterator[Node]:
     run = dict(nodes[1].directive["run"], hosts=hosts, nodeRank=1)
     await stub.direct(nodes[1], attempt=5, desired="run", run=run)
     await stub.until(lambda: nodes[1].latest["attempt"] == 5 and nodes[1].latest["state"] == "running", "attempt 5")
-    channel = await asyncio.to_thread(supervisor.shell_connect, config(nodes[1]), nodes[1].address)
+    channel = await asyncio.to_thread(client.shell_connect, config(nodes[1]), nodes[1].address)
     with channel.sock:
-        channel.send(supervisor.COMMAND, b"echo begun; sleep 300")
-        assert await asyncio.to_thread(channel.receive) == [(supervisor.STDOUT, b"begun\n")]
+        channel.send(wire.COMMAND, b"echo begun; sleep 300")
+        assert await asyncio.to_thread(channel.receive) == [(wire.STDOUT, b"begun\n")]
         yield nodes[1]
 
 
@@ -56,7 +58,7 @@ def rsh(tmp_path: Path, node: Node, *arguments: str, **changes: Any) -> subproce
     path = tmp_path / "shell.json"
     path.write_text(json.dumps(config(node, **changes)))
     return subprocess.Popen(
-        [*supervisor.SELF, "rsh", *arguments],
+        [*SELF, "rsh", *arguments],
         env={**os.environ, "MUSTER_SHELL_CONFIG": str(path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -109,10 +111,10 @@ async def test_a_server_without_the_key_gets_no_command(tmp_path: Path, node: No
         process = rsh(tmp_path, node, "127.77.0.50", "echo secret", hosts=hosts)
         sock, _ = await asyncio.to_thread(server.accept)
         with sock:
-            supervisor.send_line(sock, {"nonce": "00" * 32})
-            hello = await asyncio.to_thread(supervisor.read_line, sock, time.monotonic() + 5)
+            wire.send_line(sock, {"nonce": "00" * 32})
+            hello = await asyncio.to_thread(wire.read_line, sock, time.monotonic() + 5)
             assert set(hello) == {"attempt", "nonce", "mac"}
-            supervisor.send_line(sock, {"mac": hello["mac"]})  # its own proof thrown back proves nothing
+            wire.send_line(sock, {"mac": hello["mac"]})  # its own proof thrown back proves nothing
             _, err, code = await communicate(process)
             assert code == 255
             assert b"does not hold this attempt's key" in err
@@ -122,25 +124,25 @@ async def test_a_server_without_the_key_gets_no_command(tmp_path: Path, node: No
 async def test_a_proof_cannot_be_replayed(node: Node) -> None:
     def connect() -> tuple[socket.socket, dict[str, Any]]:
         sock = socket.create_connection((node.address, node.latest["shellPort"]), 5)
-        return sock, supervisor.read_line(sock, time.monotonic() + 5)
+        return sock, wire.read_line(sock, time.monotonic() + 5)
 
     first, hello = connect()
     second, _ = connect()
     with first, second:
         about = ("uid-job", 5, node.address, hello["nonce"], "11")
-        proof = {"attempt": 5, "nonce": "11", "mac": supervisor.shell_mac(bytes.fromhex(KEY), "client", *about)}
-        supervisor.send_line(first, proof)
-        assert "mac" in supervisor.read_line(first, time.monotonic() + 5)
-        supervisor.send_line(second, proof)
-        assert "error" in supervisor.read_line(second, time.monotonic() + 5)
+        proof = {"attempt": 5, "nonce": "11", "mac": wire.shell_mac(bytes.fromhex(KEY), "client", *about)}
+        wire.send_line(first, proof)
+        assert "mac" in wire.read_line(first, time.monotonic() + 5)
+        wire.send_line(second, proof)
+        assert "error" in wire.read_line(second, time.monotonic() + 5)
 
 
 async def test_a_forged_frame_ends_the_connection(tmp_path: Path, node: Node) -> None:
     mark = tmp_path / "mark"
-    channel = await asyncio.to_thread(supervisor.shell_connect, config(node), node.address)
+    channel = await asyncio.to_thread(client.shell_connect, config(node), node.address)
     with channel.sock:
         channel._out = bytes(32)
-        channel.send(supervisor.COMMAND, f"touch {mark}".encode())
+        channel.send(wire.COMMAND, f"touch {mark}".encode())
         channel.sock.settimeout(5)
         with contextlib.suppress(ConnectionResetError):
             assert channel.sock.recv(100) == b""

@@ -6,22 +6,27 @@ import hashlib
 import http.server
 import io
 import os
+import re
 import stat
 import subprocess
 import sys
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from muster.kube.pki import CertificateAuthority
-from muster.trainingjobs import supervisor
+from muster.trainingjobs.supervisor.basics import SELF, UsageError
+from muster.trainingjobs.supervisor.codearchive import install_code
+from muster.trainingjobs.supervisor.settings import Settings
+from tests.support.supervisor_stub import INSTALL
 
-SOURCE = Path(supervisor.__file__)
-PACKAGE = SOURCE.parents[1]
-IN_USERS_IMAGES = [SOURCE, PACKAGE / "__init__.py", *sorted((PACKAGE / "sdk").glob("*.py"))]
+PACKAGE = Path(__file__).resolve().parents[3] / "src" / "muster"
+SUPERVISOR = sorted((PACKAGE / "trainingjobs" / "supervisor").glob("*.py"))
+IN_USERS_IMAGES = [*SUPERVISOR, PACKAGE / "__init__.py", *sorted((PACKAGE / "sdk").glob("*.py"))]
 OLDEST = (3, 8)
 
 
@@ -31,7 +36,7 @@ def ca() -> str:
 
 
 def environment(ca: str, folder: Path, **changes: str | None) -> dict[str, str]:
-    env = dict.fromkeys(supervisor.Settings.REQUIRED, "x")
+    env = dict.fromkeys(Settings.REQUIRED, "x")
     env.update(MUSTER_URL="https://localhost", MUSTER_CA_DATA=ca, POD_IP="10.0.0.1", MUSTER_WORKDIR=str(folder))
     env.update({name: value for name, value in changes.items() if value is not None})
     return {name: value for name, value in env.items() if name not in changes or changes[name] is not None}
@@ -56,16 +61,19 @@ def test_what_runs_in_users_images_is_python_3_8_and_imports_the_standard_librar
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
             imported.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.ImportFrom):
+            assert path in SUPERVISOR
+            assert node.level == 1
+            assert path.with_name(f"{node.module}.py") in SUPERVISOR
     allowed = {name for name in sys.stdlib_module_names if name not in {"tomllib", "zoneinfo", "graphlib"}}
-    assert imported - allowed <= ({"muster"} if path != SOURCE else set())
+    assert imported - allowed <= ({"muster"} if path not in SUPERVISOR else set())
 
 
 def test_every_missing_variable_is_named(ca: str, tmp_path: Path) -> None:
     env = environment(ca, tmp_path, POD_UID=None, MUSTER_URL="")
-    result = subprocess.run([*supervisor.SELF, "run"], env=env, capture_output=True, text=True, check=False)
+    result = subprocess.run([*SELF, "run"], env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert "MUSTER_URL, POD_UID" in result.stderr
     assert "Traceback" not in result.stderr
@@ -82,18 +90,18 @@ def test_every_missing_variable_is_named(ca: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_variable_is_named(ca: str, tmp_path: Path, changes: dict[str, str], what: str) -> None:
-    with pytest.raises(supervisor.UsageError, match=what):
-        supervisor.Settings(environment(ca, tmp_path, **changes))
+    with pytest.raises(UsageError, match=what):
+        Settings(environment(ca, tmp_path, **changes))
 
 
 def test_code_is_unpacked_without_special_modes_and_only_once(ca: str, tmp_path: Path) -> None:
     path = archive(tmp_path / "code.tar.gz", ("train.py", "1"), ("package/model.py", "2"))
-    settings = supervisor.Settings(environment(ca, tmp_path / "work", MUSTER_CODE_ARCHIVE=str(path)))
-    supervisor.install_code(settings)
+    settings = Settings(environment(ca, tmp_path / "work", MUSTER_CODE_ARCHIVE=str(path)))
+    install_code(settings)
     assert (tmp_path / "work" / "package" / "model.py").read_text() == "2"
     assert stat.S_IMODE((tmp_path / "work" / "train.py").stat().st_mode) == 0o755
     (tmp_path / "work" / "train.py").write_text("changed by the job")
-    supervisor.install_code(settings)
+    install_code(settings)
     assert (tmp_path / "work" / "train.py").read_text() == "changed by the job"
 
 
@@ -120,9 +128,9 @@ def test_an_archive_that_reaches_outside_writes_nothing(
     ca: str, tmp_path: Path, member: tuple[str, str] | tarfile.TarInfo
 ) -> None:
     path = archive(tmp_path / "code.tar.gz", ("fine.py", "1"), member)
-    settings = supervisor.Settings(environment(ca, tmp_path / "work", MUSTER_CODE_ARCHIVE=str(path)))
-    with pytest.raises(supervisor.UsageError, match="archive"):
-        supervisor.install_code(settings)
+    settings = Settings(environment(ca, tmp_path / "work", MUSTER_CODE_ARCHIVE=str(path)))
+    with pytest.raises(UsageError, match="archive"):
+        install_code(settings)
     assert os.listdir(tmp_path / "work") == []
     assert sorted(os.listdir(tmp_path)) == ["code.tar.gz", "work"]
 
@@ -131,19 +139,17 @@ def test_a_link_that_was_there_before_is_not_followed_outside(ca: str, tmp_path:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "out").symlink_to(tmp_path)
     path = archive(tmp_path / "code.tar.gz", ("out/escaped", "x"))
-    settings = supervisor.Settings(environment(ca, tmp_path / "work", MUSTER_CODE_ARCHIVE=str(path)))
-    with pytest.raises(supervisor.UsageError, match="outside"):
-        supervisor.install_code(settings)
+    settings = Settings(environment(ca, tmp_path / "work", MUSTER_CODE_ARCHIVE=str(path)))
+    with pytest.raises(UsageError, match="outside"):
+        install_code(settings)
     assert not (tmp_path / "escaped").exists()
 
 
 def test_a_broken_archive_is_named(ca: str, tmp_path: Path) -> None:
     (tmp_path / "code.tar.gz").write_bytes(b"not a tar")
-    settings = supervisor.Settings(
-        environment(ca, tmp_path / "work", MUSTER_CODE_ARCHIVE=str(tmp_path / "code.tar.gz"))
-    )
-    with pytest.raises(supervisor.UsageError, match=r"code\.tar\.gz"):
-        supervisor.install_code(settings)
+    settings = Settings(environment(ca, tmp_path / "work", MUSTER_CODE_ARCHIVE=str(tmp_path / "code.tar.gz")))
+    with pytest.raises(UsageError, match=r"code\.tar\.gz"):
+        install_code(settings)
 
 
 @pytest.fixture
@@ -167,22 +173,50 @@ def test_code_from_a_url_must_have_the_digest_the_job_names(ca: str, tmp_path: P
     path = archive(tmp_path / "code.tar.gz", ("train.py", "1"))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     env = environment(ca, tmp_path / "work", MUSTER_CODE_URL=f"{web}/code.tar.gz", MUSTER_CODE_SHA256=digest)
-    supervisor.install_code(supervisor.Settings(env))
+    install_code(Settings(env))
     assert (tmp_path / "work" / "train.py").read_text() == "1"
     env.update(MUSTER_CODE_SHA256="0" * 64, MUSTER_WORKDIR=str(tmp_path / "other"))
-    with pytest.raises(supervisor.UsageError, match="SHA-256"):
-        supervisor.install_code(supervisor.Settings(env))
+    with pytest.raises(UsageError, match="SHA-256"):
+        install_code(Settings(env))
     assert os.listdir(tmp_path / "other") == []
 
 
-def test_install_copies_a_supervisor_and_an_sdk_that_work_alone(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, str(SOURCE), "install", str(tmp_path)], check=True)
-    installed = tmp_path / "supervisor.py"
+def install(folder: Path) -> Path:
+    subprocess.run([*INSTALL, str(folder)], check=True)
+    return folder / "supervisor.py"
+
+
+def test_install_makes_a_supervisor_and_an_sdk_that_work_alone(tmp_path: Path) -> None:
+    installed = install(tmp_path)
     assert os.access(installed, os.X_OK)
-    assert installed.read_bytes() == SOURCE.read_bytes()
+    usage = subprocess.run(
+        [str(installed)], cwd="/", env={"PATH": os.environ["PATH"]}, capture_output=True, check=False
+    )
+    assert (usage.returncode, usage.stderr[:14]) == (2, b"muster: usage:")
     program = "import muster; print(muster.__file__, muster.__version__, muster.rank())"
     env = {"PYTHONPATH": str(tmp_path / "sdk"), "RANK": "3", "PATH": os.environ["PATH"]}
     result = subprocess.run(
         [sys.executable, "-S", "-c", program], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert result.stdout.split() == [str(tmp_path / "sdk" / "muster" / "__init__.py"), "0.1.0", "3"]
+
+
+def test_what_is_installed_has_the_same_bytes_each_time_and_is_not_compressed(tmp_path: Path) -> None:
+    one, two = install(tmp_path / "one"), install(tmp_path / "two")
+    assert one.read_bytes() == two.read_bytes()
+    with zipfile.ZipFile(one) as archive:
+        assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
+        names = {Path(name).name for name in archive.namelist()}
+    assert names == {path.name for path in SUPERVISOR}
+
+
+@pytest.mark.parametrize("command", ["rank", "rsh"])
+def test_what_is_started_per_rank_and_node_loads_little(tmp_path: Path, command: str) -> None:
+    installed = install(tmp_path)
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-v", str(installed), command], capture_output=True, text=True, check=False
+    )
+    assert "usage: supervisor.py " + command in result.stderr
+    loaded = set(re.findall(r"^import '?([\w.]+)'? #", result.stderr, re.MULTILINE))
+    assert "muster_supervisor." + command in loaded
+    assert not loaded & {"ssl", "http.client", "urllib.request", "tarfile", "muster_supervisor.machine"}

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.trainingjobs import supervisor
+from muster.trainingjobs.supervisor import exits, processes, wire
 
 KEY = bytes(range(32))
 
 
-def channels() -> tuple[supervisor.Channel, supervisor.Channel]:
+def channels() -> tuple[wire.Channel, wire.Channel]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         left = socket.create_connection(server.getsockname())
         right, _ = server.accept()
-    return supervisor.Channel(left, KEY, "client", "n"), supervisor.Channel(right, KEY, "server", "n")
+    return wire.Channel(left, KEY, "client", "n"), wire.Channel(right, KEY, "server", "n")
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=2000)), min_size=1, max_size=20))
@@ -38,13 +38,13 @@ def test_one_flipped_bit_is_never_delivered(data: st.DataObject, payload: bytes)
     with client.sock, server.sock:
         raw, other = socket.socketpair()
         with raw, other:
-            sender = supervisor.Channel.__new__(supervisor.Channel)
+            sender = wire.Channel.__new__(wire.Channel)
             sender.__dict__.update(client.__dict__, sock=raw)
-            sender.send(supervisor.COMMAND, payload)
-            wire = bytearray(other.recv(4096))
-        bit = data.draw(st.integers(0, 8 * len(wire) - 1))
-        wire[bit // 8] ^= 1 << bit % 8
-        client.sock.sendall(wire)
+            sender.send(wire.COMMAND, payload)
+            sent = bytearray(other.recv(4096))
+        bit = data.draw(st.integers(0, 8 * len(sent) - 1))
+        sent[bit // 8] ^= 1 << bit % 8
+        client.sock.sendall(sent)
         client.sock.shutdown(socket.SHUT_WR)
         delivered: list[tuple[int, bytes]] = []
 
@@ -60,23 +60,23 @@ def test_one_flipped_bit_is_never_delivered(data: st.DataObject, payload: bytes)
 def test_a_frame_sent_twice_is_refused() -> None:
     client, server = channels()
     with client.sock, server.sock:
-        client.send(supervisor.STDIN, b"once")
-        assert server.receive() == [(supervisor.STDIN, b"once")]
+        client.send(wire.STDIN, b"once")
+        assert server.receive() == [(wire.STDIN, b"once")]
         client._sent = 0
-        client.send(supervisor.STDIN, b"once")
+        client.send(wire.STDIN, b"once")
         with pytest.raises(ConnectionError):
             server.receive()
 
 
 @given(st.lists(st.text(), min_size=1), st.lists(st.text(), min_size=1))
 def test_a_mac_is_of_the_parts_not_of_their_joined_text(one: list[str], two: list[str]) -> None:
-    same = supervisor.shell_mac(KEY, *one) == supervisor.shell_mac(KEY, *two)
+    same = wire.shell_mac(KEY, *one) == wire.shell_mac(KEY, *two)
     assert same == (json.dumps(one) == json.dumps(two))
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(0, (0, 0)), (3 << 8, (3, 0)), (9, (137, 9)), (139, (139, 11))])
 def test_a_wait_status_becomes_code_and_signal(status: int, outcome: tuple[int, int]) -> None:
-    assert supervisor.outcome_of(status) == outcome
+    assert exits.outcome_of(status) == outcome
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_kills_for_memory_are_counted_by_the_cgroup(tmp_path: Path, name: str, t
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-    assert supervisor.oom_kills(str(tmp_path)) == kills
+    assert processes.oom_kills(str(tmp_path)) == kills

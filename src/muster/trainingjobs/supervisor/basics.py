@@ -1,0 +1,43 @@
+"""What every sub-command needs: its own name, the log, errors that say what to change."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_archive = str(getattr(__spec__.loader, "archive", ""))
+ARCHIVE = os.path.abspath(_archive) if _archive else ""
+"""The installed file that this runs from; empty in a source tree."""
+# -I -S: no user site, nothing that shadows the library
+SELF = [sys.executable or "python3", "-I", *(["-S", ARCHIVE] if ARCHIVE else ["-m", __package__ or ""])]
+_output_lock = threading.Lock()
+
+
+class UsageError(Exception):
+    """Something the user or the pod's maker must change; the message says what."""
+
+
+def log(message: str) -> None:
+    """Write one line about Muster itself to the container's stderr."""
+    write_all(2, ("muster: " + message + "\n").encode("utf-8", "replace"))
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write to the container's log; a log nobody reads any more is no reason to stop training."""
+    with _output_lock:
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        except OSError:
+            pass
+
+
+def prctl(option: int, value: int) -> None:
+    """The Linux call."""
+    import ctypes  # slow to load, and only some need it
+
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")

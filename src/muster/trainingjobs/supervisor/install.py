@@ -1,0 +1,49 @@
+"""`install DIR`: the init container's work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+
+from .basics import ARCHIVE, UsageError
+
+NAME = "muster_supervisor"  # of the package inside the file
+MAIN = f"from {NAME}.main import run_and_exit\n\nrun_and_exit()\n"
+
+
+def command_install(arguments: list[str]) -> int:
+    """`install DIR`."""
+    if len(arguments) != 1:
+        raise UsageError("usage: supervisor.py install DIR")
+    if ARCHIVE:
+        raise UsageError(
+            f"{ARCHIVE} is what `install` makes; run it as python3 -m muster.trainingjobs.supervisor install"
+        )
+    folder, package = arguments[0], os.path.dirname(os.path.abspath(__file__))
+    muster = os.path.dirname(os.path.dirname(package))
+    target = os.path.join(folder, "sdk", "muster")
+    os.makedirs(os.path.join(target, "sdk"), exist_ok=True)
+    for source in ["__init__.py", *(os.path.join("sdk", name) for name in os.listdir(os.path.join(muster, "sdk")))]:
+        if source.endswith(".py"):
+            shutil.copyfile(os.path.join(muster, source), os.path.join(target, source))
+    own = os.path.join(folder, "supervisor.py")
+    assemble(package, own + ".new")
+    os.chmod(own + ".new", 0o755)
+    os.replace(own + ".new", own)
+    return 0
+
+
+def assemble(package: str, path: str) -> None:
+    """Write the package's modules as one runnable file: the same bytes from the same modules.
+
+    Stored, not deflated: the image's Python may have no zlib.
+    """
+    modules = sorted(name for name in os.listdir(package) if name.endswith(".py") and name != "__main__.py")
+    with open(path, "wb") as file:
+        file.write(b"#!/usr/bin/env python3\n")
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(zipfile.ZipInfo("__main__.py"), MAIN)  # ZipInfo: of 1980, readable by its owner
+            for name in modules:
+                with open(os.path.join(package, name), encoding="utf-8") as source:
+                    archive.writestr(zipfile.ZipInfo(f"{NAME}/{name}"), source.read())

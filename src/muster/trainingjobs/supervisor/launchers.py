@@ -1,0 +1,108 @@
+"""The command lines of mpiexec and torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import struct
+import subprocess
+from typing import Mapping
+
+from .attempt import Attempt
+from .basics import SELF
+from .settings import Settings
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h
+
+
+class CannotStart(Exception):
+    """The attempt cannot start on this node; the message says what to change."""
+
+
+def which(name: str, env: Mapping[str, str]) -> str | None:
+    """The program on the pod's PATH."""
+    return shutil.which(name, path=env.get("PATH"))
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this IPv4 address; CannotStart where none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # an interface without an IPv4 address
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    raise CannotStart(f"launcher mpi: no network interface has POD_IP {address}")
+
+
+def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str, str]) -> list[str]:
+    """The mpiexec command line that starts `supervisor.py rank` on every node through `supervisor.py rsh`.
+
+    -genvnone: a rank has the environment of its own pod, which its node's supervisor gives to the remote command, not
+    that of rank 0's. -localhost: an address the others reach; a pod's host name often has no DNS record.
+    """
+    program = next((path for path in (which(n, env) for n in ("mpiexec.hydra", "mpiexec", "mpirun")) if path), None)
+    if program is None:
+        raise CannotStart("launcher mpi: no mpiexec or mpirun on PATH; the image needs MPICH, Intel MPI or Open MPI")
+    try:
+        version = subprocess.run(
+            [program, "--version"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=20, check=False,
+        ).stdout.decode("utf-8", "replace")  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotStart(f"launcher mpi: {program} --version: {error}") from error
+    open_mpi = re.search(r"(?:Open MPI|OpenRTE|PRRTE|prterun)\D*(\d+)", version)
+    files = {name: os.path.join(folder, name) for name in ("shell.json", "hosts", "agent")}
+    config = {"attempt": attempt.number, "jobUID": settings.job_uid, "key": attempt.key.hex(), "hosts": attempt.hosts}
+    slots = "{} slots={}\n" if open_mpi else "{}:{}\n"
+    agent = '#!/bin/sh\nexec {} rsh "$@"\n'.format(" ".join(shlex.quote(part) for part in SELF))
+    texts = {
+        "shell.json": json.dumps(config),
+        "hosts": "".join(slots.format(host["address"], host["ranks"]) for host in attempt.hosts),
+        "agent": agent,
+    }
+    for name, path in files.items():
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(texts[name])
+        os.chmod(path, 0o700 if name == "agent" else 0o600)
+    env["MUSTER_SHELL_CONFIG"] = files["shell.json"]
+    total = sum(int(host["ranks"]) for host in attempt.hosts)
+    rank = [*SELF, "rank", "--", *attempt.command]
+    if open_mpi:
+        env.update({name + "_ALLOW_RUN_AS_ROOT" + end: "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")})
+        family, kind = ("--prtemca", "plm_ssh") if int(open_mpi.group(1)) >= 5 else ("--mca", "plm_rsh")
+        return [
+            program, "--hostfile", files["hosts"], family, kind + "_agent", files["agent"],
+            family, kind + "_no_tree_spawn", "1", "--leave-session-attached", "--bind-to", "none", "--map-by", "slot",
+            *attempt.extra_arguments, "-np", str(total), *rank,
+        ]  # fmt: skip
+    interface = []
+    if all(ipaddress.ip_address(host["address"]).is_loopback for host in attempt.hosts):
+        interface = ["-iface", "lo"]
+    elif "Intel" in version:  # whose -localhost does not reach its bootstrap proxies
+        interface = ["-iface", interface_of(settings.address)]
+    return [
+        program, "-launcher", "ssh", "-launcher-exec", files["agent"], "-f", files["hosts"],
+        "-localhost", settings.address, *interface, "-genvnone",
+        *attempt.extra_arguments, "-n", str(total), *rank,
+    ]  # fmt: skip
+
+
+def torchrun_command(attempt: Attempt, env: dict[str, str]) -> list[str]:
+    """Torchrun with fixed nodes and no restarts of its own. Underscored options: PyTorch before 2.0 knows no others."""
+    program = which("torchrun", env)
+    if program is None:
+        raise CannotStart("launcher torchrun: no torchrun on PATH; the image needs PyTorch")
+    return [
+        program, "--nnodes", str(attempt.nodes), "--nproc_per_node", str(attempt.ranks_per_node),
+        "--node_rank", str(attempt.node_rank), "--master_addr", attempt.master_address,
+        "--master_port", str(attempt.master_port), "--max_restarts", "0",
+        "--no_python", *SELF, "rank", "--", *attempt.command,
+    ]  # fmt: skip

@@ -1,0 +1,83 @@
+"""Output of ranks and launchers: copied to the container's log, the last lines kept."""
+
+from __future__ import annotations
+
+import collections
+import os
+import queue
+import selectors
+import threading
+
+from .basics import write_all
+
+TAIL_LINES = 20
+TAIL_LINE_CHARS = 400
+
+
+class Stream:
+    """One output pipe of a rank or launcher: copied to the container's log, its last lines kept."""
+
+    def __init__(self, fd: int, sink: int, prefix: bytes) -> None:
+        self.fd, self.sink, self.prefix = fd, sink, prefix
+        self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
+        self.closed = threading.Event()
+        self._partial = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes; with a prefix only whole lines are written, so that ranks do not cut into each other's."""
+        if not self.prefix:
+            write_all(self.sink, data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > 16384:
+            lines.append(self._partial)
+            self._partial = b""
+        if lines:
+            if self.prefix:
+                write_all(self.sink, b"".join(self.prefix + line + b"\n" for line in lines))
+            self.tail.extend(line.decode("utf-8", "replace")[:TAIL_LINE_CHARS] for line in lines)
+
+    def close(self) -> None:
+        """The last writer is gone."""
+        if self._partial:
+            self.feed(b"\n" if self.prefix else b"")
+        if self._partial:
+            self.tail.append(self._partial.decode("utf-8", "replace")[:TAIL_LINE_CHARS])
+        os.close(self.fd)
+        self.closed.set()
+
+
+class OutputPump(threading.Thread):
+    """Copies every rank's output to the container's log, in a thread: a slow log must not stop the protocol."""
+
+    def __init__(self) -> None:
+        super().__init__(name="output", daemon=True)
+        self._selector = selectors.DefaultSelector()
+        self._added: queue.SimpleQueue[Stream] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+
+    def pipe(self, sink: int, prefix: str) -> tuple[Stream, int]:
+        """A new stream and the write end for the process."""
+        read, write = os.pipe()
+        stream = Stream(read, sink, prefix.encode())
+        self._added.put(stream)
+        os.write(self._wake_write, b".")
+        return stream, write
+
+    def run(self) -> None:
+        """Copy for ever."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    os.read(self._wake_read, 4096)
+                    while not self._added.empty():
+                        stream = self._added.get()
+                        self._selector.register(stream.fd, selectors.EVENT_READ, stream)
+                    continue
+                data = os.read(key.fd, 65536)
+                if data:
+                    key.data.feed(data)
+                else:
+                    self._selector.unregister(key.fd)
+                    key.data.close()

@@ -1,0 +1,72 @@
+"""Processes of this pod: those started here, those found below it, those the kernel killed for memory."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import re
+import subprocess
+import threading
+from typing import Callable
+
+from .exits import outcome_of
+
+
+def oom_kills(folder: str = "/sys/fs/cgroup") -> int:
+    """How often the kernel has killed a process of this container for memory (cgroup v2, else v1); 0 where unknown."""
+    for name in ("memory.events", "memory/memory.oom_control"):
+        with contextlib.suppress(OSError), open(os.path.join(folder, name), encoding="ascii") as file:
+            match = re.search(r"^oom_kill (\d+)$", file.read(), re.MULTILINE)
+            if match:
+                return int(match.group(1))
+    return 0
+
+
+def descendants(root: int) -> list[int]:
+    """Every live process below `root`, from /proc. With the child-subreaper flag no double fork gets away from it."""
+    children: dict[int, list[int]] = collections.defaultdict(list)
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] not in (b"Z", b"X"):
+                children[int(fields[1])].append(int(name))
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+class Child:
+    """A process started by the main thread, reaped by it."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], on_exit: Callable[[Child], None]) -> None:
+        self.popen, self.pid, self.on_exit = popen, popen.pid, on_exit
+        self.status = 0
+        self.ended = threading.Event()
+        self.ended_pipe, self._ended_write = os.pipe()
+
+    def finish(self, status: int) -> None:
+        """Called once by the reaper."""
+        self.status, self.popen.returncode = status, status  # Popen must not wait for a pid that may be somebody else's
+        self.ended.set()
+        os.close(self._ended_write)
+        self.on_exit(self)
+
+    def outcome(self) -> tuple[int, int]:
+        """(code, signal)."""
+        return outcome_of(self.status)
+
+    def close(self) -> None:
+        """Close this side's pipes; after the process has ended and nobody looks at them."""
+        for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
+            if pipe is not None and not pipe.closed:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        os.close(self.ended_pipe)

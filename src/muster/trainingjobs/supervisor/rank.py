@@ -1,0 +1,96 @@
+"""`rank -- COMMAND`: the shim between a launcher and one rank."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import threading
+
+from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, write_all
+from .exits import outcome_of, signal_group
+from .messages import receive_message, send_message
+
+
+def command_rank(arguments: list[str]) -> int:
+    """`rank -- COMMAND...`: run one rank's command, report its exit to this pod's supervisor, and end the same way."""
+    if len(arguments) < 2 or arguments[0] != "--":
+        raise UsageError("usage: supervisor.py rank -- COMMAND...")
+    # A launcher that is killed takes this process with it. The rank itself carries no such signal: the supervisor, its
+    # subreaper, becomes its parent, learns how it ends, and sees to it that it does.
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    env = dict(os.environ)
+
+    def first(*names: str) -> str | None:
+        return next((env[name] for name in names if env.get(name)), None)
+
+    numbers = {
+        "RANK": first("MUSTER_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK"),
+        "WORLD_SIZE": first("MUSTER_WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"),
+        "LOCAL_RANK": first("MUSTER_LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK"),
+        "LOCAL_WORLD_SIZE": first("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"),
+    }
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        door.connect(env["MUSTER_RANK_SOCKET"])
+        send_message(door, {"attempt": env.get("MUSTER_ATTEMPT"), "rank": numbers["RANK"] or 0})
+        reply, fds = receive_message(door)
+    except (KeyError, OSError) as error:
+        raise UsageError(f"rank works only below a supervisor (MUSTER_RANK_SOCKET: {error})") from error
+    if reply is None:
+        log("rank {}: its attempt is over".format(numbers["RANK"]))
+        return 143
+    env.update({name: value for name, value in reply["env"].items() if name not in numbers and value is not None})
+    env.update({name: numbers[name] or reply["env"].get(name, "0") for name in numbers})
+    for name in ("MUSTER_RANK", "MUSTER_WORLD_SIZE", "MUSTER_LOCAL_RANK", "MUSTER_RANK_SOCKET"):
+        env.pop(name, None)
+    child: subprocess.Popen[bytes] | None = None
+    forwarded: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        forwarded.append(number)
+        if child is not None:
+            signal_group(child.pid, number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+        signal.signal(number, forward)
+    try:
+        # close_fds=False: the launcher's own descriptors (PMI_FD) must reach the rank; Python's are not inheritable.
+        child = subprocess.Popen(
+            arguments[1:], env=env, cwd=reply["cwd"], stdin=subprocess.DEVNULL, stdout=fds[0], stderr=fds[1],
+            close_fds=False, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        write_all(fds[1], (f"muster: cannot start {shlex.quote(arguments[1])}: {error}\n").encode())
+        code = 127 if error.errno == errno.ENOENT else 126
+        send_message(door, {"status": code << 8})
+        return code
+    finally:
+        os.close(fds[0])
+        os.close(fds[1])
+    send_message(door, {"pid": child.pid})
+    threading.Thread(target=rank_watch, args=(door, child.pid), daemon=True).start()
+    _, status = os.waitpid(child.pid, 0)
+    child.returncode = status
+    with contextlib.suppress(OSError):
+        send_message(door, {"status": status, "stopped": signal.SIGTERM in forwarded})
+    code, killed_by = outcome_of(status)
+    if killed_by:  # end as it did, so that the launcher says so too
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+            signal.signal(killed_by, signal.SIG_DFL)
+        os.kill(os.getpid(), killed_by)
+    return code
+
+
+def rank_watch(door: socket.socket, pid: int) -> None:
+    """Kill the rank when the supervisor is gone."""
+    try:
+        while door.recv(64):
+            pass
+    except OSError:
+        pass
+    signal_group(pid, signal.SIGKILL)

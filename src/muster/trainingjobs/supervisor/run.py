@@ -1,0 +1,48 @@
+"""`run`: a worker's main."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import traceback
+from typing import NoReturn
+
+from .basics import PR_SET_CHILD_SUBREAPER, UsageError, prctl
+from .codearchive import install_code
+from .machine import Supervisor
+from .settings import Settings
+
+
+def command_run(arguments: list[str]) -> int:
+    """`run`: a worker's main."""
+    if arguments:
+        raise UsageError("usage: supervisor.py run (everything comes from the environment)")
+
+    def leave(number: int, frame: object) -> NoReturn:
+        raise SystemExit(143)
+
+    signal.signal(signal.SIGTERM, leave)  # process 1 has no default action
+    signal.signal(signal.SIGINT, leave)
+    settings = Settings(os.environ)
+    install_code(settings)
+    threading.excepthook = thread_failed
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    parent = tempfile.gettempdir()  # a unix socket's path holds 107 bytes
+    folder = tempfile.mkdtemp(prefix="muster-", dir=parent if len(parent) <= 80 else "/tmp")
+    try:
+        supervisor = Supervisor(settings, folder)
+        signal.signal(signal.SIGCHLD, lambda number, frame: supervisor.post(lambda: None))
+        signal.signal(signal.SIGTERM, lambda number, frame: supervisor.post(supervisor.terminate))
+        signal.signal(signal.SIGINT, lambda number, frame: supervisor.post(supervisor.terminate))
+        return supervisor.run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def thread_failed(details: threading.ExceptHookArgs) -> None:
+    """End at once: a supervisor that is deaf on one side is worse than a pod that fails."""
+    traceback.print_exception(details.exc_type, details.exc_value, details.exc_traceback)
+    os._exit(70)
