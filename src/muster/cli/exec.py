@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.cli.errors import CliError, ExitCode
+from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
+    from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
+    from muster.kube.pod import Pod
 
 SHELL = ("sh", "-c", "exec $(command -v bash || command -v sh)")
 
@@ -33,9 +37,35 @@ async def _exec(cluster: Cluster, name: str, slot: int, arguments: tuple[str, ..
     from muster.cli.pods import members, pod_of_slot
     from muster.cli.remote import execute
     from muster.cli.watch import get_job
+    from muster.kube.errors import Invalid, NotFound
 
     async with cluster.client() as client:
         job = await get_job(client, cluster.namespace, name)
         pod = pod_of_slot(job, await members(client, job), slot)
+        if not _runs(pod):
+            raise _cannot(job, slot, pod, "")
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        return await execute(client, pod, arguments, terminal=terminal)
+        try:
+            return await execute(client, pod, arguments, terminal=terminal)
+        except (Invalid, NotFound) as error:  # it ended, or was replaced, since we looked
+            raise _cannot(job, slot, pod, error.message) from None
+
+
+def _runs(pod: Pod) -> bool:
+    """Whether the pod's worker runs now."""
+    from muster.api.names import WORKER_CONTAINER
+
+    workers = [status for status in pod.status.container_statuses if status.name == WORKER_CONTAINER]
+    return any(status.state is not None and status.state.running is not None for status in workers)
+
+
+def _cannot(job: TrainingJob, slot: int, pod: Pod, said: str) -> CliError:
+    """What to say where no command can run in the pod, and what to do instead."""
+    from muster.cli.pods import state_of
+
+    if pod.status.phase in ("Succeeded", "Failed"):
+        hint = f"it has ended; what it wrote: {prefix()} logs {job.name} --slot {slot}"
+    else:
+        hint = f"wait until it runs: {prefix()} status {job.name} --follow"
+    why = said or f"its pod {pod.name} is {state_of(pod)}"
+    return CliError(f"no command can run in slot {slot} of '{job.name}' now: {why}", hint, ExitCode.CONFLICT)

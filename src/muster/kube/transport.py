@@ -43,6 +43,23 @@ class NotSent(Unavailable):
     """No connection could be made: the server has certainly not seen the request."""
 
 
+class _Refused(Exception):
+    """The server answered a WebSocket's handshake with something else."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+async def _read_refusal(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Keep what the server said where it refuses a WebSocket: aiohttp's own error holds the status alone."""
+    response = await handler(request)
+    if response.status == 101:
+        return response
+    async with asyncio.timeout(CONNECT_TIMEOUT_S), response:
+        raise _Refused(Answer(response.status, await response.read(), _retry_after_s(response.headers)))
+
+
 class Transport(Protocol):
     """How requests reach an API server. Another one than HTTP serves simulated clusters."""
 
@@ -138,8 +155,13 @@ class HttpTransport:
         credentials = self._config.credentials
         for attempt in (0, 1):
             authorization = await credentials.authorization()
+            opening = aiohttp.ClientSession(
+                connector=self._live_session().connector,
+                connector_owner=False,
+                middlewares=(_read_refusal,),
+            )
             try:
-                socket = await self._live_session().ws_connect(
+                socket = await opening.ws_connect(
                     self._url(path, params),
                     headers=self._headers({}, authorization),
                     protocols=tuple(protocols),
@@ -149,13 +171,15 @@ class HttpTransport:
                     max_msg_size=0,
                 )
                 break
-            except aiohttp.WSServerHandshakeError as error:
-                if error.status == 401 and not attempt and credentials.invalidate(authorization):
+            except _Refused as refused:
+                answer = refused.answer
+                if answer.status == 401 and not attempt and credentials.invalidate(authorization):
                     continue
-                answer = Answer(error.status, error.message.encode())
-                raise (self._unauthorized(answer) if error.status == 401 else answer.error()) from error
+                raise (self._unauthorized(answer) if answer.status == 401 else answer.error()) from None
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise self._lost(error, "GET", path, CONNECT_TIMEOUT_S) from error
+            finally:
+                await opening.close()  # the socket lives on: the connection is not the session's
         async with socket:
             yield socket
 

@@ -304,7 +304,7 @@ async def test_streams_are_checked_and_read_as_they_come(client: Client, api: Fa
 async def test_websockets(client: Client, api: FakeApi) -> None:
     async def echo(request: web.Request) -> web.StreamResponse:
         if request.path != "/ws":
-            return web.json_response(status(403, "Forbidden"), status=403)
+            return web.json_response(status(403, "Forbidden", "no exec for you"), status=403)
         socket = web.WebSocketResponse(protocols=("v5.channel.k8s.io",))
         await socket.prepare(request)
         await socket.send_bytes(await socket.receive_bytes())
@@ -316,7 +316,7 @@ async def test_websockets(client: Client, api: FakeApi) -> None:
         assert socket.protocol == "v5.channel.k8s.io"
         await socket.send_bytes(b"\x00hi")
         assert await socket.receive_bytes() == b"\x00hi"
-    with pytest.raises(Forbidden):
+    with pytest.raises(Forbidden, match="no exec for you"):
         async with client.websocket("/other"):
             pass
 
