@@ -148,6 +148,33 @@ def test_a_name_that_is_taken_changes_nothing(muster: Muster) -> None:
     assert muster.run("stop", "taken").returncode == 4
 
 
+def test_a_job_is_named_like_its_script_while_that_is_free(muster: Muster) -> None:
+    starting = [muster.start("run", "sleep.py", "--launcher", "none") for _ in range(3)]
+    said = [each.communicate(timeout=60)[0] for each in starting]
+    assert [each.returncode for each in starting] == [0, 0, 0], said
+    names = [job["metadata"]["name"] for job in muster.json("list")["items"]]
+    assert [name for name in names if not re.fullmatch("sleep-[a-z0-9]{5}", name)] == ["sleep"]
+    assert len(config_maps(muster)) == 3
+    muster.ok("delete", "sleep")
+    done = muster.run("status", "sleep")
+    assert done.returncode == 4
+    assert all(name in done.stderr for name in names if name != "sleep"), done
+
+
+def test_exec_where_nothing_runs_says_why_and_what_to_do(muster: Muster) -> None:
+    assert run(muster, "hello.py", "--name", "over", "--wait").returncode == 0
+    done = muster.run("exec", "over", "--", "true")
+    assert done.returncode == 5, done
+    assert "pod over-0-1 is Succeeded" in done.stderr
+    assert "muster logs over" in done.stderr
+    assert run(muster, "hello.py", "--name", "large", "--nodes", "9", "--gpus", "2").returncode == 0
+    eventually(lambda: "large-0-1" in muster.ok("status", "large"))
+    done = muster.run("exec", "large", "--", "true")
+    assert done.returncode == 5, done
+    assert "waits for a node" in done.stderr
+    assert "muster status large" in done.stderr
+
+
 def test_too_much_code_creates_nothing(muster: Muster) -> None:
     (muster.work / "data.bin").write_bytes(os.urandom(1_200_000))
     done = run(muster, "hello.py", "--name", "large")

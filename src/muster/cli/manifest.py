@@ -76,10 +76,15 @@ def _command(script: str) -> list[str]:
 
 
 def name_for(script: str) -> str:
-    """A name for a job from its script's: `train.py` becomes `train-x7k2q`."""
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower()).strip("-") or "job"
+    """A name for a job from its script's: `train.py` becomes `train`."""
+    stem = re.sub(r"[^a-z0-9]+", "-", Path(script).stem.lower())[:JOB_NAME_MAX].strip("-")
+    return stem or "job"
+
+
+def with_suffix(name: str) -> str:
+    """The name with something after it that nobody else will have chosen: `train` becomes `train-x7k2q`."""
     suffix = "".join(secrets.choice(_SUFFIX) for _ in range(5))
-    return f"{stem[: JOB_NAME_MAX - 6].rstrip('-')}-{suffix}"
+    return f"{name[: JOB_NAME_MAX - 6].rstrip('-')}-{suffix}"
 
 
 def seconds(text: str) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,7 +16,28 @@ from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
+    from muster.cli.archive import Archive
     from muster.cli.target import Cluster
+    from muster.kube.client import Client
+
+_NAMES_TRIED = 5
+
+
+class Parcel(NamedTuple):
+    """What is to be created.
+
+    Attributes:
+        manifest: the job, without where its code lies.
+        archive: the packed folder; None where none travels.
+        store: how it travels.
+        named: whether the user chose the name.
+    """
+
+    manifest: dict[str, Any]
+    archive: Archive | None
+    store: str
+    named: bool
+
 
 LAUNCHERS = ("mpi", "torchrun", "none")
 
@@ -24,7 +46,7 @@ LAUNCHERS = ("mpi", "torchrun", "none")
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1)
 @click.option("-f", "--file", metavar="FILE", help="A TrainingJob manifest instead of a script; - reads stdin.")
-@click.option("--name", help="Name of the job (made from the script's).")
+@click.option("--name", help="Name of the job (the script's, with a suffix where taken).")
 @click.option("-n", "--nodes", type=click.IntRange(1, 20_000), help="Whole nodes the job needs (1).")
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs on each node (0).")
 @click.option("--ranks-per-node", type=click.IntRange(1, 256), help="Processes on each node (one per GPU).")
@@ -78,7 +100,8 @@ def command(
         print_data(manifest, output or "yaml")
         return ExitCode.DONE
     assert cluster is not None  # only a dry run goes without
-    return asyncio.run(_run(cluster, manifest, archive, follow, wait, output, flags["code_store"] or ""))
+    parcel = Parcel(manifest, archive, flags["code_store"] or "", named=bool(file or flags["name"]))
+    return asyncio.run(_run(cluster, parcel, follow, wait, output))
 
 
 def _cluster(target: Target, dry_run: bool) -> Cluster | None:
@@ -158,33 +181,55 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
     return {name: value for name, value in values.items() if value is not None}
 
 
-async def _run(
-    cluster: Cluster, manifest: dict[str, Any], archive: Any, follow: bool, wait: bool, output: str, store: str
-) -> int:
-    from muster.cli.codestore import deliver
+async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, output: str) -> int:
     from muster.cli.describe import as_data
     from muster.cli.follow import detachable, report_end
     from muster.cli.follow import follow as follow_job
     from muster.cli.follow import wait as wait_for_job
-    from muster.cli.manifest import checked
-    from muster.cli.submit import submit
 
-    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
-    code = deliver(store, archive, name, namespace, manifest["spec"]) if archive else None
     async with cluster.client() as client:
-        job = await submit(client, checked(manifest), code)
+        job = await create(client, parcel)
         if output:
             print_data(as_data(job), output)
-        _announce(job, cluster, archive)
+        _announce(job, cluster, parcel.archive)
         if not (follow or wait):
-            note(f"watch it: {prefix()} status {name} --follow")
+            note(f"watch it: {prefix()} status {job.name} --follow")
             return ExitCode.DONE
-        with detachable(name, prefix()):
-            ended = await (follow_job if follow else wait_for_job)(client, namespace, name)
+        with detachable(job.name, prefix()):
+            ended = await (follow_job if follow else wait_for_job)(client, job.namespace, job.name)
         return report_end(ended)
 
 
-def _announce(job: TrainingJob, cluster: Cluster, archive: Any) -> None:
+async def create(client: Client, parcel: Parcel) -> TrainingJob:
+    """Create the job, under another name where nobody chose this one and it is taken.
+
+    Raises:
+        NameTakenError: the name that the user chose is taken.
+        CliError: the code cannot be brought to its store.
+    """
+    from muster.cli import manifest as manifests
+    from muster.cli.codestore import deliver
+    from muster.cli.submit import NameTakenError, submit, taken
+
+    base, namespace = parcel.manifest["metadata"]["name"], parcel.manifest["metadata"]["namespace"]
+    name = manifests.with_suffix(base) if not parcel.named and await taken(client, base, namespace) else base
+    tries = 1 if parcel.named else _NAMES_TRIED
+    while True:
+        manifest = copy.deepcopy(parcel.manifest)
+        manifest["metadata"]["name"] = name
+        code = None
+        if parcel.archive:
+            code = deliver(parcel.store, parcel.archive, name, namespace, manifest["spec"])
+        try:
+            return await submit(client, manifests.checked(manifest), code)
+        except NameTakenError:  # somebody was quicker
+            tries -= 1
+            if not tries:
+                raise
+            name = manifests.with_suffix(base)
+
+
+def _announce(job: TrainingJob, cluster: Cluster, archive: Archive | None) -> None:
     spec = job.spec
     gpus = f" x {spec.gpus_per_node} GPUs" if spec.gpus_per_node else ""
     nodes = f"{_counted(spec.replicas, 'node')}{gpus}"

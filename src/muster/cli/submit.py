@@ -10,15 +10,27 @@ from muster.api.training_job import TrainingJob
 from muster.cli.errors import CliError, ExitCode
 from muster.kube.client import Client
 from muster.kube.core import ConfigMap
-from muster.kube.errors import AlreadyExists, ApiError
+from muster.kube.errors import AlreadyExists, ApiError, NotFound
 from muster.kube.struct import to_dict
+
+
+class NameTakenError(CliError):
+    """There is a job of that name; exit status 5."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        """Hold what to do about it."""
+        super().__init__(
+            f"there is a training job '{job.name}' in namespace {job.namespace} already",
+            f"choose another --name, or remove it: muster delete {job.name}",
+            ExitCode.CONFLICT,
+        )
 
 
 async def submit(client: Client, job: TrainingJob, code: dict[str, Any] | None) -> TrainingJob:
     """Create the ConfigMap of the code, then the job, then make the job its owner. Interrupted, it takes both back.
 
     Raises:
-        CliError: there is a job of that name (exit status 5).
+        NameTakenError: there is a job of that name.
         ApiError: the API server refused.
     """
     creating = asyncio.ensure_future(_create(client, job, code))
@@ -50,8 +62,13 @@ async def _create_job(client: Client, job: TrainingJob) -> TrainingJob:
     try:
         return await client.create(job)
     except AlreadyExists:
-        raise CliError(
-            f"there is a training job '{job.name}' in namespace {job.namespace} already",
-            f"choose another --name, or remove it: muster delete {job.name}",
-            ExitCode.CONFLICT,
-        ) from None
+        raise NameTakenError(job) from None
+
+
+async def taken(client: Client, name: str, namespace: str) -> bool:
+    """Whether there is a job of that name now."""
+    try:
+        await client.get(TrainingJob, name, namespace)
+    except NotFound:
+        return False
+    return True

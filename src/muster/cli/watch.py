@@ -58,12 +58,17 @@ async def get_job(client: Client, namespace: str, name: str) -> TrainingJob:
         raise await _missing_with_names(client, namespace, name) from None
 
 
-async def _missing_with_names(client: Client, namespace: str, name: str) -> CliError:
+def nearest(name: str, names: list[str]) -> list[str]:
+    """The names that may have been meant, at most three: those that begin so with a suffix, else the most alike."""
     import difflib
 
-    names = [job.name for job in (await client.list(TrainingJob, namespace)).items]
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else "muster list -A shows every job"
+    begin = sorted(each for each in names if each.startswith(f"{name}-"))
+    return begin[:3] or difflib.get_close_matches(name, names, n=1)
+
+
+async def _missing_with_names(client: Client, namespace: str, name: str) -> CliError:
+    near = nearest(name, [job.name for job in (await client.list(TrainingJob, namespace)).items])
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "muster list -A shows every job"
     return CliError(f"no training job '{name}' in namespace {namespace}", hint, ExitCode.NOT_FOUND)
 
 

@@ -35,7 +35,7 @@ def test_a_script_and_flags_become_a_job(folder: Path) -> None:
         "ranks_per_node": 1, "checkpoint": "s3://b/c", "priority": 3, "backoff_limit": 0, "ipc_lock": True,
     }  # fmt: skip
     made, archive = build("train.py", ("--lr", "0.1"), None, "team", flags, None)
-    assert re.fullmatch("train-[a-z0-9]{5}", made["metadata"]["name"])
+    assert made["metadata"]["name"] == "train"
     assert made["metadata"]["namespace"] == "team"
     assert archive.files == 1
     assert made["spec"] == {
@@ -115,8 +115,15 @@ def test_a_script_outside_the_working_folder_travels_with_its_own(folder: Path, 
 @given(st.text(max_size=80))
 def test_every_script_name_gives_a_valid_job_name(stem: str) -> None:
     name = manifest.name_for(f"{stem.replace('/', '')}.py")
-    assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
-    assert len(name) <= JOB_NAME_MAX
+    for each in (name, manifest.with_suffix(name)):
+        assert re.fullmatch("[a-z0-9]([-a-z0-9]*[a-z0-9])?", each)
+        assert len(each) <= JOB_NAME_MAX
+
+
+def test_a_job_is_named_like_its_script_and_a_suffix_makes_it_another() -> None:
+    assert manifest.name_for("examples/Train GPT.py") == "train-gpt"
+    assert re.fullmatch("train-[a-z0-9]{5}", manifest.with_suffix("train"))
+    assert manifest.with_suffix("train") != manifest.with_suffix("train")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from muster.cli.errors import CliError, ExitCode, from_api_error
 from muster.cli.loglines import AttemptReader, LogLine
 from muster.cli.output import age, duration
 from muster.cli.remote import exit_status
+from muster.cli.watch import nearest
 from muster.kube import errors
 
 
@@ -74,6 +75,14 @@ def test_each_refusal_has_its_exit_status(error: errors.ApiError, code: ExitCode
     translated = from_api_error(error)
     assert translated.exit_code == code
     assert translated.message
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("t", ["t-9ccj6", "t-b2b2b"]), ("trian", ["train"]), ("t-9ccj", ["t-9ccj6"]), ("other", [])],
+)
+def test_names_that_may_have_been_meant(name: str, found: list[str]) -> None:
+    assert nearest(name, ["train", "t-b2b2b", "t-9ccj6", "training-x"]) == found
 
 
 def test_ages_as_kubectl_says_them() -> None:
