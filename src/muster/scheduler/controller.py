@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
+from muster.kube.clock import steady_time
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
@@ -64,7 +65,7 @@ class SchedulerController:
         namespace: str,
         identity: str,
         bind_deadline_s: float = 30.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
         *,
         settings: Settings | None = None,
         request_timeout_s: float = 10.0,

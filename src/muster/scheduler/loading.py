@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 
 import msgspec
 
@@ -12,6 +11,7 @@ from muster.api.names import ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GA
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
+from muster.kube.clock import steady_time
 from muster.kube.errors import Forbidden, NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
@@ -30,7 +30,7 @@ async def load_state(client: Client) -> ClusterState:
     nodes, pods, placements, jobs = await asyncio.gather(
         client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
     )
-    state, now = ClusterState(), time.time()
+    state, now = ClusterState(), steady_time()
     for node in nodes.items:
         state.set_node(node)
     for job in jobs.items:
@@ -42,7 +42,7 @@ async def load_state(client: Client) -> ClusterState:
         state.set_pod(pod, now)
     for claim in state.claims_wanted():
         with contextlib.suppress(NotFound, Forbidden):
-            await look_up_claim(client, state, claim, clock=time.time, timeout_s=10.0)
+            await look_up_claim(client, state, claim, clock=steady_time, timeout_s=10.0)
     return state
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from muster.kube.clock import steady_time
 from muster.kube.struct import from_dict
 from muster.scheduler.explain import explain
 from muster.scheduler.metrics import SchedulerMetrics
@@ -46,7 +46,7 @@ class Shadow:
 
     def apply(self, state: ClusterState) -> None:
         """Bring the pods that are supposed into the state, and take out those that no longer are."""
-        now = time.time()
+        now = steady_time()
         wanted = {pod.uid: pod for pods in self._pods.values() for pod in pods}
         for uid in [uid for uid in state.pods if uid.startswith("shadow-") and uid not in wanted]:
             state.remove_pod(uid, now)

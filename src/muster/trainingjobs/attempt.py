@@ -164,10 +164,7 @@ class Attempt:
 
     def _waited_long(self, waiting: list[Pod]) -> bool:
         patience_s = self.snapshot.settings.exclusion_s
-        oldest = min(
-            pod.metadata.creation_timestamp.timestamp() if pod.metadata.creation_timestamp is not None else self.now
-            for pod in waiting
-        )
+        oldest = min(self.snapshot.seen.get((pod.uid, "seen"), self.now) for pod in waiting)
         return self.clock.passed(oldest + patience_s)
 
     def _is_back(self, name: str) -> bool:

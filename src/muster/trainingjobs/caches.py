@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
+from muster.kube.clock import steady_time
 from muster.kube.coordination import Lease
 from muster.kube.core import Event
 from muster.kube.errors import ApiError
@@ -27,13 +30,16 @@ log = logging.getLogger(__name__)
 
 NODE_LEASES: Final = "kube-node-lease"
 _LEASE_AGAIN_S: Final = 2.5
+_LOOKS_S: Final = 10.0
+"""Looks further apart than this say nothing about now: kubelets renew every 10 s."""
+_PLAUSIBLE_S: Final = 120.0
 _GANG, _NODE = "gang", "node"
 
 
 class Caches:
     """Informers of jobs, their pods, Placements, nodes, and Events of nodes."""
 
-    def __init__(self, client: Client, progress: Progress | None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: Client, progress: Progress | None, clock: Callable[[], float] = steady_time) -> None:
         """Nothing is listed before `run`."""
         self._client = client
         self._clock = clock
@@ -50,7 +56,7 @@ class Caches:
         self.events = Informer(client, Event, field_selector="involvedObject.kind=Node,type=Warning")
         self.events.add_handler(self._event_seen)
         self._hardware: dict[str, HardwareEvidence] = {}
-        self._leases: dict[str, tuple[float, float]] = {}
+        self._leases: dict[str, Renewal] = {}
         self._asking: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.hardware_seen: Callable[[str], None] = lambda node: None
@@ -90,6 +96,8 @@ class Caches:
         evidence = from_event(new) if new is not None else None
         if evidence is None:
             return
+        if self.events.has_synced:  # it has just arrived, whatever its sender's clock says
+            evidence = replace(evidence, time=self._clock())
         known = self._hardware.get(evidence.node)
         if known is None or known.time < evidence.time:
             horizon = self._clock() - 2 * HARDWARE_WINDOW_S
@@ -101,10 +109,10 @@ class Caches:
         """When these nodes renewed their Lease as far as is known; asks where that is old, and calls `changed` then."""
         now, known = self._clock(), {}
         for name in nodes:
-            asked_at, renewed = self._leases.get(name, (0.0, 0.0))
-            if renewed:
-                known[name] = renewed
-            if now - asked_at > _LEASE_AGAIN_S and name not in self._asking:
+            last = self._leases.get(name, NEVER)
+            if last.alive_at:
+                known[name] = last.alive_at
+            if now - last.asked_at > _LEASE_AGAIN_S and name not in self._asking:
                 self._asking.add(name)
                 task = asyncio.create_task(self._ask(name, changed))
                 self._tasks.add(task)
@@ -112,19 +120,45 @@ class Caches:
         return known
 
     async def _ask(self, name: str, changed: Callable[[], None]) -> None:
+        before = self._leases.get(name, NEVER)
         try:
             lease = await self._client.get(Lease, name, NODE_LEASES)
         except ApiError as error:
             log.debug("Lease of %s: %s", name, error)
-            self._leases[name] = (self._clock(), 0.0)
+            self._leases[name] = Renewal(self._clock(), None, 0.0)
         else:
-            renewed = lease.spec.renew_time
-            old = self._leases.get(name, (0.0, 0.0))[1]
-            self._leases[name] = (self._clock(), renewed.timestamp() if renewed is not None else 0.0)
-            if self._leases[name][1] != old:
+            self._leases[name] = renewed(before, lease.spec.renew_time, self._clock())
+            if self._leases[name].alive_at != before.alive_at:
                 changed()
         finally:
             self._asking.discard(name)
+
+
+class Renewal(NamedTuple):
+    """What one look at a Lease showed."""
+
+    asked_at: float
+    renew_time: datetime | None
+    alive_at: float
+
+
+NEVER: Final = Renewal(0.0, None, 0.0)
+
+
+def renewed(before: Renewal, renew_time: datetime | None, now: float) -> Renewal:
+    """What a look at a Lease shows.
+
+    That it changed between two looks is known for certain; the node's own word on when is taken for what was before the
+    first look, if its clock can be right.
+    """
+    if renew_time is None:
+        return Renewal(now, None, 0.0)
+    said = renew_time.timestamp()
+    if before.renew_time is not None and now - before.asked_at <= _LOOKS_S:
+        alive_at = before.alive_at if renew_time == before.renew_time else now
+    else:
+        alive_at = min(said, now) if abs(now - said) <= _PLAUSIBLE_S else 0.0
+    return Renewal(now, renew_time, alive_at)
 
 
 def _gang_keys(pod: Pod) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.training_job import CheckpointStatus, TrainingJob
 from muster.kube.client import JSON_PATCH, Client
+from muster.kube.clock import steady_time
 from muster.kube.controller import Controller
 from muster.kube.errors import Conflict, Invalid, NotFound
 from muster.kube.events import EventRecorder
@@ -25,6 +26,7 @@ from muster.trainingjobs.decide import ENDED, decide
 from muster.trainingjobs.executor import Executor
 from muster.trainingjobs.members import Members
 from muster.trainingjobs.metrics import training_job_metrics
+from muster.trainingjobs.observed import Observed
 from muster.trainingjobs.plan import WriteStatus
 from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.progress import Pacer, ProgressBook
@@ -70,7 +72,7 @@ class TrainingJobController:
         shadow: Suppose | None = None,
         progress: Progress | None = None,
         registry: CollectorRegistry = REGISTRY,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         """Nothing is contacted before `run`."""
         self._client = client
@@ -86,6 +88,7 @@ class TrainingJobController:
         self._executor = Executor(client, self.members, self._events, pods, self._metrics, self._wrote, clock)
         self._book = ProgressBook()
         self._pacer = Pacer()
+        self._observed = Observed()
         self._written: dict[str, TrainingJob] = {}
         self._term: Term | None = None
         self._leading_since = 0.0
@@ -139,6 +142,7 @@ class TrainingJobController:
             if self._shadow is not None:
                 self._shadow.forget(gone.uid)
             self._book.forget(gone.uid)
+            self._observed.forget(gone.uid)
             self._written.pop(gone.uid, None)
             self._pacer.forget(gone.key)
             self._rest_until.pop(gone.key, None)
@@ -242,6 +246,7 @@ class TrainingJobController:
             nodes=nodes,
             leases=self._leases(job, pods, members, now),
             members=members,
+            seen=self._observed.look(job.uid, pods, nodes, now),
             progress=self._book.newest(job.uid, job.status.attempt),
             hardware=self.caches.hardware_of(nodes),
             refusal=self._executor.refusal(job.uid),

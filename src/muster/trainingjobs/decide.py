@@ -171,8 +171,9 @@ def _abandoned(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
         if pod.terminating
         and pod.metadata.deletion_grace_period_seconds != 0
         and _lost(snapshot, pod.spec.node_name)
-        and pod.metadata.deletion_timestamp is not None
-        and clock.passed(pod.metadata.deletion_timestamp.timestamp())
+        and clock.passed(
+            snapshot.seen.get((pod.uid, "terminating"), clock.now) + (pod.metadata.deletion_grace_period_seconds or 0)
+        )
     ]
 
 

@@ -11,6 +11,7 @@ from muster.kube.container import ContainerStatus
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.trainingjobs.faults import HARDWARE_WINDOW_S, Evidence
+from muster.trainingjobs.observed import Fact
 from muster.trainingjobs.slots import Clock, Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
@@ -148,13 +149,11 @@ def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence
     node = snapshot.nodes.get(name)
     reason, since = "NotReady", clock.now
     if node is None:
-        reason, since = "Deleted", _bound_at(pod, clock.now) + _NODE_CACHE_LAG_S
+        reason, since = "Deleted", _seen(snapshot, pod.uid, "bound", clock) + _NODE_CACHE_LAG_S
     elif (placed := _placed_uid(snapshot, slot)) and node.uid and placed != node.uid:
         reason, since = "Replaced", clock.now
     elif not node.ready:
-        ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
-        changed = _seconds(ready.last_transition_time if ready else None, clock.now)
-        since = changed + _NOT_READY_S
+        since = _seen(snapshot, name, "notReady", clock) + _NOT_READY_S
         if member is None:
             since = max(since, snapshot.leading_since + snapshot.settings.rejoin_s)
     else:
@@ -180,9 +179,8 @@ def _placed_uid(snapshot: JobSnapshot, slot: Slot) -> str:
     return at.node_uid if at is not None and at.node == slot.node else ""
 
 
-def _bound_at(pod: Pod, otherwise: float) -> float:
-    scheduled = next((c for c in pod.status.conditions if c.type == "PodScheduled"), None)
-    return _seconds(scheduled.last_transition_time if scheduled else pod.metadata.creation_timestamp, otherwise)
+def _seen(snapshot: JobSnapshot, subject: str, fact: Fact, clock: Clock) -> float:
+    return snapshot.seen.get((subject, fact), clock.now)
 
 
 def _waiting(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
@@ -192,7 +190,7 @@ def _waiting(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evide
     reason, message = waiting or ("", "")
     if waiting is None and pod.status.phase == "Running":
         return None
-    started = _seconds(pod.status.start_time, _bound_at(pod, clock.now))
+    started = _seen(snapshot, pod.uid, "started" if pod.status.start_time is not None else "bound", clock)
     patience_s = 0.0 if reason in _AT_ONCE else _SOON_S if reason in _SOON else snapshot.settings.start_s
     if not clock.passed(started + patience_s):
         return None
@@ -227,7 +225,8 @@ def _contact(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evide
     member, settings = slot.member, snapshot.settings
     alive_at = snapshot.leases.get(slot.node, 0.0)
     if member is None:
-        since = max(_worker_started(pod, clock.now) + settings.start_s, snapshot.leading_since + settings.rejoin_s)
+        running = _seen(snapshot, pod.uid, "running", clock)
+        since = max(running + settings.start_s, snapshot.leading_since + settings.rejoin_s)
         if _had_joined(snapshot, slot):
             since = snapshot.leading_since + settings.rejoin_s
         silent_since = since
@@ -261,10 +260,3 @@ def _patience_s(snapshot: JobSnapshot, member: Member, alive_at: float) -> float
     settings = snapshot.settings
     refuted = member.silent_since is not None and alive_at > member.silent_since
     return settings.cut_timeout_s if member.cut and not refuted else settings.contact_timeout_s
-
-
-def _worker_started(pod: Pod, otherwise: float) -> float:
-    for status in pod.status.container_statuses:
-        if status.name == WORKER_CONTAINER and status.state is not None and status.state.running is not None:
-            return _seconds(status.state.running.started_at, otherwise)
-    return otherwise

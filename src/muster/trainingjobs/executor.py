@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from muster.api import names
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
+from muster.kube.clock import steady_time
 from muster.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.pod import Pod
@@ -62,7 +62,7 @@ class Executor:
         pods: PodSettings,
         metrics: TrainingJobMetrics,
         wrote: Callable[[TrainingJob, WriteStatus], None],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         """Nothing is done yet."""
         self._client = client

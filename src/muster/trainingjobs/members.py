@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from muster.kube.clock import steady_time
 from muster.trainingjobs.plan import Directive, RunPlan
 from muster.trainingjobs.snapshot import Member
 
@@ -49,7 +49,7 @@ class Members:
         clock: seconds since the epoch.
     """
 
-    def __init__(self, secret: bytes, changed: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, secret: bytes, changed: Callable[[str], None], clock: Callable[[], float] = steady_time) -> None:
         """Start empty."""
         self._secret = secret
         self._changed = changed

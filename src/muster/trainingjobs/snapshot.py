@@ -11,6 +11,7 @@ from muster.api.placement import Placement
 from muster.api.training_job import Progress, TrainingJob
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from muster.trainingjobs.observed import Seen
 
 SupervisorState = Literal["idle", "running", "stopping", "finished"]
 
@@ -103,8 +104,9 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         pods: all its pods, the terminating and finished ones too.
         placement: the scheduler's plan.
         nodes: nodes of its pods, of its Placement, and excluded ones; a name that is missing is gone.
-        leases: when those nodes last renewed their Lease, where somebody looked.
+        leases: when those nodes were last known to have renewed their Lease, where somebody looked.
         members: by pod UID.
+        seen: since when what is so of its pods and nodes has been so, as this process saw it.
         progress: the newest report of the current attempt; None where there was none.
         hardware: evidence about its nodes.
         refusal: why the newest pod could not be created.
@@ -120,6 +122,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, Node] = msgspec.field(default_factory=dict)
     leases: Mapping[str, float] = msgspec.field(default_factory=dict)
     members: Mapping[str, Member] = msgspec.field(default_factory=dict)
+    seen: Seen = msgspec.field(default_factory=dict)
     progress: Progress | None = None
     hardware: tuple[HardwareEvidence, ...] = ()
     refusal: Refusal | None = None

@@ -6,13 +6,13 @@ import asyncio
 import base64
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from muster.api.names import TOKEN_AUDIENCE
 from muster.kube.auth import POD_NAME, POD_UID, TokenReview, TokenReviewSpec
 from muster.kube.client import Client
+from muster.kube.clock import steady_time
 
 _KNOWN_S: Final = 600.0
 _REFUSED_S: Final = 10.0
@@ -36,7 +36,7 @@ class TokenReviewer:
         clock: seconds since the epoch.
     """
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: Client, clock: Callable[[], float] = steady_time) -> None:
         """Nothing known yet."""
         self._client = client
         self._clock = clock

@@ -13,6 +13,7 @@ from muster.kube.node import Node, NodeCondition, NodeStatus
 from muster.kube.pod import Pod, PodCondition, PodStatus
 from muster.kube.struct import decode, encode, from_dict
 from muster.trainingjobs.decide import decide
+from muster.trainingjobs.observed import Observed
 from muster.trainingjobs.plan import (
     Action,
     CreatePod,
@@ -67,6 +68,7 @@ class World:
         self.refusal: Refusal | None = None
         self.quota: int | None = None
         self.leading_since = T0
+        self.observed = Observed()
         self.trusted = True
         self.version = 1
         self.log: list[Action] = []
@@ -83,6 +85,7 @@ class World:
             pods=tuple(self.pods.values()),
             nodes=self.nodes,
             members=dict(self.members),
+            seen=self.observed.look(self.job.uid, self.pods.values(), self.nodes, self.now),
             hardware=tuple(self.hardware),
             refusal=self.refusal,
             leading_since=self.leading_since,
@@ -115,6 +118,7 @@ class World:
     def restart_controller(self) -> None:
         """Supervisors have to announce themselves again; those alive do so in the next step."""
         self.members = {}
+        self.observed = Observed()
         self.directive = None
         self.refusal = None
         self.leading_since = self.now

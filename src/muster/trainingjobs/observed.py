@@ -1,0 +1,61 @@
+"""When this process first saw that something is so.
+
+Patience is counted from here and never from timestamps of the API: those come from clocks of other machines, which may
+be hours off. A new controller counts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from muster.api.names import WORKER_CONTAINER
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+
+Fact = Literal["seen", "bound", "started", "running", "terminating", "notReady"]
+Seen = Mapping[tuple[str, Fact], float]
+"""(pod UID or node name, what is so) -> since when, seconds since the epoch."""
+
+
+class Observed:
+    """What was seen of each job's pods and their nodes, by job UID."""
+
+    def __init__(self) -> None:
+        """Nothing was seen yet."""
+        self._jobs: dict[str, Seen] = {}
+
+    def look(self, job_uid: str, pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> Seen:
+        """Since when what is so now has been so; what is no longer so is forgotten."""
+        before = self._jobs.get(job_uid, {})
+        seen = {fact: before.get(fact, now) for fact in _facts(pods, nodes)}
+        self._jobs[job_uid] = seen
+        return seen
+
+    def forget(self, job_uid: str) -> None:
+        """The job is gone."""
+        self._jobs.pop(job_uid, None)
+
+
+def worker_runs(pod: Pod) -> bool:
+    """Whether the worker's process 1 has been started."""
+    return any(
+        status.name == WORKER_CONTAINER and status.state is not None and status.state.running is not None
+        for status in pod.status.container_statuses
+    )
+
+
+def _facts(pods: Iterable[Pod], nodes: Mapping[str, Node]) -> Iterator[tuple[str, Fact]]:
+    for pod in pods:
+        yield pod.uid, "seen"
+        if pod.spec.node_name:
+            yield pod.uid, "bound"
+        if pod.status.start_time is not None:
+            yield pod.uid, "started"
+        if worker_runs(pod):
+            yield pod.uid, "running"
+        if pod.terminating:
+            yield pod.uid, "terminating"
+    for name, node in nodes.items():
+        if not node.ready:
+            yield name, "notReady"
