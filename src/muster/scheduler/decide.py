@@ -120,6 +120,8 @@ class _Planner:
     def _finish_open(self, gang: Gang) -> None:
         assert gang.placement is not None
         deadline = seconds(gang.placement.spec.bind_deadline)
+        if gang.revision_since is not None:  # the clock of the scheduler that wrote it may be ahead of ours
+            deadline = min(deadline, gang.revision_since + self.settings.bind_deadline_s)
         if gang.complete and not gang.pending:
             if any(member.node != gang.placed.get(slot, ("",))[0] for slot, member in gang.current.items()):
                 self._write(gang, {}, keep_deadline=True, reason="bound by somebody else")

@@ -158,6 +158,7 @@ class Gang:
         placed: slot -> (node, node UID) of `placement`, unless that is Released.
         writing: a write of the placement is in flight; nothing is decided about the gang meanwhile.
         podless_since: when the last live member went; None while there is one.
+        revision_since: when the present revision of `seen` was first seen; None before.
         holds: slot -> (node, pod class) kept on that node for the slot while it has no pod there.
         failed_nodes: (slot, node) where binding failed for good; not used again for the slot.
     """
@@ -165,8 +166,8 @@ class Gang:
     __slots__ = (
         "arrival", "binding", "counts", "current", "ended", "failed_nodes", "holds", "key", "members_by_slot", "name",
         "namespace", "owner", "owner_missing", "pending", "pending_class", "placed", "placement", "podless_since",
-        "pods", "priority", "problems", "queued_as", "seen", "single", "size", "size_attempt", "slot_class", "uid",
-        "unknown_holds", "writing",
+        "pods", "priority", "problems", "queued_as", "revision_since", "seen", "single", "size", "size_attempt",
+        "slot_class", "uid", "unknown_holds", "writing",
     )  # fmt: skip
 
     def __init__(self, key: str, namespace: str, name: str, uid: str, size: int, *, single: bool) -> None:
@@ -191,6 +192,7 @@ class Gang:
         self.binding = 0
         self.placement: Placement | None = None
         self.seen: Placement | None = None
+        self.revision_since: float | None = None
         self.placed: dict[int, tuple[str, str]] = {}
         self.holds: dict[int, tuple[str, PodClass | None]] = {}
         self.unknown_holds = 0

@@ -258,6 +258,8 @@ class ClusterState:
         gang.arrival = min(gang.arrival, created) if gang.arrival else created
         if gang.seen is not None and gang.seen.uid == placement.uid:
             placement = newer(gang.seen, placement)
+        if gang.seen is None or (gang.seen.uid, gang.seen.spec.attempt) != (placement.uid, spec.attempt):
+            gang.revision_since = now
         gang.seen = placement
         if not gang.writing:
             self._effective(gang, placement)

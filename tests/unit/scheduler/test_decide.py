@@ -284,6 +284,21 @@ def test_a_gang_half_bound_at_its_deadline_is_released_and_placed_anew() -> None
     assert len(world.nodes_of("train")) == 2
 
 
+def test_a_gang_left_half_bound_by_a_scheduler_whose_clock_was_ahead_is_released_in_time() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("train", 2)
+    world.now += 3600
+    world.carry_out(world.decide().actions[0])
+    world.carry_out(world.decide().actions[0])
+    world.now -= 3600
+    world.forget_all()
+    assert not any(isinstance(action, ReleaseGang) for action in world.decide().actions)
+    world.now += 31
+    (release,) = world.decide().actions
+    assert isinstance(release, ReleaseGang)
+
+
 def test_a_plan_nobody_acted_on_is_taken_up_again_after_its_deadline() -> None:
     world = World()
     world.add_nodes("a", "b", "c")
