@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from muster.api.names import GROUP, JOB_NAME_MAX, VERSION
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
@@ -108,6 +111,8 @@ def object_schema(kind: Kind) -> Schema:
         status["properties"]["conditions"].update(
             {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
         )
+    for name, default in _printed_defaults(kind):
+        status["properties"][name]["default"] = default
     schema: Schema = {
         "type": "object",
         "description": kind.summary,
@@ -123,6 +128,14 @@ def object_schema(kind: Kind) -> Schema:
     if kind.rules:
         schema["x-kubernetes-validations"] = _rules(kind.rules)
     return schema
+
+
+def _printed_defaults(kind: Kind) -> Iterator[tuple[str, str | int]]:
+    """Defaults of what `kubectl get` prints: we leave them out on the wire, and a column must not be empty for that."""
+    printed = {column.path.removeprefix(".status.") for column in kind.columns}
+    for field in msgspec.structs.fields(kind.status):
+        if field.encode_name in printed and isinstance(field.default, str | int) and field.default != "":
+            yield field.encode_name, field.default
 
 
 def definition(kind: Kind) -> dict[str, Any]:

@@ -49,3 +49,13 @@ def test_columns_of_kubectl_get() -> None:
     columns = definition(KINDS[0])["spec"]["versions"][0]["additionalPrinterColumns"]
     names = [column["name"] for column in columns]
     assert names[:7] == ["NODES", "READY", "PHASE", "ATTEMPT", "STEP", "RESTARTS", "AGE"]
+
+
+def test_what_kubectl_get_prints_is_never_empty_for_being_the_default() -> None:
+    schema = definition(KINDS[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    status = schema["properties"]["status"]["properties"]
+    assert {name: field["default"] for name, field in status.items() if "default" in field} == {
+        "phase": "Pending",
+        "attempt": 0,
+        "readySlots": 0,
+    }
