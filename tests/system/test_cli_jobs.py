@@ -240,6 +240,8 @@ def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
     assert "50" in said
     assert str(NODES) in said
     assert phase(muster, "huge") == "Pending"
+    shown = muster.ok("get", "tj", "huge", "--no-headers", program=Path("kubectl"))
+    assert shown.split()[:5] == ["huge", "50", "0", "Pending", "1"]
 
 
 def test_a_fault_on_purpose_is_survived(muster: Muster) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
-from muster.api.training_job import Fault, Timeline, TrainingJob
+from muster.api.training_job import Fault, Restarts, Timeline, TrainingJob
 from muster.cli.output import duration
 from muster.kube.struct import to_dict
 
@@ -54,6 +54,29 @@ def progress_text(job: TrainingJob) -> str:
 def slots_text(job: TrainingJob) -> str:
     """`3/4 slots ready`."""
     return f"{job.status.ready_slots}/{job.spec.replicas} slots ready"
+
+
+def restarts(job: TrainingJob) -> int:
+    """How often the job restarted: a fault beyond its limit was counted too, and ended the job instead."""
+    return sum(min(used, limit) for _, used, limit in _budgets(job))
+
+
+def restarts_text(job: TrainingJob) -> str:
+    """Restarts by whose fault they were, each with its limit; empty where there was no fault."""
+    budgets = _budgets(job)
+    if not any(used for _, used, _ in budgets):
+        return ""
+    beyond = next((f"; then {name} once more, beyond the limit" for name, used, limit in budgets if used > limit), "")
+    return ", ".join(f"{min(used, limit)} of {limit} by {name}" for name, used, limit in budgets) + beyond
+
+
+def _budgets(job: TrainingJob) -> tuple[tuple[str, int, int], ...]:
+    counts, spec = job.status.restarts or Restarts(), job.spec
+    return (
+        ("the program", counts.user, spec.backoff_limit),
+        ("infrastructure", counts.infrastructure, spec.infrastructure_limit),
+        ("unknown causes", counts.unknown, spec.unknown_limit),
+    )
 
 
 def stages(timeline: Timeline | None) -> list[tuple[str, float]]:

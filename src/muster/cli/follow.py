@@ -103,7 +103,7 @@ def render(job: TrainingJob) -> RenderableType:
         "  ",
         (status.phase, PHASE_COLORS.get(status.phase, "")),
         f"  attempt {status.attempt}  {describe.slots_text(job)}",
-        f"  restarts {status.restarts.total}" if status.restarts and status.restarts.total else "",
+        f"  restarts {describe.restarts(job)}" if describe.restarts(job) else "",
     )
     parts: list[RenderableType] = [head]
     progress = status.progress

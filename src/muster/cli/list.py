@@ -54,6 +54,8 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
 
 
 def _row(job: TrainingJob) -> tuple[str, ...]:
+    from muster.cli.describe import restarts
+
     spec, status = job.spec, job.status
     progress = status.progress
     step = (
@@ -66,7 +68,7 @@ def _row(job: TrainingJob) -> tuple[str, ...]:
         str(status.ready_slots),
         str(status.attempt),
         step,
-        str(status.restarts.total if status.restarts else 0),
+        str(restarts(job)),
         age(job.metadata.creation_timestamp),
         str(spec.replicas * spec.gpus_per_node),
         spec.launcher,

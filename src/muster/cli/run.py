@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from muster.cli.errors import BadInput, CliError, ExitCode
-from muster.cli.output import note, output_option, print_data
+from muster.cli.output import counted, note, output_option, print_data
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -232,10 +232,6 @@ async def create(client: Client, parcel: Parcel) -> TrainingJob:
 def _announce(job: TrainingJob, cluster: Cluster, archive: Archive | None) -> None:
     spec = job.spec
     gpus = f" x {spec.gpus_per_node} GPUs" if spec.gpus_per_node else ""
-    nodes = f"{_counted(spec.replicas, 'node')}{gpus}"
-    code = f"; code: {_counted(archive.files, 'file')}, {len(archive.data) / 1000:.1f} KB" if archive else ""
+    nodes = f"{counted(spec.replicas, 'node')}{gpus}"
+    code = f"; code: {counted(archive.files, 'file')}, {len(archive.data) / 1000:.1f} KB" if archive else ""
     note(f"training job '{job.name}' created on {cluster.description}, namespace {job.namespace}: {nodes}{code}")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count != 1 else ''}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.errors import ExitCode
-from muster.cli.output import age, output_option, paint, phase, print_data, print_table
+from muster.cli.output import age, counted, output_option, paint, phase, print_data, print_table
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -60,11 +60,14 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
     fields = [
         ("Name", f"{job.name}  (namespace {job.namespace})"),
         ("Phase", phase(status.phase) + (f": {status.message}" if status.message else "")),
-        ("Asked for", f"{spec.replicas} nodes{gpus}, {spec.ranks} ranks each, launcher {spec.launcher}"),
+        (
+            "Asked for",
+            f"{counted(spec.replicas, 'node')}{gpus}, {counted(spec.ranks, 'rank')} each, launcher {spec.launcher}",
+        ),
         ("Attempt", f"{status.attempt}, {describe.slots_text(job)}"),
         ("Progress", describe.progress_text(job)),
         ("Checkpoint", _checkpoint(job, now)),
-        ("Restarts", _restarts(job)),
+        ("Restarts", describe.restarts_text(job)),
         ("Created", f"{age(job.metadata.creation_timestamp, now)} ago, ran {describe.running_time(job, now)}"),
     ]
     for label, value in fields:
@@ -91,16 +94,6 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
 def _checkpoint(job: TrainingJob, now: datetime) -> str:
     checkpoint = job.status.last_checkpoint
     return f"step {checkpoint.step}, {age(checkpoint.time, now)} ago: {checkpoint.path}" if checkpoint else ""
-
-
-def _restarts(job: TrainingJob) -> str:
-    counts, spec = job.status.restarts, job.spec
-    if counts is None or not counts.total:
-        return ""
-    return (
-        f"{counts.user} of {spec.backoff_limit} by the program, {counts.infrastructure} of {spec.infrastructure_limit} "
-        f"by infrastructure, {counts.unknown} of {spec.unknown_limit} unexplained"
-    )
 
 
 def _slot(pod: Pod) -> tuple[str, ...]:

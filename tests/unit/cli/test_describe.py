@@ -12,6 +12,7 @@ from muster.api.training_job import (
     CheckpointStatus,
     Fault,
     Progress,
+    Restarts,
     Timeline,
     TrainingJob,
     TrainingJobSpec,
@@ -105,6 +106,17 @@ def test_a_new_checkpoint_is_told() -> None:
 def test_scripts_find_the_phase_even_where_it_is_the_default() -> None:
     assert describe.as_data(job())["status"] == {"phase": "Pending", "attempt": 0, "readySlots": 0}
     assert describe.as_data(job(phase="Running", attempt=2))["status"]["phase"] == "Running"
+
+
+def test_a_fault_beyond_the_limit_is_no_restart() -> None:
+    assert describe.restarts_text(job()) == ""
+    once = job(restarts=Restarts(user=1, total=1))
+    assert describe.restarts(once) == 1
+    assert describe.restarts_text(once).startswith("1 of 3 by the program, 0 of 50 by infrastructure, 0 of 5 by unk")
+    over = job(restarts=Restarts(user=4, infrastructure=2, total=6), phase="Failed")
+    assert describe.restarts(over) == 5
+    assert describe.restarts_text(over).startswith("3 of 3 by the program, 2 of 50 by infrastructure")
+    assert describe.restarts_text(over).endswith("; then the program once more, beyond the limit")
 
 
 def test_progress_on_one_line() -> None:
