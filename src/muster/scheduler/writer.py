@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from muster.api.placement import Placement, PlacementStatus
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
-from muster.kube.errors import ApiError, ConfigError, NotFound
+from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from muster.kube.pod import Pod
 from muster.scheduler.binder import read
 from muster.scheduler.metrics import SchedulerMetrics
@@ -55,12 +55,14 @@ class PlacementWriter:
         self._bind_deadline_s = bind_deadline_s
         self._request_timeout_s = request_timeout_s
         self._removing: set[str] = set()
+        self._not_before: dict[str, float] = {}
 
     def begin(self, action: PlacementAction) -> bool:
-        """Take note that the write is on its way. Returns False where one already is."""
+        """Take note that the write is on its way. Returns False where one already is, or one was refused just now."""
         gang = self._state.gangs.get(action.gang)
-        if gang is None or gang.writing:
+        if gang is None or gang.writing or self._clock() < self._not_before.get(action.gang, 0.0):
             return False
+        self._not_before.pop(action.gang, None)
         self._state.begin_write(gang, action.placement if isinstance(action, WritePlacement) else None)
         return True
 
@@ -75,6 +77,9 @@ class PlacementWriter:
             text = str(error) or f"no answer within {self._request_timeout_s:g} s"
             log.warning("%s %s: %s", operation, gang.full_name, text)
             self._metrics.placements.labels(operation, type(error).__name__).inc()
+            if not isinstance(error, AlreadyExists | Conflict | NotFound):  # those say that what we knew was old
+                self._not_before = {key: at for key, at in self._not_before.items() if key in self._state.gangs}
+                self._not_before[action.gang] = self._clock() + RETRY_S
             await self._look(action, isinstance(error, NotFound))
             asyncio.get_running_loop().call_later(RETRY_S, self._changed)
             return False

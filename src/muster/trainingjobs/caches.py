@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 NODE_LEASES: Final = "kube-node-lease"
 _LEASE_AGAIN_S: Final = 2.5
+_EVENTS_WATCH_S: Final = 40.0
+"""Events have no watch cache and so no bookmarks (kubernetes pkg/registry/core/rest/storage_core.go): a watch that is
+idle for longer would look like one that stalled, and be listed anew."""
 _LOOKS_S: Final = 10.0
 """Looks further apart than this say nothing about now: kubelets renew every 10 s."""
 _PLAUSIBLE_S: Final = 120.0
@@ -53,7 +56,9 @@ class Caches:
         )
         self.placements = Informer(client, Placement, progress=progress)
         self.nodes = Informer(client, Node, progress=progress)
-        self.events = Informer(client, Event, field_selector="involvedObject.kind=Node,type=Warning")
+        self.events = Informer(
+            client, Event, field_selector="involvedObject.kind=Node,type=Warning", watch_timeout_s=_EVENTS_WATCH_S
+        )
         self.events.add_handler(self._event_seen)
         self._hardware: dict[str, HardwareEvidence] = {}
         self._leases: dict[str, Renewal] = {}
