@@ -121,6 +121,7 @@ def _installer(settings: PodSettings) -> Json:
         "command": [*settings.install_command, names.SUPERVISOR_DIRECTORY],
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         "volumeMounts": [{"name": "muster", "mountPath": "/muster"}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
 
 
