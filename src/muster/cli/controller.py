@@ -28,6 +28,7 @@ from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.metrics import scheduler_metrics
+from muster.scheduler.reporting import Waits
 from muster.scheduler.shadow import Shadow
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods import PodSettings
@@ -82,7 +83,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
-        schedule = _schedule(client, options, elector, shadow, identity, progress)
+        schedule = _schedule(client, options, elector, jobs.waits, shadow, identity, progress)
         await _until(stop, [jobs.run(), elector.run(), schedule])
 
 
@@ -134,6 +135,7 @@ async def _schedule(
     client: Client,
     options: ControllerOptions,
     elector: LeaderElector,
+    waits: Waits,
     shadow: Shadow | None,
     identity: str,
     progress: Progress,
@@ -141,7 +143,9 @@ async def _schedule(
     """Schedule in each term of leading."""
     while True:
         await elector.acquired.wait()
-        scheduler = SchedulerController(client, options.namespace, identity, shadow=shadow, progress=progress)
+        scheduler = SchedulerController(
+            client, options.namespace, identity, waits=waits, shadow=shadow, progress=progress
+        )
         term = asyncio.create_task(scheduler.run(asyncio.Event(), term=elector.term), name="scheduler")
         lost = asyncio.create_task(elector.lost.wait())
         try:

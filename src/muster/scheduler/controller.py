@@ -28,7 +28,7 @@ from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.placements import placed_slots
 from muster.scheduler.plan import Bind, MarkBound, Plan, Refuse, ReleaseGang, RemoveMember, Settings, WritePlacement
 from muster.scheduler.podwire import SchedulingPod
-from muster.scheduler.reporting import Reporter
+from muster.scheduler.reporting import Reporter, Waits
 from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
 from muster.scheduler.writer import PlacementAction, PlacementWriter
@@ -54,6 +54,7 @@ class SchedulerController:
         clock: seconds since the epoch.
         settings: other deadlines; its `bind_deadline_s` is overridden.
         request_timeout_s: deadline of one write; what a previous leader had under way is waited out for as long.
+        waits: told why gangs wait, and when they no longer do.
         shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
         progress: marked at each plan.
         registry: where metrics go.
@@ -69,6 +70,7 @@ class SchedulerController:
         *,
         settings: Settings | None = None,
         request_timeout_s: float = 10.0,
+        waits: Waits | None = None,
         shadow: Shadow | None = None,
         progress: Progress | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -81,6 +83,7 @@ class SchedulerController:
         self._clock = clock
         self._request_timeout_s = request_timeout_s
         self._progress = progress
+        self._waits = waits
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
         self._changed = asyncio.Event()
@@ -108,7 +111,7 @@ class SchedulerController:
         )
         informers = self._informers()
         async with EventRecorder(self._client, "muster-scheduler", instance=self.identity) as events:
-            self._reporter = Reporter(self._client, events)
+            self._reporter = Reporter(self._client, events, self._waits)
             helpers = [informer.run() for informer in informers]
             helpers.append(self._binder.run())
             helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._changed.set))

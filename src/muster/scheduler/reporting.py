@@ -7,7 +7,7 @@ member of a gang. Only a pod that will never be placed as it is gets PodSchedule
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.core import ObjectReference
@@ -22,24 +22,32 @@ from muster.scheduler.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
+Waits = Callable[[str, str], None]
+"""Told `namespace/name` of a gang and why it waits, in words; "" when it no longer does."""
+
 PATIENCE_S = 15.0
 """A gang's members appear one by one and old pods take a while to end: said only when it lasts."""
 _PASSING = frozenset({Why.WAITING_FOR_PODS, Why.WAITING_FOR_OLD_POD, Why.OLD_PLACEMENT, Why.WAITING_FOR_VOLUME})
 _SILENT = frozenset({Why.BINDING, Why.RELEASING})
+AGAIN_S = 15.0
+"""The numbers in a reason that stays the same are brought up to date no more often, one gang a plan."""
 
 
 class Reporter:
-    """Remembers what was said of each gang."""
+    """Remembers what was said of each gang; `waits` is told of gangs as well, where somebody listens."""
 
-    def __init__(self, client: Client, events: EventRecorder) -> None:
+    def __init__(self, client: Client, events: EventRecorder, waits: Waits | None = None) -> None:
         self._client = client
         self._events = events
+        self._waits = waits
+        self._told: dict[str, tuple[str, str, float]] = {}
         self._since: dict[str, tuple[Why, float]] = {}
         self._said: dict[str, Why] = {}
         self._refused: dict[str, Reason] = {}
 
     def waiting(self, snapshot: Snapshot, plan: Plan, now: float) -> None:
         """Say why gangs wait, where that is news."""
+        refreshed = False
         for key, reason in plan.waiting.items():
             gang = snapshot.gangs.get(key)
             if gang is None or reason.why in _SILENT:
@@ -48,19 +56,42 @@ class Reporter:
             if why is not reason.why:
                 since = now
             self._since[key] = (reason.why, since)
-            if self._said.get(key) is reason.why or (reason.why in _PASSING and now - since < PATIENCE_S):
+            if reason.why in _PASSING and now - since < PATIENCE_S:
                 continue
+            news = self._said.get(key) is not reason.why
+            if not news and (refreshed or not self._outdated(key, now)):
+                continue
+            refreshed = refreshed or not news
             self._said[key] = reason.why
             text = reason.text() if reason.why is Why.BEHIND else explain(snapshot, gang, reason=reason).summary
-            self._event(gang, WARNING, "FailedScheduling", text)
+            if news:
+                self._event(gang, WARNING, "FailedScheduling", text)
+            self._tell(gang, text, now)
         for key in [key for key in self._since if key not in snapshot.gangs]:
-            del self._since[key]
-            self._said.pop(key, None)
+            self._forget(key)
+
+    def _outdated(self, key: str, now: float) -> bool:
+        told = self._told.get(key)
+        return told is not None and now - told[2] >= AGAIN_S
+
+    def _tell(self, gang: Gang, text: str, now: float) -> None:
+        if self._waits is not None and not gang.single:
+            told = self._told.get(gang.key)
+            self._told[gang.key] = (gang.full_name, text, now)
+            if told is None or told[1] != text:
+                self._waits(gang.full_name, text)
+
+    def _forget(self, key: str) -> None:
+        """The gang does not wait any more."""
+        self._since.pop(key, None)
+        self._said.pop(key, None)
+        told = self._told.pop(key, None)
+        if told is not None and self._waits is not None:
+            self._waits(told[0], "")
 
     def placed(self, gang: Gang, nodes: Mapping[int, tuple[str, str]], reason: str) -> None:
         """Say that the gang was given nodes, or other nodes than before."""
-        self._said.pop(gang.key, None)
-        self._since.pop(gang.key, None)
+        self._forget(gang.key)
         what = f"placed on {len(nodes)} nodes" if not reason else f"placed again ({reason})"
         self._event(gang, NORMAL, "Placed", what)
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from muster.api.training_job import TrainingJobStatus
 from muster.kube.pod import Pod
-from muster.trainingjobs import incident, outcome, statuses
+from muster.trainingjobs import incident, lastcall, outcome, statuses
 from muster.trainingjobs.evidence import broken, gone, node_ready, rank_exit, waiting_message
 from muster.trainingjobs.faults import Evidence, row_of
 from muster.trainingjobs.plan import (
@@ -233,7 +233,7 @@ class Attempt:
             return f"{created}/{size} pods created" + (f"; the next was refused: {refusal.message}" if refusal else "")
         if not bound:
             waiting = [slot.pod for slot in self.slots if slot.pod is not None and not slot.node]
-            said = next(
+            said = self.snapshot.waits_for or next(
                 (each.message for pod in waiting for each in pod.status.conditions if each.type == "PodScheduled"), ""
             )
             return f"waiting for {len(waiting)} of {size} nodes" + (f": {said}" if said else "")
@@ -299,6 +299,7 @@ class Attempt:
                 grace_s=self.job.spec.stop_grace_seconds,
                 run=run,
                 slots=pod_uids(self.slots),
+                checkpoint_now=self.running and lastcall.asks(self.snapshot, self.slots, self.clock),
             )
         )
 

@@ -93,6 +93,7 @@ class TrainingJobController:
         self._term: Term | None = None
         self._leading_since = 0.0
         self._rest_until: dict[str, float] = {}
+        self._waits_for: dict[str, str] = {}
         self.controller = Controller(
             NAME, self._reconcile, informers=self.caches.required, elector=elector, progress=progress
         )
@@ -146,6 +147,7 @@ class TrainingJobController:
             self._written.pop(gone.uid, None)
             self._pacer.forget(gone.key)
             self._rest_until.pop(gone.key, None)
+            self._waits_for.pop(gone.key, None)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
@@ -175,6 +177,16 @@ class TrainingJobController:
         """Look at the job now, and at the moment at which what has changed may be written for people to see."""
         self.controller.queue.add(key)
         self.controller.queue.add_after(key, self._pacer.want(key, self._clock()))
+
+    def waits(self, key: str, why: str) -> None:
+        """Take the scheduler's word on why a job has no nodes; it is in the status when the job's moment comes."""
+        self._begin_term(self._clock())
+        if why:
+            self._waits_for[key] = why
+        else:
+            self._waits_for.pop(key, None)
+        if self.caches.jobs.get(key) is not None:
+            self._say_soon(key)
 
     async def _sweep(self) -> None:
         while True:
@@ -214,6 +226,7 @@ class TrainingJobController:
         if self._leading_since == 0.0 or term is not self._term:
             self._term, self._leading_since = term, now
             self.members.clear()
+            self._waits_for.clear()
 
     def _newest(self, key: str) -> TrainingJob | None:
         """The job as the cache has it, or as our last write returned it while the cache is behind."""
@@ -249,6 +262,7 @@ class TrainingJobController:
             seen=self._observed.look(job.uid, pods, nodes, now),
             progress=self._book.newest(job.uid, job.status.attempt),
             hardware=self.caches.hardware_of(nodes),
+            waits_for=self._waits_for.get(job.key, ""),
             refusal=self._executor.refusal(job.uid),
             leading_since=self._leading_since,
             contact_trusted=self.members.contact_trusted(),

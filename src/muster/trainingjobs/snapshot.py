@@ -109,6 +109,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         seen: since when what is so of its pods and nodes has been so, as this process saw it.
         progress: the newest report of the current attempt; None where there was none.
         hardware: evidence about its nodes.
+        waits_for: why the scheduler has no nodes for it, in its words; "" where it said nothing.
         refusal: why the newest pod could not be created.
         leading_since: when this controller began to answer supervisors.
         contact_trusted: false while more than half of all supervisors are silent.
@@ -125,6 +126,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     seen: Seen = msgspec.field(default_factory=dict)
     progress: Progress | None = None
     hardware: tuple[HardwareEvidence, ...] = ()
+    waits_for: str = ""
     refusal: Refusal | None = None
     leading_since: float = 0.0
     contact_trusted: bool = True

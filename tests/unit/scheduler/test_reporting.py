@@ -1,0 +1,65 @@
+"""Who is told why a gang waits, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.scheduler.decide import decide
+from muster.scheduler.reporting import AGAIN_S, PATIENCE_S, Reporter
+from tests.unit.scheduler.world import World
+
+
+class Recorder:
+    """Takes the place of the recorder that would send Events to an API server."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def event(self, about: Any, type_: str, reason: str, message: str) -> None:
+        self.said.append(message)
+
+
+def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None:
+    world, events, told = World(), Recorder(), list[tuple[str, str]]()
+    reporter = Reporter(None, events, lambda key, why: told.append((key, why)))  # type: ignore[arg-type]
+
+    def plan(after_s: float = 0.0) -> None:
+        world.now += after_s
+        snapshot = world.state.snapshot()
+        reporter.waiting(snapshot, decide(snapshot, world.now, world.settings), world.now)
+
+    world.add_nodes("a")
+    world.add_gang("large", 4)
+    plan()
+    plan(1.0)
+    ((key, why),) = told
+    assert key == "default/large"
+    assert why.startswith("needs 4 nodes, 1 are free")
+    world.add_nodes("b")
+    plan(1.0)
+    assert len(told) == 1
+    plan(AGAIN_S)
+    assert told[1][1].startswith("needs 4 nodes, 2 are free")
+    assert len(events.said) == 1, "the numbers are no event"
+    plan(AGAIN_S)
+    assert len(told) == 2
+    gang = world.state.snapshot().find("default", "large")
+    assert gang is not None
+    reporter.placed(gang, {}, "")
+    assert told[2:] == [("default/large", "")]
+
+
+def test_what_passes_by_itself_is_said_only_when_it_lasts() -> None:
+    world, events, told = World(), Recorder(), list[tuple[str, str]]()
+    reporter = Reporter(None, events, lambda key, why: told.append((key, why)))  # type: ignore[arg-type]
+    world.add_nodes("a", "b")
+    world.add_member("half", 0, 2)
+    for expected in (0, 1):
+        snapshot = world.state.snapshot()
+        reporter.waiting(snapshot, decide(snapshot, world.now, world.settings), world.now)
+        assert len(told) == len(events.said) == expected
+        world.now += PATIENCE_S
+    world.remove_gang("half")
+    snapshot = world.state.snapshot()
+    reporter.waiting(snapshot, decide(snapshot, world.now, world.settings), world.now)
+    assert told[-1] == ("default/half", "")
