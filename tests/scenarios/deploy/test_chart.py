@@ -1,0 +1,146 @@
+"""What the chart renders, and whether a real API server takes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from muster.drills.clusteraccess import KubectlError
+from tests.scenarios.deploy.conftest import CHART, SYSTEM, Cluster, Helm
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+VARIATIONS = {
+    "default": (),
+    "shadow": ("--set=shadow=true",),
+    "one replica at its own address": ("--set=replicas=1", "--set=advertiseUrl=https://$(POD_IP):8443"),
+    "everything set": (
+        "--set=image.repository=registry.example/muster,image.tag=1.2.3,image.pullPolicy=Always",
+        "--set=imagePullSecrets[0].name=pull",
+        "--set=nodeSelector.role=system",
+        "--set=tolerations[0].operator=Exists",
+        "--set=extraArgs={--log-level=debug}",
+        "--set=extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=http://proxy:3128",
+        "--set=service.port=9000,metrics.port=9001",
+        "--set=podSecurityContext.runAsUser=null",
+        '--set-json=affinity={"podAntiAffinity":{}}',
+    ),
+    "no flow schema, no user roles": ("--set=flowSchema.enabled=false", "--set=aggregateUserRoles=false"),
+}
+
+
+def rendered(helm: Helm, *arguments: str) -> dict[tuple[str, str, str], Any]:
+    """The objects by kind, namespace and name."""
+    objects = [each for each in yaml.safe_load_all(helm.template(*arguments)) if each]
+    return {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each for each in objects}
+
+
+def controller(objects: dict[tuple[str, str, str], Any]) -> tuple[Any, Any]:
+    """The controller's pod spec and its container."""
+    pod = objects["Deployment", SYSTEM, "muster-controller"]["spec"]["template"]["spec"]
+    return pod, pod["containers"][0]
+
+
+@pytest.mark.parametrize("arguments", VARIATIONS.values(), ids=VARIATIONS)
+def test_a_real_api_server_takes_everything(offline_helm: Helm, cluster: Cluster, arguments: tuple[str, ...]) -> None:
+    objects = rendered(offline_helm, *arguments)
+    assert len(objects) > 8
+    cluster.namespace(SYSTEM)
+    body = {"apiVersion": "v1", "kind": "List", "items": list(objects.values())}
+    said = cluster.plane.access.kubectl(
+        "apply", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(body)
+    )
+    assert said.count("(server dry run)") == len(objects)
+
+
+def test_lint_finds_nothing(offline_helm: Helm) -> None:
+    assert "[ERROR]" not in offline_helm.ok("lint", "--strict", str(CHART))
+
+
+def test_kinds_are_upgraded_and_kept(offline_helm: Helm) -> None:
+    kept = [each for key, each in rendered(offline_helm).items() if key[0] == "CustomResourceDefinition"]
+    assert {each["metadata"]["name"] for each in kept} == {"trainingjobs.muster.dev", "placements.muster.dev"}
+    assert all(each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for each in kept)
+    assert not (CHART / "crds").exists(), "what lies there is never upgraded"
+
+
+def test_values_reach_the_controller(offline_helm: Helm) -> None:
+    pod, container = controller(rendered(offline_helm, *VARIATIONS["everything set"]))
+    assert container["image"] == "registry.example/muster:1.2.3"
+    assert f"--advertise-url=https://muster-controller.{SYSTEM}.svc:9000" in container["args"]
+    assert "--listen=$(POD_IP):9000" in container["args"]
+    assert "--metrics-listen=$(POD_IP):9001" in container["args"]
+    assert container["args"][-1] == "--log-level=debug"
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_an_address_of_ones_own_replaces_the_service(offline_helm: Helm) -> None:
+    _, container = controller(rendered(offline_helm, *VARIATIONS["one replica at its own address"]))
+    assert "--advertise-url=https://$(POD_IP):8443" in container["args"]
+
+
+def test_shadow_may_only_read_and_hold_its_lease(offline_helm: Helm) -> None:
+    objects = rendered(offline_helm, "--set=shadow=true")
+    _, container = controller(objects)
+    assert "--shadow" in container["args"]
+    allowed = {
+        (verb, resource)
+        for (kind, _, name), each in objects.items()
+        if kind in ("Role", "ClusterRole") and name == "muster-controller"
+        for rule in each["rules"]
+        for verb in rule["verbs"]
+        for resource in rule["resources"]
+    }
+    assert {each for each in allowed if each[0] not in ("get", "list", "watch")} == {
+        ("create", "leases"),
+        ("update", "leases"),
+    }
+    assert "secrets" not in {resource for _, resource in allowed}
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--set=replicas=two", "at '/replicas': got string, want integer"),
+        ("--set=replicas=0", "at '/replicas': minimum: got 0, want 1"),
+        ("--set=advertiseUrl=http://muster", "at '/advertiseUrl'"),
+        ("--set=adverstiseUrl=https://muster", "additional properties 'adverstiseUrl' not allowed"),
+        ("--set=image.pullPolicy=Sometimes", "at '/image/pullPolicy': value must be one of"),
+        ("--set=service.port=443", "at '/service/port': minimum: got 443, want 1,024"),
+        ("--set=shadow=maybe", "at '/shadow': got string, want boolean"),
+    ],
+)
+def test_a_bad_value_is_named(offline_helm: Helm, argument: str, message: str) -> None:
+    done = offline_helm.run("template", "muster", str(CHART), "--kube-version=1.36.0", argument)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_an_old_cluster_is_refused(offline_helm: Helm) -> None:
+    done = offline_helm.run("template", "muster", str(CHART), "--kube-version=1.31.0")
+    assert done.returncode != 0
+    assert "1.31.0" in done.stderr
+
+
+def pod_of(helm: Helm, namespace: str) -> dict[str, Any]:
+    """A pod as the Deployment makes it. Its service account is not asked for: it need not exist for admission."""
+    pod, _ = controller(rendered(helm))
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "controller", "namespace": namespace},
+        "spec": {**pod, "serviceAccountName": "default"},
+    }
+
+
+def test_the_controllers_pod_passes_pod_security_restricted(offline_helm: Helm, cluster: Cluster) -> None:
+    namespace = cluster.namespace("restricted-controller", **{"pod-security.kubernetes.io/enforce": "restricted"})
+    pod = pod_of(offline_helm, namespace)
+    cluster.plane.access.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
+    del pod["spec"]["containers"][0]["securityContext"]
+    with pytest.raises(KubectlError, match=re.escape('violates PodSecurity "restricted')):
+        cluster.plane.access.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
