@@ -21,13 +21,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.validate import validate
-from muster.trainingjobs import statuses
+from muster.trainingjobs import lastcall, statuses
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.evidence import node_ready
 from muster.trainingjobs.plan import (
     Action,
     DeleteJob,
     DeletePod,
+    Desired,
     Direct,
     Directive,
     Plan,
@@ -50,9 +51,9 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
     if job.status.phase in ENDED:
         actions += _ended(snapshot, slots, clock)
     elif job.spec.suspend:
-        actions += _suspend(snapshot, now)
+        actions += _suspend(snapshot, slots, clock)
     elif job.status.phase in ("Suspended", "Stopping"):
-        actions += _resume(snapshot, now)
+        actions += _resume(snapshot, slots, now)
     elif job.status.attempt == 0:
         actions += _begin(snapshot, now)
     else:
@@ -92,20 +93,18 @@ def _begin(snapshot: JobSnapshot, now: float) -> list[Action]:
     return [WriteStatus(status, "Created")]
 
 
-def _suspend(snapshot: JobSnapshot, now: float) -> list[Action]:
-    """Say that the job stops, delete its pods, say that it has stopped when they are gone."""
-    job = snapshot.job
+def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
+    """Say that the job stops, let it save, delete its pods, say that it has stopped when they are gone."""
+    job, now = snapshot.job, clock.now
     status, generation = job.status, job.metadata.generation
     if status.phase not in ("Stopping", "Suspended"):
         status = replace(status, phase="Stopping", observed_generation=generation, message="stopping its pods")
         status = statuses.with_condition(status, "Running", False, "Suspended", "spec.suspend is true", now, generation)
         return [WriteStatus(statuses.fitted(status), "Suspended")]
     if snapshot.pods:
-        return [
-            DeletePod(pod.name, pod.uid, "Suspended", force=_lost(snapshot, pod.spec.node_name))
-            for pod in snapshot.pods
-            if not pod.terminating
-        ]
+        if status.phase == "Stopping" and lastcall.suspension_waits(snapshot, clock):
+            return [_last_directive(snapshot, slots, "run", checkpoint_now=True)]
+        return [_last_directive(snapshot, slots, "exit"), *_delete_all(snapshot)]
     if status.phase == "Suspended" and status.observed_generation == generation:
         return []
     status = replace(
@@ -115,15 +114,35 @@ def _suspend(snapshot: JobSnapshot, now: float) -> list[Action]:
     return [WriteStatus(statuses.fitted(status), "Suspended"), RecordEvent("Suspended", "its nodes are free")]
 
 
-def _resume(snapshot: JobSnapshot, now: float) -> list[Action]:
+def _last_directive(
+    snapshot: JobSnapshot, slots: list[Slot], desired: Desired, *, checkpoint_now: bool = False
+) -> Direct:
+    """What the supervisors of a job that is being suspended are told; `run` leaves what runs alone."""
+    job = snapshot.job
+    return Direct(
+        Directive(
+            attempt=job.status.attempt,
+            desired=desired,
+            grace_s=job.spec.stop_grace_seconds,
+            slots=pod_uids(slots),
+            checkpoint_now=checkpoint_now,
+        )
+    )
+
+
+def _delete_all(snapshot: JobSnapshot) -> list[Action]:
+    return [
+        DeletePod(pod.name, pod.uid, "Suspended", force=_lost(snapshot, pod.spec.node_name))
+        for pod in snapshot.pods
+        if not pod.terminating
+    ]
+
+
+def _resume(snapshot: JobSnapshot, slots: list[Slot], now: float) -> list[Action]:
     """A new attempt, when the last pods of the old one are gone; nobody is charged."""
     job = snapshot.job
     if snapshot.pods:
-        return [
-            DeletePod(pod.name, pod.uid, "Suspended", force=_lost(snapshot, pod.spec.node_name))
-            for pod in snapshot.pods
-            if not pod.terminating
-        ]
+        return [_last_directive(snapshot, slots, "exit"), *_delete_all(snapshot)]
     generation = job.metadata.generation
     status = replace(
         job.status,

@@ -11,6 +11,7 @@ from muster.kube.container import ContainerStatus
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.trainingjobs.faults import HARDWARE_WINDOW_S, Evidence
+from muster.trainingjobs.lastcall import waits_for
 from muster.trainingjobs.observed import Fact
 from muster.trainingjobs.slots import Clock, Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
@@ -31,7 +32,7 @@ def broken(snapshot: JobSnapshot, slot: Slot, clock: Clock) -> Evidence | None:
     if pod is None:
         return None
     return (
-        _pod(slot, pod, clock)
+        _pod(snapshot, slot, pod, clock)
         or _node(snapshot, slot, pod, clock)
         or _waiting(snapshot, slot, pod, clock)
         or _contact(snapshot, slot, pod, clock)
@@ -89,7 +90,7 @@ def _seconds(moment: datetime | None, otherwise: float) -> float:
     return moment.timestamp() if moment is not None else otherwise
 
 
-def _pod(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
+def _pod(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
     disruption = next((c for c in pod.status.conditions if c.type == "DisruptionTarget" and c.status == "True"), None)
     if pod.finished:
         if not pod.status.reason and (ended := _terminated(slot, pod, clock)) is not None:
@@ -103,7 +104,7 @@ def _pod(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
             reason=reason,
             message=pod.status.message or (disruption.message if disruption else "") or "the pod ended",
         )
-    if pod.terminating:
+    if pod.terminating and not waits_for(snapshot, slot, pod, clock):
         return Evidence(
             kind="pod",
             slot=slot.number,

@@ -82,6 +82,11 @@ class Members:
         gang = self._gangs.get(job_uid)
         return gang.directive if gang is not None else None
 
+    def checkpoint_now(self, job_uid: str) -> bool:
+        """Whether the job's ranks are asked for a checkpoint."""
+        directive = self.directive(job_uid)
+        return directive is not None and directive.checkpoint_now
+
     def contact_trusted(self) -> bool:
         """False while more than half of all members are silent: it may be us who lost the network."""
         now = self._clock()
@@ -111,9 +116,11 @@ class Members:
             self._wake_one(gang, pod_uid)
 
     def forget_job(self, job_uid: str) -> None:
-        """The job is gone."""
+        """The job is gone: those that listen are told to end, now rather than when their pod is deleted."""
         gang = self._gangs.pop(job_uid, None)
         if gang is not None:
+            if gang.directive is not None:
+                gang.directive = replace(gang.directive, desired="exit", exit_code=1, run=None, checkpoint_now=False)
             self._total -= len(gang.members)
             for pod_uid in gang.members:
                 self._silent.pop(pod_uid, None)

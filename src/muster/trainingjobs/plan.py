@@ -71,6 +71,8 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     run: RunPlan | None = None
     slots: tuple[str, ...] = ()
     """Pod UID by slot; a supervisor in none of them is told to end."""
+    checkpoint_now: bool = False
+    """Told to ranks that report: they are about to be stopped on purpose."""
 
 
 class WriteStatus(msgspec.Struct, frozen=True):

@@ -142,7 +142,7 @@ class RendezvousServer:
             return _answer(409, {"currentAttempt": stale.current_attempt})
         except ApiError as error:
             return _answer(503, {"message": f"not written: {error}"}, {"Retry-After": "1"})
-        return _answer(200, {"checkpointNow": False})
+        return _answer(200, {"checkpointNow": self._members.checkpoint_now(_gang_uid(pod))})
 
     async def _caller(self, request: web.Request) -> tuple[Pod | None, web.Response]:
         """The pod that asks; or None and why it is refused."""

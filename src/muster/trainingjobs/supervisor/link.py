@@ -35,6 +35,12 @@ class ControllerLink(threading.Thread):
         self._connection: http.client.HTTPSConnection | None = None
         self._revision, self._poll_s = 0, 20.0
         self._failures, self._complained_at = 0, float("-inf")
+        self._answered = False
+
+    @property
+    def in_contact(self) -> bool:
+        """Whether the last request was answered with a directive."""
+        return self._answered and self._failures == 0
 
     def report(self, body: dict[str, Any]) -> None:
         """Say this from now on, beginning at once."""
@@ -63,7 +69,7 @@ class ControllerLink(threading.Thread):
                 if self._failures:
                     log("the controller answers again")
                 self._failures, self._complained_at = 0, float("-inf")
-                self._revision = answer["revision"]
+                self._revision, self._answered = answer["revision"], True
                 poll_s = answer.get("pollS")
                 self._poll_s = min(max(float(poll_s), 1.0), 300.0) if isinstance(poll_s, (int, float)) else 20.0
                 self._on_directive(answer)

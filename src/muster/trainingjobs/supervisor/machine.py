@@ -10,6 +10,7 @@ running   a rank fails (mpi)                      running until mpiexec has stop
 running   all ended, or could not start           finished
 finished  hold or run of a newer attempt          idle, then what is directed
 any       exit of this or a newer attempt         stopping, then this process exits with exitCode
+running   SIGTERM                                 running for graceS/2 (the last checkpoint), or until told to stop
 any       SIGTERM                                 stopping, then this process exits with 143
 stopping: SIGTERM to the ranks, graceS later SIGKILL; mpiexec and shells; every descendant until /proc shows none.
 """
@@ -61,6 +62,7 @@ class Supervisor:
         self.then, self.exit_code = "", 0  # what follows stopping
         self.stop_deadline, self.kill_deadline = 0.0, float("inf")
         self.over = False
+        self.leave_at: float | None = None  # since SIGTERM: when to stop what still runs
         self.output = OutputPump()
         self.door = RankDoor(os.path.join(folder, "ranks"), self.post, self)
         self.shells = ShellServer(settings, RemoteCommands(self))
@@ -298,6 +300,8 @@ class Supervisor:
                 self.fail(attempt, -1, *attempt.launcher_exit)
             if ended:
                 self.stop("finished", 0.0)
+        if self.leave_at is not None and (self.state == "idle" or now >= self.leave_at):
+            self.leave()
         if self.state != "stopping":
             return
         roots = list(attempt.roots) if attempt else []
@@ -352,7 +356,7 @@ class Supervisor:
                     "reason": "all ranks exited",
                 }  # fmt: skip
             self.banner(f"attempt {attempt.number}: over on this node")
-        if self.then == "exit":
+        if self.then == "exit" or (self.then == "idle" and self.leave_at is not None):
             self.over = True
             return
         self.state = self.then
@@ -362,10 +366,21 @@ class Supervisor:
         self.directed(self.directive)
 
     def terminate(self) -> None:
-        """SIGTERM: the pod is to go."""
+        """SIGTERM: the pod is to go. For half of the grace ranks go on: the controller may ask them for a checkpoint.
+
+        It ends that at once where it has no use for it; where it does not answer the ranks are stopped at once.
+        """
         self.exit_code = 143
-        again = self.state == "stopping" and self.then == "exit"
-        self.stop("exit", 0.0 if again else self.grace_s)
+        if self.leave_at is not None:
+            self.stop("exit", 0.0)  # once more: in a hurry
+            return
+        waits = self.state == "running" and self.link.in_contact
+        self.leave_at = time.monotonic() + (self.grace_s / 2 if waits else 0.0)
+
+    def leave(self) -> None:
+        """Stop what runs, then exit."""
+        if self.state != "stopping" or self.then != "exit":
+            self.stop("exit", self.grace_s / 2)
 
     def banner(self, text: str) -> None:
         """Mark an attempt's boundary in the log."""

@@ -1,0 +1,72 @@
+"""A checkpoint before ranks are stopped on purpose: they are asked for one, and get a part of the grace for it.
+
+Asked are ranks that report through the SDK in a job that keeps checkpoints, when one of their pods is deleted or
+evicted, when the job is suspended, and before its time limit. They are stopped once a checkpoint is recorded, or when
+that part of the grace is over; the supervisor of a pod that is being deleted keeps ranks alive for as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from muster.kube.pod import Pod
+from muster.trainingjobs.slots import Clock, Slot, in_contact
+from muster.trainingjobs.snapshot import JobSnapshot
+
+PART: Final = 0.5
+"""Of the grace; the rest is for ranks to end."""
+
+
+def asks(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> bool:
+    """Whether the ranks of the running attempt are asked for a checkpoint now."""
+    if not _keeps_checkpoints(snapshot):
+        return False
+    if any(slot.pod is not None and waits_for(snapshot, slot, slot.pod, clock) for slot in slots):
+        return True
+    spec, start = snapshot.job.spec, snapshot.job.status.start_time
+    if spec.time_limit_seconds is None or start is None:
+        return False
+    since = start.timestamp() + spec.time_limit_seconds - spec.stop_grace_seconds
+    return clock.passed(since) and not _saved(snapshot, since)
+
+
+def waits_for(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> bool:
+    """Whether a pod that is being deleted may first see its attempt's last checkpoint."""
+    member, status = slot.member, snapshot.job.status
+    since = snapshot.seen.get((pod.uid, "terminating"))
+    if status.phase != "Running" or since is None or not _keeps_checkpoints(snapshot):
+        return False
+    if member is None or (member.state, member.attempt) != ("running", status.attempt):
+        return False
+    if not in_contact(slot, snapshot, clock.now):
+        return False
+    grace_s = PART * (pod.metadata.deletion_grace_period_seconds or 0)
+    return not _saved(snapshot, since) and not clock.passed(since + grace_s)
+
+
+def suspension_waits(snapshot: JobSnapshot, clock: Clock) -> bool:
+    """Whether a job that is to be suspended may first record a checkpoint."""
+    job = snapshot.job
+    stopped = next((each for each in job.status.conditions if each.type == "Running"), None)
+    if stopped is None or stopped.reason != "Suspended" or stopped.last_transition_time is None:
+        return False
+    since = stopped.last_transition_time.timestamp()
+    if not _keeps_checkpoints(snapshot) or _saved(snapshot, since) or clock.now < since:
+        return False
+    if not any(each.state == "running" and each.attempt == job.status.attempt for each in snapshot.members.values()):
+        return False
+    return not clock.passed(since + job.spec.stop_grace_seconds)
+
+
+def _keeps_checkpoints(snapshot: JobSnapshot) -> bool:
+    job = snapshot.job
+    return snapshot.progress is not None and (job.spec.checkpoint is not None or job.status.last_checkpoint is not None)
+
+
+def _saved(snapshot: JobSnapshot, since: float) -> bool:
+    status = snapshot.job.status
+    last = status.last_checkpoint
+    return (
+        last is not None and last.attempt == status.attempt and last.time is not None and last.time.timestamp() >= since
+    )
