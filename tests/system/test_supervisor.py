@@ -263,6 +263,26 @@ async def test_sigterm_leaves_nothing_behind(stub: StubController) -> None:
     assert not any(alive(node) for node in nodes)
 
 
+@pytest.mark.parametrize("directed", [True, False])
+async def test_ranks_of_a_pod_that_is_to_go_run_on_until_told_or_for_half_of_the_grace(
+    stub: StubController, directed: bool
+) -> None:
+    (node,) = await stub.start(1)
+    await stub.run([node], 1, python("import time; time.sleep(60)"), launcher="none", grace_s=20 if directed else 2)
+    await stub.until(lambda: state(node) == ["running"] and rank_pids(node, 0), "running")
+    assert node.process is not None
+    pids = rank_pids(node, 0)
+    node.process.send_signal(signal.SIGTERM)
+    await asyncio.sleep(0.4)  # nothing is to happen in it
+    assert rank_pids(node, 0) == pids
+    assert node.process.poll() is None
+    if directed:
+        await stub.direct(node, attempt=2, desired="hold")
+    await stub.until(lambda: node.process and node.process.poll() is not None, "exit", 8)
+    assert node.process.returncode == 143
+    assert not alive(node)
+
+
 def daemons(node: Node) -> list[str]:
     return re.findall(r"^daemon (\d+)$", node.output, re.MULTILINE)
 

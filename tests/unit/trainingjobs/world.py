@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.api.training_job import CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeCondition, NodeStatus
 from muster.kube.pod import Pod, PodCondition, PodStatus
@@ -70,6 +70,7 @@ class World:
         self.leading_since = T0
         self.observed = Observed()
         self.trusted = True
+        self.progress: Progress | None = None
         self.version = 1
         self.log: list[Action] = []
         self.history: list[TrainingJobStatus] = []
@@ -86,6 +87,7 @@ class World:
             nodes=self.nodes,
             members=dict(self.members),
             seen=self.observed.look(self.job.uid, self.pods.values(), self.nodes, self.now),
+            progress=self.progress,
             hardware=tuple(self.hardware),
             refusal=self.refusal,
             leading_since=self.leading_since,
@@ -297,6 +299,13 @@ class World:
         condition = PodCondition(type="DisruptionTarget", status="True", reason=reason)
         self.pods[pod.name] = replace(pod, status=replace(pod.status, conditions=(condition,)))
         self.delete(pod.name, pod.uid)
+
+    def checkpoint(self, step: int) -> None:
+        """A rank reports a checkpoint."""
+        assert self.job is not None
+        status = self.job.status
+        saved = CheckpointStatus(path=f"/{step}", step=step, attempt=status.attempt, time=moment(self.now))
+        self.job = replace(self.job, status=replace(status, last_checkpoint=saved))
 
     # -- shorthands
 
