@@ -218,6 +218,8 @@ class TrainingJobController:
             self._pacer.wrote(key, now)
         if any(isinstance(action, WriteStatus) for action in plan.actions):
             return 0.0  # what was written decides what comes next
+        if self._executor.refusal(job.uid) is not snapshot.refusal:
+            return 0.0  # to be said in the status, and tried again in time: nothing else would bring us back
         return max(0.0, plan.wake_at - self._clock()) if plan.wake_at is not None else None
 
     def _begin_term(self, now: float) -> None:
