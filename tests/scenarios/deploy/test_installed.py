@@ -51,12 +51,14 @@ async def test_a_job_lives_through_what_breaks(installed: Cluster, jobs: Jobs) -
 
     os.kill(int(pids["1"]), signal.SIGKILL)
     status = await jobs.phase("train", "Running", 2)
+    assert status.restarts is not None
     assert status.restarts.user + status.restarts.unknown == 1
     assert (await jobs.pods("train")).keys() == first.keys(), "a rank that dies costs no pod"
 
     lost = next(pod for pod in first.values() if pod.name == "train-2-1").spec.node_name
     installed.nodes[lost].lose()
     status = await jobs.phase("train", "Running", 3)
+    assert status.restarts is not None
     assert status.restarts.infrastructure == 1
 
     async def old_pod_gone() -> bool:
