@@ -12,6 +12,7 @@ from muster.kube.meta import Condition, KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
 Launcher = Literal["mpi", "torchrun", "none"]
+RemoteShell = Literal["supervisor", "sshd"]
 Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Stopping", "Succeeded", "Failed"]
 Cause = Literal["user", "infrastructure", "unknown"]
 
@@ -66,6 +67,13 @@ class MpiSpec(KubeStruct):
     """What concerns the launcher mpi only."""
 
     extra_args: Annotated[tuple[str, ...], Meta(description="Further arguments for mpiexec, before the command.")] = ()
+    remote_shell: Annotated[
+        RemoteShell,
+        Meta(
+            description="What mpiexec reaches other nodes through: supervisor (built in, nothing to install) or sshd "
+            "(the image's own OpenSSH server and client, with keys that each attempt has for itself)."
+        ),
+    ] = "supervisor"
 
 
 class TrainingJobSpec(KubeStruct):

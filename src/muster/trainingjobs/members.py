@@ -210,6 +210,7 @@ class Members:
             "launcher": run.launcher,
             "command": list(run.command),
             "mpiArgs": list(run.mpi_args),
+            "remoteShell": run.remote_shell,
             "ranksPerNode": run.ranks_per_node,
             "nodeRank": rank,
             "nodes": len(run.hosts),

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from muster.api.training_job import CheckpointStatus, Launcher, TrainingJobStatus
+from muster.api.training_job import CheckpointStatus, Launcher, RemoteShell, TrainingJobStatus
 
 Desired = Literal["hold", "run", "exit"]
 
@@ -52,6 +52,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     launcher: Launcher
     command: tuple[str, ...]
     mpi_args: tuple[str, ...]
+    remote_shell: RemoteShell = "supervisor"
     ranks_per_node: int
     hosts: tuple[Host, ...]
     master_port: int

@@ -24,6 +24,7 @@ def run_plan(snapshot: JobSnapshot, slots: Sequence[Slot]) -> RunPlan:
         launcher=spec.launcher,
         command=(*spec.command, *spec.args),
         mpi_args=spec.mpi.extra_args if spec.mpi is not None else (),
+        remote_shell=spec.mpi.remote_shell if spec.mpi is not None else "supervisor",
         ranks_per_node=spec.ranks,
         hosts=hosts,
         master_port=master_port(snapshot.job.uid, status.attempt),

@@ -392,3 +392,10 @@ def test_while_only_the_launcher_has_failed_the_slot_that_was_cut_off_is_named()
     fault = world.status.faults[-1]
     assert (fault.slot, fault.node, fault.rule, fault.slots) == (2, lost, "lost-contact", 1)
     assert world.status.slots_kept == 2
+
+
+@pytest.mark.parametrize(("mpi", "shell"), [(None, "supervisor"), ({"remoteShell": "sshd"}, "sshd")])
+def test_the_plan_names_the_remote_shell(mpi: dict[str, str] | None, shell: str) -> None:
+    run = World(make_job(2, mpi=mpi)).started().directive.run
+    assert run is not None
+    assert run.remote_shell == shell

@@ -160,3 +160,9 @@ async def test_forgotten_pods_and_jobs_leave_nothing_behind() -> None:
     assert len(gang.members) == 2
     gang.members.forget_job(JOB)
     assert (len(gang.members), gang.members.polling, gang.members.contact_trusted()) == (0, 0, True)
+
+
+async def test_ranks_are_told_which_remote_shell_the_job_asks_for() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, run(1, replace(RUN, remote_shell="sshd")))
+    assert (await gang.poll("p1"))["run"]["remoteShell"] == "sshd"

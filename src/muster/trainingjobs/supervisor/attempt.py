@@ -10,6 +10,10 @@ from .output import Stream
 from .processes import Child, oom_kills
 
 
+class CannotStart(Exception):
+    """The attempt cannot start on this node; the message says what to change."""
+
+
 class Attempt:
     """What a `run` directive asks of this node, and how far it has come. ValueError, KeyError where malformed."""
 
@@ -22,6 +26,7 @@ class Attempt:
         self.master_address, self.master_port = str(run.get("masterAddress", "")), int(run.get("masterPort") or 0)
         self.hosts: list[dict[str, Any]] = list(run.get("hosts") or [])
         self.extra_arguments = [str(part) for part in run.get("mpiArgs") or []]
+        self.remote_shell = str(run.get("remoteShell") or "supervisor")
         checkpoint = run.get("checkpoint") or {}
         self.checkpoint = str(checkpoint.get("path", ""))
         self.env = {str(name): str(value) for name, value in (run.get("env") or {}).items()}
@@ -30,8 +35,12 @@ class Attempt:
         self.env["MUSTER_CHECKPOINT_STEP"] = str(checkpoint.get("step", "")) if self.checkpoint else ""
         if self.launcher not in ("mpi", "torchrun", "none") or not self.command or len(self.key) < 16:
             raise ValueError("launcher, command or key")
+        if self.remote_shell not in ("supervisor", "sshd"):
+            raise ValueError(f"remoteShell {self.remote_shell!r}")
         self.ranks: list[Rank] = []
         self.roots: dict[Child, list[Stream]] = {}  # launcher, remote commands or `rank` processes; their output
+        self.sshd: list[str] = []  # serves a connection on its stdin, where the image's own is to be used
+        self.connections: set[Child] = set()  # those that it serves
         self.began = False  # it has had a root
         self.oom_kills = oom_kills()
         self.exit: dict[str, Any] | None = None

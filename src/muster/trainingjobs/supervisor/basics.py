@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -32,6 +33,14 @@ def write_all(fd: int, data: bytes) -> None:
                 data = data[os.write(fd, data) :]
         except OSError:
             pass
+
+
+def write_file(path: str, text: str, mode: int = 0o600) -> None:
+    """Write a new file that is nobody else's from its first moment."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def prctl(option: int, value: int) -> None:

@@ -62,7 +62,10 @@ class RankDoor(threading.Thread):
         rank: Rank | None = None
         with sock:
             try:
-                hello, _ = receive_message(sock)
+                hello, pipes = receive_message(sock)
+                if hello is not None and "session" in hello:
+                    self._supervisor.commands.session(sock, hello, pipes)
+                    return
                 answer: queue.SimpleQueue[tuple[Rank, dict[str, Any], tuple[int, int]] | None] = queue.SimpleQueue()
                 self._post(lambda: answer.put(self._supervisor.rank_begins(hello or {})))
                 accepted = answer.get()

@@ -13,17 +13,14 @@ import shutil
 import socket
 import struct
 import subprocess
-from typing import Mapping
+from typing import Any, Mapping
 
-from .attempt import Attempt
-from .basics import SELF
+from .attempt import Attempt, CannotStart
+from .basics import SELF, write_file
 from .settings import Settings
+from .sshd import client_command
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
-
-
-class CannotStart(Exception):
-    """The attempt cannot start on this node; the message says what to change."""
 
 
 def which(name: str, env: Mapping[str, str]) -> str | None:
@@ -60,7 +57,14 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
         raise CannotStart(f"launcher mpi: {program} --version: {error}") from error
     open_mpi = re.search(r"(?:Open MPI|OpenRTE|PRRTE|prterun)\D*(\d+)", version)
     files = {name: os.path.join(folder, name) for name in ("shell.json", "hosts", "agent")}
-    config = {"attempt": attempt.number, "jobUID": settings.job_uid, "key": attempt.key.hex(), "hosts": attempt.hosts}
+    config: dict[str, Any] = {
+        "attempt": attempt.number,
+        "jobUID": settings.job_uid,
+        "key": attempt.key.hex(),
+        "hosts": attempt.hosts,
+    }
+    if attempt.remote_shell == "sshd":
+        config["ssh"] = client_command(attempt, settings, os.path.join(folder, "ssh"), env)
     slots = "{} slots={}\n" if open_mpi else "{}:{}\n"
     agent = '#!/bin/sh\nexec {} rsh "$@"\n'.format(" ".join(shlex.quote(part) for part in SELF))
     texts = {
@@ -69,9 +73,7 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
         "agent": agent,
     }
     for name, path in files.items():
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(texts[name])
-        os.chmod(path, 0o700 if name == "agent" else 0o600)
+        write_file(path, texts[name], 0o700 if name == "agent" else 0o600)
     env["MUSTER_SHELL_CONFIG"] = files["shell.json"]
     total = sum(int(host["ranks"]) for host in attempt.hosts)
     rank = [*SELF, "rank", "--", *attempt.command]

@@ -21,22 +21,24 @@ import contextlib
 import os
 import queue
 import re
+import shutil
 import signal
 import subprocess
 import time
 from typing import Any, Callable
 
-from .attempt import Attempt
+from .attempt import Attempt, CannotStart
 from .basics import ARCHIVE, SELF, log, write_all
 from .door import Rank, RankDoor
 from .exits import outcome_of, signal_group
-from .launchers import CannotStart, mpi_command, torchrun_command
+from .launchers import mpi_command, torchrun_command
 from .link import ControllerLink
 from .output import OutputPump
 from .processes import Child, descendants, oom_kills
 from .settings import Settings
 from .shells import RemoteCommands
 from .shellserver import ShellServer
+from .sshd import server_command
 
 GRACE_S = 30.0  # before the controller has said another
 ORPHAN_EXIT_S = 0.2  # a rank whose launcher has stopped it may still end by itself (MPI_Abort) in this time
@@ -51,7 +53,7 @@ class Supervisor:
     """The state machine. Everything here runs in the main thread; other threads hand it functions through `post`."""
 
     def __init__(self, settings: Settings, folder: str) -> None:
-        self.settings, self.folder = settings, folder
+        self.settings, self.folder, self.ssh_folder = settings, folder, os.path.join(folder, "ssh")
         self.events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.post = self.events.put
         self.children: dict[int, Child] = {}
@@ -65,7 +67,8 @@ class Supervisor:
         self.leave_at: float | None = None  # since SIGTERM: when to stop what still runs
         self.output = OutputPump()
         self.door = RankDoor(os.path.join(folder, "ranks"), self.post, self)
-        self.shells = ShellServer(settings, RemoteCommands(self))
+        self.commands = RemoteCommands(self)
+        self.shells = ShellServer(settings, self.commands)
         self.link = ControllerLink(settings, lambda directive: self.post(lambda: self.directed(directive)))
 
     def run(self) -> int:
@@ -142,6 +145,10 @@ class Supervisor:
         env = self.environment(attempt)
         try:
             if attempt.launcher == "mpi":
+                if attempt.remote_shell == "sshd":
+                    shutil.rmtree(self.ssh_folder, ignore_errors=True)
+                    os.mkdir(self.ssh_folder, 0o700)
+                    attempt.sshd = server_command(attempt, self.settings, self.ssh_folder, env)
                 if attempt.node_rank == 0:  # the others serve its remote shells
                     self.launch(attempt, mpi_command(attempt, self.settings, self.folder, env), env, "[mpiexec] ")
             elif attempt.launcher == "torchrun":
@@ -305,6 +312,7 @@ class Supervisor:
         if self.state != "stopping":
             return
         roots = list(attempt.roots) if attempt else []
+        connections = bool(attempt and attempt.connections)  # sshd may have an exit to tell yet
         if self.kill_deadline == float("inf"):
             if alive and now < self.stop_deadline:
                 return
@@ -314,8 +322,8 @@ class Supervisor:
             ask = attempt is not None and attempt.launcher == "mpi" and bool(roots)
             for child in roots if ask else []:
                 signal_group(child.pid, signal.SIGTERM)
-            self.kill_deadline = now + (2.0 if ask else 0.0)
-        if roots and now < self.kill_deadline:
+            self.kill_deadline = now + (2.0 if ask or connections else 0.0)
+        if (roots or connections) and now < self.kill_deadline:
             return
         left = descendants(os.getpid())
         for pid in left:
@@ -350,6 +358,7 @@ class Supervisor:
             for rank in attempt.ranks:
                 rank.alive = False
             attempt.roots.clear()
+            shutil.rmtree(self.ssh_folder, ignore_errors=True)
             if self.then == "finished" and attempt.exit is None:
                 attempt.exit = {
                     "attempt": attempt.number, "rank": -1, "code": 0, "signal": 0, "time": time.time(), "tail": [],

@@ -19,6 +19,10 @@ def main(arguments: list[str]) -> int:
             from .rsh import command_rsh as command
         elif name == "run":
             from .run import command_run as command
+        elif name == "dial":
+            from .dial import command_dial as command
+        elif name == "session":
+            from .session import command_session as command
         elif name == "install":
             from .install import command_install as command
         else:

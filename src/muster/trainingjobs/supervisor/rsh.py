@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 import time
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, write_all
 from .wire import (
@@ -29,6 +29,7 @@ from .wire import (
     shell_mac,
 )
 
+T = TypeVar("T")
 SHELL_WAIT_S = 120.0  # a node that has not been told `run` yet is waited for this long
 
 
@@ -41,30 +42,45 @@ def command_rsh(arguments: list[str]) -> int:
             rest.pop(0)
     if len(rest) < 2:
         raise UsageError("usage: supervisor.py rsh HOST COMMAND...")
-    try:
-        with open(os.environ["MUSTER_SHELL_CONFIG"], encoding="utf-8") as file:
-            config = json.load(file)
-    except (KeyError, OSError, ValueError) as error:
-        raise UsageError(f"rsh works only below a supervisor's mpiexec (MUSTER_SHELL_CONFIG: {error})") from error
+    config, host, command = shell_config(), rest[0].rpartition("@")[2], " ".join(rest[1:])
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    host, command = rest[0].rpartition("@")[2], " ".join(rest[1:])
-    deadline, pause = time.monotonic() + SHELL_WAIT_S, 0.02
-    while True:
-        try:
-            channel = shell_connect(config, host)
-            break
-        except (ShellRefused, OSError, ValueError) as error:
-            again = error.again if isinstance(error, ShellRefused) else isinstance(error, OSError)
-            if not again or time.monotonic() > deadline:
-                log(f"remote shell to {host}: {error}")
-                return 255
-            time.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, 1.0)
+    if "ssh" in config:
+        os.execv(config["ssh"][0], [*config["ssh"], host, command])
+    channel = patiently(host, lambda: shell_connect(config, host))
+    if channel is None:
+        return 255
     try:
         return shell_client(channel, command)
     except OSError as error:
         log(f"remote shell to {host}: connection lost: {error}")
         return 255
+
+
+def shell_config() -> dict[str, Any]:
+    """What node rank 0's supervisor wrote for this attempt; UsageError where there is none."""
+    try:
+        with open(os.environ["MUSTER_SHELL_CONFIG"], encoding="utf-8") as file:
+            config: dict[str, Any] = json.load(file)
+    except (KeyError, OSError, ValueError) as error:
+        raise UsageError(f"this works only below a supervisor's mpiexec (MUSTER_SHELL_CONFIG: {error})") from error
+    return config
+
+
+def patiently(host: str, connect: Callable[[], T]) -> T | None:
+    """Connect; again where the node may not have been told to run yet. None, with a word in the log, where it fails."""
+    deadline, pause = time.monotonic() + SHELL_WAIT_S, 0.02
+    while True:
+        try:
+            result = connect()
+            break
+        except (ShellRefused, OSError, ValueError) as error:
+            again = error.again if isinstance(error, ShellRefused) else isinstance(error, OSError)
+            if not again or time.monotonic() > deadline:
+                log(f"remote shell to {host}: {error}")
+                return None
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, 1.0)
+    return result
 
 
 def shell_connect(config: dict[str, Any], host: str) -> Channel:

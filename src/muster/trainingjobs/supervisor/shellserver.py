@@ -67,6 +67,9 @@ class ShellServer(threading.Thread):
     def _serve(self, sock: socket.socket, peer: str) -> None:
         try:
             with sock:
+                if self._commands.uses_sshd():
+                    self._commands.connect(sock).ended.wait()
+                    return
                 channel = self._handshake(sock)
                 frames = channel.receive()
                 while not frames:

@@ -18,6 +18,7 @@ from typing import Any
 
 HANDSHAKE_S = 10.0  # a remote-shell peer proves who it is within this
 MAX_FRAME_BYTES = 1 << 20
+SSHD_MARK = " muster-attempt-{}"  # ends the first line of an attempt's sshd, where the image's own is used
 COMMAND, STDIN, STDIN_END, STDOUT, STDERR, EXIT = range(6)
 
 
