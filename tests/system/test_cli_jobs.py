@@ -111,6 +111,23 @@ def test_a_restarted_job_keeps_its_attempts_apart(muster: Muster) -> None:
     assert "Fault" in muster.ok("status", "second")
 
 
+@pytest.mark.mpi
+def test_logs_of_mpi_ranks_come_from_where_they_run(muster: Muster) -> None:
+    (muster.work / "ranks.py").write_text(
+        "from mpi4py import MPI\nworld = MPI.COMM_WORLD\nprint('this is', world.rank, 'of', world.size, flush=True)\n"
+    )
+    done = muster.run("run", "ranks.py", "--nodes", "2", "--gpus", "2", "--wait")
+    assert done.returncode == 0, done
+    for rank in range(4):
+        said = muster.ok("logs", "ranks", "--rank", str(rank)).splitlines()
+        assert [line for line in said if "this is" in line] == [f"[{rank // 2}] [rank {rank}] this is {rank} of 4"]
+        assert sum("over on this node" in line for line in said) == 1
+    at_slot = muster.ok("logs", "ranks", "--slot", "1", "--attempt", "1")
+    assert "[1] [rank 3] this is 3 of 4" in at_slot
+    assert "[rank 0]" not in at_slot
+    assert muster.run("logs", "ranks", "--rank", "4").returncode == 2
+
+
 def test_ctrl_c_while_following_leaves_the_job_running(muster: Muster) -> None:
     following = muster.start("run", "sleep.py", "--name", "long", "--launcher", "none", "--follow")
     eventually(lambda: muster.run("status", "long").returncode == 0 and phase(muster, "long") == "Running")

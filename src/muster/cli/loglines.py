@@ -12,15 +12,32 @@ from muster.api.names import WORKER_CONTAINER
 from muster.kube.client import Client
 from muster.kube.pod import Pod
 
-MARKER = re.compile(r"^--- muster: attempt (\d+)\b")
+MARKER = re.compile(r"^--- muster: attempt (\d+)\b(?:: node (\d+) of \d+)?")
+_RANK = re.compile(r"^\[rank (\d+)\] ")
 _LINE_CHARS_MAX = 64 * 1024
 
 
 class LogLine(NamedTuple):
-    """A line of a pod's log and the attempt it belongs to; markers belong to the attempt they begin."""
+    """A line of a pod's log and what it belongs to; markers belong to the attempt they begin.
+
+    Attributes:
+        text: the line.
+        attempt: the attempt.
+        node: the pod's node rank in that attempt; -1 where no marker has said so yet.
+    """
 
     text: str
     attempt: int
+    node: int = -1
+
+    def of_rank(self, rank: int, ranks_per_node: int, *, named: bool) -> bool:
+        """Whether the rank wrote it, or it marks an attempt on its node; `named`: lines begin with their rank."""
+        if self.node != rank // ranks_per_node:
+            return False
+        found = _RANK.match(self.text)
+        if found or not named:
+            return not named or (found is not None and int(found[1]) == rank)
+        return MARKER.match(self.text) is not None
 
 
 class AttemptReader:
@@ -29,6 +46,7 @@ class AttemptReader:
     def __init__(self, first_attempt: int) -> None:
         """Lines before any marker belong to `first_attempt`."""
         self._attempt = first_attempt
+        self._node = -1
         self._rest = b""
 
     def feed(self, data: bytes) -> list[LogLine]:
@@ -49,7 +67,8 @@ class AttemptReader:
         found = MARKER.match(text)
         if found:
             self._attempt = int(found[1])
-        return LogLine(text, self._attempt)
+            self._node = int(found[2]) if found[2] else self._node
+        return LogLine(text, self._attempt, self._node)
 
 
 async def log_lines(client: Client, pod: Pod, first_attempt: int, follow: bool) -> AsyncIterator[LogLine]:

@@ -29,11 +29,12 @@ class Selection(NamedTuple):
     slot: int | None
     attempt: int | None
     tail: int | None
+    rank: int | None = None
 
 
 @click.command()
 @click.argument("name")
-@click.option("--rank", type=click.IntRange(0), help="The slot where this rank runs.")
+@click.option("--rank", type=click.IntRange(0), help="One rank only.")
 @click.option("--slot", type=click.IntRange(0), help="One slot only.")
 @click.option("--attempt", type=click.IntRange(1), help="One attempt only.")
 @click.option("--previous", is_flag=True, help="The attempt before the current one.")
@@ -52,23 +53,25 @@ def command(
 ) -> int:
     """Print what the ranks of the job NAME wrote; each line begins with its slot.
 
-    With launcher mpi everything the ranks print arrives at slot 0.
+    Where a slot has several ranks, or the launcher is mpi, the rank follows.
     """
     if rank is not None and slot is not None:
         raise BadInput("--rank and --slot exclude each other")
     if previous and attempt is not None:
         raise BadInput("--previous and --attempt exclude each other")
-    return asyncio.run(_logs(resolve(target), name, rank, previous, follow, Selection(slot, attempt, tail)))
+    return asyncio.run(_logs(resolve(target), name, previous, follow, Selection(slot, attempt, tail, rank)))
 
 
-async def _logs(cluster: Cluster, name: str, rank: int | None, previous: bool, follow: bool, wanted: Selection) -> int:
+async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wanted: Selection) -> int:
     from muster.cli.pods import members
     from muster.cli.watch import get_job
 
     async with cluster.client() as client:
         job = await get_job(client, cluster.namespace, name)
-        if rank is not None:
-            wanted = wanted._replace(slot=_slot_of_rank(job, rank))
+        if wanted.rank is not None and wanted.rank >= job.spec.replicas * job.spec.ranks:
+            raise BadInput(
+                f"'{name}' has no rank {wanted.rank}", f"it has 0 to {job.spec.replicas * job.spec.ranks - 1}"
+            )
         if wanted.slot is not None and wanted.slot >= job.spec.replicas:
             raise BadInput(f"'{name}' has no slot {wanted.slot}", f"it has 0 to {job.spec.replicas - 1}")
         if previous:
@@ -82,24 +85,19 @@ async def _logs(cluster: Cluster, name: str, rank: int | None, previous: bool, f
         if not pods:
             note(f"'{name}' has no pods now ({job.status.phase})")
         for pod in pods:
-            await _print(client, job, pod, wanted, follow=False)
+            if await _print(client, job, pod, wanted, follow=False):
+                break
     return ExitCode.DONE
-
-
-def _slot_of_rank(job: TrainingJob, rank: int) -> int:
-    ranks = job.spec.replicas * job.spec.ranks
-    if rank >= ranks:
-        raise BadInput(f"'{job.name}' has no rank {rank}", f"it has 0 to {ranks - 1}")
-    if job.spec.launcher == "mpi":
-        note("launcher mpi brings what every rank prints to slot 0")
-        return 0
-    return rank // job.spec.ranks
 
 
 def _chosen(job: TrainingJob, pods: list[Pod], wanted: Selection) -> list[Pod]:
     from muster.cli.pods import slot_of
 
     chosen = [pod for pod in pods if wanted.slot in (None, slot_of(pod))]
+    if wanted.rank is not None:  # ranks are numbered in the order of slots unless the network suggests another one
+        guess = wanted.rank // job.spec.ranks
+        chosen.sort(key=lambda pod: slot_of(pod) != guess)
+        return chosen
     if len(chosen) > STREAMS_MAX:
         note(f"'{job.name}' has {len(chosen)} pods: showing the first {STREAMS_MAX}; choose with --slot")
     return chosen[:STREAMS_MAX]
@@ -111,11 +109,11 @@ async def _follow(client: Client, job: TrainingJob, wanted: Selection) -> None:
     from muster.cli.pods import members
     from muster.cli.watch import get_job
 
-    streams: dict[str, asyncio.Task[None]] = {}
+    streams: dict[str, asyncio.Task[bool]] = {}
     try:
         while True:
             current = await get_job(client, job.namespace, job.name)
-            for pod in _chosen(job, await members(client, job), wanted):
+            for pod in _chosen(job, await members(client, job), wanted)[:STREAMS_MAX]:
                 started = any(status.state and not status.state.waiting for status in pod.status.container_statuses)
                 if started and pod.uid not in streams:
                     streams[pod.uid] = asyncio.create_task(_print(client, job, pod, wanted, follow=True))
@@ -131,7 +129,8 @@ async def _follow(client: Client, job: TrainingJob, wanted: Selection) -> None:
             raise result
 
 
-async def _print(client: Client, job: TrainingJob, pod: Pod, wanted: Selection, *, follow: bool) -> None:
+async def _print(client: Client, job: TrainingJob, pod: Pod, wanted: Selection, *, follow: bool) -> bool:
+    """Print what is wanted of a pod's log; returns whether the wanted rank was at home here all the time."""
     from muster.cli.loglines import log_lines
     from muster.cli.pods import attempt_of, slot_of
     from muster.kube.errors import Invalid, NotFound
@@ -140,17 +139,23 @@ async def _print(client: Client, job: TrainingJob, pod: Pod, wanted: Selection, 
     width = len(str(job.spec.replicas - 1))
     label = paint(f"[{slot:>{width}}]", _COLORS[slot % len(_COLORS)])
     kept: deque[str] = deque(maxlen=wanted.tail)
+    named = job.spec.launcher == "mpi" or job.spec.ranks > 1
+    homes = set()
     try:
         async for line in log_lines(client, pod, attempt_of(pod), follow):
             if wanted.attempt not in (None, line.attempt):
+                continue
+            homes.add(line.node)
+            if wanted.rank is not None and not line.of_rank(wanted.rank, job.spec.ranks, named=named):
                 continue
             if follow and wanted.tail is None:
                 click.echo(f"{label} {line.text}")
             else:
                 kept.append(line.text)
     except NotFound:
-        return  # replaced meanwhile; its successor is printed in its turn
+        return False  # replaced meanwhile; its successor is printed in its turn
     except Invalid as error:
         note(f"slot {slot}: {error.message}")  # the container has not started
     for text in kept:
         click.echo(f"{label} {text}")
+    return wanted.rank is not None and homes - {-1} == {wanted.rank // job.spec.ranks}

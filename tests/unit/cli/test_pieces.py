@@ -32,6 +32,29 @@ def test_lines_know_their_attempt_from_the_markers() -> None:
     ]
 
 
+def test_lines_know_their_rank() -> None:
+    reader = AttemptReader(1)
+    log = b"""early
+--- muster: attempt 1: node 1 of 2, mpi, from the beginning ---
+[rank 2] two
+[rank 3] three
+[mpiexec] noise
+--- muster: attempt 1: rank 3 ended with exit code 1 (rank exited) ---
+--- muster: attempt 2: node 0 of 2, mpi, from the beginning ---
+[rank 1] one
+"""
+    lines = reader.feed(log)
+    found = {rank: [line.text for line in lines if line.of_rank(rank, 2, named=True)] for rank in range(4)}
+    assert [text for text in found[2] if not text.startswith("---")] == ["[rank 2] two"]
+    assert [text for text in found[3] if not text.startswith("---")] == ["[rank 3] three"]
+    assert [text for text in found[1] if not text.startswith("---")] == ["[rank 1] one"]
+    assert len(found[3]) == 3
+    assert len(found[0]) == 1
+    assert next(line.text for line in lines if line.of_rank(1, 1, named=False)).startswith(
+        "--- muster: attempt 1: node 1"
+    )
+
+
 @given(st.lists(st.text(alphabet="ab\n", max_size=20)))
 def test_however_the_bytes_are_cut_the_lines_are_the_same(pieces: list[str]) -> None:
     whole = "".join(pieces)

@@ -42,6 +42,7 @@ class Attempt:
         self.sshd: list[str] = []  # serves a connection on its stdin, where the image's own is to be used
         self.connections: set[Child] = set()  # those that it serves
         self.began = False  # it has had a root
+        self.over = False  # nothing of it lives here any more
         self.oom_kills = oom_kills()
         self.exit: dict[str, Any] | None = None
         # a launcher's failure, told where no rank of this node turns out to be the reason

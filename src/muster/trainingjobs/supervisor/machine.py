@@ -364,7 +364,9 @@ class Supervisor:
                     "attempt": attempt.number, "rank": -1, "code": 0, "signal": 0, "time": time.time(), "tail": [],
                     "reason": "all ranks exited",
                 }  # fmt: skip
-            self.banner(f"attempt {attempt.number}: over on this node")
+            if not attempt.over:  # a finished attempt's node is told to exit later
+                self.banner(f"attempt {attempt.number}: over on this node")
+            attempt.over = True
         if self.then == "exit" or (self.then == "idle" and self.leave_at is not None):
             self.over = True
             return
