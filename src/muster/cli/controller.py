@@ -127,7 +127,7 @@ async def _training_jobs(
         names = dict.fromkeys([urlsplit(url).hostname or host, "127.0.0.1", "localhost"])
         pair = kept.authority.issue_server("muster-controller", names)
         app = RendezvousServer(jobs, jobs.members, TokenReviewer(client)).app()
-        await stack.enter_async_context(serve_tls(app, pair, host, port))
+        await stack.enter_async_context(serve_tls(app, pair, host, port, jobs.strain))
     return jobs, url
 
 

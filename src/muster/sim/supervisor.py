@@ -1,22 +1,21 @@
 """A simulated rank supervisor: the real protocol over real TLS, ranks that only take time.
 
 It moves between the same states and reports in the same order as muster.trainingjobs.supervisor, whose `ControllerLink`
-and `Supervisor.follow` are what is followed here: a changed state cuts the poll that waits and goes out on a new
-connection, and the directive's attempt decides what is stopped.
+and `Supervisor.follow` are what is followed here: a changed state goes out at once on the connection that is free, and
+the directive's attempt decides what is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from muster.sim.longpoll import Link
+from muster.sim.poller import Poller
 
-PROTOCOL = 1
 SHELL_PORT = 30000
 
 
@@ -51,7 +50,7 @@ class SimSupervisor:
 
     Args:
         identity: its pod.
-        link: to the controller, for supervising.
+        links: to the controller, for supervising.
         report_link: to the controller, for what node rank 0's program reports.
         token: of its pod.
         work: how long ranks take.
@@ -64,7 +63,7 @@ class SimSupervisor:
     def __init__(
         self,
         identity: Identity,
-        link: Link,
+        links: tuple[Link, Link],
         report_link: Link,
         token: str,
         *,
@@ -77,18 +76,17 @@ class SimSupervisor:
         self.identity = identity
         self.state, self.attempt, self.node_rank, self.step = "idle", 0, -1, 0
         self.exit_code = 0
-        self._link, self._report_link, self._token = link, report_link, token
-        self._work, self._rng, self._wall = work, rng, wall
+        self._report_link, self._token = report_link, token
+        self._work, self._wall = work, wall
         self._on_change, self._on_exit = on_change, on_exit
         self._directive: dict[str, Any] = {}
-        self._revision, self._poll_s = 0, 20.0
         self._last_begun, self._then = 0, ""
         self._exit: dict[str, Any] | None = None
-        self._changed, self._waiting = asyncio.Event(), False
         self._checkpoint_wanted: asyncio.Future[int] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._program: asyncio.Task[None] | None = None
-        self._spawn(self._poll_for_ever())
+        self._poller = Poller(links, token, body=self._body, on_directive=self._directed, rng=rng)
+        self._spawn(self._poller.run())
 
     def kill_rank(self) -> None:
         """The rank of this node is killed by SIGKILL."""
@@ -104,56 +102,31 @@ class SimSupervisor:
         self._checkpoint_wanted = asyncio.get_running_loop().create_future()
         return await self._checkpoint_wanted
 
+    def freeze(self, frozen: bool) -> None:
+        """Stop as by SIGSTOP, the machine goes on; or go on."""
+        self._poller.freeze(frozen)
+
     def vanish(self) -> None:
         """Its machine is gone: everything stops, connections are reset."""
-        for link in (self._link, self._report_link):
-            link.reset()
+        self._poller.close(reset=True)
+        self._report_link.reset()
         self.close()
 
     def close(self) -> None:
         """Its container has ended."""
         for task in self._tasks:
             task.cancel()
-        for link in (self._link, self._report_link):
-            link.cut()
+        self._poller.close()
+        self._report_link.cut()
 
     # ---- the link
 
-    async def _poll_for_ever(self) -> None:
-        failures = 0
-        while True:
-            reused = self._link.open
-            try:
-                self._changed.clear()
-                body = self._body()
-                self._waiting = True
-                status, answer = await self._link.post("/v1/supervise", self._token, body, self._poll_s + 10.0)
-            except (OSError, EOFError, ValueError, KeyError, TimeoutError):
-                self._link.cut()
-                if not self._changed.is_set() and not reused:
-                    failures += 1
-                    await self._pause(failures)
-                continue
-            finally:
-                self._waiting = False
-            if status == 200 and isinstance(answer.get("revision"), int):
-                failures, self._revision, self._poll_s = 0, answer["revision"], float(answer.get("pollS", 20))
-                self._directive = answer
-                self._follow()
-            else:
-                self._link.cut()
-                failures += 1
-                await self._pause(failures)
-
-    async def _pause(self, failures: int) -> None:
-        delay_s = min(15.0, 0.25 * 2.0 ** min(failures, 6)) * self._rng.uniform(0.5, 1.0)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), delay_s)
+    def _directed(self, directive: dict[str, Any]) -> None:
+        self._directive = directive
+        self._follow()
 
     def _body(self) -> dict[str, Any]:
         body = {
-            "protocol": PROTOCOL,
-            "revision": self._revision,
             "state": self.state,
             "attempt": self.attempt,
             "shellPort": SHELL_PORT,
@@ -162,10 +135,8 @@ class SimSupervisor:
         return body if self._exit is None else body | {"exit": self._exit}
 
     def _tell(self) -> None:
-        self._changed.set()
         self._on_change()
-        if self._waiting:
-            self._link.cut()
+        self._poller.tell()
 
     # ---- the state machine
 

@@ -54,7 +54,7 @@ class SupervisorRuntime:
         url = env["MUSTER_URL"]
         self.supervisors[pod.uid] = SimSupervisor(
             identity,
-            Link(url, tls),
+            (Link(url, tls), Link(url, tls)),
             Link(url, tls),
             token,
             work=self._work,

@@ -34,6 +34,7 @@ from muster.trainingjobs.rendezvous import ReportRequest, Stale
 from muster.trainingjobs.shadow import Shadow, Suppose
 from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings
 from muster.trainingjobs.statuses import at
+from muster.trainingjobs.strain import Strain
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class TrainingJobController:
         self._clock = clock
         self._metrics = training_job_metrics(registry)
         self._shadow = Shadow(shadow, pods, self._metrics) if shadow is not None else None
+        self.strain = Strain(clock)
         self.members = Members(cluster_secret, self._member_changed, clock)
         self.caches = Caches(client, progress, clock)
         self._events = EventRecorder(client, "muster-trainingjobs", instance=identity)
@@ -124,6 +126,7 @@ class TrainingJobController:
             group.create_task(self.caches.run())
             group.create_task(self.controller.run())
             group.create_task(self._sweep())
+            group.create_task(self.strain.run())
 
     # -- events
 
@@ -268,6 +271,7 @@ class TrainingJobController:
             refusal=self._executor.refusal(job.uid),
             leading_since=self._leading_since,
             contact_trusted=self.members.contact_trusted(),
+            strained_at=self.strain.last,
             progress_due=self._pacer.due(job.key, now),
             settings=self._settings,
         )

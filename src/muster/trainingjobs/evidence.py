@@ -233,7 +233,10 @@ def _contact(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evide
         silent_since = since
     elif member.silent_since is not None:
         silent_since = member.silent_since
-        since = silent_since + _patience_s(snapshot, member, alive_at)
+        patience_s = _patience_s(snapshot, member, alive_at)
+        since = silent_since + patience_s
+        if snapshot.strained_at > silent_since:  # it may have been us; but not for ever
+            since = min(snapshot.strained_at + patience_s, max(since, silent_since + settings.rejoin_s))
     else:
         return None
     if not snapshot.contact_trusted:

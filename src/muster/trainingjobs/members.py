@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ POLL_S_MAX: Final = 20.0
 POLL_S_MIN: Final = 2.0
 POLLS_PER_S: Final = 500
 """Idle polls of all supervisors together; short polls notice a node without power sooner."""
+LATE_S: Final = 6.0
+"""A poll is held so much longer than its supervisor was told: the next one, on another connection, ends it before."""
+_JITTER: Final = 0.25
+"""Polls are told to be so much shorter or longer, as members that all start at once would poll at once for ever."""
 _BETWEEN_POLLS_S: Final = 1.0
 
 Answer = dict[str, Any]
@@ -47,10 +52,18 @@ class Members:
         secret: the cluster's secret, from which the key of each attempt is derived.
         changed: called with the job's key when a member says something new or falls silent.
         clock: seconds since the epoch.
+        rng: jitter.
     """
 
-    def __init__(self, secret: bytes, changed: Callable[[str], None], clock: Callable[[], float] = steady_time) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        changed: Callable[[str], None],
+        clock: Callable[[], float] = steady_time,
+        rng: random.Random | None = None,
+    ) -> None:
         """Start empty."""
+        self._rng = rng or random.Random()
         self._secret = secret
         self._changed = changed
         self._clock = clock
@@ -69,7 +82,7 @@ class Members:
 
     @property
     def poll_s(self) -> float:
-        """How long a poll is held."""
+        """How long a supervisor waits before it asks again, on average."""
         return min(POLL_S_MAX, max(POLL_S_MIN, self._total / POLLS_PER_S))
 
     def of(self, job_uid: str) -> Mapping[str, Member]:
@@ -142,24 +155,26 @@ class Members:
         return True
 
     async def poll(self, job_uid: str, key: str, said: Member, revision: int) -> Answer:
-        """One long poll: take what the member says, answer when it is to do something else, or after `poll_s`."""
+        """One long poll: take what the member says, answer when it is to do something else, or when it asks again."""
         gang = self._gangs.setdefault(job_uid, Gang(key))
         self._said(gang, said)
         self._wake_one(gang, said.pod_uid)
         waiting = asyncio.get_running_loop().create_future()
         gang.polls[said.pod_uid] = waiting
-        cut = True
+        cut, late_s = True, 0.0
         try:
             answer = self._answer(job_uid, gang, said.pod_uid)
             if answer is None or answer["revision"] == revision:
-                await asyncio.wait((waiting,), timeout=self.poll_s)
+                held_s = self.poll_s * (1 + _JITTER) + LATE_S
+                done, _ = await asyncio.wait((waiting,), timeout=held_s)
+                late_s = 0.0 if done else LATE_S
                 answer = self._answer(job_uid, gang, said.pod_uid)
             cut = False
             return answer if answer is not None else {"revision": revision, "desired": "hold", "attempt": 0}
         finally:
             if gang.polls.get(said.pod_uid) is waiting:
                 del gang.polls[said.pod_uid]
-                self._silence(gang, said.pod_uid, cut)
+                self._silence(gang, said.pod_uid, cut, late_s)
 
     def _said(self, gang: Gang, said: Member) -> None:
         now, old = self._clock(), gang.members.get(said.pod_uid)
@@ -172,11 +187,11 @@ class Members:
         if old is None or _content(old) != _content(member) or (old.silent_since or now) < now - _BETWEEN_POLLS_S:
             self._changed(gang.key)
 
-    def _silence(self, gang: Gang, pod_uid: str, cut: bool) -> None:
+    def _silence(self, gang: Gang, pod_uid: str, cut: bool, late_s: float) -> None:
         member = gang.members.get(pod_uid)
         if member is None:
             return
-        now = self._clock()
+        now = self._clock() - late_s
         gang.members[pod_uid] = replace(member, silent_since=now, heard_at=now, cut=cut)
         self._silent[pod_uid] = (gang.key, now)
         if cut:
@@ -198,7 +213,7 @@ class Members:
             "desired": desired,
             "exitCode": code,
             "graceS": directive.grace_s,
-            "pollS": self.poll_s,
+            "pollS": round(self.poll_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER), 3),
         }
         if desired == "run" and run is not None:
             answer["run"] = self._run(job_uid, directive.attempt, run, gang.ranks[pod_uid])

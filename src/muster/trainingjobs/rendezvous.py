@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,6 +20,7 @@ from muster.kube.pki import KeyPair
 from muster.kube.pod import Pod
 from muster.trainingjobs.members import Members
 from muster.trainingjobs.snapshot import Member, RankExit, SupervisorState
+from muster.trainingjobs.strain import Strain
 from muster.trainingjobs.tokens import TokenReviewer
 
 log = logging.getLogger(__name__)
@@ -28,6 +30,18 @@ _BODY_BYTES_MAX: Final = 256 * 1024
 _RETRY_AFTER_S: Final = 2
 _TAIL_LINES: Final = 20
 _TAIL_CHARS: Final = 400
+_BACKLOG: Final = 4096
+_MUTE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 6_000),
+)
+"""A machine that loses power says nothing at all: its kernel, asked by ours, does not answer for 6 s (tcp(7)).
+
+A supervisor that is merely slow is not cut off so: its kernel answers.
+"""
 
 
 class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
@@ -167,22 +181,35 @@ class RendezvousServer:
 
 
 @asynccontextmanager
-async def serve_tls(app: web.Application, pair: KeyPair, host: str, port: int) -> AsyncIterator[int]:
-    """Serve with TLS while the context is open; yields the port. A client that goes away cancels its handler."""
+async def serve_tls(
+    app: web.Application, pair: KeyPair, host: str, port: int, strain: Strain | None = None
+) -> AsyncIterator[int]:
+    """Serve with TLS while the context is open; yields the port. A client that goes away cancels its handler.
+
+    `strain` learns of connections that wait to be accepted.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with tempfile.TemporaryDirectory(prefix="muster-tls-") as folder:
         certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
         pair.write(certificate, key)
         context.load_cert_chain(certificate, key)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    for level, option, value in _MUTE:  # what is accepted inherits them
+        listener.setsockopt(level, option, value)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, ssl_context=context, backlog=4096)
-        await site.start()
-        yield int(runner.addresses[0][1])
+        await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()
+        if strain is not None:
+            strain.listener = listener
+        yield int(listener.getsockname()[1])
     finally:
+        if strain is not None:
+            strain.listener = None
         await runner.cleanup()
+        listener.close()
 
 
 def _job_key(pod: Pod) -> str:

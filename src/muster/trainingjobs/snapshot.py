@@ -112,6 +112,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         waits_for: why the scheduler has no nodes for it, in its words; "" where it said nothing.
         refusal: why the newest pod could not be created.
         leading_since: when this controller began to answer supervisors.
+        strained_at: when this controller was last too slow to hear everybody; 0 where it never was.
         contact_trusted: false while more than half of all supervisors are silent.
         progress_due: the newest progress may be written now.
         settings: times.
@@ -129,6 +130,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str = ""
     refusal: Refusal | None = None
     leading_since: float = 0.0
+    strained_at: float = 0.0
     contact_trusted: bool = True
     progress_due: bool = False
     settings: Settings = Settings()

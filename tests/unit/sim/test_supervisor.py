@@ -34,7 +34,7 @@ def simulated(stub: StubController, node: Node) -> SimSupervisor:
     url, slot = node.env["MUSTER_URL"], int(node.env["MUSTER_SLOT"])
     return SimSupervisor(
         Identity(job="default/job", slot=slot, pod=node.name, pod_uid=node.env["POD_UID"], address=node.address),
-        Link(url, tls),
+        (Link(url, tls), Link(url, tls)),
         Link(url, tls),
         f"token-{node.name}",
         work=Work(stop_s=0.05, launch_s=0.01, step_s=0.01),

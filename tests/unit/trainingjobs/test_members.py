@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
+from muster.trainingjobs import members as members_module
 from muster.trainingjobs.members import Members
 from muster.trainingjobs.plan import Directive, Host, RunPlan
 from muster.trainingjobs.snapshot import Member, RankExit
@@ -105,6 +107,50 @@ async def test_a_broken_connection_is_silence_from_that_moment() -> None:
     member = gang.members.of(JOB)["p0"]
     assert (member.silent_since, member.cut) == (gang.clock.now, True)
     assert gang.changed == [KEY]
+
+
+async def test_a_poll_that_ends_because_the_next_is_there_is_no_silence() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    revision = (await gang.poll("p0"))["revision"]
+    older = await gang.waiting("p0", revision)
+    for _ in range(3):
+        newer = await gang.waiting("p0", revision)
+        assert (await older)["revision"] == revision
+        assert gang.members.of(JOB)["p0"].silent_since is None
+        older = newer
+    older.cancel()
+
+
+async def test_a_node_lost_just_after_it_was_answered_is_noticed_like_any_other() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    revision = (await gang.poll("p0"))["revision"]
+    older = await gang.waiting("p0", revision)
+    newer = await gang.waiting("p0", revision)
+    await older  # one request is answered because the next one is there
+    newer.cancel()  # reset
+    await asyncio.wait([newer])
+    assert gang.members.of(JOB)["p0"].cut
+
+
+async def test_a_poll_that_is_not_followed_in_time_is_silence_since_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_module, "POLL_S_MIN", 0.01)
+    monkeypatch.setattr(members_module, "LATE_S", 0.02)
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    revision = (await gang.poll("p0"))["revision"]
+    await gang.poll("p0", revision)
+    member = gang.members.of(JOB)["p0"]
+    assert (member.silent_since, member.cut) == (gang.clock.now - 0.02, False)
+
+
+async def test_polls_of_members_that_start_at_once_drift_apart() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    told = [(await gang.poll(f"p{slot}"))["pollS"] for slot in range(3)]
+    assert len(set(told)) == 3
+    assert all(1.5 <= each <= 2.5 for each in told)
 
 
 async def test_while_some_have_to_join_again_those_that_run_are_told_to_hold_their_attempt() -> None:

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
-import json
 import random
-import socket
 import threading
 import time
 from typing import Any, Callable
 
 from .basics import log
+from .lane import Lane, Refused, Sessions
 from .settings import Settings
 
 PROTOCOL = 1
-CONNECT_S = 10.0
+LANES = 2
+PAUSE_MAX_S = 15.0
 
 
-class ControllerLink(threading.Thread):
-    """The long poll: `report()` replaces what is reported and cuts a waiting poll short.
+class ControllerLink:
+    """The long poll, on two connections by turns: what is new goes out at once on the one that is free.
+
+    A request that is newer ends the older one's wait at the controller. So while all is well a request is always open
+    there, nothing is ever cut, and nobody connects anew. Only the newest request's answer counts.
 
     Directives go to `on_directive`. It retries for ever: ranks run whether the controller is there or not.
     """
 
     def __init__(self, settings: Settings, on_directive: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(name="controller-link", daemon=True)
         self._settings, self._on_directive = settings, on_directive
-        self._lock = threading.Lock()
-        self._changed = threading.Event()
-        self._cut = False
+        self._sessions = Sessions()
+        self._turn = threading.Condition()
         self._body: dict[str, Any] = {}
-        self._waiting: socket.socket | None = None
-        self._connection: http.client.HTTPSConnection | None = None
+        self._said, self._told = 0, 0  # how often the body was replaced; which of these was sent
+        self._due = 0.0  # when to ask again although nothing is new
+        self._newest = 0  # request
+        self._idle_since = dict.fromkeys(range(LANES), 0.0)  # of lanes that wait for their turn
+        self._shut: set[int] = set()  # lanes whose connection is not to be used again
         self._revision, self._poll_s = 0, 20.0
         self._failures, self._complained_at = 0, float("-inf")
         self._answered = False
@@ -42,85 +45,82 @@ class ControllerLink(threading.Thread):
         """Whether the last request was answered with a directive."""
         return self._answered and self._failures == 0
 
+    def start(self) -> None:
+        """Poll for ever, in threads of its own."""
+        for number in range(LANES):
+            threading.Thread(target=self._poll, args=(number,), name=f"controller-link-{number}", daemon=True).start()
+
     def report(self, body: dict[str, Any]) -> None:
         """Say this from now on, beginning at once."""
-        with self._lock:
+        with self._turn:
             self._body = body
-            self._changed.set()
-            if self._waiting is not None:
-                self._cut = True
-                with contextlib.suppress(OSError):  # below TLS: wakes the reader, whose the TLS object is
-                    socket.socket.shutdown(self._waiting, socket.SHUT_RDWR)
+            self._said += 1
+            self._turn.notify_all()
 
-    def run(self) -> None:
-        """Poll for ever."""
+    def _poll(self, number: int) -> None:
+        lane = Lane(self._settings, self._sessions)
         while True:
-            reused = self._connection is not None
+            request, body, within_s = self._next(number, lane)
+            reused = lane.open
             try:
-                status, retry_after, answer = self._poll()
+                answer = lane.ask(body, within_s)
+            except Refused as error:
+                with self._turn:  # other connections may lead to the same replica, which does not lead
+                    self._shut.update(range(LANES))
+                    self._shut.discard(number)
+                    self._failed(request, error, error.retry_after_s)
             except (OSError, http.client.HTTPException, ValueError) as error:
-                self._disconnect()
-                if self._cut:  # by report()
-                    self._cut = False
-                elif not reused:  # else an idle connection was closed: a fresh one may do
-                    self._pause(None, f"{type(error).__name__}: {error}")
-                continue
-            if status == 200 and isinstance(answer.get("revision"), int):
-                if self._failures:
-                    log("the controller answers again")
-                self._failures, self._complained_at = 0, float("-inf")
-                self._revision, self._answered = answer["revision"], True
-                poll_s = answer.get("pollS")
-                self._poll_s = min(max(float(poll_s), 1.0), 300.0) if isinstance(poll_s, (int, float)) else 20.0
-                self._on_directive(answer)
+                with self._turn:
+                    if not reused:
+                        self._failed(request, error, None)
+                    elif request == self._newest:  # an idle connection was closed: a fresh one may do
+                        self._due = time.monotonic()
             else:
-                self._disconnect()  # the next connection may reach the replica that leads
-                self._pause(retry_after, f"HTTP {status} {str(answer.get('message', ''))[:200]}")
+                with self._turn:
+                    self._directed(request, answer)
 
-    def _poll(self) -> tuple[int, str | None, dict[str, Any]]:
-        url = self._settings.url
-        if self._connection is None:
-            connection = http.client.HTTPSConnection(
-                url.hostname or "", url.port or 443, timeout=CONNECT_S, context=self._settings.tls
-            )
-            connection.connect()
-            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._connection = connection
-        with open(self._settings.token_file, encoding="ascii") as file:
-            token = file.read().strip()
-        connection = self._connection
-        with self._lock:
-            self._changed.clear()
-            self._cut = False
-            body = json.dumps(dict(self._body, protocol=PROTOCOL, revision=self._revision)).encode()
-            self._waiting = connection.sock
-        try:
-            connection.sock.settimeout(self._poll_s + 10.0)
-            headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
-            connection.request("POST", url.path.rstrip("/") + "/v1/supervise", body, headers)
-            response = connection.getresponse()
-            data = response.read(4 << 20)
-            try:
-                answer = json.loads(data or b"{}")
-            except ValueError:
-                answer = {"message": data[:200].decode("utf-8", "replace")}
-            return response.status, response.headers.get("Retry-After"), answer if isinstance(answer, dict) else {}
-        finally:
-            with self._lock:
-                self._waiting = None
+    def _next(self, number: int, lane: Lane) -> tuple[int, dict[str, Any], float]:
+        """Wait for this lane's turn: something is to be sent, and no other lane has been idle for longer."""
+        with self._turn:
+            self._idle_since[number] = time.monotonic()
+            self._turn.notify_all()
+            while True:
+                wait_s = 0.0 if self._said != self._told else self._due - time.monotonic()
+                first = min(self._idle_since, key=lambda each: (self._idle_since[each], each)) == number
+                if first and wait_s <= 0:
+                    break
+                self._turn.wait(wait_s if first else None)
+            del self._idle_since[number]
+            self._newest += 1
+            self._told, self._due = self._said, time.monotonic() + self._poll_s
+            self._turn.notify_all()
+            body = dict(self._body, protocol=PROTOCOL, revision=self._revision)
+            if number in self._shut:
+                self._shut.discard(number)
+                lane.close()
+            return self._newest, body, self._poll_s
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    def _directed(self, request: int, answer: dict[str, Any]) -> None:
+        if self._failures:
+            log("the controller answers again")
+        self._failures, self._complained_at, self._answered = 0, float("-inf"), True
+        if request != self._newest:
+            return  # the newer request is answered with what is so then
+        self._revision = answer["revision"]
+        poll_s = answer.get("pollS")
+        self._poll_s = min(max(float(poll_s), 1.0), 300.0) if isinstance(poll_s, (int, float)) else 20.0
+        self._due = time.monotonic()
+        self._on_directive(answer)
 
-    def _pause(self, retry_after: str | None, why: str) -> None:
+    def _failed(self, request: int, error: Exception, retry_after_s: float | None) -> None:
+        """A fresh connection failed, or the controller refused: the next try is made after a pause, or with news."""
+        if request != self._newest:
+            return
         self._failures += 1
-        delay = min(15.0, 0.25 * 2.0 ** min(self._failures, 6))
-        if retry_after is not None and retry_after.isdigit():
-            delay = min(max(float(retry_after), 0.2), 30.0)
+        pause_s = min(PAUSE_MAX_S, 0.25 * 2.0 ** min(self._failures, 6))
+        if retry_after_s is not None:
+            pause_s = min(max(retry_after_s, 0.2), 30.0)
         if self._failures > 1 and time.monotonic() - self._complained_at > 60:
             self._complained_at = time.monotonic()
-            log(f"no directive from the controller ({why}); ranks go on, trying again")
-        self._changed.wait(delay * random.uniform(0.5, 1.0))  # a change is worth one try at once
-        self._changed.clear()
+            log(f"no directive from the controller ({type(error).__name__}: {error}); ranks go on, trying again")
+        self._due = time.monotonic() + pause_s * random.uniform(0.5, 1.0)

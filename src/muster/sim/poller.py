@@ -1,0 +1,115 @@
+"""The long poll of a simulated supervisor: two kept connections by turns, as the real `ControllerLink` has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from muster.sim.longpoll import Link
+
+PROTOCOL = 1
+ANSWER_S = 10.0
+PAUSE_MAX_S = 15.0
+
+
+class Poller:
+    """Asks for directives until cancelled; what is new goes out at once on the connection that is free.
+
+    Args:
+        links: the connections.
+        token: of the pod.
+        body: what the supervisor says now.
+        on_directive: takes each answer to the newest request.
+        rng: jitter of pauses.
+    """
+
+    def __init__(
+        self,
+        links: tuple[Link, Link],
+        token: str,
+        *,
+        body: Callable[[], dict[str, Any]],
+        on_directive: Callable[[dict[str, Any]], None],
+        rng: random.Random,
+    ) -> None:
+        self._links, self._token, self._body, self._on_directive, self._rng = links, token, body, on_directive, rng
+        self._free = deque(links)
+        self._wake = asyncio.Event()
+        self._going = asyncio.Event()
+        self._going.set()
+        self._news, self._due, self._newest = True, 0.0, 0
+        self._revision, self._poll_s, self._failures = 0, 20.0, 0
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Poll for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._going.wait()
+            wait_s = self._due - loop.time()
+            if self._free and (self._news or wait_s <= 0):
+                self._newest += 1
+                self._news, self._due = False, loop.time() + self._poll_s
+                task = asyncio.create_task(self._ask(self._free.popleft(), self._newest))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+                continue
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s if self._free else None):
+                    await self._wake.wait()
+
+    def tell(self) -> None:
+        """What `body` says has changed."""
+        self._news = True
+        self._wake.set()
+
+    def freeze(self, frozen: bool) -> None:
+        """Do nothing, as after SIGSTOP: connections stay open; or go on."""
+        if frozen:
+            self._going.clear()
+        else:
+            self._going.set()
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close the connections; with `reset` as a machine that is gone."""
+        for task in self._asking:
+            task.cancel()
+        for link in self._links:
+            link.reset() if reset else link.cut()
+
+    async def _ask(self, link: Link, request: int) -> None:
+        reused = link.open
+        try:
+            body = self._body() | {"protocol": PROTOCOL, "revision": self._revision}
+            status, answer = await link.post("/v1/supervise", self._token, body, self._poll_s + ANSWER_S)
+            await self._going.wait()
+            if status == 200 and isinstance(answer.get("revision"), int):
+                self._failures = 0
+                if request == self._newest:
+                    self._revision, self._poll_s = answer["revision"], float(answer.get("pollS", 20))
+                    self._due = 0.0
+                    self._on_directive(answer)
+            else:
+                link.cut()
+                self._failed(request)
+        except (OSError, EOFError, ValueError, KeyError, TimeoutError):
+            link.cut()
+            if not reused:
+                self._failed(request)
+            elif request == self._newest:
+                self._due = 0.0
+        finally:
+            self._free.append(link)
+            self._wake.set()
+
+    def _failed(self, request: int) -> None:
+        if request != self._newest:
+            return
+        self._failures += 1
+        pause_s = min(PAUSE_MAX_S, 0.25 * 2.0 ** min(self._failures, 6)) * self._rng.uniform(0.5, 1.0)
+        self._due = asyncio.get_running_loop().time() + pause_s

@@ -1,0 +1,219 @@
+"""Links of supervisors, real and simulated, to the real server over TLS: two connections, and never silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
+from muster.kube.meta import ObjectMeta
+from muster.kube.pki import CertificateAuthority
+from muster.kube.pod import Pod
+from muster.sim.longpoll import Link
+from muster.sim.poller import Poller
+from muster.trainingjobs import members as members_module
+from muster.trainingjobs.members import Members
+from muster.trainingjobs.plan import Directive
+from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
+from muster.trainingjobs.tokens import PodIdentity
+
+JOB, KEY, POD = "job-uid", "ns/job", "pod-uid"
+AUTHORITY = CertificateAuthority.create()
+REAL = """
+import json, ssl, sys, types, urllib.parse
+from muster.trainingjobs.supervisor.link import ControllerLink
+url, ca, token = sys.argv[1:]
+settings = types.SimpleNamespace(
+    url=urllib.parse.urlsplit(url), tls=ssl.create_default_context(cafile=ca), token_file=token)
+link = ControllerLink(settings, lambda directive: print(json.dumps(directive), flush=True))
+for line in sys.stdin:
+    link.report(json.loads(line))
+    link.start() if link._said == 1 else None
+"""
+
+Say = Callable[[str, int], Awaitable[None]]
+
+
+class Server:
+    """The real server and members; pods and tokens are made up."""
+
+    serving = True
+
+    def __init__(self, port: int = 0) -> None:
+        self.members = Members(b"secret", lambda key: None)
+        self.members.direct(JOB, KEY, Directive(attempt=1, desired="hold", slots=(POD,)))
+        self.resumed: dict[tuple[str, int], bool] = {}
+        self.transports: set[asyncio.Transport] = set()
+        self.port = port
+
+    def pod(self, key: str) -> Pod:
+        metadata = ObjectMeta(
+            name="pod", namespace="ns", uid=POD, labels={LABEL_GANG: "job"}, annotations={ANNOTATION_GANG_UID: JOB}
+        )
+        return Pod(metadata=metadata)
+
+    async def identify(self, token: str) -> PodIdentity:
+        return PodIdentity("ns", "pod", POD)
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        @web.middleware
+        async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
+            assert request.transport is not None
+            tls = request.transport.get_extra_info("ssl_object")
+            self.resumed[request.transport.get_extra_info("peername")] = tls.session_reused
+            self.transports.add(request.transport)
+            return await handler(request)
+
+        app = RendezvousServer(self, self.members, self).app()  # type: ignore[arg-type]
+        app.middlewares.append(note)
+        pair = AUTHORITY.issue_server("s", ["127.0.0.1"])
+        async with serve_tls(app, pair, "127.0.0.1", self.port) as self.port:
+            yield
+
+    @property
+    def member(self) -> Any:
+        return self.members.of(JOB).get(POD)
+
+    @property
+    def hears(self) -> bool:
+        """Whether a poll is open."""
+        return self.member is not None and self.member.silent_since is None
+
+
+async def until(what: str, holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def up() -> AsyncIterator[contextlib.AsyncExitStack]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch, up: contextlib.AsyncExitStack) -> Server:
+    monkeypatch.setattr(members_module, "POLL_S_MIN", 1.0)
+    server = Server()
+    await up.enter_async_context(server.listening())
+    return server
+
+
+class Side:
+    """A link under test: what it is to say, and which directives it got."""
+
+    def __init__(self, say: Callable[[dict[str, Any]], None]) -> None:
+        self._say = say
+        self.got: list[dict[str, Any]] = []
+
+    def say(self, state: str, attempt: int = 1) -> None:
+        self._say({"state": state, "attempt": attempt, "shellPort": 1, "address": "127.0.0.1"})
+
+
+@pytest.fixture(params=["real", "simulated"])
+async def side(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> AsyncIterator[Side]:
+    url, ca, token = f"https://127.0.0.1:{server.port}", tmp_path / "ca", tmp_path / "token"
+    ca.write_bytes(AUTHORITY.certificate)
+    token.write_text("t")
+    if request.param == "real":
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", REAL, url, str(ca), str(token), stdin=pipe, stdout=pipe
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin, stdout = process.stdin, process.stdout
+        side = Side(lambda body: stdin.write(json.dumps(body).encode() + b"\n"))
+
+        async def read() -> None:
+            async for line in stdout:
+                side.got.append(json.loads(line))
+
+        reading = asyncio.create_task(read())
+        yield side
+        stdin.close()
+        process.kill()
+        await process.wait()
+        await reading
+        return
+    tls, said = ssl.create_default_context(cafile=ca), {}
+
+    def say(body: dict[str, Any]) -> None:
+        said.update(body)
+        poller.tell()
+
+    side = Side(say)
+    links = (Link(url, tls), Link(url, tls))
+    poller = Poller(links, "t", body=lambda: said, on_directive=side.got.append, rng=random.Random(1))
+    said.update(state="idle", attempt=1, shellPort=1, address="127.0.0.1")
+    polling = asyncio.create_task(poller.run())
+    yield side
+    polling.cancel()
+    poller.close()
+    await asyncio.wait([polling])
+
+
+async def test_news_and_polls_need_two_connections_and_leave_no_gap(server: Server, side: Side) -> None:
+    side.say("idle")
+    await until("a poll waits", lambda: server.hears)
+    silences = 0
+    for number in range(2, 32):
+        side.say("running" if number % 2 else "idle", number)
+        await until("the news is there", lambda number=number: server.member.attempt == number)  # type: ignore[misc]
+        silences += not server.hears
+    deadline = time.monotonic() + 4.0  # several polls without news
+    while time.monotonic() < deadline:
+        silences += not server.hears
+        await asyncio.sleep(0.001)
+    assert silences == 0
+    assert len(server.resumed) == 2
+
+
+async def test_directives_arrive_at_once_and_in_order(server: Server, side: Side) -> None:
+    side.say("idle")
+    for attempt in range(2, 12):
+        side.say("running", attempt)  # news and directives cross
+        server.members.direct(JOB, KEY, Directive(attempt=attempt, desired="hold", slots=(POD,)))
+        await until("told", lambda attempt=attempt: side.got and side.got[-1]["attempt"] == attempt)  # type: ignore[misc]
+    assert [each["attempt"] for each in side.got] == sorted(each["attempt"] for each in side.got)
+    assert len(server.resumed) == 2
+
+
+async def test_a_controller_that_went_away_is_found_again(
+    server: Server, side: Side, up: contextlib.AsyncExitStack
+) -> None:
+    side.say("idle")
+    await until("a poll waits", lambda: server.hears)
+    await up.aclose()
+    back = Server(server.port)
+    async with back.listening():
+        await until("it is back", lambda: back.hears)
+        side.say("finished")
+        await until("and says what is new", lambda: back.member.state == "finished")
+
+
+@pytest.mark.parametrize("side", ["real"], indirect=True)
+async def test_every_connection_but_the_first_resumes_the_tls_session(server: Server, side: Side) -> None:
+    side.say("idle")
+    await until("both connections", lambda: len(server.resumed) == 2 and server.hears)
+    assert sorted(server.resumed.values()) == [False, True]
+    before = set(server.resumed)
+    for transport in server.transports:
+        transport.abort()
+    await until("another connection", lambda: set(server.resumed) - before)
+    assert all(server.resumed[each] for each in set(server.resumed) - before)
