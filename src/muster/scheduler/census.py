@@ -29,9 +29,9 @@ class NodeCount(msgspec.Struct, frozen=True):
 
 
 def census(
-    snapshot: Snapshot, cls: PodClass, *, reserved: Mapping[int, Gang], banned: Collection[str] = ()
+    snapshot: Snapshot, cls: PodClass, *, reserved: Mapping[int, Gang], beside: Collection[str] = ()
 ) -> tuple[NodeCount, ...]:
-    """Judge every node for pods of the class, most frequent reason first."""
+    """Judge every node for pods of the class, most frequent reason first; `beside` are nodes of the gang's own."""
     counts: Counter[tuple[NodeWhy, str]] = Counter()
     for bucket in snapshot.buckets.values():
         match = snapshot.matcher.match(cls, bucket.node_class)
@@ -44,8 +44,8 @@ def census(
         for name in bucket.names:
             if not match.serves(name):
                 counts[NodeWhy.EXCLUDED, ""] += 1
-            elif name in banned:
-                counts[NodeWhy.BIND_FAILED, ""] += 1
+            elif name in beside:
+                counts[NodeWhy.IN_USE, "by its other slots"] += 1
             elif not room:
                 counts[_taken(snapshot, snapshot.nodes[name], bucket, cls)] += 1
             elif head is not None:

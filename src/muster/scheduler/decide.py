@@ -12,7 +12,7 @@ The rules, in the order in which they apply:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from muster.scheduler.gangs import Gang, seconds
@@ -217,7 +217,7 @@ class _Planner:
             self._waits(gang, Reason(Why.OLD_PLACEMENT))
             return True
         groups = _groups(gang, gang.pending)
-        chosen = choose(self.ledger, self.snapshot.matcher, groups, reserved=self.reserved, failed=gang.failed_nodes)
+        chosen = self._choose(gang, groups, self.reserved)
         if isinstance(chosen, Shortage):
             return self._short(gang, groups, chosen)
         if gang.single:
@@ -230,6 +230,11 @@ class _Planner:
         self._write(gang, chosen, keep_deadline=False, reason="")
         return True
 
+    def _choose(self, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
+        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
+        failed = gang.failed_nodes
+        return choose(self.ledger, self.snapshot.matcher, groups, reserved=reserved, failed=failed, taken=beside)
+
     def _repair(self, gang: Gang, looked: SlotReview, keep_deadline: bool) -> None:
         """Give other nodes to the slots that need them; the others keep theirs.
 
@@ -237,7 +242,7 @@ class _Planner:
         neither would ever go on.
         """
         groups = _groups(gang, looked.replace)
-        chosen = choose(self.ledger, self.snapshot.matcher, groups, failed=gang.failed_nodes)
+        chosen = self._choose(gang, groups)
         if isinstance(chosen, Shortage):
             self._reserve(gang, groups)
             self._waits(gang, Reason(Why.NOT_ENOUGH_NODES, chosen.need, chosen.have))

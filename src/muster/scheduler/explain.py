@@ -5,6 +5,7 @@ The verdicts are decide's own: the plan says why the gang waits, and the same fe
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from muster.scheduler.decide import decide
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.loading import load_snapshot, suppose
-from muster.scheduler.placing import Groups
+from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.plan import Settings
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeWhy, Reason, Why
@@ -119,14 +120,15 @@ def explain(
             queued=queued,
         )
     ledger = supposed(snapshot, next(iter(groups)), what_if or WhatIf())
-    cls, need, have = _shortest(snapshot, ledger, groups)
+    beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
+    cls, need, have = _shortest(snapshot, ledger, groups, beside)
     behind = reason.why is Why.BEHIND
     if have >= need and not behind:
         text = f"would run: there is room for {have} pods, {need} are needed"
         return Explanation(gang.full_name, False, "", text, need, have, position=position, queued=queued)
     head = snapshot.find(*reason.detail.split("/", 1)) if behind and "/" in reason.detail else None
-    counts = census(snapshot, cls, reserved=_kept_for(snapshot, head) if head is not None else {})
-    options = changes(snapshot, gang, cls, need, have) if have < need else ()
+    counts = census(snapshot, cls, reserved=_kept_for(snapshot, head) if head is not None else {}, beside=beside)
+    options = changes(snapshot, gang, cls, need, have, beside) if have < need else ()
     return Explanation(
         gang=gang.full_name,
         waits=True,
@@ -172,10 +174,15 @@ def _groups(snapshot: Snapshot, gang: Gang) -> Groups:
     return groups
 
 
-def _shortest(snapshot: Snapshot, ledger: Ledger, groups: Groups) -> tuple[PodClass, int, int]:
-    """The class that lacks most room: (class, need, have)."""
-    found = [(cls, len(slots), room(ledger, snapshot.matcher, cls)) for cls, slots in groups.items()]
-    return max(found, key=lambda item: (item[1] - item[2], -item[0].number))
+def _shortest(snapshot: Snapshot, ledger: Ledger, groups: Groups, beside: Collection[str]) -> tuple[PodClass, int, int]:
+    """The class that lacks most room, alone or beside the others: (class, need, have)."""
+    found = [(cls, len(slots), room(ledger, snapshot.matcher, cls, banned=beside)) for cls, slots in groups.items()]
+    cls, need, have = max(found, key=lambda item: (item[1] - item[2], -item[0].number))
+    if have >= need and len(groups) > 1:
+        together = choose(ledger.fork(), snapshot.matcher, groups, taken=beside)
+        if isinstance(together, Shortage):
+            return together.cls, together.need, together.have
+    return cls, need, have
 
 
 def _kept_for(snapshot: Snapshot, head: Gang) -> dict[int, Gang]:

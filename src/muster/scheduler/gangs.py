@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 
 import msgspec
@@ -217,6 +217,13 @@ class Gang:
     def complete(self) -> bool:
         """Whether every slot has a live member."""
         return len(self.current) >= self.size
+
+    def nodes_beside(self, slots: Collection[int]) -> set[str]:
+        """Return the nodes of all other slots than these: they take no more of the gang."""
+        if self.single:
+            return set()
+        placed = {node for slot, (node, _) in self.placed.items() if slot not in slots and slot < self.size}
+        return placed | {member.node for slot, member in self.current.items() if member.node and slot not in slots}
 
     def blocker(self) -> Reason | None:
         """Return why the gang cannot be considered at all yet, None where it can."""

@@ -79,11 +79,11 @@ class Ledger:
 
 
 def fits(cls: PodClass, bucket: Bucket) -> int:
-    """Return how many pods of the class one node of the bucket has room for."""
+    """Return how many pods of the class, for one gang, one node of the bucket has room for."""
     times = times_fits(cls.request, bucket.free)
     if cls.ports and times:
         return 0 if any(_clash(port, taken) for port in cls.ports for taken in bucket.ports) else 1
-    return times
+    return min(times, 1) if cls.alone else times
 
 
 def _clash(left: HostPort, right: HostPort) -> bool:

@@ -65,14 +65,20 @@ def candidates(
 
 
 def choose(
-    ledger: Ledger, matcher: Matcher, groups: Groups, *, reserved: Collection[int] = (), failed: Failed = ()
+    ledger: Ledger,
+    matcher: Matcher,
+    groups: Groups,
+    *,
+    reserved: Collection[int] = (),
+    failed: Failed = (),
+    taken: Collection[str] = (),
 ) -> dict[int, str] | Shortage:
     """Return slot -> node for all slots and take that room from the ledger; or what is short, taking nothing.
 
-    Classes with the least choice go first. With several classes that compete for the same partly used nodes this can
-    miss a placement that exists; it never makes a wrong one.
+    `taken` are nodes of the gang's other slots, which take no more of it. Classes with the least choice go first. With
+    several classes that compete for the same nodes this can miss a placement that exists; it never makes a wrong one.
     """
-    banned = {node for slot, node in failed if any(slot in slots for slots in groups.values())}
+    banned = {node for slot, node in failed if any(slot in slots for slots in groups.values())} | set(taken)
     offers: dict[PodClass, list[Candidate]] = {}
     for cls, slots in groups.items():
         offers[cls] = candidates(ledger, matcher, cls, reserved, banned)
@@ -88,7 +94,10 @@ def choose(
         room = _room(offer)
         if room < len(slots):
             return Shortage(cls, len(slots), room)
-        chosen.update(_fill(trial, cls, slots, offer))
+        filled = _fill(trial, cls, slots, offer)
+        chosen.update(filled)
+        if cls.alone and index + 1 < len(order):
+            banned |= set(filled.values())
     ledger.adopt(trial)
     return chosen
 

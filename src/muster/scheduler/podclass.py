@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from muster.api.names import LABEL_GANG
 from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
 from muster.kube.pod import Pod
 from muster.scheduler.podwire import SchedulingPodSpec
@@ -28,6 +29,7 @@ class PodClass:
         terms: required node affinity, one of which must match; None where there is none.
         volume_terms: (claim, terms) of each bound volume that is tied to nodes; each needs a matching term.
         label_keys: node labels that the constraints read.
+        alone: the pod is a slot of a gang, and slots of one gang take whole nodes: at most one of them on a node.
         refusals: constraints this scheduler does not know, each a sentence; such a pod is never placed.
     """
 
@@ -40,6 +42,7 @@ class PodClass:
     tolerations: tuple[Toleration, ...]
     volume_terms: tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...]
     label_keys: frozenset[str]
+    alone: bool
     refusals: tuple[str, ...]
 
 
@@ -70,6 +73,7 @@ class ClassTable:
                 spec.resource_claims,
                 extra,
                 claims,
+                LABEL_GANG in pod.metadata.labels,
             )
         )
         found = self._classes.get(key)
@@ -103,6 +107,7 @@ def make_class(number: int, pod: Pod, claims: ClaimNeeds = ()) -> PodClass:
                 *(key for _, volume_terms in claims for key in _keys(volume_terms)),
             ]
         ),
+        alone=LABEL_GANG in pod.metadata.labels,
         refusals=tuple(_refusals(pod)),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 
@@ -78,20 +79,25 @@ def supposed(snapshot: Snapshot, cls: PodClass, what_if: WhatIf) -> Ledger:
     return ledger
 
 
-def room(ledger: Ledger, matcher: Matcher, cls: PodClass, reserved: Collection[int] = ()) -> int:
-    """Return for how many pods of the class there is room."""
-    return sum(candidate.room for candidate in candidates(ledger, matcher, cls, reserved))
+def room(ledger: Ledger, matcher: Matcher, cls: PodClass, banned: Collection[str] = ()) -> int:
+    """Return for how many pods of the class there is room, not counting nodes that are banned."""
+    return sum(candidate.room for candidate in candidates(ledger, matcher, cls, (), banned))
 
 
-def changes(snapshot: Snapshot, gang: Gang, cls: PodClass, need: int, have: int) -> tuple[Change, ...]:
-    """Return what would admit `need` pods where there is room for `have`, the least intrusive first."""
+def changes(
+    snapshot: Snapshot, gang: Gang, cls: PodClass, need: int, have: int, beside: Collection[str] = ()
+) -> tuple[Change, ...]:
+    """Return what would admit `need` pods where there is room for `have`, the least intrusive first.
+
+    `beside` are nodes of the gang's other slots.
+    """
     missing = need - have
-    found = [*_dropped_constraints(snapshot, cls, need)]
+    found = [*_dropped_constraints(snapshot, cls, need, beside)]
     for why, kind in ((NodeWhy.UNSCHEDULABLE, ChangeKind.UNCORDON), (NodeWhy.NOT_READY, ChangeKind.NODES_READY)):
-        needed = _nodes_needed(_blocked_only_by(snapshot, cls, why), missing)
+        needed = _nodes_needed(_blocked_only_by(snapshot, cls, why, beside), missing)
         if needed:
             found.append(Change(kind, needed))
-    found += _gangs_ending(snapshot, gang, cls, missing)
+    found += _gangs_ending(snapshot, gang, cls, missing, beside)
     like = _best_kind(snapshot, cls)
     if like is not None:
         found.append(Change(ChangeKind.ADD_NODES, -(-missing // fits(cls, like))))
@@ -108,17 +114,17 @@ def _best_kind(snapshot: Snapshot, cls: PodClass) -> Bucket | None:
     return max(serving, key=lambda bucket: (fits(cls, bucket), -bucket.node_class.number), default=None)
 
 
-def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Change]:
+def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: Collection[str]) -> Iterable[Change]:
     """Constraints of which dropping one alone is enough."""
     ledger = Ledger(snapshot.buckets)
     for key, value in cls.selector.items():
         selector = {other: wanted for other, wanted in cls.selector.items() if other != key}
-        if room(ledger, Matcher(), dataclasses.replace(cls, selector=selector)) >= need:
+        if room(ledger, Matcher(), dataclasses.replace(cls, selector=selector), beside) >= need:
             yield Change(ChangeKind.DROP_SELECTOR, detail=f"{key}={value}")
     taints = {taint for bucket in snapshot.buckets.values() for taint in _hard_taints(bucket)}
     for key, effect in sorted(taints):
         more = (*cls.tolerations, Toleration(key=key, operator="Exists", effect=effect))
-        if room(ledger, Matcher(), dataclasses.replace(cls, tolerations=more)) >= need:
+        if room(ledger, Matcher(), dataclasses.replace(cls, tolerations=more), beside) >= need:
             yield Change(ChangeKind.TOLERATE, detail=f"{key}:{effect}")
 
 
@@ -126,7 +132,7 @@ def _hard_taints(bucket: Bucket) -> list[tuple[str, str]]:
     return [(taint.key, taint.effect) for taint in bucket.node_class.taints if taint.effect != "PreferNoSchedule"]
 
 
-def _blocked_only_by(snapshot: Snapshot, cls: PodClass, why: NodeWhy) -> list[int]:
+def _blocked_only_by(snapshot: Snapshot, cls: PodClass, why: NodeWhy, beside: Collection[str]) -> list[int]:
     """How many pods each node would take that serves but for being cordoned or not ready."""
     times = []
     matcher = Matcher()
@@ -137,7 +143,7 @@ def _blocked_only_by(snapshot: Snapshot, cls: PodClass, why: NodeWhy) -> list[in
         better = dataclasses.replace(bucket.node_class, unschedulable=False, problem="")
         match = matcher.match(cls, better)
         if match.reason is None and fits(cls, bucket):
-            times += [fits(cls, bucket)] * sum(match.serves(name) for name in bucket.names)
+            times += [fits(cls, bucket)] * sum(match.serves(name) and name not in beside for name in bucket.names)
     return times
 
 
@@ -150,12 +156,12 @@ def _nodes_needed(times: list[int], missing: int) -> int:
     return 0
 
 
-def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int) -> list[Change]:
+def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int, beside: Collection[str]) -> list[Change]:
     """The gang whose end alone is enough (lowest priority, then smallest), else the few largest that are together."""
     gains: list[tuple[int, int, str]] = []
     for other in snapshot.gangs.values():
         if other is not gang:
-            gain = _gain(snapshot, other, cls)
+            gain = _gain(snapshot, other, cls, beside)
             if gain:
                 gains.append((other.priority, gain, other.full_name))
     enough = [item for item in gains if item[1] >= missing]
@@ -170,18 +176,19 @@ def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int) -
     return []
 
 
-def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
+def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str]) -> int:
     """For how many more pods of the class there would be room without the gang."""
     freed: dict[str, dict[str, int]] = {}
     for name, taken in _taken_by(gang):
         node = snapshot.nodes[name]
-        if node.node_class is None or not snapshot.matcher.match(cls, node.node_class).serves(name):
+        if node.node_class is None or name in beside or not snapshot.matcher.match(cls, node.node_class).serves(name):
             continue
         room_left = freed.setdefault(name, node.free())
         for resource, value in taken.request.items():
             room_left[resource] = room_left.get(resource, 0) + value
+    most = 1 if cls.alone else sys.maxsize
     return sum(
-        times_fits(cls.request, after) - times_fits(cls.request, snapshot.nodes[name].free())
+        min(times_fits(cls.request, after), most) - min(times_fits(cls.request, snapshot.nodes[name].free()), most)
         for name, after in freed.items()
     )
 

@@ -94,3 +94,55 @@ def test_a_gang_that_does_not_exist_yet_can_be_explained() -> None:
     found = explain(world.state.snapshot(), gang, now=START)
     assert (found.need, found.have) == (2, 0)
     assert "remove nodeSelector zone=x" in [change.text() for change in found.changes]
+
+
+def test_slots_of_a_gang_take_different_nodes_however_small() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("train", 3, gpus=1)
+    world.run()
+    found = explained(world, "train")
+    assert (found.why, found.need, found.have) == ("MoreThanTheCluster", 3, 2)
+    assert found.summary.startswith("needs 3 nodes, 2 are free")
+    assert found.changes[-1].text() == "+1 node"
+    world.add_gang("other", 2, gpus=1)
+    world.add_nodes("c")
+    world.run()
+    assert len(set(world.nodes_of("train").values())) == 3
+    assert len(set(world.nodes_of("other").values())) == 2
+
+
+def test_a_replacement_does_not_join_another_slot_of_its_gang() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("train", 3, gpus=1)
+    world.run()
+    lost = world.find("train-0-0").spec.node_name
+    world.remove_node(lost)
+    world.remove_pod("train-0-0")
+    world.add_member("train", 0, 3, attempt=1, gpus=1)
+    world.run()
+    found = explained(world, "train")
+    assert (found.why, found.need, found.have) == ("NotEnoughNodes", 1, 0)
+    assert [count.text() for count in found.nodes] == ["2 in use (by its other slots)"]
+    assert found.smallest_change is not None
+    assert found.smallest_change.text() == "+1 node"
+    world.add_nodes("d")
+    world.run()
+    assert world.find("train-0-1").spec.node_name == "d"
+
+
+def test_slots_of_different_sizes_do_not_share_a_node_either() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    for slot, gpus in enumerate((1, 1, 2)):
+        world.add_member("train", slot, 3, gpus=gpus)
+    plan = world.run()
+    assert not world.placements
+    assert [reason.why for reason in plan.waiting.values()] == ["NotEnoughNodes"]
+    found = explained(world, "train")
+    assert found.waits
+    assert found.have < found.need
+    world.add_nodes("c")
+    world.run()
+    assert len(set(world.nodes_of("train").values())) == 3

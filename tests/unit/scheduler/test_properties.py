@@ -149,6 +149,12 @@ class Cluster(RuleBasedStateMachine):
                 assert pod.spec.node_name in {slot.node for slot in placement.spec.slots}, pod.name
 
     @invariant()
+    def never_two_slots_on_a_node(self) -> None:
+        for placement in self.world.placements.values():
+            nodes = [slot.node for slot in placement.spec.slots]
+            assert len(nodes) == len(set(nodes)), (placement.spec.gang, nodes)
+
+    @invariant()
     def never_part_bound_past_the_deadline(self) -> None:
         """Given time and a working API server, every gang ends whole, or without any newly bound member."""
         for gang, size in self.sizes.items():
@@ -185,7 +191,7 @@ class Cluster(RuleBasedStateMachine):
             bound = len(self.world.nodes_of(gang))
             if bound not in (0, size):
                 assert reason_of(plan, self.world, gang) == "NotEnoughNodes", (gang, bound)
-                assert size - bound > free * (8 // self.gpus[gang]), (gang, bound, free)
+                assert size - bound > free, (gang, bound, free)
         waiting = [gang for gang in self.sizes if not self.world.nodes_of(gang)]
         whole = [gang for gang in waiting if self.gpus[gang] == 8 and f"default/{gang}" not in self.world.placements]
         if whole and len(whole) == len(waiting):
