@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from muster.api.training_job import TrainingJobStatus
 from muster.kube.pod import Pod
 from muster.trainingjobs import incident, lastcall, outcome, statuses
-from muster.trainingjobs.evidence import broken, gone, node_ready, rank_exit, waiting_message
+from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
 from muster.trainingjobs.faults import Evidence, row_of
 from muster.trainingjobs.plan import (
     Action,
@@ -101,6 +101,8 @@ class Attempt:
         late = self._exits(self.status.faults[-1].attempt)
         if self.status.phase == "Restarting":
             late += [each for number, each in self.broken.items() if self.slots[number].attempt < self.status.attempt]
+            lost = node_gone(self.snapshot, self.status.faults[-1], self.clock)
+            late += [lost] if lost is not None else []
         return late
 
     def _settled(self) -> bool:

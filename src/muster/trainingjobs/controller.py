@@ -254,7 +254,8 @@ class TrainingJobController:
         pods = self.caches.pods_of(job)
         placement = self.caches.placements.get(job.key)
         names = {pod.spec.node_name for pod in pods if pod.spec.node_name}
-        nodes = self.caches.nodes_named(names | set(job.status.excluded_nodes))
+        at_fault = {fault.node for fault in job.status.faults[-1:]}
+        nodes = self.caches.nodes_named(names | at_fault | set(job.status.excluded_nodes))
         members = self.members.of(job.uid)
         ours = placement is not None and placement.spec.gang_uid in ("", job.uid)
         return JobSnapshot(

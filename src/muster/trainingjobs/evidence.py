@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from muster.api.names import WORKER_CONTAINER
+from muster.api.training_job import Fault
 from muster.kube.container import ContainerStatus
 from muster.kube.node import Node
 from muster.kube.pod import Pod
@@ -151,7 +152,7 @@ def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence
     reason, since = "NotReady", clock.now
     if node is None:
         reason, since = "Deleted", _seen(snapshot, pod.uid, "bound", clock) + _NODE_CACHE_LAG_S
-    elif (placed := _placed_uid(snapshot, slot)) and node.uid and placed != node.uid:
+    elif (placed := _placed_uid(snapshot, slot.number, slot.node)) and node.uid and placed != node.uid:
         reason, since = "Replaced", clock.now
     elif not node.ready:
         since = _seen(snapshot, name, "notReady", clock) + _NOT_READY_S
@@ -172,12 +173,26 @@ def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence
     return Evidence(kind="node", slot=slot.number, seen_at=at, node=name, reason=reason, message=message)
 
 
-def _placed_uid(snapshot: JobSnapshot, slot: Slot) -> str:
-    """The UID of the node the scheduler chose, where the Placement still speaks of that node."""
+def node_gone(snapshot: JobSnapshot, fault: Fault, clock: Clock) -> Evidence | None:
+    """Whether the node of a fault was gone or made anew just after it: what it reported at last were consequences."""
+    if not fault.node or clock.now - _seconds(fault.time, 0.0) > HARDWARE_WINDOW_S:
+        return None
+    node, reason = snapshot.nodes.get(fault.node), "Deleted"
+    if node is not None:
+        placed = _placed_uid(snapshot, fault.slot, fault.node)
+        if not placed or placed == node.uid:
+            return None
+        reason = "Replaced"
+    message = f"node {fault.node} is gone" if node is None else f"another node has the name {fault.node} now"
+    return Evidence(kind="node", slot=fault.slot, seen_at=clock.now, node=fault.node, reason=reason, message=message)
+
+
+def _placed_uid(snapshot: JobSnapshot, number: int, node: str) -> str:
+    """The UID of the node the scheduler chose for a slot, where the Placement still speaks of that node."""
     slots = snapshot.placement.spec.slots if snapshot.placement is not None else ()
-    at = slots[slot.number] if slot.number < len(slots) and slots[slot.number].slot == slot.number else None
-    at = at or next((each for each in slots if each.slot == slot.number), None)
-    return at.node_uid if at is not None and at.node == slot.node else ""
+    at = slots[number] if number < len(slots) and slots[number].slot == number else None
+    at = at or next((each for each in slots if each.slot == number), None)
+    return at.node_uid if at is not None and at.node == node else ""
 
 
 def _seen(snapshot: JobSnapshot, subject: str, fact: Fact, clock: Clock) -> float:

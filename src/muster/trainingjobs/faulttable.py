@@ -161,9 +161,10 @@ TABLE: Final[tuple[Row, ...]] = (
         why="The job names the image", source=_CODES,
     ),
     Row(
-        id="container-lost", tier=3, kind="container", reasons=("ContainerStatusUnknown",), cause="infrastructure",
-        exclude=True, what="The kubelet does not know what became of the container",
-        why="The node lost it, for example in a restart", source="kubernetes pkg/kubelet/container/runtime.go",
+        id="container-lost", tier=3, kind="container", reasons=("ContainerStatusUnknown", "Unknown"),
+        cause="infrastructure", exclude=True, what="The kubelet does not know what became of the container",
+        why="The node lost it, for example in a restart",
+        source="kubernetes pkg/kubelet/container/runtime.go; containerd internal/cri/server/helpers.go",
     ),
     Row(
         id="supervisor-killed", tier=3, kind="container", signals=(9,), cause="unknown",

@@ -103,7 +103,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         job: as last written or seen, whichever is newer.
         pods: all its pods, the terminating and finished ones too.
         placement: the scheduler's plan.
-        nodes: nodes of its pods, of its Placement, and excluded ones; a name that is missing is gone.
+        nodes: nodes of its pods, of its newest fault, and excluded ones; a name that is missing is gone.
         leases: when those nodes were last known to have renewed their Lease, where somebody looked.
         members: by pod UID.
         seen: since when what is so of its pods and nodes has been so, as this process saw it.

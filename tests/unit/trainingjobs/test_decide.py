@@ -271,6 +271,18 @@ def test_an_excluded_node_is_used_again_when_it_is_ready_and_nothing_else_is_fre
     assert world.status.excluded_nodes == ()
 
 
+def test_a_rank_that_its_node_took_along_is_not_the_cause() -> None:
+    world = World(make_job(2, unknownLimit=0), nodes=3).started()
+    node = world.holder(1).spec.node_name
+    world.exit_rank(1, 137, signal=9)
+    world.control()
+    assert world.status.faults[-1].rule == "rank-killed"
+    del world.nodes[node]
+    world.gone(world.holder(1).name)
+    world.until("Running", attempt=2)
+    assert [(fault.slot, fault.node, fault.rule) for fault in world.status.faults] == [(1, node, "node-deleted")]
+
+
 def test_a_node_that_refused_a_pod_is_used_again_when_nothing_else_is_free() -> None:
     world = World(make_job(2), nodes=2).started()
     refusing = world.holder(1).spec.node_name

@@ -63,7 +63,10 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "never-started": [{"kind": "waiting", "reason": ""}, {"kind": "waiting", "reason": "CreatePodSandboxError"}],
     "container-start": [{"kind": "container", "reason": "StartError", "code": 128}],
-    "container-lost": [{"kind": "container", "reason": "ContainerStatusUnknown", "code": 137}],
+    "container-lost": [
+        {"kind": "container", "reason": "ContainerStatusUnknown", "code": 137},
+        {"kind": "container", "reason": "Unknown", "code": 255},
+    ],
     "supervisor-killed": [{"kind": "container", "reason": "Error", "code": 137}],
     "setup-failed": [{"kind": "container", "reason": "Error", "code": code} for code in (2, 126, 127)],
     "container-exit": [
