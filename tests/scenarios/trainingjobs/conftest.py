@@ -69,16 +69,16 @@ class TestNode:
 
     __test__ = False
 
-    def __init__(self, folder: Path, kubeconfig: Path, flags: tuple[str, ...]) -> None:
-        self.name = f"node-{uuid.uuid4().hex[:8]}"
+    def __init__(self, folder: Path, kubeconfig: Path, flags: tuple[str, ...], name: str = "") -> None:
+        self.name = name or f"node-{uuid.uuid4().hex[:8]}"
         self.cluster_id = f"test-{uuid.uuid4().hex[:12]}"
         subnet = f"127.{random.randint(64, 254)}.{random.randint(0, 255)}"
-        self.process = Process(
-            folder / f"{self.name}.log",
+        self.state = folder / f"{self.name}-{self.cluster_id}"
+        self._command = (
             "muster.embedded.kubelet",
             f"--node={self.name}",
             f"--kubeconfig={kubeconfig}",
-            f"--state-dir={folder / self.name}",
+            f"--state-dir={self.state}",
             f"--cluster-id={self.cluster_id}",
             f"--address={subnet}.1",
             f"--pod-cidr={subnet}.0/24",
@@ -88,6 +88,13 @@ class TestNode:
             "--sync-period-s=0.5",
             *flags,
         )
+        self._log = folder / f"{self.name}.log"
+        self.process = Process(self._log, *self._command)
+
+    def restart(self) -> None:
+        """The kubelet dies and comes back; its pods run on meanwhile."""
+        self.process.kill()
+        self.process = Process(self._log, *self._command)
 
     def lose(self) -> None:
         """As when the machine loses power: kubelet, supervisors and ranks are gone at once."""
@@ -122,12 +129,12 @@ class Arena:
             self.add_node()
         await until("nodes are ready", self._nodes_ready)
 
-    def add_node(self) -> TestNode:
-        node = TestNode(self.folder, self.kubeconfig, self.flags)
+    def add_node(self, name: str = "") -> TestNode:
+        node = TestNode(self.folder, self.kubeconfig, self.flags, name)
         self.nodes.append(node)
         return node
 
-    def control(self, *flags: str) -> Process:
+    def control(self, *flags: str, env: dict[str, str] | None = None) -> Process:
         """Start a controller; like the one before it, it answers at the same address."""
         process = Process(
             self.folder / f"controller-{len(self.controllers)}.log",
@@ -138,6 +145,7 @@ class Arena:
             f"--listen=127.0.0.1:{self.port}",
             "--lease-duration=3",
             *flags,
+            env=env,
         )
         self.controllers.append(process)
         return process

@@ -1,0 +1,253 @@
+"""One cluster for all bad days of a module: an API server of its own that may be stopped, nodes, a controller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from muster.api.training_job import TrainingJob
+from muster.drills.controlplane import ControlPlane
+from muster.embedded.kubelet.sweep import sweep
+from muster.kube.client import Client
+from muster.kube.config import load_config
+from muster.kube.errors import ApiError, NotFound
+from muster.kube.node import Node
+from tests.scenarios.trainingjobs.conftest import Arena, TestNode, until
+
+NODE_GRACE_S = 16
+"""Silence after which a node is not Ready: days are shorter here."""
+
+TRAIN = """
+    import os, pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    last = muster.last_checkpoint()
+    step = int(pathlib.Path(last.path).read_text()) if last else 0
+    mine = "%d-%d" % (muster.attempt(), muster.rank())
+    (folder / ("began-" + mine)).write_text(str(step))
+    (folder / ("pid-" + mine)).write_text(str(os.getpid()))
+    while not (folder / "done").exists():
+        step += 1
+        if muster.rank() == 0:
+            muster.report(step=step, total_steps=100000)
+            if step % 10 == 0:
+                muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
+        time.sleep(0.05)
+"""
+
+
+class ApiServer(NamedTuple):
+    """An API server that may be stopped and started again with what it knew."""
+
+    kind: str
+    kubeconfig: Path
+    kubelet_flags: tuple[str, ...]
+    stop: Callable[[], None]
+    start: Callable[[], None]
+
+
+class Job:
+    """A training job under test and the folder its ranks write to."""
+
+    def __init__(self, bad: BadDay, name: str) -> None:
+        self.bad, self.name, self.folder = bad, name, bad.arena.folder / name
+        self.folder.mkdir()
+
+    def pid(self, attempt: int, rank: int) -> int:
+        return int((self.folder / f"pid-{attempt}-{rank}").read_text())
+
+    async def runs(self, attempt: int, ranks: int = 2) -> None:
+        """The attempt runs, every rank of it."""
+        await self.bad.arena.phase(self.name, "Running", attempt)
+
+        async def written() -> bool:
+            return all((self.folder / f"pid-{attempt}-{rank}").exists() for rank in range(ranks))
+
+        await until(f"ranks of attempt {attempt} run", written)
+
+    async def status(self) -> Any:
+        return await self.bad.arena.status(self.name)
+
+    async def reaches(self, wanted: Callable[[Any], Any]) -> Any:
+        return await self.bad.arena.reaches(self.name, wanted)
+
+    async def pods(self) -> dict[int, Any]:
+        """Pods that are not going away, by slot."""
+        pods = await self.bad.arena.pods(self.name)
+        return {int(pod.metadata.labels["muster.dev/slot"]): pod for pod in pods if not pod.terminating}
+
+    async def node_of(self, slot: int) -> TestNode:
+        pods = await self.pods()
+        return next(node for node in self.bad.arena.nodes if node.name == pods[slot].spec.node_name)
+
+    async def ends(self, attempt: int) -> Any:
+        (self.folder / "done").touch()
+        return await self.bad.arena.phase(self.name, "Succeeded", attempt)
+
+
+class BadDay:
+    """A cluster, made whole again before each test."""
+
+    def __init__(self, arena: Arena, api: ApiServer) -> None:
+        self.arena, self.api = arena, api
+        self._jobs = 0
+
+    async def whole(self, nodes: int) -> None:
+        """As many nodes that are Ready, empty and running; a controller."""
+        if self.arena.controllers[-1].popen.poll() is not None:
+            self.arena.control()
+        for node in list(self.arena.nodes):
+            if node.process.popen.poll() is not None:
+                await self.remove(node)
+        while len(self.arena.nodes) > nodes:
+            node = self.arena.nodes[-1]
+            node.lose()
+            await self.remove(node)
+        while len(self.arena.nodes) < nodes:
+            self.arena.add_node()
+        await until("nodes are ready", self.arena._nodes_ready)
+
+    async def remove(self, node: TestNode) -> None:
+        self.arena.nodes.remove(node)
+        sweep(node.cluster_id)
+        with contextlib.suppress(NotFound):
+            await self.arena.client.delete(Node, node.name)
+
+    async def train(self, program: str = TRAIN, **spec: Any) -> Job:
+        self._jobs += 1
+        job = Job(self, f"job-{self._jobs}")
+        spec = {"checkpoint": {"path": f"{job.folder}/checkpoints"}, **spec}
+        await self.arena.submit(job.name, program.format(folder=str(job.folder)), **spec)
+        return job
+
+    async def clear(self) -> None:
+        """No job is left, and none of its processes."""
+        for job in (await self.arena.client.list(TrainingJob, self.arena.namespace)).items:
+            await self.arena.client.delete(TrainingJob, job.name, namespace=self.arena.namespace)
+
+        async def gone() -> bool:
+            return not any([await self.arena.pods(f"job-{number + 1}") for number in range(self._jobs)])
+
+        with contextlib.suppress(AssertionError):
+            await until("pods are gone", gone, 20)
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=pytest.mark.real)])
+def own_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    if request.param == "embedded":
+        yield from _embedded(tmp_path_factory.mktemp("bad"))
+        return
+    grace = {"kube-controller-manager": [f"--node-monitor-grace-period={NODE_GRACE_S}s"]}
+    with ControlPlane(request.getfixturevalue("control_plane_binaries"), extra_args=grace) as plane:
+        flags = (f"--client-ca-file={plane.ca_path}",)
+        yield ApiServer("real", plane.kubeconfig, flags, plane.stop_apiserver, plane.start_apiserver)
+
+
+def _embedded(folder: Path) -> Iterator[ApiServer]:
+    process: subprocess.Popen[bytes] | None = None
+
+    def start() -> None:
+        nonlocal process
+        command = [sys.executable, "-m", "muster.embedded.apiserver", f"--state-dir={folder}"]
+        command.append(f"--node-monitor-grace-s={NODE_GRACE_S}")
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline() or b"{}")
+        assert ready.get("ready"), (folder / "log").read_text()
+
+    def stop() -> None:
+        assert process is not None
+        process.kill()
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+
+    start()
+    try:
+        flags = (f"--kubelet-token-file={folder / 'kubelet-token'}", f"--serving-ca={folder}")
+        yield ApiServer("embedded", folder / "kubeconfig", flags, stop, start)
+    finally:
+        stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(own_api: ApiServer) -> AsyncIterator[BadDay]:
+    with tempfile.TemporaryDirectory(prefix="muster-bad-") as folder:
+        async with Client(load_config(own_api.kubeconfig)) as client:
+            arena = Arena(own_api.kind, own_api.kubeconfig, own_api.kubelet_flags, client, Path(folder))
+            try:
+                await arena.start(nodes=3)
+                yield BadDay(arena, own_api)
+            finally:
+                with contextlib.suppress(ApiError):
+                    await arena.stop()
+                for node in arena.nodes:
+                    node.process.kill()
+                    sweep(node.cluster_id)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bad(cluster: BadDay) -> AsyncIterator[BadDay]:
+    await cluster.whole(nodes=3)
+    yield cluster
+    await cluster.clear()
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs."""
+    return os.path.exists(f"/proc/{pid}")
+
+
+def processes_of(pod_uid: str) -> list[int]:
+    """Every process that was started for a pod and lives."""
+    mark, found = f"MUSTER_POD_UID={pod_uid}".encode(), []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
+    return found
+
+
+def supervisor_of(pod_uid: str) -> int:
+    """The process 1 of a worker."""
+    for pid in processes_of(pod_uid):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if words[1:2] and words[1].endswith(b"supervisor.py") and words[2] == b"run":
+            return pid
+    raise AssertionError(f"no supervisor runs in pod {pod_uid}")
+
+
+@contextlib.contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """The processes stand still in the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+async def stays(what: str, check: Callable[[], Any], seconds: float) -> None:
+    """It is so for a while."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert await check(), what
+        await asyncio.sleep(0.2)

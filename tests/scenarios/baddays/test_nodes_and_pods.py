@@ -1,0 +1,264 @@
+"""Bad days of nodes and pods: lost, made anew, deleted, evicted, refused, standing still."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+
+import pytest
+
+from muster.api.training_job import TrainingJob
+from muster.kube.node import Node
+from tests.scenarios.baddays.conftest import BadDay, lives, processes_of, stopped, supervisor_of
+from tests.scenarios.trainingjobs.conftest import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+
+
+async def test_without_a_spare_it_waits_says_why_and_goes_on_with_a_new_node(bad: BadDay) -> None:
+    job = await bad.train(replicas=3)
+    await job.runs(1, ranks=3)
+    kept = await job.pods()
+    lost = [await job.node_of(slot) for slot in (1, 2)]
+    for node in lost:
+        node.lose()
+    status = await job.reaches(lambda status: status.message.startswith("waiting for 2 of 3 nodes: "))
+    assert (status.phase, status.attempt, status.restarts.infrastructure) == ("Restarting", 2, 1)
+    for _ in lost:
+        bad.arena.add_node()
+    await job.runs(2, ranks=3)
+    after = await job.pods()
+    assert after[0].uid == kept[0].uid
+    assert not {after[slot].spec.node_name for slot in (1, 2)} & {node.name for node in lost}
+    status = await job.ends(2)
+    assert (status.restarts.total, status.restarts.infrastructure, status.slots_kept) == (1, 1, 1)
+
+
+async def test_a_node_made_anew_under_its_name_is_another_node(bad: BadDay) -> None:
+    job = await bad.train()
+    await job.runs(1)
+    node = await job.node_of(1)
+    before = (await job.pods())[1]
+    uid = (await bad.arena.client.get(Node, node.name)).uid
+    node.lose()
+    await bad.remove(node)
+    bad.arena.add_node(node.name)
+    await job.runs(2)
+    assert (await bad.arena.client.get(Node, node.name)).uid != uid
+    assert (await job.pods())[1].uid != before.uid
+    status = await job.ends(2)
+    assert [(fault.slot, fault.cause) for fault in status.faults] == [(1, "infrastructure")], status.faults
+
+
+async def test_a_kubelet_that_restarts_costs_its_slots_pod_and_not_the_user(bad: BadDay) -> None:
+    """A process kubelet takes its containers with it, as a machine that restarts does."""
+    job = await bad.train(backoffLimit=0)
+    await job.runs(1)
+    (await job.node_of(1)).restart()
+    await job.runs(2)
+    status = await job.ends(2)
+    assert [(fault.slot, fault.cause) for fault in status.faults] == [(1, "infrastructure")], status.faults
+
+
+ASKED = """
+    import os, pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    last = muster.last_checkpoint()
+    step = int(pathlib.Path(last.path).read_text()) if last else 0
+    mine = "%d-%d" % (muster.attempt(), muster.rank())
+    (folder / ("began-" + mine)).write_text(str(step))
+    (folder / ("pid-" + mine)).write_text(str(os.getpid()))
+    while not (folder / "done").exists():
+        step += 1
+        muster.report(step=step)
+        if muster.should_checkpoint() and not (folder / ("saved-" + mine)).exists():
+            muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
+            (folder / ("saved-" + mine)).write_text(str(step))
+        time.sleep(0.05)
+"""
+
+
+async def test_a_pod_that_a_person_deletes_saves_first_and_is_replaced_on_its_node(bad: BadDay) -> None:
+    job = await bad.train(ASKED, stopGraceSeconds=30)
+    await job.runs(1)
+    await job.reaches(lambda status: status.progress)
+    before = await job.pods()
+    kubectl = ["kubectl", f"--kubeconfig={bad.api.kubeconfig}", f"--namespace={bad.arena.namespace}"]
+    command = [*kubectl, "delete", "pod", before[1].name, "--wait=false"]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=30)
+    await job.runs(2)
+    saved = int((job.folder / "saved-1-0").read_text())
+    assert [int((job.folder / f"began-2-{rank}").read_text()) for rank in (0, 1)] == [saved, saved]
+    after = await job.pods()
+    assert after[0].uid == before[0].uid
+    assert after[1].spec.node_name == before[1].spec.node_name
+    status = await job.ends(2)
+    assert [(fault.slot, fault.rule) for fault in status.faults] == [(1, "pod-deleted")]
+    assert (status.restarts.user, status.slots_kept) == (0, 1)
+
+
+async def test_a_suspended_job_saves_first_and_resumes_from_there(bad: BadDay) -> None:
+    job = await bad.train(ASKED, stopGraceSeconds=30)
+    await job.runs(1)
+    await job.reaches(lambda status: status.progress)
+    pods = await job.pods()
+    for suspend, phase in ((True, "Suspended"), (False, "Running")):
+        await bad.arena.client.patch(
+            TrainingJob, job.name, {"spec": {"suspend": suspend}}, namespace=bad.arena.namespace
+        )
+        status = await bad.arena.phase(job.name, phase)
+        if suspend:
+            assert not any(processes_of(pod.uid) for pod in pods.values())
+            assert status.last_checkpoint is not None
+    await job.runs(2)
+    saved = int((job.folder / "saved-1-0").read_text())
+    assert int((job.folder / "began-2-0").read_text()) == saved
+    status = await job.ends(2)
+    assert status.restarts is None
+
+
+async def test_the_budget_ends_a_job_with_the_last_lines_of_its_first_failing_rank(bad: BadDay) -> None:
+    program = """
+        import os, sys, time
+        if os.environ["RANK"] == "1":
+            sys.exit("layer 7 has no weights")
+        time.sleep(60)
+    """
+    job = await bad.train(program, backoffLimit=1)
+    status = await bad.arena.phase(job.name, "Failed")
+    assert status.message.startswith("backoffLimit 1 is used up; rank 1 (slot 1 on ")
+    assert "exit code 1: layer 7 has no weights" in status.message
+    assert (status.restarts.user, status.restarts.total) == (2, 2)
+
+
+async def test_a_deleted_job_leaves_no_process(bad: BadDay) -> None:
+    job = await bad.train(stopGraceSeconds=30)
+    await job.runs(1)
+    pods = await job.pods()
+    assert all(processes_of(pod.uid) for pod in pods.values())
+    await bad.arena.client.delete(TrainingJob, job.name, namespace=bad.arena.namespace)
+
+    async def gone() -> bool:
+        return not any(processes_of(pod.uid) for pod in pods.values())
+
+    await until("no process is left", gone, 14)  # sooner than a pod that is waited for
+
+
+STALE = """
+    import os, pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    mine = "%d-%d" % (muster.attempt(), muster.rank())
+    (folder / ("pid-" + mine)).write_text(str(os.getpid()))
+    step = 0
+    while not (folder / "done").exists():
+        step += 1
+        try:
+            muster.report(step=step, checkpoint="/" + mine)
+        except muster.StaleAttempt as error:
+            (folder / "refused").write_text(str(error))
+            time.sleep(600)
+        time.sleep(0.2)
+"""
+
+
+async def test_a_node_that_vanished_and_still_runs_its_ranks_commits_nothing(bad: BadDay) -> None:
+    job = await bad.train(STALE, stopGraceSeconds=2)
+    await job.runs(1)
+    await job.reaches(lambda status: status.last_checkpoint)
+    pod, node, rank = (await job.pods())[0], await job.node_of(0), job.pid(1, 0)
+    with stopped(supervisor_of(pod.uid), node.process.popen.pid):
+        await job.runs(2)
+        refused = job.folder / "refused"
+
+        async def was_refused() -> bool:
+            return refused.exists()
+
+        await until("the old attempt is refused", was_refused, 30)
+        assert "attempt 1 is over, the job is at attempt 2" in refused.read_text()
+        assert lives(rank)
+        assert (await job.pods())[0].spec.node_name != node.name
+        status = await job.reaches(lambda status: status.last_checkpoint.path == "/2-0")
+        assert (status.faults[-1].slot, status.restarts.user, status.restarts.total) == (0, 0, 1)
+
+    async def over() -> bool:
+        return not lives(rank)
+
+    await until("the returned node's rank is ended", over, 30)
+    await job.ends(2)
+
+
+async def test_what_admission_refuses_is_said_in_its_words_and_tried_again(bad: BadDay) -> None:
+    if bad.api.kind == "embedded":
+        pytest.skip("the embedded API server evaluates no CEL; docs say so")
+    rule = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+            ]
+        },
+        "validations": [{"expression": "object.spec.containers.all(c, c.image != 'forbidden')", "message": "not here"}],
+    }
+    kind = "admissionregistration.k8s.io/v1"
+    name = {"name": bad.arena.namespace}
+    binding = {"policyName": bad.arena.namespace, "validationActions": ["Deny"]}
+    await bad.arena.client.create(
+        {"apiVersion": kind, "kind": "ValidatingAdmissionPolicy", "metadata": name, "spec": rule}
+    )
+    await bad.arena.client.create(
+        {"apiVersion": kind, "kind": "ValidatingAdmissionPolicyBinding", "metadata": name, "spec": binding}
+    )
+    try:
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "probe", "namespace": bad.arena.namespace},
+            "spec": {"containers": [{"name": "c", "image": "forbidden"}]},
+        }
+
+        async def in_force() -> bool:
+            try:
+                await bad.arena.client.create(pod, dry_run=True)
+            except Exception as error:
+                return "not here" in str(error)
+            return False
+
+        await until("the policy is in force", in_force)
+        job = await bad.train(image="forbidden")
+        status = await job.reaches(lambda status: "not here" in status.message)
+        assert "0/2 pods created; the next was refused" in status.message
+        assert await job.pods() == {}
+    finally:
+        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            await bad.arena.client.request("DELETE", f"/apis/{kind}/{plural}/{bad.arena.namespace}")
+    await job.runs(1)
+    await job.ends(1)
+
+
+async def test_a_quota_for_three_of_four_pods_holds_no_node_until_it_is_raised(bad: BadDay) -> None:
+    await bad.whole(nodes=4)
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "three", "namespace": bad.arena.namespace},
+        "spec": {"hard": {"requests.nvidia.com/gpu": "12"}},
+    }
+    await bad.arena.client.create(quota)
+    path = f"/api/v1/namespaces/{bad.arena.namespace}/resourcequotas/three"
+    try:
+
+        async def counted() -> bool:
+            return b'"used"' in await bad.arena.client.request("GET", path)
+
+        await until("the quota is in force", counted)
+        job = await bad.train(replicas=4)
+        status = await job.reaches(lambda status: "3/4 pods created" in status.message)
+        assert "exceeded quota: three" in status.message
+        assert "used: requests.nvidia.com/gpu=12" in status.message
+        assert all(not pod.spec.node_name for pod in (await job.pods()).values())
+    finally:
+        await bad.arena.client.request("DELETE", path)
+    await job.runs(1, ranks=4)
+    await job.ends(1)
