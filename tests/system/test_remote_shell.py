@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,17 +32,23 @@ async def stub(tmp_path: Path) -> AsyncIterator[StubController]:
 @pytest.fixture
 async def node(stub: StubController) -> AsyncIterator[Node]:
     """A node that takes commands of attempt 5, kept open by one that runs all the while."""
+    node = await serving(stub)
+    channel = await asyncio.to_thread(client.shell_connect, config(node), node.address)
+    with channel.sock:
+        channel.send(wire.COMMAND, b"echo begun; sleep 300")
+        assert await asyncio.to_thread(channel.receive) == [(wire.STDOUT, b"begun\n")]
+        yield node
+
+
+async def serving(stub: StubController) -> Node:
+    """Node rank 1 of attempt 5."""
     nodes = await stub.start(2)
     await stub.run(nodes, 4, ["true"])
     hosts = [{"address": nodes[1].address, "shellPort": nodes[1].latest["shellPort"], "ranks": 1}]
     run = dict(nodes[1].directive["run"], hosts=hosts, nodeRank=1)
     await stub.direct(nodes[1], attempt=5, desired="run", run=run)
     await stub.until(lambda: nodes[1].latest["attempt"] == 5 and nodes[1].latest["state"] == "running", "attempt 5")
-    channel = await asyncio.to_thread(client.shell_connect, config(nodes[1]), nodes[1].address)
-    with channel.sock:
-        channel.send(wire.COMMAND, b"echo begun; sleep 300")
-        assert await asyncio.to_thread(channel.receive) == [(wire.STDOUT, b"begun\n")]
-        yield nodes[1]
+    return nodes[1]
 
 
 def config(node: Node, **changes: Any) -> dict[str, Any]:
@@ -159,6 +166,24 @@ async def test_a_lost_connection_ends_the_remote_process_group(
     process.send_signal(signal.SIGKILL)
     await communicate(process)
     await stub.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the remote processes end", 10)
+
+
+@pytest.mark.parametrize(
+    ("work", "code"),
+    [("{rank} true; touch {mark}; sleep 300", 0), ("{rank} sh -c 'touch {mark}; sleep 300'", 255)],
+    ids=["done", "running"],
+)
+async def test_a_connection_lost_after_the_last_rank_is_no_failure(
+    stub: StubController, tmp_path: Path, work: str, code: int
+) -> None:
+    node, mark = await serving(stub), tmp_path / "mark"
+    rank = f"PMI_RANK=1 PMI_SIZE=2 {sys.executable} -I -S {stub.supervisor} rank --"
+    process = rsh(tmp_path, node, node.address, work.format(rank=rank, mark=mark))
+    await stub.until(mark.exists, "the rank has begun, or ended")
+    process.send_signal(signal.SIGKILL)
+    await communicate(process)
+    await stub.until(lambda: node.latest["state"] == "finished", "finished", 15)
+    assert node.latest["exit"]["code"] == code
 
 
 async def test_silent_connections_do_not_keep_others_out(stub: StubController, tmp_path: Path, node: Node) -> None:

@@ -54,6 +54,10 @@ class Attempt:
         if self.launcher_exit is None or reason == "launcher exited":  # which says more than a lost connection
             self.launcher_exit, self.launcher_exit_due = (outcome, reason, tail), time.monotonic() + 5.0
 
+    def ranks_are_done(self) -> bool:
+        """Whether all of this node's ranks have come and gone."""
+        return len(self.ranks) >= self.ranks_per_node and not any(rank.alive for rank in self.ranks)
+
     def rank_env(self) -> dict[str, str]:
         """What each of this node's ranks gets beyond the pod's environment and the numbers from its launcher."""
         env = {"NODE_RANK": str(self.node_rank), "LOCAL_WORLD_SIZE": str(self.ranks_per_node)}

@@ -80,7 +80,9 @@ class RemoteCommands:
             else:
                 child.close()
             ours = attempt is not None and attempt.roots.pop(child, None) is not None
-            if attempt is not None and ours and lost and self._supervisor.state == "running":
+            # after the last rank a launcher may end without a word to what it has started (Open MPI does)
+            cut = lost and attempt is not None and ours and not attempt.ranks_are_done()
+            if attempt is not None and cut and self._supervisor.state == "running":
                 attempt.launcher_failed((255, 0), "launcher connection lost", [])
 
         self._supervisor.post(end)
@@ -137,8 +139,8 @@ class RemoteCommands:
         try:
             readers: list[Any] = [sock, child.ended_pipe]
             select.select(readers, [], [])
-            if child.ended.is_set():
+            lost = not child.ended.is_set()
+            if not lost:
                 send_message(sock, {"code": child.outcome()[0]})
-                lost = False
         finally:
             self.ended(child, lost)

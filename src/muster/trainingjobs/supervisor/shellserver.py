@@ -68,7 +68,9 @@ class ShellServer(threading.Thread):
         try:
             with sock:
                 if self._commands.uses_sshd():
-                    self._commands.connect(sock).ended.wait()
+                    sshd = self._commands.connect(sock)
+                    sock.close()  # the connection is sshd's alone
+                    sshd.ended.wait()
                     return
                 channel = self._handshake(sock)
                 frames = channel.receive()
