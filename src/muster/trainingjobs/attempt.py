@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,6 +27,8 @@ from muster.trainingjobs.pods import excluded_nodes
 from muster.trainingjobs.runplan import run_plan
 from muster.trainingjobs.slots import Clock, Slot, in_contact, joined, pod_uids
 from muster.trainingjobs.snapshot import JobSnapshot
+
+_SILENCE: Final = "lost-contact"
 
 
 class Attempt:
@@ -144,7 +147,10 @@ class Attempt:
         return deletes + creates
 
     def _node_back(self) -> list[Action]:
-        """Where a replacement waits in vain, let it use an excluded node that is Ready again."""
+        """Where a replacement waits in vain, let it use an excluded node that is Ready again.
+
+        At once where the node only seemed lost, because its supervisor fell silent, and has renewed its Lease since.
+        """
         waiting = [
             slot.pod
             for slot in self.slots
@@ -154,9 +160,11 @@ class Attempt:
         stale = [pod for pod in waiting if excluded_nodes(pod) - allowed]
         if stale:
             return [DeletePod(pod.name, pod.uid, "NodeBack") for pod in stale]
-        if not any(excluded_nodes(pod) for pod in waiting) or not self._waited_long(waiting):
+        if not any(excluded_nodes(pod) for pod in waiting):
             return []
-        back = {name for name in self.status.excluded_nodes if self._is_back(name)}
+        long = self._waited_long(waiting)
+        ready = {name for name in self.status.excluded_nodes if self._is_back(name)}
+        back = {name for name in ready if long or self._was_never_lost(name)}
         if not back:
             return []
         kept = tuple(name for name in self.status.excluded_nodes if name not in back)
@@ -174,6 +182,15 @@ class Attempt:
         node = self.snapshot.nodes.get(name)
         return node_ready(node) and all(each.node != name for each in self.snapshot.hardware)
 
+    def _was_never_lost(self, name: str) -> bool:
+        """Whether silence is all that was held against the node, and it has shown since that it is alive."""
+        newest = self.status.faults[-1] if self.status.faults else None
+        detected = newest.timeline.detected if newest is not None and newest.timeline is not None else None
+        if newest is None or detected is None or newest.rule != _SILENCE:
+            return False
+        accused = any(fault.node == name and fault.rule != _SILENCE for fault in self.status.faults)
+        return not accused and self.snapshot.leases.get(name, 0.0) > detected.timestamp()
+
     # -- advancing
 
     def _advance(self) -> list[Action]:
@@ -189,8 +206,7 @@ class Attempt:
         if status is not self.status:
             reason = "PodsRefused" if not statuses.condition_holds(status, "Admitted") else "Starting"
         if status.phase == "Restarting":
-            status, stage = self._stages(status, bound)
-            reason = reason or stage
+            status = self._stages(status, bound)
         elif bound and status.phase == "Pending":
             status, reason = replace(status, phase="Starting", ready_slots=ready), "Starting"
         message = self._message(len(pods), ready, bound)
@@ -218,15 +234,24 @@ class Attempt:
             return status
         return statuses.with_condition(status, "Admitted", False, "PodsRefused", refusal.message, self.now, generation)
 
-    def _stages(self, status: TrainingJobStatus, bound: bool) -> tuple[TrainingJobStatus, Reason | None]:
-        reason: Reason | None = None
+    def _stages(self, status: TrainingJobStatus, bound: bool) -> TrainingJobStatus:
+        """The status with the stages reached, each at the time at which it was: they are written with what else is."""
         healthy = [slot for slot in self.slots if slot.attempt < status.attempt and not self._to_replace(slot)]
-        stopped = all(slot.member is not None and slot.member.state == "idle" for slot in healthy)
-        if stopped and not statuses.stage_reached(status, "stopped"):
-            status, reason = statuses.with_stage(status, "stopped", self.now), "Stopped"
-        if bound and not statuses.stage_reached(status, "placed"):
-            status, reason = statuses.with_stage(status, "placed", self.now), "Placed"
-        return status, reason
+        members = [slot.member for slot in healthy]
+        if all(member is not None and member.state == "idle" for member in members):
+            at = max((member.state_at for member in members if member is not None), default=self.now)
+            status = statuses.with_stage(status, "stopped", self._within_fault(at))
+        if bound:
+            pods = [slot.pod for slot in self.slots if slot.pod is not None and slot.attempt == status.attempt]
+            at = max((self.snapshot.seen.get((pod.uid, "bound"), self.now) for pod in pods), default=0.0)
+            status = statuses.with_stage(status, "placed", self._within_fault(at))
+        return status
+
+    def _within_fault(self, moment: float) -> float:
+        """The moment, or when the fault was detected where that was later: what was so before counts from then."""
+        timeline = self.status.faults[-1].timeline if self.status.faults else None
+        detected = timeline.detected.timestamp() if timeline is not None and timeline.detected is not None else 0.0
+        return min(max(moment, detected), self.now)
 
     def _message(self, created: int, ready: int, bound: bool) -> str:
         size = len(self.slots)
@@ -245,8 +270,9 @@ class Attempt:
 
     def _begin_running(self) -> list[Action]:
         status = self._admission(self.status, complete=True)
-        for stage in ("stopped", "placed", "ready", "running"):
-            if status.phase == "Restarting":
+        if status.phase == "Restarting":
+            status = self._stages(status, bound=True)
+            for stage in ("ready", "running"):
                 status = statuses.with_stage(status, stage, self.now)
         status = self._kept(status)
         message = f"attempt {status.attempt} runs on {len(self.slots)} nodes"

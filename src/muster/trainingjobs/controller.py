@@ -217,9 +217,11 @@ class TrainingJobController:
         self._metrics.decide_seconds.observe(took_s)
         self._rest_until[key] = now + _REST * took_s
         await self._executor.execute(job, plan)
-        if snapshot.progress_due:
+        wrote = any(isinstance(action, WriteStatus) for action in plan.actions)
+        if wrote or snapshot.progress_due:
             self._pacer.wrote(key, now)
-        if any(isinstance(action, WriteStatus) for action in plan.actions):
+        if wrote:
+            self._say_soon(key)
             return 0.0  # what was written decides what comes next
         if self._executor.refusal(job.uid) is not snapshot.refusal:
             return 0.0  # to be said in the status, and tried again in time: nothing else would bring us back
@@ -280,10 +282,14 @@ class TrainingJobController:
     def _leases(
         self, job: TrainingJob, pods: tuple[Pod, ...], members: Mapping[str, Member], now: float
     ) -> dict[str, float]:
-        """Leases of nodes whose supervisor is silent, asked for one by one: each node renews its own every 10 s."""
+        """Leases of nodes whose supervisor is silent, and of excluded ones while a replacement waits for a node.
+
+        They are asked for one by one: each node renews its own every 10 s.
+        """
         if job.status.phase in (*ENDED, "Pending", "Suspended"):
             return {}
-        silent = []
+        waits = job.status.phase == "Restarting" and any(not pod.spec.node_name for pod in pods)
+        silent = list(job.status.excluded_nodes) if waits else []
         for pod in pods:
             member = members.get(pod.uid)
             if pod.status.phase != "Running" or not pod.spec.node_name:

@@ -179,7 +179,13 @@ class Members:
     def _said(self, gang: Gang, said: Member) -> None:
         now, old = self._clock(), gang.members.get(said.pod_uid)
         same_exit = old is not None and old.exit == said.exit
-        member = replace(said, heard_at=now, exit_at=old.exit_at if old is not None and same_exit else now)
+        same_state = old is not None and (old.state, old.attempt) == (said.state, said.attempt)
+        member = replace(
+            said,
+            heard_at=now,
+            state_at=old.state_at if old is not None and same_state else now,
+            exit_at=old.exit_at if old is not None and same_exit else now,
+        )
         gang.members[said.pod_uid] = member
         self._silent.pop(said.pod_uid, None)
         if old is None:

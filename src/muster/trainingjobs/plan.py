@@ -19,8 +19,6 @@ Reason = Literal[
     "Running",
     "Restarting",
     "Reattributed",
-    "Stopped",
-    "Placed",
     "Useful",
     "Progress",
     "Succeeded",

@@ -35,9 +35,9 @@ class Pacer:
         return key in self._reserved and now >= self._reserved[key]
 
     def wrote(self, key: str, now: float) -> None:
-        """The moment was used, or there was nothing to write."""
-        if self._reserved.pop(key, None) is not None:
-            self._last[key] = now
+        """Something was written, or the moment has come and there was nothing to write."""
+        self._reserved.pop(key, None)
+        self._last[key] = now
 
     def forget(self, key: str) -> None:
         """The job is gone."""

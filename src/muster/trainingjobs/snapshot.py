@@ -35,6 +35,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         pod_uid: its pod.
         state: what it does.
         attempt: the attempt it does that for.
+        state_at: when the controller heard of that state for that attempt.
         address: where ranks of other nodes reach it.
         shell_port: its remote shell.
         exit: how the first rank that failed here ended, or the launcher.
@@ -47,6 +48,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     pod_uid: str
     state: SupervisorState = "idle"
     attempt: int = 0
+    state_at: float = 0.0
     address: str = ""
     shell_port: int = 0
     exit: RankExit | None = None

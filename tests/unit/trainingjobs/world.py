@@ -70,6 +70,8 @@ class World:
         self.leading_since = T0
         self.observed = Observed()
         self.trusted = True
+        self.leases: dict[str, float] = {}
+        self.strained_at = 0.0
         self.progress: Progress | None = None
         self.version = 1
         self.log: list[Action] = []
@@ -92,6 +94,8 @@ class World:
             refusal=self.refusal,
             leading_since=self.leading_since,
             contact_trusted=self.trusted,
+            leases=self.leases,
+            strained_at=self.strained_at,
             progress_due=False,
         )
 
@@ -239,7 +243,10 @@ class World:
                     member = replace(member, state="running", attempt=directive.attempt, exit=None)
             elif newer:
                 member = replace(member, attempt=directive.attempt)
-        self.members[uid] = replace(member, heard_at=self.now, silent_since=None, cut=False)
+        before = self.members.get(uid)
+        same = before is not None and (before.state, before.attempt) == (member.state, member.attempt)
+        state_at = before.state_at if before is not None and same else self.now
+        self.members[uid] = replace(member, heard_at=self.now, state_at=state_at, silent_since=None, cut=False)
         self.remembered[uid] = self.members[uid]
 
     def announced(self, pod: Pod) -> Member:
