@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.openssh import require_openssh
 from tests.support.supervisor_stub import Node, StubController
 
 NODES = 3
@@ -88,10 +89,24 @@ async def start(stub: StubController, network: str, prefix: str) -> list[Node]:
     return nodes
 
 
-@pytest.mark.parametrize(("deed", "code"), [("pass", 0), ("os.kill(os.getpid(), 9)", 137), ("comm.Abort(7)", 7)])
+KILL = "os.kill(os.getpid(), 9)"
+
+
+@pytest.mark.parametrize(
+    ("deed", "code", "shell"),
+    [
+        ("pass", 0, "supervisor"),
+        (KILL, 137, "supervisor"),
+        ("comm.Abort(7)", 7, "supervisor"),
+        ("pass", 0, "sshd"),
+        (KILL, 137, "sshd"),
+    ],
+)
 async def test_ranks_find_each_other_and_the_first_failure_is_told(
-    tmp_path: Path, network: str, prefix: str, deed: str, code: int
+    tmp_path: Path, network: str, prefix: str, deed: str, code: int, shell: str
 ) -> None:
+    if shell == "sshd":
+        require_openssh()
     program = f"""
 import os
 from mpi4py import MPI
@@ -104,7 +119,7 @@ comm.Barrier()
 """
     async with StubController(tmp_path, address="10.77.0.254") as stub:
         nodes = await start(stub, network, prefix)
-        await stub.run(nodes, 1, [f"{prefix}/bin/python", "-c", program], ranks_per_node=2)
+        await stub.run(nodes, 1, [f"{prefix}/bin/python", "-c", program], ranks_per_node=2, remoteShell=shell)
         await stub.until(lambda: all(node.latest["state"] == "finished" for node in nodes), "finished", 60)
         for slot, node in enumerate(nodes):
             lines = [line for line in node.output.splitlines() if line.startswith("[rank") and "job-" in line]

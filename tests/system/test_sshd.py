@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from muster.trainingjobs.supervisor.sshd import FOLDERS
 from muster.trainingjobs.supervisor.sshkeys import SshKey, client_key
+from tests.support.openssh import require_openssh
 from tests.support.supervisor_stub import KEY, Node, StubController
 
-SSHD = shutil.which("sshd", path=os.pathsep.join((os.environ["PATH"], *FOLDERS)))
-MISSING = [name for name, path in (("sshd", SSHD), ("ssh", shutil.which("ssh"))) if path is None]
 TOTAL = "import mpi4py.MPI as MPI; print('total', MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank), flush=True)"
 SLEEP = "import mpi4py.MPI, time; print('ready', flush=True); time.sleep(300)"
 
@@ -28,10 +25,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(120)]
 
 @pytest.fixture(autouse=True)
 def openssh() -> None:
-    if MISSING and os.environ.get("MUSTER_REQUIRE_REAL") == "1":
-        pytest.fail(f"MUSTER_REQUIRE_REAL=1 and no {', '.join(MISSING)}: run tools/ci-packages", pytrace=False)
-    if MISSING:
-        pytest.skip(f"no {', '.join(MISSING)}: Debian's openssh-server and openssh-client (tools/ci-packages)")
+    require_openssh()
 
 
 @pytest.fixture
