@@ -203,9 +203,7 @@ async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, 
         spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}]
         unknown = {"spec": {"topologySpreadConstraints": spread}}
         await jobs.submit("never", "", replicas=1, gpusPerNode=0, template=unknown)
-        await jobs.submit("placed-late", "", replicas=1, gpusPerNode=0, ttlSecondsAfterFinished=1)
-        await jobs.train("saves", 1, gpusPerNode=0)
-        await jobs.submit("bound", "", replicas=4)
+        await jobs.train("saves", 1, gpusPerNode=0, backoffLimit=100)
 
         async def never() -> bool:
             pods = (await jobs.pods("never")).values()
@@ -224,6 +222,9 @@ async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, 
             return codes.get("saves") == 422
 
         await until("a checkpoint was refused", refused)
+        # A policy is in force a while after it was made; the one that refused was the last of them.
+        await jobs.submit("placed-late", "", replicas=1, gpusPerNode=0, ttlSecondsAfterFinished=1)
+        await jobs.submit("bound", "", replicas=4)
 
         async def bind_refused() -> bool:
             return any(
@@ -232,13 +233,21 @@ async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, 
             )
 
         await until("a bind was refused", bind_refused)
+
+        async def placement_refused() -> bool:
+            return any(
+                entry.object_ref.what == "placements" and entry.response_status.code in (403, 422)
+                for entry in used(installed, ACCOUNT)
+            )
+
+        await until("a Placement was refused", placement_refused)
         installed.add_node("worker-instead")  # the scheduler keeps the slot away from the node that refused it
     finally:
         await asyncio.to_thread(installed.kubectl, "delete", "validatingadmissionpolicybinding", *names)
         await asyncio.to_thread(installed.kubectl, "delete", "validatingadmissionpolicy", *names)
     await jobs.phase("bound", "Succeeded", 1)
     jobs.finish("saves")
-    await jobs.phase("saves", "Succeeded", 1)
+    await jobs.reaches("saves", lambda now: now.phase == "Succeeded")
 
     async def expired() -> bool:
         return "placed-late" not in await asyncio.to_thread(
