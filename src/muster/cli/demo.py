@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import signal
@@ -22,12 +23,18 @@ if TYPE_CHECKING:
     from muster.kube.client import Client
 
 NODES, SLOTS, GPUS = 5, 4, 8
-STEPS, STEP_TIME_S, CHECKPOINT_EVERY = 120, 0.12, 10
-KILL_AT, VANISH_AT = 0.35, 0.6
+STEPS, STEP_TIME_S, CHECKPOINT_EVERY = 120, 0.12, 20
+KILL_AT, VANISH_AT = 0.3, 0.6
+BETWEEN = (0.25, 0.65)
+"""Things break so far on the way from one checkpoint to the next, so that there are steps to do again."""
+PATIENCE = 0.3
+"""They break anyway where the job has done so much of its steps more without being seen there."""
+PICTURE_EVERY_S = 0.4
 KILLED_SLOT, VANISHED_SLOT = 1, 2
 DEADLINE_S = 240.0
 JOB, NAMESPACE = "digits", "default"
 ACCURACY_MIN = 0.9
+WHAT = ("a rank was killed", "a node vanished")
 
 
 @click.command()
@@ -66,7 +73,9 @@ def command(real: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(summary))
     else:
-        print_summary(summary)
+        from muster.cli.demosummary import print_summary
+
+        print_summary(summary, SLOTS)
     for line in kept:
         note(line)
     return ExitCode.DONE if summary["promises"]["all"] else ExitCode.FAILED
@@ -95,7 +104,12 @@ class Story:
                 try:
                     async with asyncio.timeout(DEADLINE_S):
                         await self._submit(client, code)
-                        await self._watch(client, view)
+                        drawing = asyncio.create_task(self._draw(client, view))
+                        try:
+                            await self._watch(client, view)
+                        finally:
+                            drawing.cancel()
+                            await asyncio.gather(drawing, return_exceptions=True)
                 except TimeoutError:
                     view.say(f"the job did not end within {DEADLINE_S:.0f}s")
 
@@ -141,6 +155,20 @@ class Story:
                 await self._remember(client, view)
             await self._break(client, job, view)
 
+    async def _draw(self, client: Client, view: JobView) -> None:
+        """Keep the picture of slots and nodes up to date, where somebody looks at it."""
+        from muster.cli.pods import members
+        from muster.cli.slotpicture import cells, picture
+        from muster.kube.errors import ApiError
+        from muster.kube.node import Node
+
+        while view.live:
+            if self.job is not None:
+                with contextlib.suppress(ApiError):
+                    pods, nodes = await asyncio.gather(members(client, self.job), client.list(Node))
+                    view.below(picture(cells(self.job, pods, nodes.items), view.width))
+            await asyncio.sleep(PICTURE_EVERY_S)
+
     async def _remember(self, client: Client, view: JobView) -> None:
         """Remember where the slots are in this attempt, and say which of them moved."""
         from muster.cli.pods import members, slot_of
@@ -159,16 +187,22 @@ class Story:
         from muster.cli import describe
         from muster.cli.pods import members, pod_of_slot
 
-        done = job.status.progress.step / STEPS if job.status.progress else 0.0
+        step = job.status.progress.step if job.status.progress else 0
         recovered = all(describe.time_to_useful_s(fault) is not None for fault in job.status.faults)
         if job.status.phase != "Running" or not recovered or job.status.last_checkpoint is None:
             return
-        if not self.killed and done >= KILL_AT:
+        since = (step - job.status.last_checkpoint.step) / CHECKPOINT_EVERY
+        between = BETWEEN[0] <= since <= BETWEEN[1]
+
+        def due(moment: float) -> bool:
+            return step / STEPS >= (moment if between else moment + PATIENCE)
+
+        if not self.killed and due(KILL_AT):
             pod = pod_of_slot(job, await members(client, job), KILLED_SLOT)
             rank = await asyncio.to_thread(self.arena.kill_rank, pod.uid)
             self.killed = pod.spec.node_name
             view.say(f">>> killed rank {rank} on {self.killed} (SIGKILL)")
-        elif self.killed and not self.vanished and done >= VANISH_AT and len(job.status.faults) == 1:
+        elif self.killed and not self.vanished and due(VANISH_AT) and len(job.status.faults) == 1:
             pod = pod_of_slot(job, await members(client, job), VANISHED_SLOT)
             self.vanished = pod.spec.node_name
             view.say(f">>> {self.vanished} vanishes: its kubelet and every process on it")
@@ -207,46 +241,17 @@ class Story:
                     "node": fault.node,
                     "cause": fault.cause,
                     "rule": fault.rule,
+                    "what": what,
                     "steps_lost": fault.steps_lost,
                     "time_to_useful_s": describe.time_to_useful_s(fault),
                     "stages_s": dict(describe.stages(fault.timeline)),
                 }
-                for fault in faults
+                for fault, what in zip(faults, (*WHAT, *[""] * len(faults)), strict=False)
             ],
             "start_s": self.start_s,
             "total_s": total_s,
             "promises": {**promises, "all": all(promises.values())},
         }
-
-
-def print_summary(summary: dict[str, Any]) -> None:
-    """Print the summary for people."""
-    from muster.cli.output import paint
-
-    click.echo()
-    if summary["accuracy"] is not None:
-        click.echo(
-            paint(f"{summary['phase']}: accuracy {summary['accuracy']:.4f} after {summary['steps']} steps", bold=True)
-        )
-    click.echo(
-        f"{summary['restarts']} restarts, {summary['steps_lost']} steps done again, {summary['total_s']:.0f}s in all"
-    )
-    for fault, kept in zip(summary["faults"], [*summary["slots_kept"], "?", "?"], strict=False):
-        useful = fault["time_to_useful_s"]
-        click.echo(
-            f"  attempt {fault['attempt']} ended at slot {fault['slot']} on {fault['node']} ({fault['cause']}, "
-            f"{fault['rule']}): {kept} of {SLOTS} slots kept, useful again after "
-            + (f"{useful:.1f}s" if useful is not None else "?")
-        )
-        stages = " + ".join(f"{name} {seconds:.2f}s" for name, seconds in fault["stages_s"].items())
-        click.echo(f"    {stages}")
-    broken = [name.replace("_", " ") for name, kept in summary["promises"].items() if not kept and name != "all"]
-    for name in broken:
-        click.echo(f"  {paint('did not happen as promised:', 'red')} {name}")
-    if broken and summary["message"]:
-        click.echo(f"  the job says: {summary['message']}")
-    if not broken:
-        click.echo("\nNext: `muster up` starts a cluster that stays; `muster run train.py --follow` trains on it.")
 
 
 def log_tails(arena: Arena, lines: int = 15) -> list[str]:

@@ -38,6 +38,7 @@ class JobView:
         self._wanted = interactive() and not stdout_is_data
         self._to_stderr = stdout_is_data
         self._job: TrainingJob | None = None
+        self._below: RenderableType | None = None
         self._last_progress = 0.0
         self._last_line = ""
         self._started = time.monotonic()
@@ -67,6 +68,28 @@ class JobView:
         else:
             click.echo(stamped, err=self._to_stderr)
 
+    @property
+    def live(self) -> bool:
+        """Whether anything is redrawn."""
+        return self._live is not None
+
+    @property
+    def width(self) -> int:
+        """Columns there are to draw in."""
+        return int(self._live.console.width) if self._live else 0
+
+    def below(self, more: RenderableType) -> None:
+        """Show something below the job from now on."""
+        self._below = more
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._live and self._job:
+            from rich.console import Group
+
+            parts = [render(self._job)] if self._below is None else [render(self._job), "", self._below]
+            self._live.update(Group(*parts))
+
     def waiting(self, what: str) -> None:
         """Show what is being waited for while there is no job yet."""
         if self._live:
@@ -81,7 +104,7 @@ class JobView:
                 self.say(line)
         self._job = job
         if self._live:
-            self._live.update(render(job))
+            self._draw()
             return
         line = describe.progress_text(job)
         now = time.monotonic()
