@@ -78,17 +78,19 @@ def put_in_folder(store: str, archive: Archive, spec: dict[str, Any]) -> None:
 
 
 def put_in_bucket(store: str, archive: Archive, spec: dict[str, Any]) -> None:
-    """Upload to S3 and give the job a signed URL: workers need no credentials."""
+    """Upload to S3, or what speaks like it (AWS_ENDPOINT_URL), and sign a URL: workers need no credentials."""
     try:
-        import boto3  # type: ignore[import-not-found,unused-ignore]
+        import boto3
+        from botocore.config import Config
     except ImportError:
-        raise BadInput("--code-store s3://... needs boto3", "pip install boto3") from None
+        raise BadInput("--code-store s3://... needs boto3", "pip install 'muster[s3]'") from None
     address = urlsplit(store)
     if not address.netloc:
         raise BadInput(f"--code-store {store} names no bucket", "write s3://BUCKET/PREFIX")
     key = f"{address.path.strip('/')}/{archive.sha256}.tar.gz".lstrip("/")
-    client = boto3.client("s3", endpoint_url=os.environ.get("AWS_ENDPOINT_URL"))
     try:
+        # Signature version 4: newer regions accept no other, and boto3 signs URLs with version 2 in the oldest.
+        client = boto3.client("s3", config=Config(signature_version="s3v4", connect_timeout=10, read_timeout=60))
         client.put_object(Bucket=address.netloc, Key=key, Body=archive.data)
         url = client.generate_presigned_url(
             "get_object", Params={"Bucket": address.netloc, "Key": key}, ExpiresIn=_URL_VALID_S

@@ -40,8 +40,9 @@ def install_code(settings: Settings) -> None:
 
 def download(url: str, sha256: str, attempts: int = 6) -> str:
     """Fetch the code archive into a temporary file and check its digest; retries, then raises UsageError."""
+    shown = url.partition("?")[0]  # what follows may be a signature, which lets whoever has it fetch the code
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise UsageError(f"MUSTER_CODE_URL must be http(s), not {url!r}")
+        raise UsageError(f"MUSTER_CODE_URL must be http(s), not {shown!r}")
     for attempt in range(1, attempts + 1):
         handle, path = tempfile.mkstemp(prefix="muster-code-")
         try:
@@ -50,14 +51,14 @@ def download(url: str, sha256: str, attempts: int = 6) -> str:
         except (OSError, http.client.HTTPException) as error:
             os.unlink(path)
             if attempt == attempts:
-                raise UsageError(f"cannot fetch the code from {url}: {error}") from error
-            log(f"fetching the code from {url} failed ({error}), trying again")
+                raise UsageError(f"cannot fetch the code from {shown}: {error}") from error
+            log(f"fetching the code from {shown} failed ({error}), trying again")
             time.sleep(min(30.0, 2.0**attempt) * random.uniform(0.5, 1.0))
             continue
         if file_sha256(path) == sha256:
             return path
         os.unlink(path)
-        raise UsageError(f"the code at {url} does not have the SHA-256 that the job names ({sha256})")
+        raise UsageError(f"the code at {shown} does not have the SHA-256 that the job names ({sha256})")
     raise AssertionError
 
 
