@@ -41,6 +41,7 @@ def connect(config: dict[str, Any], host: str, port: int) -> socket.socket:
                 time.sleep(0.01)
         line = seen.partition(b"\n")[0].rstrip()
         if not (line.startswith(b"SSH-") and line.endswith(wanted)):
+            sock.recv(256)  # else the close would be a reset, which the other side logs
             raise ShellRefused("not running that attempt", again=True)
         sock.settimeout(None)
         return sock
