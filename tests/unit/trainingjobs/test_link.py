@@ -51,12 +51,12 @@ class Server:
 
     serving = True
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
         self.members = Members(b"secret", lambda key: None)
         self.members.direct(JOB, KEY, Directive(attempt=1, desired="hold", slots=(POD,)))
         self.resumed: dict[tuple[str, int], bool] = {}
         self.transports: set[asyncio.Transport] = set()
-        self.port = port
+        self.port, self.host = port, host
 
     def pod(self, key: str) -> Pod:
         metadata = ObjectMeta(
@@ -79,8 +79,8 @@ class Server:
 
         app = RendezvousServer(self, self.members, self).app()  # type: ignore[arg-type]
         app.middlewares.append(note)
-        pair = AUTHORITY.issue_server("s", ["127.0.0.1"])
-        async with serve_tls(app, pair, "127.0.0.1", self.port) as self.port:
+        pair = AUTHORITY.issue_server("s", [self.host])
+        async with serve_tls(app, pair, self.host, self.port) as self.port:
             yield
 
     @property

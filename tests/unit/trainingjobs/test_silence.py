@@ -114,6 +114,7 @@ def test_a_restart_is_two_writes_with_the_times_of_all_stages(fault: str) -> Non
     assert [write.reason for write in world.actions(WriteStatus)[written:]] == ["Restarting", "Running"]
     timeline = world.status.faults[-1].timeline
     assert timeline is not None
+    assert timeline.detected is not None
     assert timeline.stopped is not None
     assert timeline.placed is not None
     assert timeline.running is not None

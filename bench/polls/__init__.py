@@ -1,0 +1,1 @@
+"""Many supervisors on one controller: memory, CPU, and how long news takes to reach all of them."""
