@@ -23,6 +23,7 @@ VERSION = "v1.36.3"
 """The kubelet whose behaviour this one follows."""
 _LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_DURATION_S = 40
+_STATUS_CHECK_S = 10.0
 _RETRY_S = 0.5
 _RETRY_LONGEST_S = 7.0
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -99,13 +100,22 @@ class NodeRegistration:
             await asyncio.sleep(max(0.0, pause_s))
 
     async def keep_status(self) -> None:
-        """Report the status again from time to time, changed or not."""
+        """Report the status again from time to time, and soon where somebody doubts it: we may have stood still.
+
+        Source: kubernetes pkg/kubelet/kubelet_node_status.go (nodeStatusUpdateFrequency, nodeStatusReportFrequency).
+        """
+        period_s, reported_at = self._settings.status_period_s, time.monotonic()
         while True:
-            await asyncio.sleep(self._settings.status_period_s)
+            await asyncio.sleep(min(_STATUS_CHECK_S, period_s))
             try:
-                await self._report()
+                if time.monotonic() - reported_at >= period_s or await self._doubted():
+                    await self._report()
+                    reported_at = time.monotonic()
             except ApiError as error:
                 log.warning("node %s: status not reported: %s", self._settings.node, error)
+
+    async def _doubted(self) -> bool:
+        return not (await self._client.get(Node, self._settings.node)).ready
 
     async def _register(self) -> None:
         settings = self._settings
