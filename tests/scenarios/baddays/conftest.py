@@ -150,7 +150,8 @@ def own_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     if request.param == "embedded":
         yield from _embedded(tmp_path_factory.mktemp("bad"))
         return
-    grace = {"kube-controller-manager": [f"--node-monitor-grace-period={NODE_GRACE_S}s"]}
+    graces = [f"--node-monitor-grace-period={NODE_GRACE_S}s", f"--node-startup-grace-period={NODE_GRACE_S}s"]
+    grace = {"kube-controller-manager": graces}
     with ControlPlane(request.getfixturevalue("control_plane_binaries"), extra_args=grace) as plane:
         flags = (f"--client-ca-file={plane.ca_path}",)
         yield ApiServer("real", plane.kubeconfig, flags, plane.stop_apiserver, plane.start_apiserver)
