@@ -14,7 +14,7 @@ import uvloop
 from muster.sim.longpoll import Link
 from muster.sim.poller import Poller
 
-_CONNECTING = 64
+_JOINING = 128
 
 
 def poll(pipe: Connection, port: int, ca: str, numbers: range) -> None:
@@ -62,13 +62,13 @@ class _Clients:
         self._pipe, self._numbers = pipe, numbers
         self._url, self._tls = f"https://127.0.0.1:{port}", ssl.create_default_context(cadata=ca)
         self._heard: dict[int, int] = {}
+        self._joining = asyncio.Semaphore(_JOINING)
 
     async def run(self) -> None:
         clients = []
         for number in self._numbers:
+            await self._joining.acquire()  # nodes do not all boot in the same instant
             clients.append(_Client(self, number, self._url, self._tls))
-            if len(clients) % _CONNECTING == 0:
-                await asyncio.sleep(0.05)  # nodes do not all boot in the same instant
         while await asyncio.to_thread(self._pipe.recv) is not None:
             self._pipe.send(_CountingLink.made)
         for client in clients:
@@ -77,6 +77,8 @@ class _Clients:
 
     def heard(self, attempt: int) -> None:
         """One more has heard of it; tell when it was the last."""
+        if attempt == 1:
+            self._joining.release()
         count = self._heard[attempt] = self._heard.get(attempt, 0) + 1
         if count == len(self._numbers):
             self._pipe.send((attempt, time.monotonic()))

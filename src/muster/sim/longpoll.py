@@ -14,7 +14,8 @@ import struct
 import urllib.parse
 from typing import Any
 
-_CONNECT_S = 10.0
+_CONNECT_S = 40.0
+"""The real one gives 10 s to TCP and 30 s to TLS."""
 
 
 class Link:

@@ -11,6 +11,7 @@ from typing import Any
 from .settings import Settings
 
 CONNECT_S = 10.0
+HANDSHAKE_S = 30.0  # thousands may do theirs at once, when a large job starts: giving up costs the controller another
 ANSWER_S = 10.0  # an answer may come so much later than it was to come
 # a controller's machine that has gone without a word is noticed within 15 s
 KEEP_ALIVE = (
@@ -41,6 +42,7 @@ class _Connection(http.client.HTTPSConnection):
         http.client.HTTPConnection.connect(self)
         for level, option, value in KEEP_ALIVE:
             self.sock.setsockopt(level, option, value)
+        self.sock.settimeout(HANDSHAKE_S)
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=self.host, session=self._session)
 
 
