@@ -5,6 +5,8 @@ SHELL := bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
+# Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster.
+TEST_JOBS ?= 3
 CODE = $(wildcard src tests bench examples)
 
 .PHONY: help setup test test-fast lint format check-generated generate lock controlplane helm jobset demo demo-real clean
@@ -18,7 +20,7 @@ setup: ## Make .venv from the pinned, hashed requirements
 test: setup lint check-generated ## Everything: lint, types, layers, generated files, all tests (on a real control plane where Go is there)
 	@if command -v go >/dev/null; then tools/build-go controlplane >/dev/null; tools/build-go helm >/dev/null; \
 	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --durations 15
 
 test-fast: setup ## Unit tests only, in under a minute
 	$(BIN)/pytest tests/unit
@@ -58,7 +60,7 @@ jobset: ## Build the JobSet controller, the peer in bench/
 demo: setup ## The whole story on this machine, on the embedded cluster
 	$(BIN)/muster demo
 
-demo-real: setup controlplane ## The same on a real control plane
+demo-real: setup controlplane helm ## The same on a real control plane
 	$(BIN)/muster demo --real
 
 clean: ## Remove .venv and tool caches of this checkout

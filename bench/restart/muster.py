@@ -10,29 +10,27 @@ import asyncio
 import os
 import random
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
+import yaml
 
 from bench.restart.cluster import NAMESPACE, STOP_S, Cluster, Fault, cluster, served
 from bench.restart.outcome import RANKS_RUNNING, Outcome
 from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
 from muster.api.training_job import Fault as RecordedFault
 from muster.api.training_job import Timeline, TrainingJob, TrainingJobSpec
+from muster.drills.chart import CHART, rendered
 from muster.drills.children import Child
-from muster.drills.goprograms import find_built
 from muster.kube.client import Client
 from muster.kube.meta import ObjectMeta
 from muster.sim.supervisor import SimSupervisor, Work
 from muster.sim.supervisors import SupervisorRuntime
 
-CHART = Path(__file__).parents[2] / "deploy" / "chart" / "muster"
 _TEMPLATES = ("serviceaccount", "rbac", "flowschema")
 WAIT_S = 180.0
 TAIL_S = 1.0
@@ -181,11 +179,7 @@ def _moments(fault: RecordedFault) -> list[tuple[str, datetime]]:
 
 
 def _rendered() -> str:
-    helm = find_built("helm") / "helm"
-    command = [str(helm), "template", "muster", str(CHART), "--namespace", SYSTEM_NAMESPACE]
-    for template in _TEMPLATES:
-        command += ["--show-only", f"templates/{template}.yaml"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return str(yaml.safe_dump_all(rendered(_TEMPLATES, namespace=SYSTEM_NAMESPACE)))
 
 
 def _free_ports(count: int) -> list[int]:

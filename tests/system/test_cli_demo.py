@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from muster.drills.goprograms import NotBuiltError, find_built
+from tests.support.controlplane import REQUIRED
 from tests.support.musterprogram import Muster, muster_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi, pytest.mark.timeout(420)]
@@ -40,6 +42,23 @@ def test_the_job_survives_a_killed_rank_and_a_lost_node(muster: Muster) -> None:
     assert [fault["slot"] for fault in summary["faults"]] == [1, 2]
     assert all(fault["time_to_useful_s"] > 0 and fault["stages_s"] for fault in summary["faults"])
     assert all(0 < fault["steps_lost"] < 20 for fault in summary["faults"]), "killed between two checkpoints"
+    nothing_remains(muster)
+
+
+@pytest.mark.real
+def test_the_same_on_a_real_control_plane(muster: Muster, control_plane_binaries: Path) -> None:
+    try:
+        find_built("helm", build=False)
+    except NotBuiltError as error:
+        if REQUIRED:
+            pytest.fail(str(error), pytrace=False)
+        pytest.skip(str(error))
+    muster.env["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    done = muster.run("demo", "--real", "--json", timeout_s=400)
+    assert done.returncode == 0, done
+    summary = json.loads(done.stdout)
+    assert summary["promises"] == dict.fromkeys(summary["promises"], True), done
+    assert summary["slots_kept"] == [4, 3]
     nothing_remains(muster)
 
 

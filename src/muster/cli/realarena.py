@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import tempfile
 import uuid
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-import yaml
+from typing import Final, Self
 
 from muster.api.names import SYSTEM_NAMESPACE
 from muster.cli.arena import NODE_GRACE_S, OnStage, undisturbed
 from muster.cli.errors import CliError
 from muster.cli.target import Cluster
+from muster.drills.chart import rendered
 from muster.drills.children import Child
+from muster.drills.clusteraccess import Rule
 from muster.drills.controlplane import ControlPlane, ControlPlaneError, ControlPlaneUnavailableError, find_binaries
+from muster.drills.goprograms import NotBuiltError
 from muster.embedded import programs, ranks, readiness
 from muster.embedded.cluster import free_port
 from muster.embedded.kubelet.sweep import sweep
@@ -26,8 +26,16 @@ from muster.embedded.layout import ClusterSpec
 from muster.kube.client import Client
 from muster.kube.config import load_config
 
-CHART = Path(__file__).parents[3] / "deploy" / "chart" / "muster"
-SERVICE_ACCOUNT = "muster-controller"
+SERVICE_ACCOUNT, NODE_ACCOUNT = "muster-controller", "demo-node"
+NODE_RULES: Final[tuple[Rule, ...]] = (
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "create", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes/status", "pods/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
+    {"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "patch"]},
+)
+"""What process kubelets call, and no more: one account for all nodes of a cluster that lives for two minutes."""
 _READY_S = 90.0
 
 
@@ -38,8 +46,12 @@ class RealArena:
         """Nothing runs yet."""
         try:
             binaries = find_binaries(build=False)
-        except ControlPlaneUnavailableError as error:
-            raise CliError(f"no real control plane here: {error}", "leave out --real for the embedded one") from None
+            self._rbac = rendered(["rbac"], namespace=SYSTEM_NAMESPACE, build=False)
+        except (ControlPlaneUnavailableError, NotBuiltError) as error:
+            raise CliError(
+                f"no real control plane here: {error}",
+                "`make demo-real` builds it; leave out --real for the embedded one",
+            ) from None
         self.folder = Path(tempfile.mkdtemp(prefix="muster-demo-"))
         supervise = free_port(set())
         self._spec = ClusterSpec(
@@ -74,10 +86,11 @@ class RealArena:
             asyncio.run(self._prepare())
             self._on_stage("starting the controller and the nodes")
             self._start(programs.controller(self._spec, self._controller_account()))
+            nodes = self._plane.access.service_account_kubeconfig(SYSTEM_NAMESPACE, NODE_ACCOUNT, NODE_RULES)
             trust = f"--client-ca-file={self._plane.ca_path}"
             for number, name in enumerate(self._spec.node_names()):
                 folder = self.folder / "nodes" / name
-                self._start(programs.kubelet(self._spec, number, self._plane.kubeconfig, folder, trust))
+                self._start(programs.kubelet(self._spec, number, nodes, folder, trust))
             asyncio.run(self._wait())
         except (ControlPlaneError, readiness.NotReadyError) as error:
             tails = "\n".join(f"{name}: {child.log_tail(3)}" for name, child in self._children.items())
@@ -140,7 +153,7 @@ class RealArena:
             "kind": "ServiceAccount",
             "metadata": {"name": SERVICE_ACCOUNT, "namespace": SYSTEM_NAMESPACE},
         }
-        self._plane.access.apply(account, *chart_rbac())
+        self._plane.access.apply(account, *self._rbac)
         return self._plane.access.service_account_kubeconfig(SYSTEM_NAMESPACE, SERVICE_ACCOUNT)
 
     def _remove(self) -> None:
@@ -150,14 +163,3 @@ class RealArena:
             sweep(self._spec.cluster_id)
             self._plane.stop()
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def chart_rbac() -> list[dict[str, Any]]:
-    """The chart's RBAC objects as they are with its default values; helm is not needed for that."""
-    text = (CHART / "templates" / "rbac.yaml").read_text()
-    text = text.replace("{{ .Release.Namespace }}", SYSTEM_NAMESPACE)
-    text = re.sub(r"^ *labels: \{\{- include [^\n]*\n", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^\s*\{\{- include [^\n]*\n", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^\{\{-[^\n]*\n", "", text, flags=re.MULTILINE)
-    text = re.sub(r"\{\{ (if not \.Values\.shadow|end) \}\}", "", text)
-    return [each for each in yaml.safe_load_all(text) if each]
