@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytest
 
@@ -75,6 +75,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         found.reason = "every test that needs it was skipped before asking for it"
     except ControlPlaneUnavailableError as error:
         found.reason = str(error)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Of several processes (pytest-xdist) each has a control plane of its own; the first one tells people."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        found = session.config.stash[_FOUND]
+        output["real_control_plane"] = (found.used, found.reason)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    used, reason = getattr(node, "workeroutput", {}).get("real_control_plane", ("", "its process died"))
+    found = node.config.stash[_FOUND]
+    found.used, found.reason = found.used or used, reason
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
