@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STREAMS_MAX = 32
 _POLL_S = 1.0
+_DRAIN_S = 15.0
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
@@ -117,7 +118,9 @@ async def _follow(client: Client, job: TrainingJob, wanted: Selection) -> None:
                 started = any(status.state and not status.state.waiting for status in pod.status.container_statuses)
                 if started and pod.uid not in streams:
                     streams[pod.uid] = asyncio.create_task(_print(client, job, pod, wanted, follow=True))
-            if describe.finished(current) and all(task.done() for task in streams.values()):
+            if describe.finished(current):
+                if streams:  # a node that is gone ends no stream
+                    await asyncio.wait(streams.values(), timeout=_DRAIN_S)
                 break
             await asyncio.sleep(_POLL_S)
     finally:

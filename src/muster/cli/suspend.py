@@ -41,7 +41,7 @@ async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool) -> int:
             else:
                 note(f"'{name}' continues from its last checkpoint; watch it: {prefix()} status {name} --follow")
         if wait:
-            wanted = ("Suspended",) if suspend else ("Running", "Succeeded", "Failed")
+            wanted = ("Suspended" if suspend else "Running", *describe.FINISHED)  # it may end before it stops
             async for state in job_states(client, cluster.namespace, name):
                 if state.status.phase in wanted:
                     break
