@@ -242,7 +242,7 @@ async def fake_api() -> AsyncIterator[FakeApi]:
         await runner.cleanup()
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10.0, what: str = "") -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 40.0, what: str = "") -> None:
     """Poll until `condition()` holds; fail saying so at the deadline."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():
