@@ -125,14 +125,14 @@ class Caches:
         return known
 
     async def _ask(self, name: str, changed: Callable[[], None]) -> None:
-        before = self._leases.get(name, NEVER)
+        before, now = self._leases.get(name, NEVER), self._clock()
         try:
             lease = await self._client.get(Lease, name, NODE_LEASES)
         except ApiError as error:
             log.debug("Lease of %s: %s", name, error)
-            self._leases[name] = Renewal(self._clock(), None, 0.0)
+            self._leases[name] = Renewal(now, None, 0.0)
         else:
-            self._leases[name] = renewed(before, lease.spec.renew_time, self._clock())
+            self._leases[name] = renewed(before, lease.spec.renew_time, now)
             if self._leases[name].alive_at != before.alive_at:
                 changed()
         finally:
@@ -153,14 +153,14 @@ NEVER: Final = Renewal(0.0, None, 0.0)
 def renewed(before: Renewal, renew_time: datetime | None, now: float) -> Renewal:
     """What a look at a Lease shows.
 
-    That it changed between two looks is known for certain; the node's own word on when is taken for what was before the
-    first look, if its clock can be right.
+    That it changed between two looks is known for certain: the node was alive after the first of them, maybe only just.
+    The node's own word on when is taken for what was before the first look, if its clock can be right.
     """
     if renew_time is None:
         return Renewal(now, None, 0.0)
     said = renew_time.timestamp()
     if before.renew_time is not None and now - before.asked_at <= _LOOKS_S:
-        alive_at = before.alive_at if renew_time == before.renew_time else now
+        alive_at = before.alive_at if renew_time == before.renew_time else before.asked_at
     else:
         alive_at = min(said, now) if abs(now - said) <= _PLAUSIBLE_S else 0.0
     return Renewal(now, renew_time, alive_at)
