@@ -20,6 +20,8 @@ from muster.kube.credentials import ClientCertificate
 from muster.kube.errors import ApiError, ServerTimeout, Unauthorized, Unavailable, error_from
 
 CONNECT_TIMEOUT_S = 10.0
+HEARTBEAT_S = 20.0
+"""Pings on a WebSocket: a machine that vanished answers none, and its session ends."""
 _READ_BUFFER_BYTES = 1 << 20
 
 Params = Mapping[str, str]
@@ -169,6 +171,7 @@ class HttpTransport:
                     server_hostname=self._config.tls_server_name or None,
                     proxy=self._proxy or None,
                     max_msg_size=0,
+                    heartbeat=HEARTBEAT_S,
                 )
                 break
             except _Refused as refused:
