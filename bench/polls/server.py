@@ -110,7 +110,7 @@ class _Server:
 
     async def _all_said(self, attempt: int) -> None:
         """Until every member says that it is in the attempt and polls."""
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(900):
             while True:
                 members = self._members.of(JOB)
                 if len(members) == self._count and all(
