@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,7 @@ from muster.embedded.layout import ClusterSpec, Layout, ProcessId, valid_name
 from muster.embedded.programs import Program
 from muster.embedded.ranks import kill_rank
 from muster.embedded.supervision import FIRST_PAUSE_S, Supervised
-
-
-def until(check: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.support.waiting import eventually
 
 
 async def test_the_control_socket_answers_its_owner_only_however_deep_it_lies(tmp_path: Path) -> None:
@@ -59,7 +52,7 @@ def test_a_process_is_not_mistaken_for_a_later_one_of_its_number() -> None:
     assert not older.signal(signal.SIGKILL)
     assert child.poll() is None
     assert process.signal(signal.SIGKILL)
-    until(lambda: not process.alive)  # a zombie does not count
+    eventually("it is dead", lambda: not process.alive)  # a zombie does not count
     child.wait()
 
 
@@ -69,7 +62,7 @@ def test_a_crashed_program_comes_back_after_growing_pauses(tmp_path: Path) -> No
     pauses = []
     for _ in range(4):
         assert program.tick()
-        until(lambda: program.child is None or program.child.exit_code is not None)
+        eventually("it ended", lambda: program.child is None or program.child.exit_code is not None)
         assert program.tick()  # notices the end
         began = now[0]
         while not program.child:
@@ -110,7 +103,7 @@ def test_the_lowest_rank_of_a_pod_is_the_one_killed() -> None:
     between = {"MUSTER_POD_UID": uid, "PMI_RANK": "1", "MUSTER_RANK_SOCKET": "/tmp/ranks"}
     supervisors = subprocess.Popen(["sleep", "60"], env=os.environ | between)
     try:
-        until(lambda: kill_rank(uid, 9) is None)
+        eventually("rank 9 is not there", lambda: kill_rank(uid, 9) is None)
         assert kill_rank(uid) == 2
         assert ranks[2].wait(10) == -signal.SIGKILL
         assert kill_rank(uid, 3) == 3

@@ -240,12 +240,3 @@ async def fake_api() -> AsyncIterator[FakeApi]:
     finally:
         api.end_watches()
         await runner.cleanup()
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 40.0, what: str = "") -> None:
-    """Poll until `condition()` holds; fail saying so at the deadline."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        if asyncio.get_running_loop().time() > deadline:
-            raise AssertionError(f"not within {timeout_s} s: {what or condition}")
-        await asyncio.sleep(0.005)

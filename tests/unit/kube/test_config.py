@@ -20,7 +20,8 @@ from muster.kube.credentials import ExecPlugin, ExecPluginSpec
 from muster.kube.errors import ConfigError
 from muster.kube.metrics import KubeMetrics
 from muster.kube.pki import CertificateAuthority
-from tests.unit.kube.fakeapi import FakeApi, status, until
+from tests.support.waiting import until
+from tests.unit.kube.fakeapi import FakeApi, status
 
 Write = Callable[..., Path]
 HALF = "{current-context: a, contexts: [{name: a, context: {cluster: c}}], "
@@ -301,7 +302,7 @@ async def test_a_plugin_that_hangs_is_killed_with_its_children(tmp_path: Path) -
     with pytest.raises(ConfigError, match="did not answer within"):
         await ExecPlugin(spec, timeout_s=1).authorization()
     child = int((tmp_path / "child").read_text())
-    await until(lambda: not alive(child))
+    await until("the plugin's child is dead", lambda: not alive(child))
 
 
 def alive(pid: int) -> bool:

@@ -18,7 +18,8 @@ from muster.kube.informer import Informer
 from muster.kube.leader import LeaderElector
 from muster.kube.metrics import KubeMetrics
 from muster.kube.workqueue import WorkQueue
-from tests.unit.kube.fakeapi import FakeApi, until
+from tests.support.waiting import until
+from tests.unit.kube.fakeapi import FakeApi
 
 FAST: dict[str, Any] = {"lease_duration_s": 0.6, "renew_deadline_s": 0.4, "retry_period_s": 0.05}
 
@@ -60,12 +61,12 @@ async def test_every_change_is_reconciled_and_failures_are_tried_again(
     for name in "ab":
         api.put(name)
     async with running(client, reconcile, metrics) as (controller, _):
-        await until(lambda: sorted(done) == ["default/a", "default/b"])
+        await until("both reconciled", lambda: sorted(done) == ["default/a", "default/b"])
         assert controller.queue.failures("default/b") == 0
         done.clear()
         api.put("a")
         api.remove("b")
-        await until(lambda: sorted(done) == ["default/a", "default/b"])
+        await until("both reconciled again", lambda: sorted(done) == ["default/a", "default/b"])
         for error in ("ValueError", "Conflict", "TimeoutError"):
             labels = {"controller": "test", "error": error}
             assert registry.get_sample_value("muster_reconcile_errors_total", labels) == 1
@@ -83,7 +84,7 @@ async def test_it_comes_back_when_asked_to(client: Client, api: FakeApi, metrics
 
     api.put("a")
     async with running(client, reconcile, metrics):
-        await until(lambda: count == 4)
+        await until("four tries", lambda: count == 4)
 
 
 async def test_nothing_is_done_before_the_caches_are_complete(
@@ -112,7 +113,7 @@ async def test_nothing_is_done_before_the_caches_are_complete(
         assert (controller.working, seen) == (False, [])
         assert controller.not_ready() == "no complete list of secrets yet"
         release.set()
-        await until(lambda: seen == [1])
+        await until("it is reconciled", lambda: seen == [1])
         assert controller.not_ready() is None
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -132,10 +133,10 @@ async def test_a_reconcile_that_hangs_is_cancelled_and_reported_by_liveness(
 
     api.put("a")
     async with running(client, reconcile, metrics, progress=progress, reconcile_timeout_s=0.1):
-        await until(lambda: len(started) == 2)
+        await until("it is tried again", lambda: len(started) == 2)
         now[0] = 10
         assert list(progress.overdue()) == ["test"]
-        await until(lambda: not progress.overdue(), what="an idle controller marks progress")
+        await until("an idle controller marks progress", lambda: not progress.overdue())
     assert progress.overdue() == {}
 
 
@@ -162,10 +163,10 @@ async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_e
     rival = Client(api.config(), user_agent="two", metrics=metrics)
     one, two = elector(client, "one", metrics), elector(rival, "two", metrics)
     async with rival, running(client, work_of("one"), metrics, one):
-        await until(lambda: len(done["one"]) >= 3)
+        await until("the leader reconciles all", lambda: len(done["one"]) >= 3)
         async with running(rival, work_of("two"), metrics, two, fence_s=1.0) as (controller, informer):
             await informer.wait_synced(10)
-            await until(lambda: two.holder == "one")
+            await until("the other knows who leads", lambda: two.holder == "one")
             assert (done["two"], controller.working) == ([], False)
 
             def cut(request: web.Request) -> web.Response | None:  # the first loses its lease without a word
@@ -174,7 +175,7 @@ async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_e
 
             api.before.append(cut)
             lists = api.count("GET", watch=False)
-            await until(lambda: len(done["two"]) >= 3)
+            await until("the next leader reconciles all", lambda: len(done["two"]) >= 3)
             term = two.term
             assert term is not None
             assert term.previous_holder == "one"
@@ -183,7 +184,7 @@ async def test_only_the_leader_works_and_a_new_one_starts_from_a_new_list_with_e
             assert api.count("GET", watch=False) > lists
             before = len(done["one"])
             api.put("d")
-            await until(lambda: "default/d" in done["two"])
+            await until("the next leader hears of changes", lambda: "default/d" in done["two"])
             assert len(done["one"]) == before
 
 
@@ -204,5 +205,5 @@ async def test_workers_are_cancelled_when_the_lease_is_lost(client: Client, api:
         await asyncio.wait_for(started.wait(), 10)
         api.put("lease", resource="leases", spec={"holderIdentity": "thief", "leaseDurationSeconds": 60})
         await asyncio.wait_for(cancelled.wait(), 10)
-        await until(lambda: not controller.working)
+        await until("the work has stopped", lambda: not controller.working)
         assert controller.queue.running == 0

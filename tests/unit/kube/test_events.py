@@ -11,7 +11,8 @@ from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import KubeMetrics
 from muster.kube.pod import Pod
-from tests.unit.kube.fakeapi import FakeApi, status, until
+from tests.support.waiting import until
+from tests.unit.kube.fakeapi import FakeApi, status
 
 
 def pod(name: str) -> Pod:
@@ -61,7 +62,7 @@ async def test_one_object_cannot_flood_the_api_server_and_others_are_still_heard
 async def test_an_event_the_server_forgot_is_written_anew(client: Client, api: FakeApi, metrics: KubeMetrics) -> None:
     async with EventRecorder(client, "x", metrics=metrics) as recorder:
         recorder.event(pod("a"), NORMAL, "R", "m")
-        await until(lambda: written(api))
+        await until("the event is written", lambda: written(api))
         api.objects["events"].clear()
         recorder.event(pod("a"), NORMAL, "R", "m")
     assert written(api) == [("a", "m", 1)]
@@ -75,7 +76,10 @@ async def test_events_never_block_or_raise_and_long_ones_are_cut(
     async with EventRecorder(client, "x", metrics=metrics) as recorder:
         for name in names:
             recorder.event(pod(name), NORMAL, "R", "ü" * 2000)
-        await until(lambda: registry.get_sample_value("muster_events_total", {"outcome": "failed"}) == 1000)
+        await until(
+            "every event is given up",
+            lambda: registry.get_sample_value("muster_events_total", {"outcome": "failed"}) == 1000,
+        )
     assert registry.get_sample_value("muster_events_total", {"outcome": "dropped"}) == 200
     api.before.clear()
     async with EventRecorder(client, "x", metrics=metrics) as recorder:

@@ -22,7 +22,8 @@ from muster.kube.informer import Informer, InformerSet
 from muster.kube.metrics import kube_metrics
 from muster.kube.pod import Pod
 from muster.kube.watch import WatchDecoder
-from tests.unit.kube.fakeapi import FakeApi, fake_api, status, until
+from tests.support.waiting import until
+from tests.unit.kube.fakeapi import FakeApi, fake_api, status
 
 Change = tuple[str, str, str]
 
@@ -60,7 +61,7 @@ async def following(client: Client, **options: Any) -> AsyncIterator[tuple[Infor
 async def synced(api: FakeApi, informer: Informer[ConfigMap]) -> None:
     """Wait until the first list is in and a watch is open."""
     await informer.wait_synced(10)
-    await until(lambda: api.watches, what="a watch")
+    await until("a watch", lambda: api.watches)
 
 
 async def test_list_then_watch(client: Client, api: FakeApi) -> None:
@@ -73,7 +74,7 @@ async def test_list_then_watch(client: Client, api: FakeApi) -> None:
         api.put("c0", data={"v": "2"})
         api.remove("c1")
         api.put("new", data={"v": "1"})
-        await until(lambda: "default/new" in informer.store)
+        await until("the new object", lambda: "default/new" in informer.store)
         assert heard.take() == [("change", "c0", "2"), ("delete", "c1", "1"), ("add", "new", "1")]
         lists = [params for verb, _, params, _ in api.requests if "watch" not in params]
         assert [(params.get("limit"), "resourceVersion" in params) for params in lists] == [("2", False)] * 3
@@ -87,7 +88,7 @@ async def test_a_watch_that_ends_or_breaks_resumes_where_it_was(client: Client, 
         for how in (None, "drop"):
             api.end_watches(how)
             api.put(f"after-{how}")
-            await until(lambda: heard.changes)
+            await until("a change", lambda: heard.changes)
             assert heard.take() == [("add", f"after-{how}", "")]
         assert (api.count("GET", watch=False), api.count("GET", watch=True)) == (1, 3)
 
@@ -97,10 +98,10 @@ async def test_bookmarks_move_the_place_to_resume_from(client: Client, api: Fake
         await synced(api, informer)
         for _ in range(3):
             api.bookmark()
-        await until(lambda: informer.resource_version == str(api.version))
+        await until("the bookmarks", lambda: informer.resource_version == str(api.version))
         api.compacted = api.version  # without the bookmarks this would be Gone
         api.end_watches()
-        await until(lambda: len([p for v, _, p, _ in api.requests if "watch" in p]) == 2)
+        await until("a second watch", lambda: len([p for v, _, p, _ in api.requests if "watch" in p]) == 2)
         assert api.requests[-1][2]["resourceVersion"] == str(api.version)
         assert api.requests[-1][2]["allowWatchBookmarks"] == "true"
         assert (api.count("GET", watch=False), heard.changes) == (1, [])
@@ -125,7 +126,7 @@ async def test_gone_means_a_new_list_and_only_real_differences(client: Client, a
             api.end_watches(json.dumps({"type": "ERROR", "object": status(410, "Expired")}).encode() + b"\n")
         else:
             api.end_watches()
-        await until(lambda: len(heard.changes) >= 4)
+        await until("four changes", lambda: len(heard.changes) >= 4)
         assert sorted(heard.take()) == [
             ("add", "remade", "2"),
             ("change", "changed", "2"),
@@ -157,10 +158,10 @@ async def test_the_cache_is_never_empty_after_upstream_is_lost(client: Client, a
         api.compact()
         api.end_watches("drop")
         await asyncio.wait_for(reached.wait(), 10)
-        await until(lambda: "etcd is away" in str(informer.last_error))
+        await until("the failure is told", lambda: "etcd is away" in str(informer.last_error))
         assert (len(informer.store), heard.changes) == (6, [])
         failing[0] = False
-        await until(lambda: informer.last_error is None)
+        await until("it is over", lambda: informer.last_error is None)
         assert (sizes, heard.changes) == ({6}, [])
 
 
@@ -187,7 +188,7 @@ async def test_silence_beyond_the_deadline_means_a_new_connection(client: Client
         stuck = api.watches[0]
         api.watches.clear()  # the connection stays open and silent
         api.put("b")
-        await until(lambda: "default/b" in informer.store)
+        await until("the change behind the stall", lambda: "default/b" in informer.store)
         assert stuck.params["resourceVersion"] == "101"
         assert api.count("GET", watch=False) == 1
         api.watches.append(stuck)
@@ -198,7 +199,7 @@ async def test_watch_list_where_the_server_can_and_pages_where_not(client: Clien
     async with following(client, watch_list=True) as (informer, heard):
         await synced(api, informer)
         api.put("b")
-        await until(lambda: len(heard.changes) == 2)
+        await until("two changes", lambda: len(heard.changes) == 2)
         assert (api.count("GET", watch=False), api.requests[0][2]["sendInitialEvents"]) == (0, "true")
     api.watch_list = False
     async with following(client, watch_list=True) as (informer, _):
@@ -218,7 +219,7 @@ async def test_events_in_pieces_unknown_types_and_big_chunks(client: Client, api
         )
         for start in range(0, len(lines), 37):
             api.end_watches(lines[start : start + 37])
-        await until(lambda: len(heard.changes) == 50)
+        await until("all fifty changes", lambda: len(heard.changes) == 50)
         assert informer.resource_version == "300"
 
 
@@ -233,11 +234,11 @@ async def test_indexes_and_transform_follow_every_change(client: Client, api: Fa
     async with following(client, indexes={"value": by_value}, transform=strip) as (informer, _heard):
         await synced(api, informer)
         api.put("b", data={"v": "1", "big": "x"})
-        await until(lambda: len(informer.store) == 2)
+        await until("the addition", lambda: len(informer.store) == 2)
         assert sorted(informer.by_index("value", "1")) == ["default/a", "default/b"]
         api.put("a", data={"v": "2"})
         api.remove("b")
-        await until(lambda: len(informer.store) == 1)
+        await until("the deletion", lambda: len(informer.store) == 1)
         assert {value: list(found) for value, found in informer.indexes["value"].items()} == {"2": ["default/a"]}
         assert informer.by_index("value", "1") == {}
         assert all("big" not in obj.data for obj in informer.store.values())
@@ -280,7 +281,7 @@ async def test_refresh_lists_anew_once_for_all_who_ask_together(client: Client, 
         assert api.count("GET", watch=False) == 2
         await synced(api, informer)
         api.put("b")
-        await until(lambda: "default/b" in informer.store)
+        await until("the change", lambda: "default/b" in informer.store)
 
 
 async def test_progress_and_metrics(client: Client, api: FakeApi) -> None:
@@ -292,12 +293,14 @@ async def test_progress_and_metrics(client: Client, api: FakeApi) -> None:
     assert informers.add(ConfigMap, namespace="default") is not informer
     async with informers:
         await informers.wait_synced(10)
-        await until(lambda: len(api.watches) == 2)
+        await until("both watches", lambda: len(api.watches) == 2)
         api.put("a")
-        await until(lambda: informer.store)
+        await until("the object", lambda: informer.store)
         assert registry.get_sample_value("muster_progress_age_seconds", {"loop": "informer/configmaps"}) is not None
         labels = {"resource": "configmaps", "type": "ADDED"}
-        await until(lambda: registry.get_sample_value("muster_informer_events_total", labels) == 2)
+        await until(
+            "both informers count it", lambda: registry.get_sample_value("muster_informer_events_total", labels) == 2
+        )
         await informers.refresh(10)
     assert progress.overdue() == {}
     assert informer.store
@@ -385,7 +388,7 @@ def test_whatever_happens_the_cache_ends_equal_and_handlers_heard_a_true_story(
             def held() -> dict[str, str]:
                 return {key: obj.metadata.resource_version for key, obj in informer.store.items()}
 
-            await until(lambda: informer.has_synced and held() == wanted(), what="the cache equals the server")
+            await until("the cache equals the server", lambda: informer.has_synced and held() == wanted())
             assert (told, lies) == (held(), [])
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -16,7 +16,8 @@ from muster.kube.client import Client
 from muster.kube.coordination import Lease
 from muster.kube.leader import LeaderElector
 from muster.kube.metrics import kube_metrics
-from tests.unit.kube.fakeapi import FakeApi, fake_api, status, until
+from tests.support.waiting import until
+from tests.unit.kube.fakeapi import FakeApi, fake_api, status
 
 FAST: dict[str, Any] = {"lease_duration_s": 0.6, "renew_deadline_s": 0.4, "retry_period_s": 0.05}
 
@@ -52,7 +53,7 @@ async def stop(task: asyncio.Task[None]) -> None:
 async def test_one_leads_and_hands_over_at_once_when_it_ends(client: Client) -> None:
     one, two = elector(client, "one"), elector(client, "two")
     async with competing(one, two) as (first, second):
-        await until(lambda: one.leading or two.leading)
+        await until("one leads", lambda: one.leading or two.leading)
         leader, other, task = (one, two, first) if one.leading else (two, one, second)
         assert leader.term is not None
         assert (leader.term.previous_holder, leader.term.transitions) == ("", 0)
@@ -66,7 +67,7 @@ async def test_one_leads_and_hands_over_at_once_when_it_ends(client: Client) -> 
         assert leader.lost.is_set()
         released = (await client.get(Lease, "muster-controller", "default")).spec
         assert not released.holder_identity or released.holder_identity == other.identity
-        await until(lambda: other.leading, FAST["lease_duration_s"] * 5)
+        await until("the other leads", lambda: other.leading)
         assert other.term is not None
         assert (other.term.previous_holder, other.term.transitions) == ("", 1)
 
@@ -74,7 +75,7 @@ async def test_one_leads_and_hands_over_at_once_when_it_ends(client: Client) -> 
 async def test_after_a_crash_the_next_waits_and_knows_when_the_last_one_stopped(client: Client, api: FakeApi) -> None:
     one = elector(client, "one")
     async with competing(one) as (task,):
-        await until(lambda: one.leading)
+        await until("it leads", lambda: one.leading)
         api.before.append(lambda request: web.Response(status=500) if request.method == "PUT" else None)
         await stop(task)  # the release fails: like a crash
         api.before.clear()
@@ -82,7 +83,7 @@ async def test_after_a_crash_the_next_waits_and_knows_when_the_last_one_stopped(
     clock = asyncio.get_running_loop().time
     started = clock()
     async with competing(two):
-        await until(lambda: two.leading)
+        await until("the next leads", lambda: two.leading)
         term = two.term
         assert term is not None
         assert term.previous_holder == "one"
@@ -94,12 +95,12 @@ async def test_after_a_crash_the_next_waits_and_knows_when_the_last_one_stopped(
 async def test_it_stops_leading_when_it_cannot_renew_and_leads_again_afterwards(client: Client, api: FakeApi) -> None:
     one = elector(client, "one")
     async with competing(one):
-        await until(one.acquired.is_set)
+        await until("it leads", one.acquired.is_set)
         api.before.append(lambda _: web.json_response(status(500, "InternalError"), status=500))
-        await until(one.lost.is_set)
+        await until("it has lost the lease", one.lost.is_set)
         assert (one.leading, one.term) == (False, None)
         api.before.clear()
-        await until(one.acquired.is_set)
+        await until("it leads again", one.acquired.is_set)
         term = one.term
     assert term is not None
     assert term.previous_holder == ""  # nobody else was in between
@@ -108,15 +109,15 @@ async def test_it_stops_leading_when_it_cannot_renew_and_leads_again_afterwards(
 async def test_a_frozen_leader_sees_that_it_no_longer_leads(client: Client, api: FakeApi) -> None:
     one = elector(client, "one")
     async with competing(one):
-        await until(lambda: one.leading)
+        await until("it leads", lambda: one.leading)
 
         async def hang(_: web.Request) -> None:
             await asyncio.sleep(30)
 
         api.before.append(hang)
         # even before its own task notices, acting is over at the deadline
-        await until(lambda: not one.leading)
-        await until(one.lost.is_set)
+        await until("it no longer leads", lambda: not one.leading)
+        await until("it has lost the lease", one.lost.is_set)
         api.before.clear()
 
 
@@ -134,7 +135,7 @@ async def test_a_leader_never_believes_longer_than_the_server_has_known(client: 
     api.before.append(slow_then_silent)
     one = elector(client, "one")
     async with competing(one):
-        await until(one.acquired.is_set)
+        await until("it leads", one.acquired.is_set)
         last = 0.0
         while one.acquired.is_set():
             now = clock()
@@ -147,10 +148,10 @@ async def test_a_leader_never_believes_longer_than_the_server_has_known(client: 
 async def test_somebody_who_writes_over_the_lease_ends_the_term(client: Client, api: FakeApi) -> None:
     one = elector(client, "one")
     async with competing(one):
-        await until(lambda: one.leading)
+        await until("it leads", lambda: one.leading)
         spec = {"holderIdentity": "thief", "leaseDurationSeconds": 60}
         api.put("muster-controller", resource="leases", spec=spec)
-        await until(one.lost.is_set)
+        await until("it has lost the lease", one.lost.is_set)
         assert one.holder == "thief"
 
 
@@ -195,7 +196,7 @@ def test_two_never_lead_at_once(plan: list[str], seed: int) -> None:
                         cut.clear()
                     await asyncio.sleep(rng.uniform(0.05, 0.3))
                 cut.clear()
-                await until(lambda: any(one.leading for one in electors))
+                await until("one leads again", lambda: any(one.leading for one in electors))
             await stop(observer)
             assert together == []
             for client in clients:

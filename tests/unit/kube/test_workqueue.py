@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.kube.workqueue import WorkQueue, WorkQueueShutDown
-from tests.unit.kube.fakeapi import until
+from tests.support.waiting import until
 
 
 async def test_a_key_waits_once_and_in_order() -> None:
@@ -135,7 +135,7 @@ def test_a_key_never_runs_twice_at_once_and_no_addition_is_lost(
                 queue.add_after(key, rng.uniform(0, 0.002))
             else:
                 queue.add_rate_limited(key)
-        await until(lambda: not len(queue) and not queue.running and not queue.delayed)
+        await until("the queue is empty", lambda: not len(queue) and not queue.running and not queue.delayed)
         for task in tasks:
             if task.done():
                 task.result()

@@ -28,6 +28,7 @@ from muster.trainingjobs.members import Members
 from muster.trainingjobs.plan import Directive
 from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
 from muster.trainingjobs.tokens import PodIdentity
+from tests.support.waiting import until
 
 JOB, KEY, POD = "job-uid", "ns/job", "pod-uid"
 AUTHORITY = CertificateAuthority.create()
@@ -91,13 +92,6 @@ class Server:
     def hears(self) -> bool:
         """Whether a poll is open."""
         return self.member is not None and self.member.silent_since is None
-
-
-async def until(what: str, holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture

@@ -1,0 +1,59 @@
+"""Waiting for what comes about by itself: poll, with a deadline that says what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+TIMEOUT_S = 60.0
+"""A deadline, not a timing: on a machine that is busy with other things what is right still comes in time."""
+
+_LOOK_S = 0.005
+_ASK_S = 0.05  # a check that asks a server or the kernel: it shall not keep them busy
+
+
+async def until(
+    what: str,
+    check: Callable[[], Awaitable[Any] | Any],
+    timeout_s: float = TIMEOUT_S,
+    *,
+    ignoring: tuple[type[Exception], ...] = (),
+) -> Any:
+    """Poll until `check`, which may be a coroutine function, returns something true, and return that.
+
+    Raises:
+        AssertionError: at the deadline, with `what` and the last answer. A check that raises what is in `ignoring`
+            has not come true yet; its error is the answer then.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        pause_s = _LOOK_S
+        try:
+            last = check()
+            if inspect.isawaitable(last):
+                pause_s = _ASK_S
+                last = await last
+            if last:
+                return last
+        except ignoring as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise _too_late(what, timeout_s, last)
+        await asyncio.sleep(pause_s)
+
+
+def eventually(what: str, check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
+    """As `until`, for tests without an event loop."""
+    deadline = time.monotonic() + timeout_s
+    while not (last := check()):
+        if time.monotonic() > deadline:
+            raise _too_late(what, timeout_s, last)
+        time.sleep(_ASK_S)
+    return last
+
+
+def _too_late(what: str, timeout_s: float, last: object) -> AssertionError:
+    return AssertionError(f"not within {timeout_s:g} s: {what}; the last answer: {last!r}")
