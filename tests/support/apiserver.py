@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import http.client
 import json
 import os
-import signal
 import ssl
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import yaml
 
-START_S = 30.0
+from muster.drills.children import Child
+from tests.support.waiting import eventually
+
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -113,58 +113,64 @@ def _target(path: str, query: dict[str, Any]) -> str:
     return f"{path}{'&' if '?' in path else '?'}{text}" if text else path
 
 
+@dataclasses.dataclass(frozen=True)
+class ApiServer:
+    """An API server to test on."""
+
+    kind: str
+    """"embedded" or "real"."""
+    kubeconfig: Path
+    kubelet_flags: tuple[str, ...]
+    """What process kubelets need to serve it; none where they cannot, since it is on no network of theirs."""
+
+
 class EmbeddedServer:
-    """`python -m muster.embedded.apiserver` on a state folder."""
+    """`python -m muster.embedded.apiserver` on a state folder. It never outlives us (`muster.drills.children`)."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder
         self.arguments = arguments
-        self.process: subprocess.Popen[str] | None = None
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubelet_flags = (f"--kubelet-token-file={folder / 'kubelet-token'}", f"--serving-ca={folder}")
         self.ready: dict[str, Any] = {}
+        self._child: Child | None = None
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "muster.embedded.apiserver", "--state-dir", str(self.folder), *self.arguments]
 
     def start(self) -> Api:
-        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-        self.process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, f"the server ended with {self.process.wait(START_S)} before it was ready"
-        self.ready = json.loads(line)
-        return Api(self.folder / "kubeconfig")
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = self.folder / "log"
+        child = self._child = Child(self.command(), log, {**os.environ, "PYTHONPATH": str(SOURCE)})
+
+        def ready() -> dict[str, Any]:
+            assert child.exit_code is None, f"the server ended with {child.exit_code}: {child.log_tail()}"
+            lines = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            said = [json.loads(line) for line in lines if line.startswith('{"ready"')]
+            return next((each for each in said if each["pid"] == child.pid), {})  # an earlier server's are there too
+
+        try:
+            self.ready = eventually(f"the API server is ready, see {log}", ready)
+        except BaseException:
+            child.stop(grace_s=0)
+            raise
+        return Api(self.kubeconfig)
 
     def kill(self) -> None:
-        assert self.process
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
-        self._close()
+        self._end(0)
 
     def stop(self) -> int:
-        assert self.process
-        self.process.terminate()
-        code = self.process.wait(10)
-        self._close()
+        """End it and return its exit code."""
+        return self._end(10)
+
+    def log(self, lines: int = 50) -> str:
+        """The last lines of what it said."""
+        return self._child.log_tail(lines) if self._child else ""
+
+    def _end(self, grace_s: float) -> int:
+        assert self._child
+        self._child.stop(grace_s)
+        code = self._child.exit_code
+        assert code is not None
+        self._child = None
         return code
-
-    def _close(self) -> None:
-        assert self.process
-        assert self.process.stdout
-        self.process.stdout.close()
-        self.process = None
-
-
-def eventually(check: Any, timeout_s: float = 15.0) -> Any:
-    """Poll until `check()` is true or raises no AssertionError; return what it returns."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            found = check()
-            if found:
-                return found
-            failure: AssertionError | None = None
-        except AssertionError as error:
-            failure = error
-        if time.monotonic() > deadline:
-            raise failure or AssertionError(f"not true within {timeout_s} s: {check}")
-        time.sleep(0.05)

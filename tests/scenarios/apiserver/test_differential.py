@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.scenarios.apiserver.cases import CASES, Case, Step
-from tests.support.apiserver import Api, eventually
+from tests.support.apiserver import Api
 from tests.support.controlplane import RealCluster
+from tests.support.waiting import eventually
 
 VOLATILE = {
     "uid": "UID",
@@ -78,8 +79,13 @@ def run(api: Api, case: Case) -> list[Any]:
     code, made, _ = api.send("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     assert code == 201, made
     # The real one makes these a moment later.
-    eventually(lambda: api.send("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")[0] == 200)
-    eventually(lambda: api.send("GET", f"/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt")[0] == 200)
+    eventually(
+        "a service account",
+        lambda: api.send("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")[0] == 200,
+    )
+    eventually(
+        "the CA", lambda: api.send("GET", f"/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt")[0] == 200
+    )
     answers: list[Any] = []
     remembered: dict[str, str] = {"ns": namespace}
     try:
@@ -105,7 +111,7 @@ def _answer(api: Api, step: Step, remembered: dict[str, str], reduce: Callable[[
         step.method, fill(step.path), body, content_type=step.content_type, headers=step.headers
     )
     if step.until:
-        eventually(lambda: api.send(step.method, fill(step.path))[0] == step.until)
+        eventually(f"{step.path} answers {step.until}", lambda: api.send(step.method, fill(step.path))[0] == step.until)
         return [step.method, fill(step.path), step.until]
     if not step.compare:
         return [step.method, fill(step.path), code]

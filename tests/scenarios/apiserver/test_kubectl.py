@@ -12,7 +12,8 @@ import pytest
 
 from muster.drills.clusteraccess import ClusterAccess, KubectlError
 from tests.scenarios.apiserver.cases import CRD, widget
-from tests.support.apiserver import Api, eventually
+from tests.support.apiserver import Api
+from tests.support.waiting import eventually
 
 POD = {
     "apiVersion": "v1",
@@ -144,7 +145,7 @@ def test_deleting_a_namespace_waits_until_it_is_gone(kubectl: ClusterAccess, emb
     kubectl.kubectl("create", "namespace", "k-gone")
     apply(kubectl, "k-gone", POD)
     kubectl.kubectl("delete", "namespace", "k-gone", "--timeout=20s")
-    assert eventually(lambda: embedded.send("GET", "/api/v1/namespaces/k-gone")[0] == 404)
+    assert eventually("the namespace is gone", lambda: embedded.send("GET", "/api/v1/namespaces/k-gone")[0] == 404)
 
 
 def test_everything_listed_can_be_listed(kubectl: ClusterAccess) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from muster.kube.pki import CertificateAuthority, KeyPair
-from tests.support.apiserver import Api, EmbeddedServer, eventually
+from tests.support.apiserver import Api, EmbeddedServer
+from tests.support.waiting import eventually
 
 CM = "/api/v1/namespaces/default/configmaps"
 
@@ -39,7 +40,7 @@ def test_what_was_answered_survives_kill_9(tmp_path: Path, round_: int) -> None:
     writers = [threading.Thread(target=write, args=(worker,)) for worker in range(3)]
     for writer in writers:
         writer.start()
-    eventually(lambda: len(answered) > 20 * (round_ + 1))
+    eventually("writes are answered", lambda: len(answered) > 20 * (round_ + 1))
     server.kill()
     killed.set()
     for writer in writers:

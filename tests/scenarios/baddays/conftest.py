@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import dataclasses
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -25,7 +23,9 @@ from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import ApiError, NotFound
 from muster.kube.node import Node
-from tests.scenarios.trainingjobs.conftest import Arena, TestNode, until
+from tests.scenarios.trainingjobs.conftest import DEADLINE_S, Arena, TestNode
+from tests.support.apiserver import ApiServer, EmbeddedServer
+from tests.support.waiting import until
 
 NODE_GRACE_S = 16
 """Silence after which a node is not Ready: days are shorter here."""
@@ -49,14 +49,12 @@ TRAIN = """
 """
 
 
-class ApiServer(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class OwnServer(ApiServer):
     """An API server that may be stopped and started again with what it knew."""
 
-    kind: str
-    kubeconfig: Path
-    kubelet_flags: tuple[str, ...]
-    stop: Callable[[], None]
-    start: Callable[[], None]
+    stop: Callable[[], object]
+    start: Callable[[], object]
 
 
 class Job:
@@ -101,8 +99,8 @@ class Job:
 class BadDay:
     """A cluster, made whole again before each test."""
 
-    def __init__(self, arena: Arena, api: ApiServer) -> None:
-        self.arena, self.api = arena, api
+    def __init__(self, arena: Arena, server: OwnServer) -> None:
+        self.arena, self.server = arena, server
         self._jobs = 0
 
     async def whole(self, nodes: int) -> None:
@@ -118,7 +116,7 @@ class BadDay:
             await self.remove(node)
         while len(self.arena.nodes) < nodes:
             self.arena.add_node()
-        await until("nodes are ready", self.arena._nodes_ready)
+        await until("nodes are ready", self.arena._nodes_ready, DEADLINE_S)
 
     async def remove(self, node: TestNode) -> None:
         self.arena.nodes.remove(node)
@@ -146,53 +144,30 @@ class BadDay:
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=pytest.mark.real)])
-def own_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+def own_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnServer]:
     if request.param == "embedded":
-        yield from _embedded(tmp_path_factory.mktemp("bad"))
+        server = EmbeddedServer(tmp_path_factory.mktemp("bad"), f"--node-monitor-grace-s={NODE_GRACE_S}")
+        server.start()
+        try:
+            yield OwnServer("embedded", server.kubeconfig, server.kubelet_flags, server.kill, server.start)
+        finally:
+            server.kill()
         return
     graces = [f"--node-monitor-grace-period={NODE_GRACE_S}s", f"--node-startup-grace-period={NODE_GRACE_S}s"]
     grace = {"kube-controller-manager": graces}
     with ControlPlane(request.getfixturevalue("control_plane_binaries"), extra_args=grace) as plane:
         flags = (f"--client-ca-file={plane.ca_path}",)
-        yield ApiServer("real", plane.kubeconfig, flags, plane.stop_apiserver, plane.start_apiserver)
-
-
-def _embedded(folder: Path) -> Iterator[ApiServer]:
-    process: subprocess.Popen[bytes] | None = None
-
-    def start() -> None:
-        nonlocal process
-        command = [sys.executable, "-m", "muster.embedded.apiserver", f"--state-dir={folder}"]
-        command.append(f"--node-monitor-grace-s={NODE_GRACE_S}")
-        with (folder / "log").open("ab") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-        assert process.stdout is not None
-        ready = json.loads(process.stdout.readline() or b"{}")
-        assert ready.get("ready"), (folder / "log").read_text()
-
-    def stop() -> None:
-        assert process is not None
-        process.kill()
-        process.wait(10)
-        assert process.stdout is not None
-        process.stdout.close()
-
-    start()
-    try:
-        flags = (f"--kubelet-token-file={folder / 'kubelet-token'}", f"--serving-ca={folder}")
-        yield ApiServer("embedded", folder / "kubeconfig", flags, stop, start)
-    finally:
-        stop()
+        yield OwnServer("real", plane.kubeconfig, flags, plane.stop_apiserver, plane.start_apiserver)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(own_api: ApiServer) -> AsyncIterator[BadDay]:
+async def cluster(own_server: OwnServer) -> AsyncIterator[BadDay]:
     with tempfile.TemporaryDirectory(prefix="muster-bad-") as folder:
-        async with Client(load_config(own_api.kubeconfig)) as client:
-            arena = Arena(own_api.kind, own_api.kubeconfig, own_api.kubelet_flags, client, Path(folder))
+        async with Client(load_config(own_server.kubeconfig)) as client:
+            arena = Arena(own_server, client, Path(folder))
             try:
                 await arena.start(nodes=3)
-                yield BadDay(arena, own_api)
+                yield BadDay(arena, own_server)
             finally:
                 with contextlib.suppress(ApiError):
                     await arena.stop()

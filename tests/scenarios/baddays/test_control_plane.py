@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.baddays.conftest import BadDay, lives, stopped
-from tests.scenarios.trainingjobs.conftest import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
@@ -46,7 +46,7 @@ async def test_while_the_api_server_is_away_ranks_go_on_and_are_caught_up_with(b
     await job.runs(1)
     before = await job.reaches(lambda status: status.last_checkpoint and status.progress)
     pids = [job.pid(1, rank) for rank in (0, 1)]
-    bad.api.stop()
+    bad.server.stop()
     try:
 
         async def noticed() -> bool:
@@ -55,7 +55,7 @@ async def test_while_the_api_server_is_away_ranks_go_on_and_are_caught_up_with(b
         await until("the controller has lost its lease", noticed, 60)
         assert all(lives(pid) for pid in pids)
     finally:
-        bad.api.start()
+        bad.server.start()
     await job.reaches(lambda status: status.last_checkpoint.step > before.last_checkpoint.step + 10)
     assert all(lives(pid) for pid in pids)
     status = await job.ends(1)
@@ -65,7 +65,7 @@ async def test_while_the_api_server_is_away_ranks_go_on_and_are_caught_up_with(b
 async def test_a_rank_that_fails_while_the_api_server_is_away_restarts_the_job_when_it_is_back(bad: BadDay) -> None:
     job = await bad.train()
     await job.runs(1)
-    bad.api.stop()
+    bad.server.stop()
     try:
         os.kill(job.pid(1, 0), signal.SIGKILL)
 
@@ -74,7 +74,7 @@ async def test_a_rank_that_fails_while_the_api_server_is_away_restarts_the_job_w
 
         await until("the rank is dead", dead)
     finally:
-        bad.api.start()
+        bad.server.start()
     await job.runs(2)
     status = await job.ends(2)
     assert [(fault.slot, fault.rule) for fault in status.faults] == [(0, "rank-killed")]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import random
 import subprocess
 import sys
 import textwrap
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -30,6 +28,7 @@ from muster.kube.coordination import Lease
 from muster.kube.errors import ApiError
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from tests.support import waiting
 from tests.support.controlplane import REQUIRED
 from tests.support.serviceproxy import ServiceProxy
 
@@ -84,15 +83,9 @@ def offline_helm(helm_program: Path, tmp_path_factory: pytest.TempPathFactory) -
     return Helm(helm_program, tmp_path_factory.mktemp("helm"))
 
 
-async def until(what: str, check: Callable[[], Awaitable[Any]], timeout_s: float = DEADLINE_S) -> Any:
-    """Poll until `check` returns something true, and return that. What the API server cannot answer is not true yet."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        with contextlib.suppress(ApiError):
-            if found := await check():
-                return found
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.1)
+async def until(what: str, check: Callable[[], Awaitable[Any]]) -> Any:
+    """Wait for it. What the API server cannot answer is not true yet."""
+    return await waiting.until(what, check, DEADLINE_S, ignoring=(ApiError,))
 
 
 class ProcessNode:
@@ -188,10 +181,8 @@ class Cluster:
         """Make a namespace that takes pods."""
         metadata = {"name": name, "labels": {key.replace("_", "-"): value for key, value in labels.items()}}
         self.plane.access.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-        deadline = time.monotonic() + 30
-        while "default" not in self.kubectl("get", "serviceaccounts", f"--namespace={name}", "--output=name"):
-            assert time.monotonic() < deadline, f"no default service account in {name}"
-            time.sleep(0.1)
+        accounts = ("get", "serviceaccounts", f"--namespace={name}", "--output=name")
+        waiting.eventually(f"{name} has a service account", lambda: "default" in self.kubectl(*accounts))
         return name
 
 

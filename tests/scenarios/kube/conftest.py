@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator
 
@@ -14,6 +12,8 @@ from muster.kube.core import ConfigMap, Namespace, ServiceAccount
 from muster.kube.errors import NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import KubeMetrics, kube_metrics
+from tests.support.apiserver import ApiServer
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -28,9 +28,9 @@ async def client(cluster_config: ClusterConfig, metrics: KubeMetrics) -> AsyncIt
 
 
 @pytest.fixture
-def embedded(request: pytest.FixtureRequest) -> bool:
+def embedded(api_server: ApiServer) -> bool:
     """Whether this is the embedded API server."""
-    return bool(request.node.callspec.params["cluster_config"] == "embedded")
+    return api_server.kind == "embedded"
 
 
 async def _furnished(client: Client, namespace: str) -> bool:
@@ -47,9 +47,6 @@ async def namespace(client: Client) -> AsyncIterator[str]:
     """A namespace of the test's own; the API server empties it on its own time."""
     name = f"kube-{uuid.uuid4().hex[:10]}"
     await client.create(Namespace(metadata=ObjectMeta(name=name)))
-    deadline = time.monotonic() + 30
-    while not await _furnished(client, name):
-        assert time.monotonic() < deadline, "the namespace got no service account"
-        await asyncio.sleep(0.02)
+    await until("the namespace has a service account", lambda: _furnished(client, name))
     yield name
     await client.delete(Namespace, name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,15 +16,9 @@ from muster.kube.informer import Informer
 from muster.kube.leader import LeaderElector
 from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import KubeMetrics
+from tests.support.waiting import until
 
 LABELS = {"kept": "yes"}
-
-
-async def until(what: str, condition: Callable[[], object], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

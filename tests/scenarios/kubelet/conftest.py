@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +24,10 @@ from muster.kube.errors import AlreadyExists, ApiError, NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from tests.support.apiserver import ApiServer
+from tests.support.waiting import TIMEOUT_S, until
 
 NAMESPACE = "kubelet-tests"
-DEADLINE_S = 30.0
-
-
-async def eventually(what: str, check: Callable[[], Awaitable[Any]], deadline_s: float = DEADLINE_S) -> Any:
-    """Poll until `check` returns something true, and return that."""
-    deadline = time.monotonic() + deadline_s
-    while True:
-        found = await check()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
-        await asyncio.sleep(0.05)
 
 
 def exists(path: str | Path) -> bool:
@@ -62,69 +49,9 @@ def processes(marker: str) -> list[int]:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """An API server to be a node of."""
-
-    kind: str
-    kubeconfig: Path
-    kubelet_flags: tuple[str, ...]
-
-    def kubectl(
-        self, *arguments: str, stdin: bytes = b"", timeout_s: float = 30.0
-    ) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            ["kubectl", f"--kubeconfig={self.kubeconfig}", f"--namespace={NAMESPACE}", *arguments],
-            input=stdin,
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-        )
-
-
-@pytest.fixture(scope="session")
-def embedded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("apiserver")
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "muster.embedded.apiserver", "--state-dir", str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-    try:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        assert line, (folder / "log").read_text()
-        flags = (f"--kubelet-token-file={folder / 'kubelet-token'}", f"--serving-ca={folder}")
-        yield Cluster("embedded", Path(json.loads(line)["kubeconfig"]), flags)
-    finally:
-        server.kill()
-        server.wait()
-        if server.stdout is not None:
-            server.stdout.close()
-
-
-@pytest.fixture(params=["embedded", "real"])
-def cluster(request: pytest.FixtureRequest) -> Cluster:
-    if request.param == "embedded":
-        found: Cluster = request.getfixturevalue("embedded_cluster")
-        return found
-    real = request.getfixturevalue("real_control_plane")
-    if real.control_plane is None:
-        pytest.skip("somebody's cluster: its API server does not share a network with this machine's loopback")
-    return Cluster("real", real.kubeconfig, (f"--client-ca-file={real.control_plane.ca_path}",))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        callspec = getattr(item, "callspec", None)
-        if callspec is not None and callspec.params.get("cluster") == "real":
-            item.add_marker(pytest.mark.real)
-
-
 @pytest.fixture
-async def client(cluster: Cluster) -> AsyncIterator[Client]:
-    async with Client(load_config(cluster.kubeconfig)) as found:
+async def client(api_server_for_kubelets: ApiServer) -> AsyncIterator[Client]:
+    async with Client(load_config(api_server_for_kubelets.kubeconfig)) as found:
         with contextlib.suppress(AlreadyExists):
             await found.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
 
@@ -132,20 +59,20 @@ async def client(cluster: Cluster) -> AsyncIterator[Client]:
             try:
                 await found.get(ServiceAccount, "default", NAMESPACE)
             except NotFound:
-                if cluster.kind == "embedded":
+                if api_server_for_kubelets.kind == "embedded":
                     await found.create(ServiceAccount(metadata=ObjectMeta(name="default", namespace=NAMESPACE)))
                 return False
             return True
 
-        await eventually("the default service account", account)
+        await until("the default service account", account)
         yield found
 
 
 class NodeUnderTest:
     """One kubelet as a process of its own, and the pods on it."""
 
-    def __init__(self, cluster: Cluster, client: Client, folder: Path, flags: tuple[str, ...]) -> None:
-        self.cluster = cluster
+    def __init__(self, server: ApiServer, client: Client, folder: Path, flags: tuple[str, ...]) -> None:
+        self.server = server
         self.client = client
         self.name = f"node-{uuid.uuid4().hex[:8]}"
         self.cluster_id = f"test-{uuid.uuid4().hex[:12]}"
@@ -170,7 +97,7 @@ class NodeUnderTest:
             assert self._process.poll() is None, self.log.read_text()
             return "is ready, listening" in self.log.read_text().rpartition("#ended#")[2]
 
-        await eventually("the kubelet is ready", ready)
+        await until("the kubelet is ready", ready)
 
     def _spawn(self, flags: tuple[str, ...]) -> None:
         with self.log.open("ab") as log:
@@ -180,12 +107,12 @@ class NodeUnderTest:
                     "-m",
                     "muster.embedded.kubelet",
                     f"--node={self.name}",
-                    f"--kubeconfig={self.cluster.kubeconfig}",
+                    f"--kubeconfig={self.server.kubeconfig}",
                     f"--state-dir={self.state_dir}",
                     f"--cluster-id={self.cluster_id}",
                     f"--address={self._subnet}.1",
                     f"--pod-cidr={self._subnet}.0/24",
-                    *self.cluster.kubelet_flags,
+                    *self.server.kubelet_flags,
                     *self._flags,
                     *flags,
                 ],
@@ -247,7 +174,7 @@ class NodeUnderTest:
         self._pods.append(name)
         return await self.until(pod, lambda pod: pod.status.start_time is not None) if wait else pod
 
-    async def until(self, pod: Pod, wanted: Callable[[Pod], Any], deadline_s: float = DEADLINE_S) -> Pod:
+    async def until(self, pod: Pod, wanted: Callable[[Pod], Any], timeout_s: float = TIMEOUT_S) -> Pod:
         newest = pod
 
         async def check() -> bool:
@@ -256,28 +183,39 @@ class NodeUnderTest:
             return bool(wanted(newest))
 
         try:
-            await eventually("the pod is as wanted", check, deadline_s)
+            await until("the pod is as wanted", check, timeout_s)
         except AssertionError as error:
             raise AssertionError(f"{error}: {newest.status}\n{self.log.read_text()[-3000:]}") from None
         return newest
 
-    async def finished(self, pod: Pod, deadline_s: float = DEADLINE_S) -> Pod:
-        return await self.until(pod, lambda pod: pod.finished, deadline_s)
+    async def finished(self, pod: Pod, timeout_s: float = TIMEOUT_S) -> Pod:
+        return await self.until(pod, lambda pod: pod.finished, timeout_s)
 
     async def running(self, pod: Pod) -> Pod:
         return await self.until(pod, lambda pod: pod.status.phase == "Running")
 
-    async def gone(self, pod: Pod, deadline_s: float = DEADLINE_S) -> None:
+    async def gone(self, pod: Pod, timeout_s: float = TIMEOUT_S) -> None:
         async def check() -> bool:
             try:
                 return (await self.client.get(Pod, pod.name, NAMESPACE)).uid != pod.uid
             except NotFound:
                 return True
 
-        await eventually("the pod is gone", check, deadline_s)
+        await until("the pod is gone", check, timeout_s)
+
+    def kubectl(
+        self, *arguments: str, stdin: bytes = b"", timeout_s: float = 30.0
+    ) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["kubectl", f"--kubeconfig={self.server.kubeconfig}", f"--namespace={NAMESPACE}", *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
 
     def logs(self, pod: Pod, *flags: str, container: str = "main") -> str:
-        done = self.cluster.kubectl("logs", pod.name, "-c", container, *flags)
+        done = self.kubectl("logs", pod.name, "-c", container, *flags)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
 
@@ -291,13 +229,13 @@ StartNode = Callable[..., Awaitable[NodeUnderTest]]
 
 
 @pytest.fixture
-async def start_node(cluster: Cluster, client: Client, tmp_path: Path) -> AsyncIterator[StartNode]:
+async def start_node(api_server_for_kubelets: ApiServer, client: Client, tmp_path: Path) -> AsyncIterator[StartNode]:
     nodes: list[NodeUnderTest] = []
 
     async def start(*flags: str) -> NodeUnderTest:
         folder = tmp_path / f"n{len(nodes)}"
         folder.mkdir()
-        node = NodeUnderTest(cluster, client, folder, flags)
+        node = NodeUnderTest(api_server_for_kubelets, client, folder, flags)
         nodes.append(node)
         await node.start()
         return node

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from muster.kube.container import ContainerStateTerminated
 from muster.kube.pod import Pod
-from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, eventually, exists, processes
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, exists, processes
+from tests.support.waiting import until
 
 
 def ended(pod: Pod, index: int = 0) -> ContainerStateTerminated:
@@ -70,7 +71,7 @@ async def test_running_pod_is_ready_and_has_an_address_it_can_bind(node: NodeUnd
     async def both() -> bool:
         return node.logs(one) == node.logs(two) == "bound\n"
 
-    await eventually("both servers listen", both)
+    await until("both servers listen", both)
 
 
 async def test_init_containers_run_one_after_the_other_before_the_rest(node: NodeUnderTest) -> None:
@@ -128,7 +129,7 @@ async def test_on_failure_does_not_restart_what_succeeded(node: NodeUnderTest) -
 
 async def test_process_that_ignores_sigterm_is_killed_after_its_grace(node: NodeUnderTest) -> None:
     pod = await node.run("sh", "-c", "trap '' TERM; echo ready; while true; do sleep 0.1; done")
-    await eventually("it runs", lambda: _logged(node, pod, "ready"))
+    await until("it runs", lambda: _logged(node, pod, "ready"))
     began = time.monotonic()
     await node.client.delete(Pod, pod.name, namespace=NAMESPACE)
     await node.gone(pod)
@@ -140,7 +141,7 @@ async def test_sigterm_lets_a_process_end_in_peace(node: NodeUnderTest, tmp_path
     mark = tmp_path / "mark"
     script = f"trap 'echo stopped > {mark}; exit 0' TERM; echo ready; while true; do sleep 0.05; done"
     pod = await node.run("sh", "-c", script, terminationGracePeriodSeconds=20)
-    await eventually("it runs", lambda: _logged(node, pod, "ready"))
+    await until("it runs", lambda: _logged(node, pod, "ready"))
     await node.client.delete(Pod, pod.name, namespace=NAMESPACE)
     await node.gone(pod, 10)
     assert mark.read_text() == "stopped\n"
@@ -166,7 +167,7 @@ while not os.path.exists("{mark}"): time.sleep(0.01)
 
 async def test_killed_shim_takes_its_container_with_it(node: NodeUnderTest) -> None:
     pod = await node.run("sh", "-c", "setsid sleep 1000 & setsid env -i sleep 1000 & echo ready; sleep 1000")
-    await eventually("it runs", lambda: _logged(node, pod, "ready"))
+    await until("it runs", lambda: _logged(node, pod, "ready"))
     marker = f"MUSTER_POD_UID={pod.uid}"
     (shim,) = [pid for pid in processes(marker) if _is_shim(pid)]
     below = _children(shim)
@@ -178,7 +179,7 @@ async def test_killed_shim_takes_its_container_with_it(node: NodeUnderTest) -> N
     async def nothing() -> bool:
         return not any(exists(f"/proc/{pid}/exe") for pid in below)
 
-    await eventually("everything is gone", nothing)
+    await until("everything is gone", nothing)
 
 
 async def test_termination_message(node: NodeUnderTest) -> None:
@@ -201,7 +202,7 @@ async def test_pre_stop_hook_runs_before_sigterm(node: NodeUnderTest, tmp_path: 
     container = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", f"echo hook >> {order}"]}}}}
     script = f"trap 'echo term >> {order}; exit 0' TERM; echo ready; while true; do sleep 0.05; done"
     pod = await node.run("sh", "-c", script, container=container, terminationGracePeriodSeconds=20)
-    await eventually("it runs", lambda: _logged(node, pod, "ready"))
+    await until("it runs", lambda: _logged(node, pod, "ready"))
     await node.client.delete(Pod, pod.name, namespace=NAMESPACE)
     await node.gone(pod)
     assert order.read_text() == "hook\nterm\n"
@@ -214,11 +215,11 @@ async def test_force_deletion_kills_at_once(node: NodeUnderTest) -> None:
     async def nothing() -> bool:
         return not processes(f"MUSTER_POD_UID={pod.uid}")
 
-    await eventually("its processes are gone", nothing)
+    await until("its processes are gone", nothing)
 
 
 async def _logged(node: NodeUnderTest, pod: Pod, text: str) -> bool:
-    done = await asyncio.to_thread(node.cluster.kubectl, "logs", pod.name, "-c", "main")
+    done = await asyncio.to_thread(node.kubectl, "logs", pod.name, "-c", "main")
     return text in done.stdout.decode()
 
 

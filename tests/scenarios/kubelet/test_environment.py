@@ -9,7 +9,8 @@ from pathlib import Path
 
 from muster.kube.core import ConfigMap
 from muster.kube.pod import Pod
-from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, eventually, exists
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, exists
+from tests.support.waiting import until
 
 
 def field(path: str) -> dict[str, object]:
@@ -92,7 +93,7 @@ async def test_gpus_are_given_to_one_pod_at_a_time(node: NodeUnderTest) -> None:
         texts = [node.logs(pod).strip() for pod in (one, two)]
         return texts if all(texts) else []
 
-    first, second = await eventually("both say what they have", given)
+    first, second = await until("both say what they have", given)
     assert sorted([*first.split(","), *second.split(",")]) == ["0", "1", "2", "3"]
     third = await node.finished(await node.run(*script, container=wanted))
     assert third.status.reason == "OutOfnvidia.com/gpu"

@@ -12,7 +12,8 @@ import pytest
 
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, eventually
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest
+from tests.support.waiting import until
 
 
 async def running(node: NodeUnderTest) -> Pod:
@@ -30,20 +31,20 @@ async def test_log_options(node: NodeUnderTest) -> None:
 
 async def test_follow_ends_with_the_container(node: NodeUnderTest) -> None:
     pod = await node.running(await node.run("sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.3; done"))
-    done = await asyncio.to_thread(node.cluster.kubectl, "logs", "--follow", pod.name)
+    done = await asyncio.to_thread(node.kubectl, "logs", "--follow", pod.name)
     assert done.stdout == b"1\n2\n3\n"
 
 
 async def test_carriage_returns_and_bytes_survive(node: NodeUnderTest) -> None:
     pod = await node.finished(await node.run("printf", r"10%%\r50%%\r100%%\n\377\n"))
-    done = await asyncio.to_thread(node.cluster.kubectl, "logs", pod.name, "--tail=2")
+    done = await asyncio.to_thread(node.kubectl, "logs", pod.name, "--tail=2")
     assert done.stdout == b"10%\r50%\r100%\n\xff\n"
 
 
 async def test_exec_streams_and_exit_code(node: NodeUnderTest) -> None:
     pod = await running(node)
     done = await asyncio.to_thread(
-        node.cluster.kubectl,
+        node.kubectl,
         "exec",
         "-i",
         pod.name,
@@ -67,14 +68,14 @@ async def test_exec_runs_in_the_containers_environment(node: NodeUnderTest) -> N
 
     async def said() -> bool:
         command = ("exec", pod.name, "--", "sh", "-c", "echo $A; cat /data/x")
-        return (await asyncio.to_thread(node.cluster.kubectl, *command)).stdout == b"b\nhello\n"
+        return (await asyncio.to_thread(node.kubectl, *command)).stdout == b"b\nhello\n"
 
-    await eventually("the file is there", said)
+    await until("the file is there", said)
 
 
 async def test_exec_of_what_is_not_there(node: NodeUnderTest) -> None:
     pod = await running(node)
-    done = await asyncio.to_thread(node.cluster.kubectl, "exec", pod.name, "--", "no-such-program")
+    done = await asyncio.to_thread(node.kubectl, "exec", pod.name, "--", "no-such-program")
     assert done.returncode != 0
     assert b"no-such-program" in done.stderr
 
@@ -103,10 +104,10 @@ async def test_command_dies_with_its_client(node: NodeUnderTest) -> None:
         pass
 
     async def dead() -> bool:
-        done = await asyncio.to_thread(node.cluster.kubectl, "exec", pod.name, "--", "pgrep", "-f", "^sleep 4242$")
+        done = await asyncio.to_thread(node.kubectl, "exec", pod.name, "--", "pgrep", "-f", "^sleep 4242$")
         return done.returncode == 1
 
-    await eventually("the command is gone", dead)
+    await until("the command is gone", dead)
 
 
 async def test_nobody_without_the_token_or_certificate_gets_in(node: NodeUnderTest) -> None:

@@ -16,7 +16,9 @@ from muster.kube.client import Client
 from muster.kube.coordination import Lease
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from tests.scenarios.kubelet.conftest import NAMESPACE, Cluster, NodeUnderTest, StartNode, eventually, processes
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode, processes
+from tests.support.apiserver import ApiServer
+from tests.support.waiting import until
 
 
 async def test_registration(start_node: StartNode) -> None:
@@ -50,8 +52,8 @@ async def test_lease_is_renewed_and_the_node_otherwise_left_alone(start_node: St
         assert first.spec.renew_time is not None
         return (now.spec.renew_time - first.spec.renew_time).total_seconds() > 0.5
 
-    await eventually("the lease is renewed several times", renewed)
-    if node.cluster.kind == "embedded":  # on the real one kube-controller-manager writes to nodes as well
+    await until("the lease is renewed several times", renewed)
+    if node.server.kind == "embedded":  # on the real one kube-controller-manager writes to nodes as well
         assert (await node.client.get(Node, node.name)).metadata.resource_version == version
 
 
@@ -106,7 +108,7 @@ async def test_killed_kubelet_leaves_no_process_and_reports_the_pods_when_it_is_
     async def nothing() -> bool:
         return not processes(f"MUSTER_CLUSTER_ID={node.cluster_id}")
 
-    await eventually("no process of the cluster is left", nothing)
+    await until("no process of the cluster is left", nothing)
     assert (await node.client.get(Pod, again.name, NAMESPACE)).status.phase == "Running"  # nobody could tell
     await node.start()
     never = await node.finished(never)
@@ -163,7 +165,9 @@ async def test_one_transition_is_one_write(node: NodeUnderTest) -> None:
     )
 
 
-async def test_projected_token_is_replaced_before_it_expires(cluster: Cluster, client: Client, tmp_path: Path) -> None:
+async def test_projected_token_is_replaced_before_it_expires(
+    api_server_for_kubelets: ApiServer, client: Client, tmp_path: Path
+) -> None:
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}}
     pod = await client.create(
         {

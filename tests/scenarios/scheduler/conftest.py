@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import subprocess
-import sys
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -26,53 +22,12 @@ from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
+from tests.support.apiserver import ApiServer
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 POOL = "muster.dev/test-pool"
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture(scope="session")
-def embedded_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("apiserver")
-    command = [sys.executable, "-m", "muster.embedded.apiserver", "--state-dir", str(folder)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-        assert process.stdout is not None
-        try:
-            ready = json.loads(process.stdout.readline() or b"{}")
-            assert ready.get("ready"), (folder / "log").read_text()
-            yield Path(ready["kubeconfig"])
-        finally:
-            process.terminate()
-            process.wait(10)
-            process.stdout.close()
-
-
-@pytest.fixture(params=["embedded", "real"])
-def kubeconfig(request: pytest.FixtureRequest) -> Path:
-    if request.param == "embedded":
-        path: Path = request.getfixturevalue("embedded_kubeconfig")
-        return path
-    return request.getfixturevalue("real_control_plane").kubeconfig  # type: ignore[no-any-return]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "real" in getattr(getattr(item, "callspec", None), "params", {}).values():
-            item.add_marker(pytest.mark.real)
-
-
-async def until(what: str, check: Callable[[], Awaitable[Any]], timeout_s: float = 20.0) -> Any:
-    """Poll until `check` returns something true; fail with the last answer."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        last = await check()
-        if last:
-            return last
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}; last: {last!r}")
-        await asyncio.sleep(0.05)
 
 
 class Cluster:
@@ -218,9 +173,9 @@ class Cluster:
 
 
 @pytest.fixture
-async def cluster(kubeconfig: Path) -> AsyncIterator[Cluster]:
-    async with Client(load_config(str(kubeconfig))) as client:
-        made = Cluster(client, kubeconfig)
+async def cluster(api_server: ApiServer) -> AsyncIterator[Cluster]:
+    async with Client(load_config(api_server.kubeconfig)) as client:
+        made = Cluster(client, api_server.kubeconfig)
         try:
             await made.start()
             yield made

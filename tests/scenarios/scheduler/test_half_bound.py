@@ -11,7 +11,8 @@ from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import Conflict, ServerTimeout, TooManyRequests, Unavailable
 from muster.kube.pod import Pod
-from tests.scenarios.scheduler.conftest import Cluster, until
+from tests.scenarios.scheduler.conftest import Cluster
+from tests.support.waiting import until
 
 
 class FaultyClient(Client):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from muster.scheduler.explain import explain, load_snapshot
-from tests.scenarios.scheduler.conftest import Cluster, until
+from tests.scenarios.scheduler.conftest import Cluster
+from tests.support.waiting import until
 
 
 async def test_a_gang_of_8_on_10_nodes_is_bound(cluster: Cluster) -> None:

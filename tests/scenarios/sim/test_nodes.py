@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -19,6 +16,7 @@ from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.sim.nodeobjects import LEASE_NAMESPACE
 from muster.sim.nodes import EmptyRuntime, SimNodes
+from tests.support.waiting import until
 
 CAPACITY = {"cpu": "8", "memory": "64Gi", "pods": "110"}
 
@@ -39,14 +37,6 @@ async def nodes(client: Client) -> AsyncIterator[SimNodes]:
     for name in nodes.nodes:
         await client.delete(Node, name)
         await client.delete(Lease, name, namespace=LEASE_NAMESPACE)
-
-
-async def until(what: str, check: Callable[[], Awaitable[Any]], timeout_s: float = 20.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (last := await check()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.05)
-    return last
 
 
 async def bound(client: Client, node: str) -> Pod:

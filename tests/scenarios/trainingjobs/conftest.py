@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import os
 import random
 import socket
 import subprocess
 import sys
 import textwrap
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +24,11 @@ from muster.kube.config import load_config
 from muster.kube.errors import AlreadyExists, ApiError, NotFound
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from tests.support.apiserver import ApiServer
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 90.0
-
-
-async def until(what: str, check: Callable[[], Awaitable[Any]], timeout_s: float = DEADLINE_S) -> Any:
-    """Poll until `check` returns something true, and return that."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = await check()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.05)
 
 
 class Process:
@@ -69,7 +57,7 @@ class TestNode:
 
     __test__ = False
 
-    def __init__(self, folder: Path, kubeconfig: Path, flags: tuple[str, ...], name: str = "") -> None:
+    def __init__(self, folder: Path, server: ApiServer, name: str = "") -> None:
         self.name = name or f"node-{uuid.uuid4().hex[:8]}"
         self.cluster_id = f"test-{uuid.uuid4().hex[:12]}"
         subnet = f"127.{random.randint(64, 254)}.{random.randint(0, 255)}"
@@ -77,7 +65,7 @@ class TestNode:
         self._command = (
             "muster.embedded.kubelet",
             f"--node={self.name}",
-            f"--kubeconfig={kubeconfig}",
+            f"--kubeconfig={server.kubeconfig}",
             f"--state-dir={self.state}",
             f"--cluster-id={self.cluster_id}",
             f"--address={subnet}.1",
@@ -86,7 +74,7 @@ class TestNode:
             "--cpus=8",
             "--memory=16Gi",
             "--sync-period-s=0.5",
-            *flags,
+            *server.kubelet_flags,
         )
         self._log = folder / f"{self.name}.log"
         self.process = Process(self._log, *self._command)
@@ -105,9 +93,8 @@ class TestNode:
 class Arena:
     """A cluster for one test: a namespace, nodes, a controller."""
 
-    def __init__(self, kind: str, kubeconfig: Path, flags: tuple[str, ...], client: Client, folder: Path) -> None:
-        self.kind, self.kubeconfig, self.client, self.folder = kind, kubeconfig, client, folder
-        self.flags = flags
+    def __init__(self, server: ApiServer, client: Client, folder: Path) -> None:
+        self.server, self.client, self.folder = server, client, folder
         self.namespace = f"t{uuid.uuid4().hex[:10]}"
         self.system = f"s{uuid.uuid4().hex[:10]}"
         self.nodes: list[TestNode] = []
@@ -127,10 +114,10 @@ class Arena:
         self.control()
         for _ in range(nodes):
             self.add_node()
-        await until("nodes are ready", self._nodes_ready)
+        await until("nodes are ready", self._nodes_ready, DEADLINE_S)
 
     def add_node(self, name: str = "") -> TestNode:
-        node = TestNode(self.folder, self.kubeconfig, self.flags, name)
+        node = TestNode(self.folder, self.server, name)
         self.nodes.append(node)
         return node
 
@@ -140,7 +127,7 @@ class Arena:
             self.folder / f"controller-{len(self.controllers)}.log",
             "muster.cli.main",
             "controller",
-            f"--kubeconfig={self.kubeconfig}",
+            f"--kubeconfig={self.server.kubeconfig}",
             f"--namespace={self.system}",
             f"--listen=127.0.0.1:{self.port}",
             "--lease-duration=3",
@@ -162,7 +149,7 @@ class Arena:
         with contextlib.suppress(NotFound):
             await self.client.request("GET", f"{path}/default")
             return True
-        if self.kind == "embedded":
+        if self.server.kind == "embedded":
             with contextlib.suppress(ApiError):
                 await self.client.create(
                     {
@@ -247,46 +234,10 @@ class Arena:
                 await self.client.delete(Node, node.name)
 
 
-@pytest.fixture(scope="session")
-def embedded_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    folder = tmp_path_factory.mktemp("apiserver")
-    command = [sys.executable, "-m", "muster.embedded.apiserver", "--state-dir", str(folder)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-        assert process.stdout is not None
-        try:
-            ready = json.loads(process.stdout.readline() or b"{}")
-            assert ready.get("ready"), (folder / "log").read_text()
-            flags = (f"--kubelet-token-file={folder / 'kubelet-token'}", f"--serving-ca={folder}")
-            yield Path(ready["kubeconfig"]), flags
-        finally:
-            process.terminate()
-            process.wait(10)
-            process.stdout.close()
-
-
-@pytest.fixture(params=["embedded", "real"])
-def api(request: pytest.FixtureRequest) -> tuple[str, Path, tuple[str, ...]]:
-    if request.param == "embedded":
-        kubeconfig, flags = request.getfixturevalue("embedded_api")
-        return "embedded", kubeconfig, flags
-    real = request.getfixturevalue("real_control_plane")
-    if real.control_plane is None:
-        pytest.skip("somebody's cluster: its API server does not share a network with this machine's loopback")
-    return "real", real.kubeconfig, (f"--client-ca-file={real.control_plane.ca_path}",)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "real" in getattr(getattr(item, "callspec", None), "params", {}).values():
-            item.add_marker(pytest.mark.real)
-
-
 @pytest.fixture
-async def arena(api: tuple[str, Path, tuple[str, ...]], tmp_path: Path) -> AsyncIterator[Arena]:
-    kind, kubeconfig, flags = api
-    async with Client(load_config(kubeconfig)) as client:
-        arena = Arena(kind, kubeconfig, flags, client, tmp_path)
+async def arena(api_server_for_kubelets: ApiServer, tmp_path: Path) -> AsyncIterator[Arena]:
+    async with Client(load_config(api_server_for_kubelets.kubeconfig)) as client:
+        arena = Arena(api_server_for_kubelets, client, tmp_path)
         try:
             await arena.start(nodes=3)
             yield arena

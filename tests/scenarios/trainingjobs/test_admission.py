@@ -9,14 +9,15 @@ import pytest
 
 from muster.api.training_job import TrainingJob
 from muster.kube.errors import Invalid
-from tests.scenarios.trainingjobs.conftest import Arena, until
+from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 async def test_what_an_active_job_is_made_of_cannot_change(arena: Arena) -> None:
-    if arena.kind == "embedded":
+    if arena.server.kind == "embedded":
         pytest.skip("the embedded API server evaluates no CEL; docs say so")
     await arena.submit("train", train(arena))
     await arena.phase("train", "Running")
@@ -72,7 +73,7 @@ async def test_suspend_frees_the_nodes_and_resume_goes_on(arena: Arena) -> None:
 async def test_columns_of_kubectl_get(arena: Arena) -> None:
     await arena.submit("quick", QUICK)
     await arena.phase("quick", "Succeeded")
-    command = ["kubectl", f"--kubeconfig={arena.kubeconfig}", f"--namespace={arena.namespace}", "get", "tj"]
+    command = ["kubectl", f"--kubeconfig={arena.server.kubeconfig}", f"--namespace={arena.namespace}", "get", "tj"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True, timeout=30)
     shown = done.stdout.splitlines()
     assert shown[0].split() == ["NAME", "NODES", "READY", "PHASE", "ATTEMPT", "STEP", "RESTARTS", "AGE"]

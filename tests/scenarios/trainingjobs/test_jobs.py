@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from tests.scenarios.trainingjobs.conftest import Arena, until
+from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
