@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from muster.drills.children import Child
+from tests.support.waiting import TIMEOUT_S, eventually
+
+ENV = shutil.which("env") or "env"
 MUSTER = Path(sys.executable).with_name("muster")
 SCRUBBED = ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "MUSTER_STATE_DIR", "XDG_STATE_HOME", "NO_COLOR", "MUSTER_DEBUG")
 
@@ -25,6 +29,7 @@ class Muster:
         self.work = home
         self.state = home / "state"
         self.kubeconfig = home / ".kube" / "config"
+        self._starts = 0
         kept = {name: value for name, value in os.environ.items() if name not in SCRUBBED}
         self.env = kept | {"HOME": str(home), "XDG_STATE_HOME": str(self.state), "TERM": "dumb"}
         home.mkdir(parents=True, exist_ok=True)
@@ -58,16 +63,11 @@ class Muster:
     def json(self, *arguments: str | Path, **options: Any) -> Any:
         return json.loads(self.ok(*arguments, "-o", "json", **options))
 
-    def start(self, *arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(MUSTER), *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=cwd or self.work,
-            env=self.env,
-        )
+    def start(self, *arguments: str | Path) -> Child:
+        """Run it beside the test; what it says is in its log. It ends with us."""
+        self._starts += 1
+        log = self.home.with_name(f"{self.home.name}-{self._starts}.log")
+        return Child([ENV, f"--chdir={self.work}", MUSTER, *map(str, arguments)], log, self.env)
 
     def folder(self, name: str = "embedded") -> Path:
         """The state folder of a cluster."""
@@ -88,6 +88,12 @@ class Muster:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def exit_code(child: Child, timeout_s: float = TIMEOUT_S) -> int | None:
+    """Wait until it has ended, and return what it ended with."""
+    eventually(f"{child.name} ends, see {child.log}", lambda: child.exit_code is not None, timeout_s)
+    return child.exit_code
 
 
 @contextlib.contextmanager
@@ -111,12 +117,3 @@ def carrying(entry: str) -> dict[int, str]:
                     if command:
                         found[int(folder.name)] = command
     return found
-
-
-def eventually(check: Callable[[], Any], timeout_s: float = 60.0, what: str = "") -> Any:
-    """Poll until `check` is true, and return what it returned."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := check()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what or check}"
-        time.sleep(0.1)
-    return value

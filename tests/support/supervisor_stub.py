@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import ssl
 import subprocess
 import sys
@@ -19,7 +18,9 @@ from typing import Any
 
 from aiohttp import web
 
+from muster.drills.children import Child
 from muster.kube.pki import CertificateAuthority
+from tests.support.waiting import TIMEOUT_S, until
 
 INSTALL = [sys.executable, "-m", "muster.trainingjobs.supervisor", "install"]
 KEY = "5f" * 32
@@ -33,7 +34,7 @@ class Node:
     address: str
     env: dict[str, str]
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Child | None = None
     reports: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     directive: dict[str, Any] = dataclasses.field(
         default_factory=lambda: {"revision": 1, "attempt": 0, "desired": "hold", "graceS": 2, "pollS": 5}
@@ -48,15 +49,7 @@ class Node:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def start(self, command: list[str]) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.process = Child(command, self.log, self.env)
 
 
 class StubController:
@@ -85,22 +78,9 @@ class StubController:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for node in self.nodes.values():
-            if node.process is not None and node.process.poll() is None:
-                node.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(self._end)
+        started = [node.process for node in self.nodes.values() if node.process is not None]
+        await asyncio.gather(*(asyncio.to_thread(process.stop) for process in started))
         await self.away()
-
-    def _end(self) -> None:
-        deadline = time.monotonic() + 10
-        for node in self.nodes.values():
-            if node.process is None:
-                continue
-            try:
-                node.process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                node.process.kill()
-                node.process.wait()
 
     async def serve(self) -> None:
         """Listen; again on the same port after `away`."""
@@ -171,18 +151,13 @@ class StubController:
         await self.until(lambda: all(node.latest.get("state") == "idle" for node in nodes), "all joined")
         return nodes
 
-    async def until(self, condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
+    async def until(self, condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until the condition holds; fails with the nodes' logs."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline:
-                logs = "\n".join(
-                    f"== {n.name}: {json.dumps(n.latest)}\n{n.output[-3000:]}" for n in self.nodes.values()
-                )
-                raise AssertionError(f"not within {timeout_s} s: {what}\n{logs}")
-            async with self.changed:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.changed.wait(), 0.1)
+        try:
+            await until(what, condition, timeout_s)
+        except AssertionError as error:
+            logs = "\n".join(f"== {n.name}: {json.dumps(n.latest)}\n{n.output[-3000:]}" for n in self.nodes.values())
+            raise AssertionError(f"{error}\n{logs}") from None
 
     async def direct(self, node: Node, **directive: Any) -> None:
         """Give a node its next directive."""

@@ -15,7 +15,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from tests.support.musterprogram import Muster, eventually, muster_in
+from tests.support.musterprogram import Muster, muster_in
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -47,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             return False
 
     try:
-        eventually(answers, 60, "moto_server answers")
+        eventually("moto_server answers", answers)
         client = boto3.client(
             "s3", endpoint_url=address, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
         )

@@ -12,7 +12,8 @@ import pytest
 
 from muster.drills.goprograms import NotBuiltError, find_built
 from tests.support.controlplane import REQUIRED
-from tests.support.musterprogram import Muster, muster_in
+from tests.support.musterprogram import Muster, exit_code, muster_in
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi, pytest.mark.timeout(420)]
 
@@ -65,11 +66,7 @@ def test_the_same_on_a_real_control_plane(muster: Muster, control_plane_binaries
 @pytest.mark.parametrize(("number", "after"), [(signal.SIGINT, "waiting for nodes"), (signal.SIGTERM, "Running")])
 def test_interrupted_it_leaves_nothing(muster: Muster, number: signal.Signals, after: str) -> None:
     running = muster.start("demo")
-    assert running.stdout is not None
-    for line in running.stdout:
-        if after in line:
-            break
-    running.send_signal(number)
-    assert running.wait(120) == 130
-    running.stdout.close()
+    eventually(f"it says {after!r}", lambda: after in running.log.read_text(), 120)
+    os.kill(running.pid, number)
+    assert exit_code(running, 120) == 130
     nothing_remains(muster)

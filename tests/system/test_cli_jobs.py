@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.musterprogram import MUSTER, Muster, eventually, muster_in
+from tests.support.musterprogram import MUSTER, Muster, exit_code, muster_in
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -85,7 +86,7 @@ def test_a_script_runs_and_leaves_nothing_once_it_is_deleted(muster: Muster) -> 
     assert len(config_maps(muster)) == 1
     muster.ok("delete", "hello")
     assert muster.json("list")["items"] == []
-    eventually(lambda: not config_maps(muster), 30, "the code's ConfigMap collected with its owner")
+    eventually("the code's ConfigMap collected with its owner", lambda: not config_maps(muster))
 
 
 def test_a_failing_script_shows_its_last_lines_and_exits_with_1(muster: Muster) -> None:
@@ -130,10 +131,10 @@ def test_logs_of_mpi_ranks_come_from_where_they_run(muster: Muster) -> None:
 
 def test_ctrl_c_while_following_leaves_the_job_running(muster: Muster) -> None:
     following = muster.start("run", "sleep.py", "--name", "long", "--launcher", "none", "--follow")
-    eventually(lambda: muster.run("status", "long").returncode == 0 and phase(muster, "long") == "Running")
-    following.send_signal(signal.SIGINT)
-    said, _ = following.communicate(timeout=30)
-    assert following.returncode == 130
+    eventually("it runs", lambda: muster.run("status", "long").returncode == 0 and phase(muster, "long") == "Running")
+    os.kill(following.pid, signal.SIGINT)
+    assert exit_code(following) == 130
+    said = following.log.read_text()
     assert "'long' goes on" in said
     assert "muster stop long" in said
     assert phase(muster, "long") == "Running"
@@ -167,8 +168,8 @@ def test_a_name_that_is_taken_changes_nothing(muster: Muster) -> None:
 
 def test_a_job_is_named_like_its_script_while_that_is_free(muster: Muster) -> None:
     starting = [muster.start("run", "sleep.py", "--launcher", "none") for _ in range(3)]
-    said = [each.communicate(timeout=60)[0] for each in starting]
-    assert [each.returncode for each in starting] == [0, 0, 0], said
+    codes = [exit_code(each) for each in starting]
+    assert codes == [0, 0, 0], [each.log.read_text() for each in starting]
     names = [job["metadata"]["name"] for job in muster.json("list")["items"]]
     assert [name for name in names if not re.fullmatch("sleep-[a-z0-9]{5}", name)] == ["sleep"]
     assert len(config_maps(muster)) == 3
@@ -185,7 +186,7 @@ def test_exec_where_nothing_runs_says_why_and_what_to_do(muster: Muster) -> None
     assert "pod over-0-1 is Succeeded" in done.stderr
     assert "muster logs over" in done.stderr
     assert run(muster, "hello.py", "--name", "large", "--nodes", "9", "--gpus", "2").returncode == 0
-    eventually(lambda: "large-0-1" in muster.ok("status", "large"))
+    eventually("it has pods", lambda: "large-0-1" in muster.ok("status", "large"))
     done = muster.run("exec", "large", "--", "true")
     assert done.returncode == 5, done
     assert "waits for a node" in done.stderr
@@ -215,7 +216,7 @@ def test_code_from_a_shared_folder(muster: Muster, tmp_path: Path) -> None:
 
 def test_exec_passes_stdin_and_the_exit_status(muster: Muster) -> None:
     assert run(muster, "sleep.py", "--name", "where", "--nodes", "2").returncode == 0
-    eventually(lambda: phase(muster, "where") == "Running")
+    eventually("it runs", lambda: phase(muster, "where") == "Running")
     done = muster.run("exec", "where", "--slot", "1", "--", "sh", "-c", "echo slot $MUSTER_SLOT; echo oops >&2; exit 3")
     assert (done.returncode, done.stdout, done.stderr) == (3, "slot 1\n", "oops\n")
     piped = muster.run("exec", "where", "--", "cat", stdin="through\nand back\n")
@@ -225,7 +226,7 @@ def test_exec_passes_stdin_and_the_exit_status(muster: Muster) -> None:
 
 def test_exec_gives_a_shell_on_a_terminal(muster: Muster) -> None:
     assert run(muster, "sleep.py", "--name", "shell").returncode == 0
-    eventually(lambda: phase(muster, "shell") == "Running")
+    eventually("it runs", lambda: phase(muster, "shell") == "Running")
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(MUSTER, ["muster", "exec", "shell"], muster.env)
@@ -252,14 +253,14 @@ def _read_until(terminal: int, wanted: str, timeout_s: float = 30.0) -> str:
 
 def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
     assert run(muster, "hello.py", "--name", "huge", "--nodes", "50", "--gpus", "2").returncode == 0
-    eventually(lambda: "muster explain huge" in muster.ok("status", "huge"))
+    eventually("it says where to ask", lambda: "muster explain huge" in muster.ok("status", "huge"))
     said = muster.ok("explain", "huge")
 
     def agree() -> bool:  # in the end: what other jobs leave behind changes both
         why = muster.ok("explain", "huge").splitlines()[0].removeprefix("default/huge: ")
         return f"waiting for 50 of 50 nodes: {why}" in muster.ok("status", "huge")
 
-    eventually(agree, 90, "status says what explain says")
+    eventually("status says what explain says", agree, 90)
     assert "waiting for 50 of 50 nodes: needs 50 nodes" in muster.ok("list", "-o", "wide")
     assert "50" in said
     assert str(NODES) in said
@@ -270,11 +271,14 @@ def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
 
 def test_a_fault_on_purpose_is_survived(muster: Muster) -> None:
     assert run(muster, "sleep.py", "--name", "hit", "--nodes", "2", "--backoff-limit", "5").returncode == 0
-    eventually(lambda: phase(muster, "hit") == "Running")
+    eventually("it runs", lambda: phase(muster, "hit") == "Running")
     said = muster.run("fault", "rank", "hit", "1")
     assert said.returncode == 0, said
     assert "rank 1 of 'hit', in slot 1, was killed" in said.stderr
-    eventually(lambda: muster.json("status", "hit")["status"]["attempt"] == 2 and phase(muster, "hit") == "Running")
+    eventually(
+        "attempt 2 runs",
+        lambda: muster.json("status", "hit")["status"]["attempt"] == 2 and phase(muster, "hit") == "Running",
+    )
     fault = muster.json("status", "hit")["status"]["faults"][-1]
     assert fault["slot"] == 1
 

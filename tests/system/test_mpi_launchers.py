@@ -77,6 +77,8 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 async def start(stub: StubController, network: str, prefix: str) -> list[Node]:
+    ip = shutil.which("ip")
+    assert ip is not None
     nodes = [stub.node(slot) for slot in range(NODES)]
     for slot, node in enumerate(nodes):
         node.address = f"10.77.0.{slot + 1}"
@@ -84,7 +86,7 @@ async def start(stub: StubController, network: str, prefix: str) -> list[Node]:
             POD_IP=node.address, MUSTER_URL=f"https://10.77.0.254:{stub.port}", PATH=f"{prefix}/bin:/usr/bin:/bin"
         )
         own = f"hostname node{slot}; mount -t tmpfs none /dev/shm; exec {sys.executable} {stub.supervisor} run"
-        node.start(["ip", "netns", "exec", f"{network}-{slot}", "unshare", "-u", "-m", "sh", "-c", own])
+        node.start([ip, "netns", "exec", f"{network}-{slot}", "unshare", "-u", "-m", "sh", "-c", own])
     await stub.until(lambda: all(node.latest.get("state") == "idle" for node in nodes), "all joined")
     return nodes
 

@@ -136,7 +136,7 @@ async def test_sessions_end_with_the_attempt_and_its_keys_go(stub: StubControlle
 async def test_a_lost_client_ends_what_ran_for_it(stub: StubController, tmp_path: Path) -> None:
     nodes = await running(stub, tmp_path)
     assert nodes[0].process is not None
-    nodes[0].process.kill()
+    os.kill(nodes[0].process.pid, signal.SIGKILL)
     for pid in below(nodes[0].process.pid):
         os.kill(pid, signal.SIGKILL)
     await finished(stub, nodes[1:])

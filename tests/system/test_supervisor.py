@@ -139,7 +139,7 @@ async def test_a_killed_rank_is_reported_exactly_and_the_resumed_run_ends_as_an_
     assert f"4 ranks, attempt 4, from step {resumed_at}" in nodes[0].output
     assert final(nodes) == pytest.approx(expected, rel=1e-12)
     assert pids == [node.process.pid for node in nodes if node.process]
-    assert all(node.process and node.process.poll() is None for node in nodes)
+    assert all(node.process and node.process.exit_code is None for node in nodes)
 
 
 async def test_the_tail_of_a_failed_rank_ends_with_its_traceback(stub: StubController) -> None:
@@ -246,8 +246,8 @@ async def test_exit_stops_the_ranks_and_ends_with_the_code(stub: StubController)
     await stub.until(lambda: rank_pids(node, 0), "running")
     await stub.direct(node, attempt=1, desired="exit", exitCode=17)
     assert node.process is not None
-    await stub.until(lambda: node.process and node.process.poll() is not None, "exit")
-    assert node.process.returncode == 17
+    await stub.until(lambda: node.process and node.process.exit_code is not None, "exit")
+    assert node.process.exit_code == 17
     assert not alive(node)
 
 
@@ -257,9 +257,9 @@ async def test_sigterm_leaves_nothing_behind(stub: StubController) -> None:
     await stub.until(lambda: all(rank_pids(node, k) for k, node in enumerate(nodes)), "ranks started")
     for node in nodes:
         assert node.process is not None
-        node.process.send_signal(signal.SIGTERM)
-    await stub.until(lambda: all(node.process and node.process.poll() is not None for node in nodes), "exit", 10)
-    assert [node.process.returncode for node in nodes if node.process] == [143, 143]
+        os.kill(node.process.pid, signal.SIGTERM)
+    await stub.until(lambda: all(node.process and node.process.exit_code is not None for node in nodes), "exit", 10)
+    assert [node.process.exit_code for node in nodes if node.process] == [143, 143]
     assert not any(alive(node) for node in nodes)
 
 
@@ -272,14 +272,14 @@ async def test_ranks_of_a_pod_that_is_to_go_run_on_until_told_or_for_half_of_the
     await stub.until(lambda: state(node) == ["running"] and rank_pids(node, 0), "running")
     assert node.process is not None
     pids = rank_pids(node, 0)
-    node.process.send_signal(signal.SIGTERM)
+    os.kill(node.process.pid, signal.SIGTERM)
     await asyncio.sleep(0.4)  # nothing is to happen in it
     assert rank_pids(node, 0) == pids
-    assert node.process.poll() is None
+    assert node.process.exit_code is None
     if directed:
         await stub.direct(node, attempt=2, desired="hold")
-    await stub.until(lambda: node.process and node.process.poll() is not None, "exit", 8)
-    assert node.process.returncode == 143
+    await stub.until(lambda: node.process and node.process.exit_code is not None, "exit", 8)
+    assert node.process.exit_code == 143
     assert not alive(node)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.musterprogram import Muster, carrying, eventually, muster_in
+from tests.support.musterprogram import Muster, carrying, exit_code, muster_in
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -40,7 +41,7 @@ def kill_everything(muster: Muster) -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    eventually(lambda: not muster.processes(), 20, "every process gone")
+    eventually("every process gone", lambda: not muster.processes())
 
 
 def test_up_gives_a_cluster_that_kubectl_can_use_and_down_removes_all_of_it(muster: Muster) -> None:
@@ -109,13 +110,9 @@ def test_a_port_in_use_is_refused_and_nothing_is_left(muster: Muster) -> None:
 @pytest.mark.parametrize("stage", ["starting the API server", "waiting for nodes"])
 def test_ctrl_c_while_starting_leaves_nothing(muster: Muster, stage: str) -> None:
     starting = muster.start("up", "--nodes", "2")
-    assert starting.stdout is not None
-    for line in starting.stdout:
-        if stage in line:
-            break
-    starting.send_signal(signal.SIGINT)
-    assert starting.wait(60) == 130
-    starting.stdout.close()
+    eventually(f"it says {stage!r}", lambda: stage in starting.log.read_text())
+    os.kill(starting.pid, signal.SIGINT)
+    assert exit_code(starting) == 130
     nothing_remains(muster)
 
 
@@ -144,7 +141,7 @@ def test_down_after_everything_was_killed(muster: Muster) -> None:
 def test_the_daemon_alone_killed_takes_its_programs_along(muster: Muster) -> None:
     muster.ok("up", "--nodes", "1")
     os.kill(json.loads((muster.folder() / "daemon.json").read_text())["pid"], signal.SIGKILL)
-    eventually(lambda: not carrying(f"MUSTER_CLUSTER_ID={muster.spec()['cluster_id']}"), 20, "programs gone")
+    eventually("programs gone", lambda: not carrying(f"MUSTER_CLUSTER_ID={muster.spec()['cluster_id']}"))
 
 
 def test_a_crashed_program_is_started_again_and_a_vanished_node_is_not(muster: Muster) -> None:
@@ -155,14 +152,14 @@ def test_a_crashed_program_is_started_again_and_a_vanished_node_is_not(muster: M
 
     (controller,) = programs("muster.cli.main controller")
     os.kill(controller, signal.SIGKILL)
-    eventually(lambda: programs("muster.cli.main controller") - {controller}, 20, "a new controller")
+    eventually("a new controller", lambda: programs("muster.cli.main controller") - {controller})
     assert programs("--node=node-1")
     muster.ok("fault", "node", "node-1")
     assert not programs("--node=node-1")
-    eventually(lambda: _ready(muster, "node-1") != "True", 60, "node-1 not ready")
+    eventually("node-1 not ready", lambda: _ready(muster, "node-1") != "True")
     assert not programs("--node=node-1")
     muster.ok("fault", "return", "node-1")
-    eventually(lambda: _ready(muster, "node-1") == "True", 60, "node-1 ready again")
+    eventually("node-1 ready again", lambda: _ready(muster, "node-1") == "True")
     unknown = muster.run("fault", "node", "node-9")
     assert unknown.returncode == 1
     assert "node-0, node-1" in unknown.stderr
