@@ -12,7 +12,7 @@ from typing import Any
 from muster.sim.longpoll import Link
 
 PROTOCOL = 1
-ANSWER_S = 10.0
+ANSWER_S = 60.0
 PAUSE_MAX_S = 15.0
 
 

@@ -12,7 +12,7 @@ from .settings import Settings
 
 CONNECT_S = 10.0
 HANDSHAKE_S = 30.0  # thousands may do theirs at once, when a large job starts: giving up costs the controller another
-ANSWER_S = 10.0  # an answer may come so much later than it was to come
+ANSWER_S = 60.0  # the controller answers before; giving up earlier costs a busy one a handshake more
 # a controller's machine that has gone without a word is noticed within 15 s
 KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
