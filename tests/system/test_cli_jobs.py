@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.kubectl import kubectl_program
 from tests.support.musterprogram import MUSTER, Muster, exit_code, muster_in
 from tests.support.waiting import eventually
 
@@ -61,7 +62,9 @@ def phase(muster: Muster, name: str) -> str:
 
 
 def config_maps(muster: Muster) -> list[str]:
-    done = muster.run("get", "configmaps", "-l", "muster.dev/managed-by=muster", "-o", "name", program=Path("kubectl"))
+    done = muster.run(
+        "get", "configmaps", "-l", "muster.dev/managed-by=muster", "-o", "name", program=kubectl_program()
+    )
     return done.stdout.split()
 
 
@@ -265,7 +268,7 @@ def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
     assert "50" in said
     assert str(NODES) in said
     assert phase(muster, "huge") == "Pending"
-    shown = muster.ok("get", "tj", "huge", "--no-headers", program=Path("kubectl"))
+    shown = muster.ok("get", "tj", "huge", "--no-headers", program=kubectl_program())
     assert shown.split()[:5] == ["huge", "50", "0", "Pending", "1"]
 
 
@@ -307,7 +310,7 @@ def test_credentials_that_do_not_hold(muster: Muster, tmp_path: Path) -> None:
 def test_as_kubectls_plugin(muster: Muster) -> None:
     env = {"PATH": f"{MUSTER.parent}:{os.environ['PATH']}"}
     assert run(muster, "sleep.py", "--name", "plugged").returncode == 0
-    done = muster.run("muster", "status", "plugged", program=Path("kubectl"), env=env)
+    done = muster.run("muster", "status", "plugged", program=kubectl_program(), env=env)
     assert done.returncode == 0, done
     assert "kubectl muster" in done.stdout
 

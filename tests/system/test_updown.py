@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.kubectl import kubectl_program
 from tests.support.musterprogram import Muster, carrying, exit_code, muster_in
 from tests.support.waiting import eventually
 
@@ -47,15 +47,15 @@ def kill_everything(muster: Muster) -> None:
 def test_up_gives_a_cluster_that_kubectl_can_use_and_down_removes_all_of_it(muster: Muster) -> None:
     said = muster.ok("up", "--nodes", "2", "--gpus", "4")
     assert "2 nodes with 4 GPUs each" in said
-    nodes = muster.run("--help", program=_kubectl())  # kubectl is there
+    nodes = muster.run("--help", program=kubectl_program())  # kubectl is there
     assert nodes.returncode == 0
-    listed = json.loads(muster.run("get", "nodes", "-o", "json", program=_kubectl()).stdout)["items"]
+    listed = json.loads(muster.run("get", "nodes", "-o", "json", program=kubectl_program()).stdout)["items"]
     assert [node["metadata"]["name"] for node in listed] == ["node-0", "node-1"]
     for node in listed:
         assert node["status"]["allocatable"]["nvidia.com/gpu"] == "4"
         assert node["metadata"]["labels"]["muster.dev/rack"] == "rack-0"
         assert "topology.kubernetes.io/zone" in node["metadata"]["labels"]
-    assert muster.run("get", "trainingjobs", program=_kubectl()).returncode == 0
+    assert muster.run("get", "trainingjobs", program=kubectl_program()).returncode == 0
     assert (muster.folder() / "control.sock").stat().st_mode & 0o777 == 0o600
     assert muster.folder().stat().st_mode & 0o777 == 0o700
 
@@ -119,13 +119,13 @@ def test_ctrl_c_while_starting_leaves_nothing(muster: Muster, stage: str) -> Non
 def test_a_killed_cluster_continues_where_it_was(muster: Muster) -> None:
     muster.ok("up", "--nodes", "2")
     port = muster.spec()["port"]
-    assert muster.run("create", "configmap", "kept", program=_kubectl()).returncode == 0
+    assert muster.run("create", "configmap", "kept", program=kubectl_program()).returncode == 0
     kill_everything(muster)
     assert muster.run("list").returncode == 3
     said = muster.ok("up")
     assert "continues" in said
     assert muster.spec()["port"] == port
-    assert muster.run("get", "configmap", "kept", program=_kubectl()).returncode == 0
+    assert muster.run("get", "configmap", "kept", program=kubectl_program()).returncode == 0
     muster.ok("down")
     nothing_remains(muster)
 
@@ -176,14 +176,7 @@ def test_two_clusters_beside_each_other(muster: Muster) -> None:
 
 def _ready(muster: Muster, node: str) -> str:
     path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
-    return muster.run("get", "node", node, "-o", path, program=_kubectl()).stdout
-
-
-def _kubectl() -> Path:
-    found = shutil.which("kubectl")
-    if found is None:
-        pytest.skip("needs kubectl")
-    return Path(found)
+    return muster.run("get", "node", node, "-o", path, program=kubectl_program()).stdout
 
 
 def test_help_is_quick_enough_to_type(muster: Muster) -> None:

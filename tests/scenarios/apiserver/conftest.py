@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from muster.drills.clusteraccess import ClusterAccess
 from tests.support.apiserver import Api, EmbeddedServer
+from tests.support.kubectl import kubectl_program
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +20,4 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture(scope="session")
 def kubectl(embedded: Api, tmp_path_factory: pytest.TempPathFactory) -> ClusterAccess:
-    path = shutil.which("kubectl")
-    if path is None:
-        pytest.skip("no kubectl on PATH")
-    return ClusterAccess(embedded.kubeconfig, tmp_path_factory.mktemp("kubectl"), Path(path))
+    return ClusterAccess(embedded.kubeconfig, tmp_path_factory.mktemp("kubectl"), kubectl_program())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
 from pathlib import Path
 
-import pytest
 from aiohttp import web
 
 from muster.kube.pki import CertificateAuthority, KeyPair
 from tests.support.apiserver import Api
+from tests.support.kubectl import kubectl_program
 
 TOKEN = web.AppKey("token", str)
 STDIN, STDOUT, ERROR = b"\x00", b"\x01", b"\x03"
@@ -35,9 +34,7 @@ async def echo(request: web.Request) -> web.StreamResponse:
 
 
 async def test_exec_through_kubectl(embedded: Api, tmp_path: Path) -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("no kubectl on PATH")
+    kubectl = kubectl_program()
     folder = embedded.kubeconfig.parent
     authority = CertificateAuthority(KeyPair((folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes()))
     authority.issue_server("kubelet", ["127.0.0.1"]).write(tmp_path / "crt", tmp_path / "key")

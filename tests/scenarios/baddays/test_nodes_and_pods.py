@@ -10,6 +10,7 @@ import pytest
 from muster.api.training_job import TrainingJob
 from muster.kube.node import Node
 from tests.scenarios.baddays.conftest import BadDay, lives, processes_of, stopped, supervisor_of
+from tests.support.kubectl import kubectl_program
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
@@ -82,7 +83,7 @@ async def test_a_pod_that_a_person_deletes_saves_first_and_is_replaced_on_its_no
     await job.runs(1)
     await job.reaches(lambda status: status.progress)
     before = await job.pods()
-    kubectl = ["kubectl", f"--kubeconfig={bad.server.kubeconfig}", f"--namespace={bad.arena.namespace}"]
+    kubectl = [kubectl_program(), f"--kubeconfig={bad.server.kubeconfig}", f"--namespace={bad.arena.namespace}"]
     command = [*kubectl, "delete", "pod", before[1].name, "--wait=false"]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=30)
     await job.runs(2)

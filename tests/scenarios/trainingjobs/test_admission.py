@@ -11,6 +11,7 @@ from muster.api.training_job import TrainingJob
 from muster.kube.errors import Invalid
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
+from tests.support.kubectl import kubectl_program
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -73,7 +74,13 @@ async def test_suspend_frees_the_nodes_and_resume_goes_on(arena: Arena) -> None:
 async def test_columns_of_kubectl_get(arena: Arena) -> None:
     await arena.submit("quick", QUICK)
     await arena.phase("quick", "Succeeded")
-    command = ["kubectl", f"--kubeconfig={arena.server.kubeconfig}", f"--namespace={arena.namespace}", "get", "tj"]
+    command = [
+        kubectl_program(),
+        f"--kubeconfig={arena.server.kubeconfig}",
+        f"--namespace={arena.namespace}",
+        "get",
+        "tj",
+    ]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True, timeout=30)
     shown = done.stdout.splitlines()
     assert shown[0].split() == ["NAME", "NODES", "READY", "PHASE", "ATTEMPT", "STEP", "RESTARTS", "AGE"]
