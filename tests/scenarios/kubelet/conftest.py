@@ -25,6 +25,7 @@ from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.support.apiserver import ApiServer
+from tests.support.kubectl import kubectl_program
 from tests.support.waiting import TIMEOUT_S, until
 
 NAMESPACE = "kubelet-tests"
@@ -207,7 +208,7 @@ class NodeUnderTest:
         self, *arguments: str, stdin: bytes = b"", timeout_s: float = 30.0
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            ["kubectl", f"--kubeconfig={self.server.kubeconfig}", f"--namespace={NAMESPACE}", *arguments],
+            [kubectl_program(), f"--kubeconfig={self.server.kubeconfig}", f"--namespace={NAMESPACE}", *arguments],
             input=stdin,
             capture_output=True,
             timeout=timeout_s,
