@@ -73,10 +73,9 @@ def main(members: int, processes: int, repetitions: int, target: str) -> None:
             time.sleep(2)
         connections = _connections(pipes)
     finally:
-        for pipe in (ours, *pipes):
+        for pipe, process in zip((*pipes, ours), (*started[1:], started[0]), strict=False):  # the server last
             pipe.send(None)
-        for process in started:
-            process.join(10)
+            process.join(20)
             process.kill()
     figures = {
         "members": float(members),
