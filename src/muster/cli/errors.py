@@ -42,7 +42,7 @@ class BadInput(CliError):
 
 
 def from_api_error(error: ApiError) -> CliError:
-    """Say what an API server's refusal means for whoever typed the command."""
+    """Say what an API server's refusal means for whoever typed the command; a note on it says what to do instead."""
     from muster.kube import errors
 
     message = error.message or str(error)
@@ -69,9 +69,10 @@ def from_api_error(error: ApiError) -> CliError:
     if isinstance(error, errors.ServerTimeout):
         return CliError(f"the cluster took too long to answer: {message}", "", ExitCode.TIMED_OUT)
     if isinstance(error, errors.Unavailable):
+        notes = getattr(error, "__notes__", None) or ["a cluster on this machine is started with: muster up"]
         return CliError(
             f"the cluster cannot be reached: {message}",
-            "check the server's address in your kubeconfig; a cluster on this machine is started with: muster up",
+            f"check the server's address in your kubeconfig; {notes[0]}",
             ExitCode.NO_CLUSTER,
         )
     return CliError(message)

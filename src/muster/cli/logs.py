@@ -77,18 +77,31 @@ async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wante
             raise BadInput(f"'{name}' has no slot {wanted.slot}", f"it has 0 to {job.spec.replicas - 1}")
         if previous:
             if job.status.attempt < 2:
-                raise CliError(f"'{name}' is at attempt {job.status.attempt}: there is no earlier one")
+                raise CliError(
+                    f"'{name}' is at attempt {job.status.attempt}: there is no earlier one", "", ExitCode.NOT_FOUND
+                )
             wanted = wanted._replace(attempt=job.status.attempt - 1)
+        found: set[str] = set()
         if follow:
-            await _follow(client, job, wanted)
-            return ExitCode.DONE
-        pods = _chosen(job, await members(client, job), wanted)
-        if not pods:
-            note(f"'{name}' has no pods now ({job.status.phase})")
-        for pod in pods:
-            if await _print(client, job, pod, wanted, follow=False):
-                break
+            job = await _follow(client, job, wanted, found)
+        else:
+            pods = _chosen(job, await members(client, job), wanted)
+            if not pods:
+                note(f"'{name}' has no pods now ({job.status.phase})")
+            for pod in pods:
+                if await _print(client, job, pod, wanted, found, follow=False):
+                    break
+    if wanted.attempt is not None and not found:
+        raise CliError(_nothing_of(wanted, job.status.attempt), "", ExitCode.NOT_FOUND)
     return ExitCode.DONE
+
+
+def _nothing_of(wanted: Selection, current: int) -> str:
+    """What to say where no line of the wanted attempt is there."""
+    whose = f"slot {wanted.slot} in " if wanted.slot is not None else ""
+    whose = f"rank {wanted.rank} in " if wanted.rank is not None else whose
+    lines = f"no lines of {whose}attempt {wanted.attempt}"
+    return f"{lines}; the job is at attempt {current}; logs of an attempt go with its pods"
 
 
 def _chosen(job: TrainingJob, pods: list[Pod], wanted: Selection) -> list[Pod]:
@@ -104,8 +117,8 @@ def _chosen(job: TrainingJob, pods: list[Pod], wanted: Selection) -> list[Pod]:
     return chosen[:STREAMS_MAX]
 
 
-async def _follow(client: Client, job: TrainingJob, wanted: Selection) -> None:
-    """Print every chosen pod's log, those of later attempts too, until the job ends."""
+async def _follow(client: Client, job: TrainingJob, wanted: Selection, found: set[str]) -> TrainingJob:
+    """Print every chosen pod's log, those of later attempts too, until the job ends; returns the job as it ended."""
     from muster.cli import describe
     from muster.cli.pods import members
     from muster.cli.watch import get_job
@@ -117,7 +130,7 @@ async def _follow(client: Client, job: TrainingJob, wanted: Selection) -> None:
             for pod in _chosen(job, await members(client, job), wanted)[:STREAMS_MAX]:
                 started = any(status.state and not status.state.waiting for status in pod.status.container_statuses)
                 if started and pod.uid not in streams:
-                    streams[pod.uid] = asyncio.create_task(_print(client, job, pod, wanted, follow=True))
+                    streams[pod.uid] = asyncio.create_task(_print(client, job, pod, wanted, found, follow=True))
             if describe.finished(current):
                 if streams:  # a node that is gone ends no stream
                     await asyncio.wait(streams.values(), timeout=_DRAIN_S)
@@ -130,10 +143,16 @@ async def _follow(client: Client, job: TrainingJob, wanted: Selection) -> None:
     for result in results:
         if isinstance(result, Exception):
             raise result
+    return current
 
 
-async def _print(client: Client, job: TrainingJob, pod: Pod, wanted: Selection, *, follow: bool) -> bool:
-    """Print what is wanted of a pod's log; returns whether the wanted rank was at home here all the time."""
+async def _print(
+    client: Client, job: TrainingJob, pod: Pod, wanted: Selection, found: set[str], *, follow: bool
+) -> bool:
+    """Print what is wanted of a pod's log; returns whether the wanted rank was at home here all the time.
+
+    The uids of pods that had something go into `found`, whatever --tail leaves of it.
+    """
     from muster.cli.loglines import log_lines
     from muster.cli.pods import attempt_of, slot_of
     from muster.kube.errors import Invalid, NotFound
@@ -151,6 +170,7 @@ async def _print(client: Client, job: TrainingJob, pod: Pod, wanted: Selection, 
             homes.add(line.node)
             if wanted.rank is not None and not line.of_rank(wanted.rank, job.spec.ranks, named=named):
                 continue
+            found.add(pod.uid)
             if follow and wanted.tail is None:
                 click.echo(f"{label} {line.text}")
             else:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import difflib
+import itertools
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,7 +45,38 @@ class Parcel(NamedTuple):
 LAUNCHERS = ("mpi", "torchrun", "none")
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+class _Run(click.Command):
+    """Knows where an option that is not ours was meant for the script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an unknown option after the script is refused with how to pass it on."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = self._passed_on(ctx, given, error.option_name)
+            if not hint:
+                raise
+            raise BadInput(f"no such option: {error.option_name}", hint) from None
+
+    def _passed_on(self, ctx: click.Context, args: list[str], unknown: str) -> str:
+        """The hint for an unknown option after the script; "" where no script comes before it."""
+        names = (arg[:2] if len(unknown) == 2 else arg.partition("=")[0] for arg in args)
+        at = next((i for i, name in enumerate(names) if name == unknown), 0)
+        before, _, _ = self.make_parser(ctx).parse_args(args[:at])
+        script = before.get("script")
+        if not isinstance(script, str):
+            return ""
+        ours = {name for option in self.get_params(ctx) for name in option.opts}
+        theirs = itertools.takewhile(lambda arg: arg != "--" and arg.partition("=")[0] not in ours, args[at:])
+        earlier = before.get("args")
+        more = shlex.join([*(earlier if isinstance(earlier, tuple) else ()), *theirs])
+        meant = difflib.get_close_matches(unknown.strip("-"), [name.strip("-") for name in ours], n=1)
+        near = f"did you mean --{meant[0]}? " if meant else ""
+        return f"{near}options of the script go after --: {ctx.command_path} {shlex.quote(script)} -- {more}"
+
+
+@click.command(cls=_Run, context_settings={"ignore_unknown_options": False})
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1)
 @click.option("-f", "--file", metavar="FILE", help="A TrainingJob manifest instead of a script; - reads stdin.")

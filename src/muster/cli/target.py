@@ -50,10 +50,17 @@ class Cluster(NamedTuple):
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """A client of it, for as long as the block runs."""
+        from muster.embedded.layout import Layout, default_root
         from muster.kube.client import Client
+        from muster.kube.errors import Unavailable
 
-        async with Client(self.config, user_agent="muster-cli", retry_for_s=_RETRY_S) as client:
-            yield client
+        try:
+            async with Client(self.config, user_agent="muster-cli", retry_for_s=_RETRY_S) as client:
+                yield client
+        except Unavailable as error:
+            if self.embedded is None and Layout(default_root()).read_daemon():
+                error.add_note("use --embedded for the cluster on this machine")
+            raise
 
 
 def cluster_options(*, short_namespace: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.errors import BadInput, CliError, ExitCode
-from muster.cli.output import console, interactive, note, paint
+from muster.cli.output import console, counted, interactive, note, paint
 from muster.cli.program import prefix
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ def command(nodes: int | None, gpus: int | None, name: str, port: int | None, ne
         spec = cluster.start(layout, wanted, on_stage)
     path = user_kubeconfig()
     current = add_context(path, layout.kubeconfig, spec.context)
-    gpus_text = f" with {spec.gpus} GPUs each" if spec.gpus else ""
+    gpus_text = f" with {counted(spec.gpus, 'GPU')} each" if spec.gpus else ""
     took = f"{time.monotonic() - started:.1f} s"
     verb = "continues" if stored else "is up"
-    click.echo(f"the cluster '{name}' {verb}: {spec.nodes} nodes{gpus_text}, ready after {took}")
+    click.echo(f"the cluster '{name}' {verb}: {counted(spec.nodes, 'node')}{gpus_text}, ready after {took}")
     click.echo(f"  kubectl {'' if current else f'--context {spec.context} '}get nodes")
     click.echo(f"  {prefix()} run {'' if current else f'--context {spec.context} '}train.py --follow")
     click.echo(f"  {prefix()} down" + (f" --name {name}" if name != DEFAULT_NAME else ""))
@@ -74,7 +74,9 @@ def _up_already(same: bool, layout: Layout) -> int:
 
     current = status(layout)
     assert current is not None
-    shape = f"{current.spec.nodes} nodes with {current.spec.gpus} GPUs each, port {current.spec.port}"
+    shape = (
+        f"{counted(current.spec.nodes, 'node')} with {counted(current.spec.gpus, 'GPU')} each, port {current.spec.port}"
+    )
     if not same:
         raise CliError(
             f"the cluster '{current.spec.name}' is up already, with another shape: {shape}",
