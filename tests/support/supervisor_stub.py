@@ -115,6 +115,8 @@ class StubController:
         token.write_text(f"token-{name}\n")
         workdir = self.folder / f"work-{slot}"
         workdir.mkdir()
+        temporary = self.folder / f"tmp-{slot}"
+        temporary.mkdir()
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         node = Node(
             name,
@@ -122,7 +124,7 @@ class StubController:
             {
                 "PATH": path,
                 "HOME": str(workdir),
-                "TMPDIR": str(self.folder),
+                "TMPDIR": str(temporary),
                 "MUSTER_URL": f"https://{self.address}:{self.port}",
                 "MUSTER_CA_DATA": base64.b64encode(self.authority.certificate).decode(),
                 "MUSTER_TOKEN_FILE": str(token),

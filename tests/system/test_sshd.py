@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -59,13 +60,10 @@ def below(pid: int) -> list[int]:
     return found
 
 
-def folder(node: Node, tmp_path: Path) -> Path:
-    """The supervisor's own folder, found by what it holds open below it."""
-    assert node.process is not None
-    unix = Path("/proc/net/unix").read_text()
-    inodes = {os.readlink(link)[8:-1] for link in Path(f"/proc/{node.process.pid}/fd").iterdir() if link.is_symlink()}
-    (path,) = {m[2] for m in re.finditer(r"(\d+) (/\S+/ranks)$", unix, re.MULTILINE) if m[1] in inodes}
-    return Path(path).parent
+def folder(node: Node) -> Path:
+    """The supervisor's own folder, below its TMPDIR."""
+    (found,) = (path for path in Path(node.env["TMPDIR"]).glob("muster-*") if path.is_dir())
+    return found
 
 
 async def finished(stub: StubController, nodes: list[Node], timeout_s: float = 40) -> None:
@@ -120,7 +118,7 @@ def environ(pid: int) -> list[bytes]:
 
 async def test_sessions_end_with_the_attempt_and_its_keys_go(stub: StubController, tmp_path: Path) -> None:
     nodes = await running(stub, tmp_path)
-    folders = [folder(node, tmp_path) for node in nodes]
+    folders = [folder(node) for node in nodes]
     files = [path for one in folders for path in (one / "ssh").iterdir()]
     assert {path.name for path in files} >= {"host_key", "authorized_key", "client_key", "known_hosts"}
     assert {path.stat().st_mode & 0o077 for path in [*files, *folders]} == {0}
@@ -136,9 +134,9 @@ async def test_sessions_end_with_the_attempt_and_its_keys_go(stub: StubControlle
 async def test_a_lost_client_ends_what_ran_for_it(stub: StubController, tmp_path: Path) -> None:
     nodes = await running(stub, tmp_path)
     assert nodes[0].process is not None
-    os.kill(nodes[0].process.pid, signal.SIGKILL)
-    for pid in below(nodes[0].process.pid):
-        os.kill(pid, signal.SIGKILL)
+    for pid in (nodes[0].process.pid, *below(nodes[0].process.pid)):
+        with contextlib.suppress(ProcessLookupError):  # it may end with its parent
+            os.kill(pid, signal.SIGKILL)
     await finished(stub, nodes[1:])
     reasons = {node.latest["exit"]["reason"] for node in nodes[1:]}
     assert reasons <= {"launcher connection lost", "ranks stopped by their launcher"}
@@ -160,7 +158,7 @@ async def test_only_the_attempts_key_is_let_in_and_only_the_attempts_host_is_bel
     stub: StubController, tmp_path: Path
 ) -> None:
     nodes = await running(stub, tmp_path, attempt=7)
-    private = folder(nodes[0], tmp_path)
+    private = folder(nodes[0])
     written = private / "ssh" / "ssh_config"
     env = {"MUSTER_SHELL_CONFIG": str(private / "shell.json")}
     good = await asyncio.to_thread(ssh, nodes[1], written, env=env)

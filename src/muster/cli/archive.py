@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import hashlib
 import io
@@ -97,16 +98,23 @@ def _regex(pattern: str) -> str:
     return "".join(out)
 
 
-def pack(folder: Path) -> Archive:
+def pack(folder: Path, leave_out: Path | None = None) -> Archive:
     """Pack a folder, leaving out what .musterignore (or, without one, .gitignore) names and what tools leave behind.
 
     The same files give the same bytes: entries are sorted, and times and owners are not kept. Links to files are
     packed as the files they point to; links to folders are not followed.
 
+    Args:
+        folder: what to pack.
+        leave_out: a folder in it that is no code, such as the one with checkpoints.
+
     Raises:
         BadInput: the folder holds far more than code, or something in it cannot be read.
     """
-    rules = IgnoreRules([*ALWAYS_IGNORED, *_ignore_lines(folder)])
+    lines = [*ALWAYS_IGNORED, *_ignore_lines(folder)]
+    if leave_out is not None and leave_out.resolve().is_relative_to(folder.resolve()):
+        lines.append(f"/{glob.escape(leave_out.resolve().relative_to(folder.resolve()).as_posix())}/")
+    rules = IgnoreRules(lines)
     files = sorted(_files(folder, rules))
     sizes = sorted(((name, (folder / name).stat().st_size) for name in files), key=lambda pair: -pair[1])
     if len(files) > MAX_FILES or sum(size for _, size in sizes) > MAX_UNPACKED_BYTES:

@@ -186,7 +186,8 @@ def build(
     if not spec.get("image") and not file:
         raise BadInput("--image is missing: which image do the workers run?", "any image with Python 3.8 in it")
     manifests.checked(manifest)
-    return manifest, pack(folder) if folder else None
+    checkpoints = spec.get("checkpoint", {}).get("path", "")
+    return manifest, pack(folder, Path(checkpoints) if checkpoints.startswith("/") else None) if folder else None
 
 
 def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]:

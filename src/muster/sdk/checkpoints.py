@@ -33,7 +33,9 @@ def checkpoint_dir() -> str:
     """The folder for checkpoints (the job's `checkpoint.path`); RuntimeError where none is set."""
     folder = os.environ.get("MUSTER_CHECKPOINT_DIR", "")
     if not folder:
-        raise RuntimeError("no checkpoint folder: set checkpoint.path in the TrainingJob, or MUSTER_CHECKPOINT_DIR")
+        raise RuntimeError(
+            "no checkpoint folder: `muster run --checkpoint DIR`, or MUSTER_CHECKPOINT_DIR without Muster"
+        )
     return folder
 
 

@@ -163,6 +163,10 @@ def _message(verdict: Verdict) -> str:
         who = f"rank {evidence.rank}" if evidence.kind == "rank" else "the launcher"
         how = f"signal {evidence.signal}" if evidence.signal else f"exit code {evidence.code}"
         head = f"{who} ({where}) ended with {how}"
+        lines = evidence.message.splitlines()
+        if len(lines) > 1:  # lists show the first line: a program's last words are its reason, unless it was killed
+            said = f": {lines[-1].strip()}" if not evidence.signal else ""
+            return f"{head}{said}\nits last lines:\n{evidence.message}"
     else:
         head = f"{where}: {evidence.reason or evidence.kind}"
     return f"{head}: {evidence.message}" if evidence.message else head

@@ -91,6 +91,13 @@ class Job:
         pods = await self.pods()
         return next(node for node in self.bad.arena.nodes if node.name == pods[slot].spec.node_name)
 
+    async def saved(self, attempt: int) -> int:
+        """The step of the newest checkpoint, which this attempt wrote."""
+        checkpoint = (await self.status()).last_checkpoint
+        assert checkpoint is not None
+        assert checkpoint.attempt == attempt
+        return int(checkpoint.step)
+
     async def ends(self, attempt: int) -> Any:
         (self.folder / "done").touch()
         return await self.bad.arena.phase(self.name, "Succeeded", attempt)

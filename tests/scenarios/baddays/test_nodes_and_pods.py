@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from muster.api.training_job import TrainingJob
+from muster.kube.errors import NotFound
 from muster.kube.node import Node
 from tests.scenarios.baddays.conftest import BadDay, lives, processes_of, stopped, supervisor_of
 from tests.support.kubectl import kubectl_program
@@ -43,7 +44,11 @@ async def test_a_node_made_anew_under_its_name_is_another_node(bad: BadDay) -> N
     await bad.remove(node)
     bad.arena.add_node(node.name)
     await job.runs(2)
-    assert (await bad.arena.client.get(Node, node.name)).uid != uid
+
+    async def anew() -> bool:
+        return (await bad.arena.client.get(Node, node.name)).uid != uid
+
+    await until("the node is there anew", anew, ignoring=(NotFound,))
     assert (await job.pods())[1].uid != before.uid
     status = await job.ends(2)
     assert [(fault.slot, fault.cause) for fault in status.faults] == [(1, "infrastructure")], status.faults
@@ -87,7 +92,7 @@ async def test_a_pod_that_a_person_deletes_saves_first_and_is_replaced_on_its_no
     command = [*kubectl, "delete", "pod", before[1].name, "--wait=false"]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=30)
     await job.runs(2)
-    saved = int((job.folder / "saved-1-0").read_text())
+    saved = await job.saved(1)
     assert [int((job.folder / f"began-2-{rank}").read_text()) for rank in (0, 1)] == [saved, saved]
     after = await job.pods()
     assert after[0].uid == before[0].uid
@@ -111,7 +116,7 @@ async def test_a_suspended_job_saves_first_and_resumes_from_there(bad: BadDay) -
             assert not any(processes_of(pod.uid) for pod in pods.values())
             assert status.last_checkpoint is not None
     await job.runs(2)
-    saved = int((job.folder / "saved-1-0").read_text())
+    saved = await job.saved(1)
     assert int((job.folder / "began-2-0").read_text()) == saved
     status = await job.ends(2)
     assert status.restarts is None
@@ -174,7 +179,7 @@ async def test_a_node_that_vanished_and_still_runs_its_ranks_commits_nothing(bad
         async def was_refused() -> bool:
             return refused.exists()
 
-        await until("the old attempt is refused", was_refused, 30)
+        await until("the old attempt is refused", was_refused)
         assert "attempt 1 is over, the job is at attempt 2" in refused.read_text()
         assert lives(rank)
         assert (await job.pods())[0].spec.node_name != node.name

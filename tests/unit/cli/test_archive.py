@@ -52,6 +52,12 @@ def test_musterignore_stands_in_for_gitignore(tmp_path: Path) -> None:
     assert "b.txt" not in names(pack(tmp_path).data)
 
 
+def test_the_folder_with_checkpoints_is_no_code(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "out/ckpt/step-1", "src/out/ckpt/kept.py")
+    assert names(pack(tmp_path, tmp_path / "out" / "ckpt").data) == ["src/out/ckpt/kept.py", "train.py"]
+    assert "out/ckpt/step-1" in names(pack(tmp_path, tmp_path.parent / "elsewhere").data)
+
+
 def test_executable_bit_survives_and_links_to_files_become_files(tmp_path: Path) -> None:
     write(tmp_path, "run.sh", "target.txt")
     (tmp_path / "run.sh").chmod(0o700)

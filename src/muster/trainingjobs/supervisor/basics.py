@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+from typing import Iterator
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _archive = str(getattr(__spec__.loader, "archive", ""))
@@ -33,6 +34,16 @@ def write_all(fd: int, data: bytes) -> None:
                 data = data[os.write(fd, data) :]
         except OSError:
             pass
+
+
+@contextlib.contextmanager
+def socket_name(path: str) -> Iterator[str]:
+    """A name for a unix socket however deep its folder lies: an address holds 107 bytes only (unix(7))."""
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def write_file(path: str, text: str, mode: int = 0o600) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable
 
+from .basics import socket_name
 from .exits import signal_group
 from .messages import receive_message, send_message
 from .output import Stream
@@ -49,7 +50,8 @@ class RankDoor(threading.Thread):
         super().__init__(name="rank-door", daemon=True)
         self._post, self._supervisor = post, supervisor
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(path)
+        with socket_name(path) as name:
+            self._socket.bind(name)
         self._socket.listen(256)
 
     def run(self) -> None:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 
-from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, write_all
+from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name, write_all
 from .exits import outcome_of, signal_group
 from .messages import receive_message, send_message
 
@@ -36,7 +36,8 @@ def command_rank(arguments: list[str]) -> int:
     }
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        door.connect(env["MUSTER_RANK_SOCKET"])
+        with socket_name(env["MUSTER_RANK_SOCKET"]) as name:
+            door.connect(name)
         send_message(door, {"attempt": env.get("MUSTER_ATTEMPT"), "rank": numbers["RANK"] or 0})
         reply, fds = receive_message(door)
     except (KeyError, OSError) as error:

@@ -30,8 +30,7 @@ def command_run(arguments: list[str]) -> int:
     install_code(settings)
     threading.excepthook = thread_failed
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    parent = tempfile.gettempdir()  # a unix socket's path holds 107 bytes
-    folder = tempfile.mkdtemp(prefix="muster-", dir=parent if len(parent) <= 80 else "/tmp")
+    folder = tempfile.mkdtemp(prefix="muster-")  # below the pod's TMPDIR: what a kill leaves there goes with the pod
     try:
         supervisor = Supervisor(settings, folder)
         signal.signal(signal.SIGCHLD, lambda number, frame: supervisor.post(lambda: None))

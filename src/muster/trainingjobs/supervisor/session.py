@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 
-from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl
+from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name
 from .messages import receive_message, send_message
 
 
@@ -19,7 +19,8 @@ def command_session(arguments: list[str]) -> int:
     if not command:
         raise UsageError("a remote command is needed: this sshd gives no login shell")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.connect(arguments[0])
+        with socket_name(arguments[0]) as name:
+            door.connect(name)
         send_message(door, {"session": int(arguments[1]), "command": command}, (0, 1, 2))
         reply, _ = receive_message(door)
     if reply is None or "code" not in reply:
