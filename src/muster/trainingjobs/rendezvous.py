@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -31,6 +32,8 @@ _RETRY_AFTER_S: Final = 2
 _TAIL_LINES: Final = 20
 _TAIL_CHARS: Final = 400
 _BACKLOG: Final = 4096
+_REPORTERS_MAX: Final = 10_000
+"""Pods that reported, remembered beyond their deletion; one rank of a job reports."""
 _MUTE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
@@ -107,6 +110,7 @@ class RendezvousServer:
         self._jobs = jobs
         self._members = members
         self._reviewer = reviewer
+        self._reporters: dict[str, Pod] = {}
         self._supervise = msgspec.json.Decoder(SuperviseRequest)
         self._report = msgspec.json.Decoder(ReportRequest)
 
@@ -143,9 +147,12 @@ class RendezvousServer:
 
     async def report(self, request: web.Request) -> web.Response:
         """Progress or a checkpoint from a rank."""
-        pod, refusal = await self._caller(request)
+        pod, refusal = await self._caller(request, self._reporters)
         if pod is None:
             return refusal
+        self._reporters[pod.uid] = pod
+        if len(self._reporters) > _REPORTERS_MAX:
+            del self._reporters[next(iter(self._reporters))]
         try:
             report = self._report.decode(await request.read())
         except msgspec.DecodeError as error:
@@ -158,8 +165,14 @@ class RendezvousServer:
             return _answer(503, {"message": f"not written: {error}"}, {"Retry-After": "1"})
         return _answer(200, {"checkpointNow": self._members.checkpoint_now(_gang_uid(pod))})
 
-    async def _caller(self, request: web.Request) -> tuple[Pod | None, web.Response]:
-        """The pod that asks; or None and why it is refused."""
+    async def _caller(
+        self, request: web.Request, gone: Mapping[str, Pod] = MappingProxyType({})
+    ) -> tuple[Pod | None, web.Response]:
+        """The pod that asks, or None and why it is refused.
+
+        `gone` holds pods by UID that are answered after their deletion: a rank on a node that vanished may still
+        report, and is to hear that its attempt is over.
+        """
         if not self._jobs.serving:
             return None, _not_leading()
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -172,7 +185,7 @@ class RendezvousServer:
             return None, _answer(503, {"message": "the token cannot be checked now"}, {"Retry-After": "1"})
         if identity is None:
             return None, _answer(401, {"message": "not a token of a pod for muster.dev"})
-        pod = self._jobs.pod(f"{identity.namespace}/{identity.name}")
+        pod = self._jobs.pod(f"{identity.namespace}/{identity.name}") or gone.get(identity.uid)
         if pod is None:  # the cache may be a moment behind
             return None, _answer(503, {"message": "this pod is not known yet"}, {"Retry-After": "1"})
         if pod.uid != identity.uid or not _gang_uid(pod):
