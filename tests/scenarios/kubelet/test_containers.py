@@ -76,15 +76,15 @@ async def test_running_pod_is_ready_and_has_an_address_it_can_bind(node: NodeUnd
 
 async def test_init_containers_run_one_after_the_other_before_the_rest(node: NodeUnderTest) -> None:
     volume = {"name": "v", "emptyDir": {}}
-    mount = {"volumeMounts": [{"name": "v", "mountPath": "/work"}], "image": "none"}
+    mount = {"volumeMounts": [{"name": "v", "mountPath": "/scratch"}], "image": "none"}
     pod = await node.create(
         {
             "volumes": [volume],
             "initContainers": [
-                {"name": "a", "command": ["sh", "-c", "sleep 0.2; echo a >> /work/order"], **mount},
-                {"name": "b", "command": ["sh", "-c", "echo b >> /work/order"], **mount},
+                {"name": "a", "command": ["sh", "-c", "sleep 0.2; echo a >> /scratch/order"], **mount},
+                {"name": "b", "command": ["sh", "-c", "echo b >> /scratch/order"], **mount},
             ],
-            "containers": [{"name": "main", "command": ["cat", "/work/order"], **mount}],
+            "containers": [{"name": "main", "command": ["cat", "/scratch/order"], **mount}],
         }
     )
     pod = await node.finished(pod)
