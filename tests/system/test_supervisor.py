@@ -291,13 +291,16 @@ async def test_a_daemon_that_a_rank_double_forked_does_not_outlive_the_attempt(s
     (node,) = await stub.start(1)
     program = """
 import os, signal, time
+told, tell = os.pipe()
 if os.fork() == 0:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.fork() == 0:
         print("daemon", os.getpid(), flush=True)
+        os.write(tell, b"up")
         time.sleep(600)
     os._exit(0)
+os.read(told, 2)
 time.sleep(0 if os.environ["MUSTER_ATTEMPT"] == "1" else 600)
 """
     for attempt in (1, 3):
