@@ -103,5 +103,5 @@ def test_only_rank_0_saves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_missing_folder_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUSTER_CHECKPOINT_DIR")
     assert muster.last_checkpoint() is None
-    with pytest.raises(RuntimeError, match=r"checkpoint\.path"):
+    with pytest.raises(RuntimeError, match=r"--checkpoint DIR.*MUSTER_CHECKPOINT_DIR"):
         muster.save_checkpoint(1, text("x"))
