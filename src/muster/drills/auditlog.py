@@ -88,13 +88,13 @@ class AuditLog:
         """Where the log ends now, in bytes."""
         return self._log.stat().st_size if self._log.exists() else 0
 
-    def entries(self, since: int = 0) -> Iterator[AuditEntry]:
-        """Yield what was logged after the position `since`."""
+    def entries(self, since: int = 0, until: int | None = None) -> Iterator[AuditEntry]:
+        """Yield what was logged after the position `since`, and before `until` where it is given."""
         if not self._log.exists():
             return
         with self._log.open("rb") as log:
             log.seek(since)
-            whole, _, _ = log.read().rpartition(b"\n")
+            whole, _, _ = log.read(-1 if until is None else until - since).rpartition(b"\n")
         for line in whole.split(b"\n"):
             if line:
                 yield _decode(line)

@@ -123,6 +123,8 @@ class Cluster:
 
     def __init__(self, plane: ControlPlane, audit: AuditLog, helm_program: Path, folder: Path) -> None:
         self.plane, self.audit, self.folder = plane, audit, folder
+        self.installed: list[tuple[int, int | None]] = []
+        """Where the audit log stood when Muster was there, rights and all."""
         self.helm = Helm(helm_program, folder, plane.kubeconfig)
         self.nodes: dict[str, ProcessNode] = {}
         self.proxy = ServiceProxy(plane.kubeconfig, SYSTEM, SELECTOR, SERVICE_PORT)
@@ -153,7 +155,7 @@ class Cluster:
 
     def install(self, *arguments: str) -> str:
         wait = ("--wait", "--timeout=180s")
-        return self.helm.ok(
+        said = self.helm.ok(
             "install",
             RELEASE,
             str(CHART),
@@ -163,12 +165,15 @@ class Cluster:
             *self.values,
             *arguments,
         )
+        self.installed.append((self.audit.position(), None))
+        return said
 
     def upgrade(self, *arguments: str, chart: Path = CHART) -> str:
         wait = ("--wait", "--timeout=180s")
         return self.helm.ok("upgrade", RELEASE, str(chart), f"--namespace={SYSTEM}", *wait, *self.values, *arguments)
 
     def uninstall(self) -> str:
+        self.installed[-1] = (self.installed[-1][0], self.audit.position())
         return self.helm.ok("uninstall", RELEASE, f"--namespace={SYSTEM}", "--wait", "--timeout=180s")
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:

@@ -52,3 +52,13 @@ def used(cluster: Cluster, account: str, since: int = 0) -> list[AuditEntry]:
     """Every request of the account since a position of the log."""
     assert account.startswith(f"system:serviceaccount:{SYSTEM}:")
     return [entry for entry in cluster.audit.entries(since) if entry.user.username == account]
+
+
+def forbidden(cluster: Cluster, account: str) -> set[str]:
+    """What the account was refused while its rights were there: an uninstall takes them before the pods have ended."""
+    return {
+        f"{entry.verb} {entry.object_ref}"
+        for since, until in cluster.installed
+        for entry in cluster.audit.entries(since, until)
+        if entry.user.username == account and entry.forbidden
+    }

@@ -9,7 +9,6 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncIterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +45,9 @@ def simulated(stub: StubController, node: Node) -> SimSupervisor:
 
 
 def said(node: Node) -> list[tuple[Any, ...]]:
-    """States in the order they were reported; a rank's own time between them may hide a short one."""
+    """States in the order they were first reported: of two connections the slower may say an older one once more."""
     lines = [(r["state"], r["attempt"], (r.get("exit") or {}).get("signal")) for r in node.reports]
-    unique = lines[:1] + [now for before, now in pairwise(lines) if now != before]
-    return [line for line in unique if line[0] != "stopping"]
+    return [line for line in dict.fromkeys(lines) if line[0] != "stopping"]
 
 
 async def test_says_what_the_real_one_says_when_held_run_and_held_again(stub: StubController) -> None:
