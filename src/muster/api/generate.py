@@ -15,6 +15,7 @@ from typing import Any, Final
 import yaml
 
 from muster.api.crd import KINDS, Kind, definition, object_schema
+from muster.api.generated import write_or_check
 from muster.api.names import API_VERSION
 from muster.api.schema import Schema
 
@@ -128,23 +129,9 @@ def _type(schema: Schema) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the files, or with --check compare them; returns the exit status."""
-    if arguments not in ([], ["--check"]):
-        print(f"usage: {_HOW} [--check]", file=sys.stderr)
-        return 2
-    stale = []
-    for name, text in files().items():
-        path = ROOT / name
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if not arguments:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {name}")
-    if arguments and stale:
-        print(f"not what the code says: {', '.join(stale)}\nrun: {_HOW}", file=sys.stderr)
-        return 1
-    return 0
+    return write_or_check(
+        arguments, lambda: {ROOT / name: text for name, text in files().items()}, _HOW, "the code says"
+    )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 
+from muster.api.generated import write_or_check
 from muster.cli.errors import ExitCode
 from muster.cli.main import COMMANDS, HIDDEN, cli
 
@@ -106,17 +107,7 @@ def _cell(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the page, or with --check compare it; returns the exit status."""
-    if arguments not in ([], ["--check"]):
-        print(f"usage: {_HOW} [--check]", file=sys.stderr)
-        return 2
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    if arguments:
-        print(f"{PAGE.name} is not what the commands say; run: {_HOW}", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE.name}")
-    return 0
+    return write_or_check(arguments, lambda: {PAGE: page()}, _HOW, "the commands say")
 
 
 if __name__ == "__main__":

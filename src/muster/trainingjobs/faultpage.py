@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from muster.api.generated import write_or_check
 from muster.trainingjobs.faults import HARDWARE_WINDOW_S
 from muster.trainingjobs.faulttable import TABLE, UNEXPLAINED, Row
 from muster.trainingjobs.hardware import CONDITIONS, REASONS
@@ -83,17 +84,7 @@ def _code(pattern: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the page, or with --check compare it; returns the exit status."""
-    if arguments not in ([], ["--check"]):
-        print(f"usage: {_HOW} [--check]", file=sys.stderr)
-        return 2
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    if arguments:
-        print(f"{PAGE.name} is not what the table says; run: {_HOW}", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE.name}")
-    return 0
+    return write_or_check(arguments, lambda: {PAGE: page()}, _HOW, "the table says")
 
 
 if __name__ == "__main__":
