@@ -7,7 +7,7 @@ room left. A pod is judged once per class and bucket instead of once per node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from muster.kube.node import Node, Taint
@@ -167,10 +167,17 @@ def bucket_key(node_class: NodeClass, free: dict[str, int], ports: Iterable[Host
 
 
 class NodeClasses:
-    """All node classes, by what pods can tell apart."""
+    """All node classes, by what pods can tell apart.
 
-    def __init__(self, label_keys: frozenset[str] = frozenset()) -> None:
+    Args:
+        label_keys: the labels that pods read.
+        numbers: where classes get their numbers; shared with the classes these replace, so that none is used twice
+            and a bucket of an old class is never taken for one of a new class.
+    """
+
+    def __init__(self, label_keys: frozenset[str], numbers: Iterator[int]) -> None:
         self.label_keys = label_keys
+        self._numbers = numbers
         self._classes: dict[object, NodeClass] = {}
 
     def of(self, node: NodeRecord) -> NodeClass:
@@ -187,7 +194,7 @@ class NodeClasses:
         found = self._classes.get(key)
         if found is None:
             found = NodeClass(
-                len(self._classes), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable)
+                next(self._numbers), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable)
             )
             self._classes[key] = found
         return found

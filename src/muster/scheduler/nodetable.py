@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from muster.kube.node import Node
 from muster.scheduler.gangs import PodRecord
 from muster.scheduler.nodes import Buckets, NodeClasses, NodeRecord
@@ -15,7 +17,8 @@ class NodeTable:
         self.nodes: dict[str, NodeRecord] = {}
         self.buckets = Buckets()
         self.empty_buckets = Buckets()
-        self._classes = NodeClasses()
+        self._class_numbers = itertools.count()
+        self._classes = NodeClasses(frozenset(), self._class_numbers)
         self._dirty: dict[str, None] = {}
 
     def set(self, node: Node) -> bool:
@@ -87,7 +90,7 @@ class NodeTable:
         """Bring buckets up to date; returns whether all node classes were made anew, as pods read more labels."""
         anew = label_keys != self._classes.label_keys
         if anew:
-            self._classes = NodeClasses(label_keys)
+            self._classes = NodeClasses(label_keys, self._class_numbers)
             self._dirty = dict.fromkeys(self.nodes)
         for name in self._dirty:
             record = self.nodes[name]

@@ -29,6 +29,8 @@ from muster.trainingjobs.slots import Clock, Slot, in_contact, joined, pod_uids
 from muster.trainingjobs.snapshot import JobSnapshot
 
 _SILENCE: Final = "lost-contact"
+_LEASE_LOOK_S: Final = 3.0
+"""Leases are not watched, so a node that is waited for is looked at again and again."""
 
 
 class Attempt:
@@ -189,7 +191,10 @@ class Attempt:
         if newest is None or detected is None or newest.rule != _SILENCE:
             return False
         accused = any(fault.node == name and fault.rule != _SILENCE for fault in self.status.faults)
-        return not accused and self.snapshot.leases.get(name, 0.0) > detected.timestamp()
+        if accused:
+            return False
+        alive = self.snapshot.leases.get(name, 0.0) > detected.timestamp()
+        return alive or self.clock.passed(self.now + _LEASE_LOOK_S)
 
     # -- advancing
 

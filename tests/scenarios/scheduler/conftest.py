@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 POOL = "muster.dev/test-pool"
+_HEARTBEAT_S = 5.0
 GPU = "nvidia.com/gpu"
 
 
@@ -39,6 +41,8 @@ class Cluster:
         self.namespace = f"t{uuid.uuid4().hex[:10]}"
         self.nodes: list[str] = []
         self._runs: dict[asyncio.Task[None], asyncio.Event] = {}
+        self._ready: dict[str, tuple[bool, int]] = {}
+        self._heart: asyncio.Task[None] | None = None
 
     def connect(self, **options: Any) -> Client:
         return Client(load_config(str(self.kubeconfig)), **options)
@@ -76,11 +80,37 @@ class Cluster:
             )
             await self.set_ready(name, True, gpus=gpus)
         self.nodes += names
+        await until("the node lifecycle controller lets pods on them", lambda: self._untainted(names))
         return names
 
+    async def _untainted(self, names: list[str]) -> bool:
+        nodes = (await self.client.list(Node, label_selector=f"{POOL}={self.namespace}")).items
+        return {node.name for node in nodes if not node.spec.taints} >= set(names)
+
     async def set_ready(self, name: str, ready: bool, *, gpus: int = 8) -> None:
+        self._ready[name] = ready, gpus
+        await self._report(name)
+        if self._heart is None:
+            self._heart = asyncio.create_task(self._beat())
+
+    async def _beat(self) -> None:
+        """As kubelets do: where the node lifecycle controller missed a report or heard none for 40 s, a taint stays."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            for name in list(self._ready):
+                with contextlib.suppress(NotFound):
+                    await self._report(name)
+
+    async def _report(self, name: str) -> None:
+        ready, gpus = self._ready[name]
         room = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: str(gpus)}
-        condition = {"type": "Ready", "status": "True" if ready else "False", "reason": "Test", "message": ""}
+        condition = {
+            "type": "Ready",
+            "status": "True" if ready else "False",
+            "reason": "Test",
+            "message": "",
+            "lastHeartbeatTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
         await self.client.patch(
             Node,
             name,
@@ -89,6 +119,7 @@ class Cluster:
         )
 
     async def remove_node(self, name: str) -> None:
+        self._ready.pop(name, None)
         await self.client.delete(Node, name)
         self.nodes.remove(name)
 
@@ -140,6 +171,15 @@ class Cluster:
         placement = await self.placement(gang)
         return len(await self.bound(gang)) == size and placement is not None and placement.status.phase == "Bound"
 
+    async def until_bound(self, gang: str, size: int, what: str = "bound") -> None:
+        """Wait for it; where it never is, show why not."""
+        try:
+            await until(what, lambda: self.is_bound(gang, size))
+        except AssertionError as error:
+            nodes = [node for node in (await self.client.list(Node)).items if node.name in self.nodes]
+            seen = [str(await self.placement(gang)), *map(str, await self.pods()), *map(str, nodes)]
+            raise AssertionError("\n".join([str(error), *seen])) from None
+
     async def kill(self, gang: str) -> None:
         for pod in await self.pods(gang):
             await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=0)
@@ -158,6 +198,10 @@ class Cluster:
         return controller, task
 
     async def close(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._heart
         for task, stop in self._runs.items():
             stop.set()
             task.cancel()

@@ -55,7 +55,7 @@ async def test_a_scheduler_killed_between_binds_is_finished_by_the_next(cluster:
     assert placement.status.phase == "Open"
     assert len(await cluster.bound("train")) == after
     cluster.schedule()
-    await until("bound whole", lambda: cluster.is_bound("train", 4))
+    await cluster.until_bound("train", 4, "bound whole")
     planned = {f"train-{slot.slot}-0": slot.node for slot in placement.spec.slots}
     assert await cluster.bound("train") == planned
 
@@ -85,7 +85,7 @@ async def test_binds_that_fail_for_a_while_are_tried_again(cluster: Cluster, err
     async with Failing(load_config(str(cluster.kubeconfig)), after=1) as client:
         _, task = cluster.schedule(client)
         await cluster.add_gang("train", 3)
-        await until("bound whole", lambda: cluster.is_bound("train", 3))
+        await cluster.until_bound("train", 3, "bound whole")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -101,7 +101,7 @@ async def test_an_answer_that_is_lost_after_the_bind_took_place_is_no_failure(cl
     async with Lossy(load_config(str(cluster.kubeconfig)), after=1) as client:
         _, task = cluster.schedule(client)
         await cluster.add_gang("train", 3)
-        await until("bound whole", lambda: cluster.is_bound("train", 3))
+        await cluster.until_bound("train", 3, "bound whole")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -120,7 +120,7 @@ async def test_a_pod_made_anew_while_binding_ends_whole(cluster: Cluster) -> Non
     async with Remaking(load_config(str(cluster.kubeconfig)), after=2) as client:
         _, task = cluster.schedule(client)
         await cluster.add_gang("train", 3)
-        await until("bound whole", lambda: cluster.is_bound("train", 3))
+        await cluster.until_bound("train", 3, "bound whole")
         assert any(name.endswith("-1") for name in await cluster.bound("train"))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -142,7 +142,7 @@ async def test_a_node_lost_while_binding_is_replaced(cluster: Cluster) -> None:
     async with Losing(load_config(str(cluster.kubeconfig)), after=2) as client:
         _, task = cluster.schedule(client)
         await cluster.add_gang("train", 4)
-        await until("bound whole", lambda: cluster.is_bound("train", 4))
+        await cluster.until_bound("train", 4, "bound whole")
         assert client.lost not in (await cluster.bound("train")).values()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -179,7 +179,7 @@ async def test_a_gang_that_cannot_be_bound_in_time_is_released_whole(cluster: Cl
         for slot in range(4):
             if f"train-{slot}-0" not in left:
                 await cluster.client.create(cluster.pod("train", slot, 4, attempt=1))
-        await until("placed anew", lambda: cluster.is_bound("train", 4))
+        await cluster.until_bound("train", 4, "placed anew")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

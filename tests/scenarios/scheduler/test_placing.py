@@ -13,7 +13,7 @@ async def test_a_gang_of_8_on_10_nodes_is_bound(cluster: Cluster) -> None:
     await cluster.add_nodes(10)
     await cluster.add_gang("train", 8)
     cluster.schedule()
-    await until("bound", lambda: cluster.is_bound("train", 8))
+    await cluster.until_bound("train", 8)
     bound = await cluster.bound("train")
     placement = await cluster.placement("train")
     assert placement is not None
@@ -39,7 +39,7 @@ async def test_of_two_gangs_that_each_want_the_cluster_one_is_bound_whole_then_t
     placement = await cluster.placement(first)
     assert placement is not None
     await cluster.client.delete(type(placement), first, namespace=cluster.namespace)
-    await until("the other bound", lambda: cluster.is_bound(second, 4))
+    await cluster.until_bound(second, 4, "the other bound")
 
 
 async def _which_is_bound(cluster: Cluster) -> str:
@@ -62,14 +62,14 @@ async def test_a_gang_short_of_a_pod_waits_and_then_is_bound(cluster: Cluster) -
     assert "2 of 3" in explanation.summary
     assert await cluster.bound("train") == {}
     await cluster.client.create(cluster.pod("train", 2, 3))
-    await until("bound", lambda: cluster.is_bound("train", 3))
+    await cluster.until_bound("train", 3)
 
 
 async def test_explain_says_what_a_pending_gang_lacks(cluster: Cluster) -> None:
     names = await cluster.add_nodes(4)
     cluster.schedule()
     await cluster.add_gang("busy", 1)
-    await until("bound", lambda: cluster.is_bound("busy", 1))
+    await cluster.until_bound("busy", 1)
     free = [name for name in names if name not in (await cluster.bound("busy")).values()]
     await cluster.set_ready(free[0], False)
     await cluster.add_gang("large", 3)
@@ -124,12 +124,12 @@ async def test_a_restarted_gang_keeps_its_slots_and_no_filler_takes_one(cluster:
     await cluster.add_nodes(3)
     cluster.schedule()
     await cluster.add_gang("train", 3)
-    await until("bound", lambda: cluster.is_bound("train", 3))
+    await cluster.until_bound("train", 3)
     before = await cluster.bound("train")
     await cluster.kill("train")
     await cluster.add_gang("filler", 1, gpus=1)
     await cluster.add_gang("train", 3, attempt=1)
-    await until("bound again", lambda: cluster.is_bound("train", 3))
+    await cluster.until_bound("train", 3, "bound again")
     after = await cluster.bound("train")
     assert [after[f"train-{slot}-1"] for slot in range(3)] == [before[f"train-{slot}-0"] for slot in range(3)]
     assert await cluster.bound("filler") == {}
@@ -139,14 +139,14 @@ async def test_only_the_slot_of_a_lost_node_moves(cluster: Cluster) -> None:
     await cluster.add_nodes(4)
     cluster.schedule()
     await cluster.add_gang("train", 3)
-    await until("bound", lambda: cluster.is_bound("train", 3))
+    await cluster.until_bound("train", 3)
     before = await cluster.bound("train")
     await cluster.remove_node(before["train-1-0"])
     await cluster.client.delete(type((await cluster.pods())[0]), "train-1-0", namespace=cluster.namespace, grace_s=0)
     rule = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [before["train-1-0"]]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [rule]}}}
     await cluster.client.create(cluster.pod("train", 1, 3, attempt=1, spec={"affinity": affinity}))
-    await until("bound again", lambda: cluster.is_bound("train", 3))
+    await cluster.until_bound("train", 3, "bound again")
     after = await cluster.bound("train")
     assert after["train-0-0"] == before["train-0-0"]
     assert after["train-2-0"] == before["train-2-0"]

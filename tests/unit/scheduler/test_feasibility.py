@@ -131,3 +131,10 @@ def test_claims_make_a_pod_wait_tie_it_to_nodes_or_refuse_it() -> None:
     world.state.set_claim("default/data", ClaimState(found=True, bound=True, terms=(term,)), world.now)
     world.run()
     assert world.nodes_of("train") == {0: "b"}
+
+
+def test_nodes_known_before_any_pod_that_asks_for_their_label_serve_it() -> None:
+    world = World()
+    world.add_nodes("a", "b", labels={"pool": "research"})
+    world.run()
+    assert where(world, nodeSelector={"pool": "research"}) in ("a", "b")

@@ -6,16 +6,34 @@ A failing example prints its steps; `pytest --hypothesis-seed=N` repeats the run
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster.scheduler.plan import Bind
+from muster.scheduler.snapshot import Snapshot
 from tests.unit.scheduler.world import World, node, reason_of
 
 NODES = [f"n{number}" for number in range(6)]
 GANGS = ["alpha", "beta", "gamma", "delta"]
+LABELS = {"pool": "research", "zone": "one"}
+"""Of all nodes. Which of them a gang asks for differs, so that the scheduler learns late which labels matter."""
+
+
+def nodes_seen(snapshot: Snapshot, keys: set[str]) -> dict[str, object]:
+    """What pods that ask for these labels are told of each node."""
+    return {
+        name: (
+            {key: bucket.node_class.labels.get(key) for key in keys},
+            bucket.node_class.problem,
+            bucket.free,
+            bucket.ports,
+        )
+        for bucket in snapshot.buckets.values()
+        for name in bucket.names
+    }
 
 
 class Cluster(RuleBasedStateMachine):
@@ -27,8 +45,9 @@ class Cluster(RuleBasedStateMachine):
         self.attempts: Counter[str] = Counter()
         self.sizes: dict[str, int] = {}
         self.gpus: dict[str, int] = {}
+        self.asks: dict[str, dict[str, str]] = {}
         for name in NODES:
-            self.world.set_node(node(name))
+            self.world.set_node(node(name, labels=LABELS))
 
     def tick(self, seconds: float = 1.0) -> None:
         self.world.now += seconds
@@ -37,14 +56,25 @@ class Cluster(RuleBasedStateMachine):
         label = "muster.dev/gang"
         return [pod.name for pod in self.world.pods.values() if pod.metadata.labels.get(label) == gang]
 
-    @rule(gang=st.sampled_from(GANGS), size=st.integers(1, 6), gpus=st.sampled_from([2, 8]), priority=st.integers(0, 2))
-    def submit(self, gang: str, size: int, gpus: int, priority: int) -> None:
+    @rule(
+        gang=st.sampled_from(GANGS),
+        size=st.integers(1, 6),
+        gpus=st.sampled_from([2, 8]),
+        priority=st.integers(0, 2),
+        labels=st.sets(st.sampled_from(sorted(LABELS))),
+    )
+    def submit(self, gang: str, size: int, gpus: int, priority: int, labels: set[str]) -> None:
         if self.members(gang) or f"default/{gang}" in self.world.placements:
             return
         self.sizes[gang], self.gpus[gang] = size, gpus
+        self.asks[gang] = {key: LABELS[key] for key in labels}
         for slot in range(size):
-            self.world.add_member(gang, slot, size, gpus=gpus, priority=priority, attempt=self.attempts[gang])
+            self.add_member(gang, slot, priority=priority)
         self.tick()
+
+    def add_member(self, gang: str, slot: int, **spec: Any) -> None:
+        spec = {"gpus": self.gpus[gang], "nodeSelector": self.asks[gang], **spec}
+        self.world.add_member(gang, slot, self.sizes[gang], attempt=self.attempts[gang], **spec)
 
     @rule(gang=st.sampled_from(GANGS), data=st.data())
     def restart(self, gang: str, data: st.DataObject) -> None:
@@ -65,7 +95,7 @@ class Cluster(RuleBasedStateMachine):
             return
         present = {int(name.split("-")[1]) for name in self.members(gang)}
         for slot in set(range(self.sizes[gang])) - present:
-            self.world.add_member(gang, slot, self.sizes[gang], gpus=self.gpus[gang], attempt=self.attempts[gang])
+            self.add_member(gang, slot)
         self.tick()
 
     @rule(gang=st.sampled_from(GANGS))
@@ -81,7 +111,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NODES), ready=st.booleans())
     def health(self, name: str, ready: bool) -> None:
         if name in self.world.nodes:
-            self.world.set_node(node(name, uid=self.world.nodes[name].uid, ready=ready))
+            self.world.set_node(node(name, uid=self.world.nodes[name].uid, ready=ready, labels=LABELS))
 
     @rule(name=st.sampled_from(NODES))
     def replace_node(self, name: str) -> None:
@@ -92,7 +122,7 @@ class Cluster(RuleBasedStateMachine):
             self.world.remove_node(name)
         else:
             self.tick()
-            self.world.set_node(node(name, uid=f"uid-{name}-{self.world.now}"))
+            self.world.set_node(node(name, uid=f"uid-{name}-{self.world.now}", labels=LABELS))
 
     @rule(count=st.integers(1, 4), fail=st.booleans())
     def act(self, count: int, fail: bool) -> None:
@@ -155,6 +185,13 @@ class Cluster(RuleBasedStateMachine):
             assert len(nodes) == len(set(nodes)), (placement.spec.gang, nodes)
 
     @invariant()
+    def never_another_view_than_a_new_leader_has(self) -> None:
+        """What was kept up to date change by change is what a scheduler knows that has just listed everything."""
+        fresh = self.world.listed().snapshot()
+        asked = {key for pod in self.world.pods.values() for key in pod.spec.node_selector}
+        assert nodes_seen(self.world.state.snapshot(), asked) == nodes_seen(fresh, asked)
+
+    @invariant()
     def never_part_bound_past_the_deadline(self) -> None:
         """Given time and a working API server, every gang ends whole, or without any newly bound member."""
         for gang, size in self.sizes.items():
@@ -169,9 +206,9 @@ class Cluster(RuleBasedStateMachine):
             return
         for name in NODES:
             if name not in self.world.nodes:
-                self.world.set_node(node(name, uid=f"uid-{name}-again"))
+                self.world.set_node(node(name, uid=f"uid-{name}-again", labels=LABELS))
             else:
-                self.world.set_node(node(name, uid=self.world.nodes[name].uid))
+                self.world.set_node(node(name, uid=self.world.nodes[name].uid, labels=LABELS))
         for _ in range(8):  # deadlines pass, owners make what was released anew
             self.settle()
             for gang in list(self.sizes):

@@ -212,13 +212,18 @@ class World:
 
     def forget_all(self) -> None:
         """Start over with what the API server holds."""
-        self.state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
+        self.state = self.listed()
+
+    def listed(self) -> ClusterState:
+        """What one knows who has just listed everything."""
+        state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
         for obj in self.nodes.values():
-            self.state.set_node(obj)
+            state.set_node(obj)
         for placement in self.placements.values():
-            self.state.set_placement(placement, self.now)
+            state.set_placement(placement, self.now)
         for pod in self.pods.values():
-            self.state.set_pod(pod, self.now)
+            state.set_pod(pod, self.now)
+        return state
 
     # What became of it
 
