@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from muster.cli.output import counted, paint
+from muster.api.words import counted
+from muster.cli.output import paint
 
 _STAGES = {
     "detected": ("░", "red"),

@@ -99,11 +99,6 @@ def output_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., A
     )
 
 
-def counted(count: int, what: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{count} {what}{'s' if count != 1 else ''}"
-
-
 def age(since: datetime | None, now: datetime | None = None) -> str:
     """How long ago, as kubectl says it: 12s, 5m, 3h, 4d."""
     if since is None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from muster.api.words import counted
 from muster.cli.errors import BadInput, CliError, ExitCode
-from muster.cli.output import counted, note, output_option, print_data
+from muster.cli.output import note, output_option, print_data
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.api.words import counted
 from muster.cli.errors import ExitCode
-from muster.cli.output import age, counted, output_option, paint, phase, print_data, print_table
+from muster.cli.output import age, output_option, paint, phase, print_data, print_table
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 

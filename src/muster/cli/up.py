@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.api.words import counted
 from muster.cli.errors import BadInput, CliError, ExitCode
-from muster.cli.output import console, counted, interactive, note, paint
+from muster.cli.output import console, interactive, note, paint
 from muster.cli.program import prefix
 
 if TYPE_CHECKING:

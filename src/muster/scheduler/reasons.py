@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 import msgspec
 
+from muster.api.words import counted
+
 
 class Why(StrEnum):
     """Why a gang is not running on nodes yet. Values are the reasons of events and metrics: never rename one."""
@@ -89,7 +91,9 @@ class Reason(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """Say it as one sentence for people."""
-        return _WORDS[self.why].format(need=self.need, have=self.have, detail=self.detail)
+        return _WORDS[self.why].format(
+            need=self.need, need_pods=counted(self.need, "pod"), have=self.have, detail=self.detail
+        )
 
 
 _WORDS: Mapping[Why, str] = MappingProxyType(
@@ -99,13 +103,13 @@ _WORDS: Mapping[Why, str] = MappingProxyType(
         Why.NOT_SUPPORTED: "{detail}",
         Why.INVALID: "{detail}",
         Why.WAITING_FOR_VOLUME: "waiting for a volume: {detail}",
-        Why.NOT_ENOUGH_NODES: "needs room for {need} more pods and there is room for {have}; nodes that could serve it "
+        Why.NOT_ENOUGH_NODES: "needs room for {need_pods} more and there is room for {have}; nodes that could serve it "
         "are kept for it as they become free",
-        Why.MORE_THAN_THE_CLUSTER: "needs room for {need} pods, and all usable nodes, even empty, have room for {have}",
+        Why.MORE_THAN_THE_CLUSTER: "needs room for {need_pods}, and all usable nodes, even empty, have room for {have}",
         Why.BEHIND: "waiting behind {detail}, which is earlier in the queue and could use the same nodes",
         Why.WAITING_FOR_OLD_POD: "waiting for pods of an earlier attempt to leave their nodes: {detail}",
         Why.OLD_PLACEMENT: "waiting for the placement of an earlier job of this name to go",
-        Why.BINDING: "being bound: {have} of {need} pods",
+        Why.BINDING: "being bound: {have} of {need_pods}",
         Why.RELEASING: "was not bound as a whole in time; its pods are being released",
     }
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from muster.api.words import counted
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.core import ObjectReference
 from muster.kube.errors import ApiError, ConfigError
@@ -92,13 +93,15 @@ class Reporter:
     def placed(self, gang: Gang, nodes: Mapping[int, tuple[str, str]], reason: str) -> None:
         """Say that the gang was given nodes, or other nodes than before."""
         self._forget(gang.key)
-        what = f"placed on {len(nodes)} nodes" if not reason else f"placed again ({reason})"
+        what = f"placed on {counted(len(nodes), 'node')}" if not reason else f"placed again ({reason})"
         self._event(gang, NORMAL, "Placed", what)
 
     def bound(self, gang: Gang) -> None:
         """Say that the whole gang is bound."""
         nodes = len({node for node, _ in gang.placed.values()})
-        self._event(gang, NORMAL, "Scheduled", f"all {gang.size} pods are bound, on {nodes} nodes")
+        self._event(
+            gang, NORMAL, "Scheduled", f"all of it is bound: {counted(gang.size, 'pod')} on {counted(nodes, 'node')}"
+        )
 
     def released(self, gang: Gang, why: str) -> None:
         """Say that the gang was given up half bound."""

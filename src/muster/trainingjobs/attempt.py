@@ -8,6 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.training_job import TrainingJobStatus
+from muster.api.words import counted
 from muster.kube.pod import Pod
 from muster.trainingjobs import incident, lastcall, outcome, statuses
 from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
@@ -280,7 +281,7 @@ class Attempt:
             for stage in ("ready", "running"):
                 status = statuses.with_stage(status, stage, self.now)
         status = self._kept(status)
-        message = f"attempt {status.attempt} runs on {len(self.slots)} nodes"
+        message = f"attempt {status.attempt} runs on {counted(len(self.slots), 'node')}"
         status = statuses.with_condition(
             status, "Running", True, "Running", message, self.now, self.job.metadata.generation
         )

@@ -21,6 +21,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.validate import validate
+from muster.api.words import counted
 from muster.trainingjobs import lastcall, statuses
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.evidence import node_ready
@@ -88,7 +89,7 @@ def _begin(snapshot: JobSnapshot, now: float) -> list[Action]:
         attempt=1,
         phase="Pending",
         observed_generation=generation,
-        message=f"creating {job.spec.replicas} pods",
+        message=f"creating {counted(job.spec.replicas, 'pod')}",
     )
     return [WriteStatus(status, "Created")]
 
@@ -98,7 +99,7 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
     job, now = snapshot.job, clock.now
     status, generation = job.status, job.metadata.generation
     if status.phase not in ("Stopping", "Suspended"):
-        status = replace(status, phase="Stopping", observed_generation=generation, message="stopping its pods")
+        status = replace(status, phase="Stopping", observed_generation=generation, message="its pods are told to end")
         status = statuses.with_condition(status, "Running", False, "Suspended", "spec.suspend is true", now, generation)
         return [WriteStatus(statuses.fitted(status), "Suspended")]
     if snapshot.pods:
@@ -108,7 +109,7 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
     if status.phase == "Suspended" and status.observed_generation == generation:
         return []
     status = replace(
-        status, phase="Suspended", ready_slots=0, observed_generation=generation, message="suspended: it holds no nodes"
+        status, phase="Suspended", ready_slots=0, observed_generation=generation, message="it holds no nodes"
     )
     status = statuses.with_condition(status, "Suspended", True, "Suspended", "spec.suspend is true", now, generation)
     return [WriteStatus(statuses.fitted(status), "Suspended"), RecordEvent("Suspended", "its nodes are free")]
@@ -150,7 +151,7 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], now: float) -> list[Action
         phase="Pending",
         ready_slots=0,
         observed_generation=generation,
-        message=f"resumed as attempt {job.status.attempt + 1}: creating {job.spec.replicas} pods",
+        message=f"resumed as attempt {job.status.attempt + 1}: creating {counted(job.spec.replicas, 'pod')}",
     )
     status = statuses.with_condition(status, "Suspended", False, "Resumed", "spec.suspend is false", now, generation)
     return [WriteStatus(statuses.fitted(status), "Resumed"), RecordEvent("Resumed", status.message)]

@@ -257,6 +257,17 @@ def test_suspend_frees_the_nodes_and_resume_is_a_new_attempt() -> None:
     assert world.status.restarts is None
 
 
+def test_messages_follow_the_phase_and_count_one_pod_as_one() -> None:
+    world = World(make_job(1)).started()
+    assert world.job is not None
+    world.job = replace(world.job, spec=replace(world.job.spec, suspend=True))
+    world.until("Suspended")
+    said = [f"{status.phase}: {status.message}" for status in world.history]
+    assert said[0] == "Pending: creating 1 pod"
+    assert said[-2:] == ["Stopping: its pods are told to end", "Suspended: it holds no nodes"]
+    assert "Running: attempt 1 runs on 1 node" in said
+
+
 def test_an_excluded_node_is_used_again_when_it_is_ready_and_nothing_else_is_free() -> None:
     world = World(make_job(2), nodes=2).started()
     lost = world.holder(1).spec.node_name
