@@ -99,6 +99,11 @@ def test_a_failing_script_shows_its_last_lines_and_exits_with_1(muster: Muster) 
     assert "'boom' failed" in done.stderr
     assert "the program's fault" in done.stderr
     assert "Failed" in done.stdout
+    listed = muster.ok("list").splitlines()
+    assert listed[1].split()[listed[0].split().index("ATTEMPT")] == "1"
+    everything = done.stdout + done.stderr + muster.ok("status", "boom")
+    assert "attempt 2" not in everything
+    assert "restarting" not in everything.lower()
     again = muster.run("status", "boom", "--follow")
     assert again.returncode == 1
 

@@ -246,7 +246,11 @@ class TrainingJobStatus(KubeStruct):
         tuple[Condition, ...], Meta(description="Admitted, Running, Complete, Failed, Suspended, each with its reason.")
     ] = ()
     attempt: Annotated[
-        int, Meta(description="Number of the current attempt; what comes from an older one is refused.")
+        int,
+        Meta(
+            description="Number of the current attempt; what comes from an older one is refused. "
+            "Where a limit ended the job, the number of the attempt that did not come."
+        ),
     ] = 0
     ready_slots: Annotated[int, Meta(description="Slots whose supervisor has joined.")] = 0
     restarts: Annotated[Restarts | None, Meta(description="Restarts so far, by whose fault they were.")] = None

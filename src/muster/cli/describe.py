@@ -70,6 +70,25 @@ def restarts_text(job: TrainingJob) -> str:
     return ", ".join(f"{min(used, limit)} of {limit} by {name}" for name, used, limit in budgets) + beyond
 
 
+def beyond_limit(job: TrainingJob) -> bool:
+    """Whether a limit of its spec ends the job, or has ended it."""
+    return any(used > limit for _, used, limit in _budgets(job))
+
+
+def never_came(job: TrainingJob) -> bool:
+    """Whether the attempt that the status counts is none: its number only refuses what the one before still says."""
+    status = job.status
+    fault = status.faults[-1] if status.faults else None
+    if fault is None or fault.attempt != status.attempt - 1 or (fault.timeline and fault.timeline.running):
+        return False
+    return status.phase == "Failed" or (status.phase == "Restarting" and beyond_limit(job))
+
+
+def attempt(job: TrainingJob) -> int:
+    """The number of the newest attempt that there was, or will be."""
+    return job.status.attempt - never_came(job)
+
+
 def _budgets(job: TrainingJob) -> tuple[tuple[str, int, int], ...]:
     counts, spec = job.status.restarts or Restarts(), job.spec
     return (
@@ -107,9 +126,11 @@ def fault_headline(fault: Fault) -> str:
     return f"attempt {fault.attempt} ended at {where}: {FAULT_NAMES.get(fault.cause, fault.cause)}{rule}"
 
 
-def fault_details(fault: Fault) -> Iterator[str]:
-    """What else is known of a fault, line by line."""
+def fault_details(fault: Fault, *, final: bool = False) -> Iterator[str]:
+    """What else is known of a fault, line by line; nothing followed one that is `final`."""
     yield from fault.message.splitlines()
+    if final:
+        return
     replaced = f"{fault.slots} slot{'s' if fault.slots != 1 else ''} replaced" if fault.slots else "all slots kept"
     lost = f", {fault.steps_lost} steps done again" if fault.steps_lost else ""
     yield replaced + lost
@@ -134,20 +155,28 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
         useful = time_to_useful_s(fault)
         if useful is not None and (earlier is None or time_to_useful_s(earlier) is None):
             lines.append(f"useful again {useful:.1f}s after the fault of attempt {fault.attempt}")
-    if before is None or status.attempt != before.attempt:
+    if (before is None or status.attempt != before.attempt) and not never_came(new):
         if status.attempt > 1 and status.slots_kept is not None:
             lines.append(f"attempt {status.attempt}: {status.slots_kept} of {new.spec.replicas} slots kept their pods")
         elif status.attempt > 1:
             lines.append(f"attempt {status.attempt}")
     waits_anew = before is not None and status.phase == "Pending" and status.message != before.message
     if before is None or status.phase != before.phase or waits_anew:
-        message = f": {status.message.splitlines()[0]}" if status.message else ""
-        lines.append(f"{status.phase}{message}")
+        lines.append(_standing(new))
     checkpoint = status.last_checkpoint
     previous = before.last_checkpoint if before else None
     if checkpoint and checkpoint.step != (previous.step if previous else None):
         lines.append(f"checkpoint at step {checkpoint.step}")
     return lines
+
+
+def _standing(job: TrainingJob) -> str:
+    """Phase and message on one line; without the phase where it speaks of a restart that will not be."""
+    status = job.status
+    message = status.message.splitlines()[0] if status.message else ""
+    if message and status.phase == "Restarting" and never_came(job):
+        return message
+    return f"{status.phase}: {message}" if message else status.phase
 
 
 def next_steps(job: TrainingJob, prefix: str = "muster") -> list[str]:

@@ -125,7 +125,7 @@ def render(job: TrainingJob) -> RenderableType:
         (job.name, "bold"),
         "  ",
         (status.phase, PHASE_COLORS.get(status.phase, "")),
-        f"  attempt {status.attempt}  {describe.slots_text(job)}",
+        f"  attempt {describe.attempt(job)}  {describe.slots_text(job)}",
         f"  restarts {describe.restarts(job)}" if describe.restarts(job) else "",
     )
     parts: list[RenderableType] = [head]

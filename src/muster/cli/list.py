@@ -54,7 +54,7 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
 
 
 def _row(job: TrainingJob) -> tuple[str, ...]:
-    from muster.cli.describe import restarts
+    from muster.cli.describe import attempt, restarts
 
     spec, status = job.spec, job.status
     progress = status.progress
@@ -66,7 +66,7 @@ def _row(job: TrainingJob) -> tuple[str, ...]:
         status.phase,
         str(spec.replicas),
         str(status.ready_slots),
-        str(status.attempt),
+        str(attempt(job)),
         step,
         str(restarts(job)),
         age(job.metadata.creation_timestamp),

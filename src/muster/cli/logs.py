@@ -64,6 +64,7 @@ def command(
 
 
 async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wanted: Selection) -> int:
+    from muster.cli import describe
     from muster.cli.pods import members
     from muster.cli.watch import get_job
 
@@ -76,11 +77,10 @@ async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wante
         if wanted.slot is not None and wanted.slot >= job.spec.replicas:
             raise BadInput(f"'{name}' has no slot {wanted.slot}", f"it has 0 to {job.spec.replicas - 1}")
         if previous:
-            if job.status.attempt < 2:
-                raise CliError(
-                    f"'{name}' is at attempt {job.status.attempt}: there is no earlier one", "", ExitCode.NOT_FOUND
-                )
-            wanted = wanted._replace(attempt=job.status.attempt - 1)
+            newest = describe.attempt(job)
+            if newest < 2:
+                raise CliError(f"'{name}' is at attempt {newest}: there is no earlier one", "", ExitCode.NOT_FOUND)
+            wanted = wanted._replace(attempt=newest - 1)
         found: set[str] = set()
         if follow:
             job = await _follow(client, job, wanted, found)
@@ -92,7 +92,7 @@ async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wante
                 if await _print(client, job, pod, wanted, found, follow=False):
                     break
     if wanted.attempt is not None and not found:
-        raise CliError(_nothing_of(wanted, job.status.attempt), "", ExitCode.NOT_FOUND)
+        raise CliError(_nothing_of(wanted, describe.attempt(job)), "", ExitCode.NOT_FOUND)
     return ExitCode.DONE
 
 

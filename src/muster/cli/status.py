@@ -65,7 +65,7 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
             "Asked for",
             f"{counted(spec.replicas, 'node')}{gpus}, {counted(spec.ranks, 'rank')} each, launcher {spec.launcher}",
         ),
-        ("Attempt", f"{status.attempt}, {describe.slots_text(job)}"),
+        ("Attempt", f"{describe.attempt(job)}, {describe.slots_text(job)}"),
         ("Progress", describe.progress_text(job)),
         ("Checkpoint", _checkpoint(job, now)),
         ("Restarts", describe.restarts_text(job)),
@@ -84,7 +84,7 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
     for fault in reversed(status.faults):
         click.echo()
         click.echo(f"{paint('Fault', 'red', bold=True)} {age(fault.time, now)} ago: {describe.fault_headline(fault)}")
-        for line in describe.fault_details(fault):
+        for line in describe.fault_details(fault, final=describe.never_came(job) and fault is status.faults[-1]):
             click.echo(f"  {line}")
     click.echo()
     click.echo(paint("Next:", bold=True))

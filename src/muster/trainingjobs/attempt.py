@@ -90,7 +90,7 @@ class Attempt:
         message = f"{status.faults[-1].cause}: {status.faults[-1].message}"
         return [
             self._write(status, "Restarting"),
-            RecordEvent("Restarting", message, warning=verdict.cause != "infrastructure"),
+            RecordEvent(incident.reason_of(self.job, status), message, warning=verdict.cause != "infrastructure"),
         ]
 
     def _belongs(self, slot: Slot) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from muster.api.training_job import Fault, Timeline, TrainingJobStatus
+from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobStatus
 from muster.trainingjobs import statuses
 from muster.trainingjobs.evidence import hardware
 from muster.trainingjobs.faults import (
@@ -63,14 +63,30 @@ def restart(
         progress=snapshot.progress or old.progress,
         slots_kept=job.spec.replicas - replaced,
         time_to_useful_seconds=None,
-        message=f"attempt {old.attempt} ended ({verdict.row.id}, slot {at.number}); restarting as attempt "
-        f"{old.attempt + 1}",
     )
     status = statuses.excluding(statuses.with_fault(status, fault), _excluded(every))
-    status = statuses.with_condition(
-        status, "Running", False, "Restarting", fault.message, now, job.metadata.generation
-    )
+    reason = reason_of(job, status)
+    status = replace(status, message=_what_follows(job, status))
+    status = statuses.with_condition(status, "Running", False, reason, fault.message, now, job.metadata.generation)
     return statuses.fitted(status), verdict
+
+
+def reason_of(job: TrainingJob, status: TrainingJobStatus) -> Literal["Restarting", "AttemptEnded"]:
+    """What to call the end of an attempt: no restart is announced that only late evidence could still bring."""
+    return "Restarting" if statuses.exhausted(replace(job, status=status)) is None else "AttemptEnded"
+
+
+def _what_follows(job: TrainingJob, status: TrainingJobStatus) -> str:
+    """The status' message after a fault.
+
+    `status.attempt` is the next one's number even where a budget is used up: what the ended attempt still reports is
+    refused by it, and late evidence may move the charge, so that there is a restart after all.
+    """
+    fault, exhausted = status.faults[-1], statuses.exhausted(replace(job, status=status))
+    ended = f"attempt {fault.attempt} ended ({fault.rule}, slot {fault.slot})"
+    if exhausted is None:
+        return f"{ended}; restarting as attempt {status.attempt}"
+    return f"{ended}; {statuses.budget_used_up(exhausted)}: the job fails unless another cause shows soon"
 
 
 def reattributed(
@@ -110,6 +126,8 @@ def reattributed(
             at = statuses.at(order_at(verdict.evidence))
             better = replace(better, time=at, timeline=replace(fault.timeline or Timeline(), fault=at))
         status = replace(statuses.with_newest_fault(status, better), restarts=restarts)
+        if old.phase == "Restarting" and reason_of(snapshot.job, old) != reason_of(snapshot.job, status):
+            status = replace(status, message=_what_follows(snapshot.job, status))
     return statuses.fitted(status) if status is not old else None
 
 

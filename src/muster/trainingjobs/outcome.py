@@ -28,10 +28,8 @@ def finished(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list
 
 def failed(snapshot: JobSnapshot, exhausted: tuple[Cause, int], now: float) -> list[Action]:
     """The end of a job whose budget is used up; the message is the newest fault's."""
-    cause, limit = exhausted
-    name = {"user": "backoffLimit", "infrastructure": "infrastructureLimit", "unknown": "unknownLimit"}[cause]
     fault = snapshot.job.status.faults[-1]
-    return _end(snapshot, "Failed", "Failed", f"{name} {limit} is used up; {fault.message}", now)
+    return _end(snapshot, "Failed", "Failed", f"{statuses.budget_used_up(exhausted)}; {fault.message}", now)
 
 
 def useful(status: TrainingJobStatus, progress: Progress, now: float) -> TrainingJobStatus | None:

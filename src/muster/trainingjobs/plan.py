@@ -18,6 +18,7 @@ Reason = Literal[
     "Starting",
     "Running",
     "Restarting",
+    "AttemptEnded",
     "Reattributed",
     "Useful",
     "Progress",

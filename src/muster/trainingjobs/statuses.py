@@ -17,6 +17,11 @@ FAULTS_MAX: Final = 8
 EXCLUDED_MAX: Final = 32
 _MESSAGE_CHARS: Final = 1024
 _CUT: Final = " ... "
+_LIMITS: Final[dict[Cause, str]] = {
+    "user": "backoffLimit",
+    "infrastructure": "infrastructureLimit",
+    "unknown": "unknownLimit",
+}
 
 ConditionType = Literal["Admitted", "Running", "Complete", "Failed", "Suspended"]
 Stage = Literal["stopped", "placed", "ready", "running", "useful"]
@@ -72,6 +77,12 @@ def exhausted(job: TrainingJob) -> tuple[Cause, int] | None:
         ("unknown", restarts.unknown, spec.unknown_limit),
     )
     return next(((cause, limit) for cause, used, limit in budgets if used > limit), None)
+
+
+def budget_used_up(exhausted: tuple[Cause, int]) -> str:
+    """Which limit of the spec ends the job, such as "backoffLimit 0 is used up"."""
+    cause, limit = exhausted
+    return f"{_LIMITS[cause]} {limit} is used up"
 
 
 def with_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:

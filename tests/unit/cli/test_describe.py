@@ -97,6 +97,30 @@ def test_each_thing_that_happens_is_told_once() -> None:
     assert describe.events(third, third) == []
 
 
+ENDED = msgspec.structs.replace(FAULT, cause="user", timeline=Timeline(fault=at(0), detected=at(1), stopped=at(2)))
+
+
+def test_an_attempt_that_never_came_is_not_told_of() -> None:
+    over = Restarts(user=4, total=4)
+    said = "attempt 1 ended (exit-code, slot 2); backoffLimit 3 is used up: ..."
+    before = job(phase="Running", attempt=1)
+    settling = job(phase="Restarting", attempt=2, slots_kept=4, faults=(ENDED,), restarts=over, message=said)
+    after = job(phase="Failed", attempt=2, slots_kept=4, faults=(ENDED,), restarts=over, message="backoffLimit 3 ...")
+    assert [describe.attempt(each) for each in (before, settling, after)] == [1, 1, 1]
+    assert describe.events(before, settling) == [describe.fault_headline(ENDED), said]
+    assert describe.events(settling, after) == ["Failed: backoffLimit 3 ..."]
+    assert list(describe.fault_details(ENDED, final=True)) == ["the node stopped answering"]
+
+
+def test_an_attempt_that_came_counts_however_the_job_ended() -> None:
+    within = Restarts(user=1, total=1)
+    assert describe.attempt(job(phase="Restarting", attempt=2, faults=(ENDED,), restarts=within)) == 2
+    assert describe.attempt(job(phase="Failed", attempt=2, faults=(FAULT,), restarts=within)) == 2  # the time limit
+    assert describe.attempt(job(phase="Failed", attempt=2, faults=(ENDED,), restarts=within)) == 1  # it, while waiting
+    assert describe.attempt(job(phase="Failed", attempt=3, faults=(ENDED,))) == 3  # stopped and resumed in between
+    assert describe.attempt(job(phase="Failed", attempt=1)) == 1
+
+
 def test_a_new_checkpoint_is_told() -> None:
     before = job(phase="Running", attempt=1)
     after = job(phase="Running", attempt=1, last_checkpoint=CheckpointStatus(path="/c/40", step=40))

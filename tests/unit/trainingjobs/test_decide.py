@@ -19,6 +19,8 @@ from muster.trainingjobs.plan import (
 )
 from tests.unit.trainingjobs.world import World, make_job
 
+SETTLING = "backoffLimit {} is used up: the job fails unless another cause shows soon"
+
 
 def test_first_the_attempt_is_written_then_pods_are_made_for_it() -> None:
     world = World(make_job(2))
@@ -115,6 +117,9 @@ def test_ranks_that_lost_their_peer_are_not_charged_once_the_lost_node_is_known(
     assert restarts is not None
     assert (restarts.user, restarts.unknown, restarts.infrastructure, restarts.total) == (0, 0, 1, 1)
     assert world.status.faults[-1].rule == "lost-contact"
+    said = [status.message for status in world.history if status.phase == "Restarting"]
+    assert said[0].endswith(SETTLING.format(0))
+    assert "attempt 1 ended (lost-contact, slot 1); restarting as attempt 2" in said[1:]
 
 
 def test_late_hardware_evidence_gives_the_charge_back() -> None:
@@ -146,6 +151,11 @@ def test_the_user_budget_ends_the_job_with_the_last_lines() -> None:
     assert "backoffLimit 1" in world.status.message
     assert "KeyError: 'x'" in world.status.message
     assert world.status.completion_time is not None
+    said = [status.message for status in world.history if status.phase == "Restarting" and status.attempt == 3]
+    assert said == [f"attempt 2 ended (rank-failed, slot 1); {SETTLING.format(1)}"]
+    assert [event.reason for event in world.actions(RecordEvent)] == [
+        "Running", "Restarting", "Running", "AttemptEnded", "Failed",
+    ]  # fmt: skip
     world.step()
     assert {pod.status.phase for pod in world.pods.values()} == {"Failed"}
 
