@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
+
+from msgspec.structs import replace
 
 from muster.api.training_job import Fault, Restarts, Timeline, TrainingJob
 from muster.cli.output import duration
@@ -124,6 +126,19 @@ def fault_headline(fault: Fault) -> str:
     where = f"slot {fault.slot}" + (f" on {fault.node}" if fault.node else "")
     rule = f", rule {fault.rule}" if fault.rule else ""
     return f"attempt {fault.attempt} ended at {where}: {FAULT_NAMES.get(fault.cause, fault.cause)}{rule}"
+
+
+def newest_first(faults: Sequence[Fault]) -> list[Fault]:
+    """The faults in reverse; last lines that a newer one shows already are named by its attempt."""
+    shown: dict[str, int] = {}
+    told = []
+    for fault in reversed(faults):
+        head, _, rest = fault.message.partition("\n")
+        first = shown.setdefault(rest, fault.attempt)
+        if rest and first != fault.attempt:
+            fault = replace(fault, message=f"{head}\nits last lines: same as attempt {first}")
+        told.append(fault)
+    return told
 
 
 def fault_details(fault: Fault, *, final: bool = False) -> Iterator[str]:

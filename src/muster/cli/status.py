@@ -81,10 +81,10 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
         left = Counter(row[-1] for row in rows[SLOTS_SHOWN:])
         for state, count in left.most_common():
             click.echo(f"and {count} more: {state}")
-    for fault in reversed(status.faults):
+    for number, fault in enumerate(describe.newest_first(status.faults)):
         click.echo()
         click.echo(f"{paint('Fault', 'red', bold=True)} {age(fault.time, now)} ago: {describe.fault_headline(fault)}")
-        for line in describe.fault_details(fault, final=describe.never_came(job) and fault is status.faults[-1]):
+        for line in describe.fault_details(fault, final=number == 0 and describe.never_came(job)):
             click.echo(f"  {line}")
     click.echo()
     click.echo(paint("Next:", bold=True))

@@ -70,6 +70,29 @@ def test_a_fault_says_where_whose_by_which_rule_and_what_it_cost() -> None:
     ]
 
 
+def test_the_same_last_lines_are_shown_once() -> None:
+    trace = "its last lines:\nTraceback (most recent call last):\nKeyError: 'x'"
+    said = [
+        f"rank 0 ended: KeyError: 'x'\n{trace}",
+        "the node stopped answering",
+        f"rank 5 ended: KeyError: 'x'\n{trace}",
+        "rank 0 ended: OSError\nits last lines:\nOSError",
+        f"rank 2 ended: KeyError: 'x'\n{trace}",
+    ]
+    faults = [
+        msgspec.structs.replace(FAULT, attempt=attempt, message=text) for attempt, text in enumerate(said, start=1)
+    ]
+    told = describe.newest_first(faults)
+    assert [fault.attempt for fault in told] == [5, 4, 3, 2, 1]
+    assert [fault.message for fault in told] == [
+        said[4],
+        said[3],
+        "rank 5 ended: KeyError: 'x'\nits last lines: same as attempt 5",
+        said[1],
+        "rank 0 ended: KeyError: 'x'\nits last lines: same as attempt 5",
+    ]
+
+
 def test_a_stage_that_was_over_early_took_no_time() -> None:
     timeline = Timeline(fault=at(0), detected=at(1), stopped=at(3), placed=at(1.5), ready=at(4))
     assert describe.stages(timeline) == [("detected", 1.0), ("stopped", 2.0), ("placed", 0.0), ("ready", 1.0)]
