@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
+import random
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
@@ -19,6 +20,7 @@ from typing import Any, Self
 import msgspec
 
 from muster.kube.client import Client
+from muster.kube.clock import steady_time
 from muster.kube.core import Event, EventSource, ObjectReference
 from muster.kube.errors import ApiError, ConfigError, NotFound
 from muster.kube.meta import KubeObject, ObjectMeta
@@ -65,15 +67,26 @@ class EventRecorder:
         client: the API server.
         component: who reports, such as `muster-scheduler`.
         instance: which process of it.
+        clock: seconds since the epoch, for what events say.
+        rng: source of the names' random part.
         metrics: where events are counted by outcome.
     """
 
     def __init__(
-        self, client: Client, component: str, *, instance: str = "", metrics: KubeMetrics | None = None
+        self,
+        client: Client,
+        component: str,
+        *,
+        instance: str = "",
+        clock: Callable[[], float] = steady_time,
+        rng: random.Random | None = None,
+        metrics: KubeMetrics | None = None,
     ) -> None:
         self._client = client
         self._component = component
         self._instance = instance or component
+        self._clock = clock
+        self._rng = rng or random.Random()
         self._outcomes = (metrics or kube_metrics()).events
         self._pending: asyncio.Queue[Event] = asyncio.Queue(_PENDING_MAX)
         self._seen: OrderedDict[tuple[str, ...], _Seen] = OrderedDict()
@@ -117,7 +130,7 @@ class EventRecorder:
             self._outcomes.labels("suppressed").inc()
             return
         message = self._aggregated(reference, type_, reason, _cut(message))
-        now = datetime.now(UTC)
+        now = datetime.fromtimestamp(self._clock(), UTC)
         event = Event(
             metadata=ObjectMeta(namespace=reference.namespace or "default"),
             involved_object=reference,
@@ -193,7 +206,7 @@ class EventRecorder:
                 self._seen.move_to_end(key)
                 return "counted"
         base = about.name[:200] or "event"
-        created = await self._client.create(_named(event, f"{base}.{uuid.uuid4().hex[:16]}"))
+        created = await self._client.create(_named(event, f"{base}.{self._rng.getrandbits(64):016x}"))
         self._seen[key] = _Seen(created.name, created.namespace, 1, now)
         _trim(self._seen)
         return "created"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 
 from muster.kube.client import Client
+from muster.kube.clock import steady_time
 from muster.kube.coordination import Lease, LeaseSpec
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from muster.kube.meta import ObjectMeta
@@ -56,6 +58,7 @@ class LeaderElector:
         lease_duration_s: others wait this long after our last renewal (by their own clock) before they take over.
         renew_deadline_s: we stop leading when we could not renew for this long.
         retry_period_s: pause between attempts.
+        clock: seconds since the epoch, for what the lease says; deadlines are the event loop's.
         rng: source of jitter.
         metrics: where leading is shown.
     """
@@ -70,6 +73,7 @@ class LeaderElector:
         lease_duration_s: float = LEASE_DURATION_S,
         renew_deadline_s: float = RENEW_DEADLINE_S,
         retry_period_s: float = RETRY_PERIOD_S,
+        clock: Callable[[], float] = steady_time,
         rng: random.Random | None = None,
         metrics: KubeMetrics | None = None,
     ) -> None:
@@ -87,6 +91,7 @@ class LeaderElector:
         self._lease_duration_s = lease_duration_s
         self._renew_deadline_s = renew_deadline_s
         self._retry_period_s = retry_period_s
+        self._clock = clock
         self._rng = rng or random.Random()
         self._gauge = (metrics or kube_metrics()).leading.labels(name)
         self._gauge.set(0)
@@ -181,7 +186,7 @@ class LeaderElector:
         """Renew; whether we still hold the lease. Raises ApiError where that is unknown."""
         assert self._observed is not None
         started = self._now()
-        spec = msgspec.structs.replace(self._observed.spec, renew_time=_now_utc())
+        spec = msgspec.structs.replace(self._observed.spec, renew_time=self._now_utc())
         try:
             self._observe(await self._client.replace(msgspec.structs.replace(self._observed, spec=spec)))
         except (Conflict, NotFound):
@@ -209,7 +214,7 @@ class LeaderElector:
         if lease.spec.holder_identity != self.identity:
             return True
         spec = msgspec.structs.replace(
-            lease.spec, holder_identity=None, lease_duration_seconds=1, renew_time=_now_utc()
+            lease.spec, holder_identity=None, lease_duration_seconds=1, renew_time=self._now_utc()
         )
         try:
             await self._client.replace(msgspec.structs.replace(lease, spec=spec))
@@ -218,7 +223,7 @@ class LeaderElector:
         return True
 
     def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
-        now = _now_utc()
+        now = self._now_utc()
         ours = old is not None and old.holder_identity == self.identity
         transitions = (old.lease_transitions or 0) if old is not None else 0
         return LeaseSpec(
@@ -253,10 +258,9 @@ class LeaderElector:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def _now_utc(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
+
 
 def _why(error: Exception) -> str:
     return "no answer in time" if isinstance(error, TimeoutError) else str(error)
-
-
-def _now_utc() -> datetime:
-    return datetime.now(UTC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -57,6 +58,7 @@ class SchedulerController:
         waits: told why gangs wait, and when they no longer do.
         shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
         progress: marked at each plan.
+        rng: source of jitter.
         registry: where metrics go.
     """
 
@@ -73,6 +75,7 @@ class SchedulerController:
         waits: Waits | None = None,
         shadow: Shadow | None = None,
         progress: Progress | None = None,
+        rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         base = settings or Settings()
@@ -83,6 +86,7 @@ class SchedulerController:
         self._clock = clock
         self._request_timeout_s = request_timeout_s
         self._progress = progress
+        self._rng = rng or random.Random()
         self._waits = waits
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
@@ -110,7 +114,9 @@ class SchedulerController:
             self._client, self.state, bind_deadline_s=self.settings.bind_deadline_s, **common
         )
         informers = self._informers()
-        async with EventRecorder(self._client, "muster-scheduler", instance=self.identity) as events:
+        async with EventRecorder(
+            self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
+        ) as events:
             self._reporter = Reporter(self._client, events, self._waits)
             helpers = [informer.run() for informer in informers]
             helpers.append(self._binder.run())
@@ -138,10 +144,10 @@ class SchedulerController:
             await asyncio.sleep(wait_s)
 
     def _informers(self) -> list[Informer[Any]]:
-        nodes = Informer(self._client, Node, progress=self._progress)
-        pods = Informer(self._client, SchedulingPod, progress=self._progress)
-        placements = Informer(self._client, Placement, progress=self._progress)
-        jobs = Informer(self._client, TrainingJob, progress=self._progress)
+        nodes = Informer(self._client, Node, progress=self._progress, rng=self._rng)
+        pods = Informer(self._client, SchedulingPod, progress=self._progress, rng=self._rng)
+        placements = Informer(self._client, Placement, progress=self._progress, rng=self._rng)
+        jobs = Informer(self._client, TrainingJob, progress=self._progress, rng=self._rng)
         nodes.add_handler(self._node_changed)
         pods.add_handler(self._pod_changed)
         placements.add_handler(self._placement_changed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 from muster.api.placement import Placement, PlacementStatus
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
@@ -13,7 +12,7 @@ from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, N
 from muster.kube.pod import Pod
 from muster.scheduler.binder import read
 from muster.scheduler.metrics import SchedulerMetrics
-from muster.scheduler.placements import bound_status, with_status
+from muster.scheduler.placements import bound_status, timestamp, with_status
 from muster.scheduler.plan import DeletePlacement, MarkBound, ReleaseGang, RemoveMember, WritePlacement
 from muster.scheduler.state import ClusterState
 
@@ -139,7 +138,7 @@ class PlacementWriter:
             "status": "True",
             "reason": "GangNotBound",
             "message": action.reason,
-            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastTransitionTime": timestamp(self._clock()).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         try:
             await self._client.patch(
