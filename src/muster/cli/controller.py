@@ -28,8 +28,8 @@ from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.metrics import scheduler_metrics
-from muster.scheduler.reporting import Waits
 from muster.scheduler.shadow import Shadow
+from muster.scheduler.terms import schedule_while_leading
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
@@ -83,7 +83,13 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
-        schedule = _schedule(client, options, elector, jobs.waits, shadow, identity, progress)
+
+        def scheduler() -> SchedulerController:
+            return SchedulerController(
+                client, options.namespace, identity, waits=jobs.waits, shadow=shadow, progress=progress
+            )
+
+        schedule = schedule_while_leading(elector, scheduler)
         await _until(stop, [jobs.run(), elector.run(), schedule])
 
 
@@ -129,33 +135,6 @@ async def _training_jobs(
         app = RendezvousServer(jobs, jobs.members, TokenReviewer(client)).app()
         await stack.enter_async_context(serve_tls(app, pair, host, port, jobs.strain))
     return jobs, url
-
-
-async def _schedule(
-    client: Client,
-    options: ControllerOptions,
-    elector: LeaderElector,
-    waits: Waits,
-    shadow: Shadow | None,
-    identity: str,
-    progress: Progress,
-) -> None:
-    """Schedule in each term of leading."""
-    while True:
-        await elector.acquired.wait()
-        scheduler = SchedulerController(
-            client, options.namespace, identity, waits=waits, shadow=shadow, progress=progress
-        )
-        term = asyncio.create_task(scheduler.run(asyncio.Event(), term=elector.term), name="scheduler")
-        lost = asyncio.create_task(elector.lost.wait())
-        try:
-            await asyncio.wait([term, lost], return_when=asyncio.FIRST_COMPLETED)
-            if term.done():
-                term.result()
-        finally:
-            for task in (term, lost):
-                task.cancel()
-            await asyncio.gather(term, lost, return_exceptions=True)
 
 
 async def _until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]) -> None:
