@@ -63,6 +63,13 @@ class Muster:
     def json(self, *arguments: str | Path, **options: Any) -> Any:
         return json.loads(self.ok(*arguments, "-o", "json", **options))
 
+    def offered(self, line: str, **env: str) -> set[str]:
+        """What bash is offered for the last word of the line; fails the test where anything is said beside."""
+        words = {"_MUSTER_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        done = self.run(env=words | env, timeout_s=25)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return {each.removeprefix("plain,") for each in done.stdout.split()}
+
     def start(self, *arguments: str | Path) -> Child:
         """Run it beside the test; what it says is in its log. It ends with us."""
         self._starts += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,8 +149,26 @@ def test_completion(muster: Muster, shell: str) -> None:
 
 
 def test_completion_completes(muster: Muster) -> None:
-    env = {"_MUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "muster ex", "COMP_CWORD": "1"}
-    assert set(muster.run(env=env).stdout.split()) == {"plain,exec", "plain,explain"}
+    assert muster.offered("muster ex") == {"exec", "explain"}
+
+
+JOB_COMMANDS = ("status", "logs", "exec", "stop", "resume", "delete", "explain")
+
+
+@pytest.mark.parametrize("name", JOB_COMMANDS)
+def test_without_a_cluster_no_job_is_offered_and_nothing_is_said(muster: Muster, name: str) -> None:
+    assert muster.offered(f"muster {name} t") == set()
+
+
+def test_completion_does_not_wait_for_a_server_that_is_silent(muster: Muster) -> None:
+    path = muster.home / "silent"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        path.write_text(
+            "apiVersion: v1\nkind: Config\ncurrent-context: a\n"
+            f"clusters: [{{name: a, cluster: {{server: 'http://127.0.0.1:{silent.getsockname()[1]}'}}}}]\n"
+            "users: [{name: a, user: {token: t}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"
+        )
+        assert muster.offered("muster status t", KUBECONFIG=str(path)) == set()
 
 
 def test_as_a_kubectl_plugin(muster: Muster) -> None:

@@ -301,6 +301,21 @@ def test_names_that_are_not_there_exit_with_4_and_suggest(muster: Muster) -> Non
     assert muster.run("status", "x", "--namespace", "elsewhere").returncode == 4
 
 
+def test_the_shell_completes_names_of_jobs(muster: Muster) -> None:
+    for name in ("train-a", "train-b", "other"):
+        assert run(muster, "sleep.py", "--name", name).returncode == 0
+
+    def offers(line: str, *names: str) -> None:  # in the end: on a busy machine the first answer may come too late
+        eventually(f"{line!r} offers {names}", lambda: muster.offered(line) == set(names))
+
+    for name in ("status", "logs", "exec", "stop", "resume", "delete", "explain", "fault rank"):
+        offers(f"muster {name} tr", "train-a", "train-b")
+    offers("muster status ", "train-a", "train-b", "other")
+    offers("muster delete train-a ", "train-b", "other")
+    offers("muster explain train-a --if-ended o", "other")
+    assert muster.offered("muster status --namespace elsewhere tr") == set()
+
+
 def test_credentials_that_do_not_hold(muster: Muster, tmp_path: Path) -> None:
     config = json.loads((muster.folder() / "apiserver" / "kubeconfig").read_text())
     config["users"][0]["user"]["token"] = "expired-token"

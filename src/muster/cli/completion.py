@@ -10,7 +10,7 @@ from muster.cli.errors import ExitCode
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> int:
-    """Print shell completion for SHELL.
+    """Print shell completion for SHELL: of commands, options and names of jobs.
 
     \b
     bash:  eval "$(muster completion bash)"     in ~/.bashrc

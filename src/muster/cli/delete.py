@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.jobnames import job_argument
 from muster.cli.output import note
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -21,7 +22,7 @@ _POLL_S = 0.25
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@job_argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--ignore-not-found", is_flag=True, help="A job that is not there is no error.")
 @click.option("--no-wait", is_flag=True, help="Return before the pods are gone.")
 @cluster_options()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.jobnames import job_argument
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -21,7 +22,7 @@ SHELL = ("sh", "-c", "exec $(command -v bash || command -v sh)")
 
 
 @click.command()
-@click.argument("name")
+@job_argument()
 @click.argument("arguments", nargs=-1, metavar="[-- COMMAND...]")
 @click.option("--slot", type=click.IntRange(0), default=0, help="Slot whose pod to use (0).")
 @cluster_options()

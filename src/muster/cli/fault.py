@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.jobnames import job_argument
 from muster.cli.output import note
 from muster.cli.target import Target, cluster_options, resolve
 from muster.cli.up import translated
@@ -49,7 +50,7 @@ def return_(name: str, target: Target) -> int:
 
 
 @command.command()
-@click.argument("job")
+@job_argument("job")
 @click.argument("slot", type=click.IntRange(0))
 @click.option("--rank", type=click.IntRange(0), help="This rank (the slot's first).")
 @cluster_options()

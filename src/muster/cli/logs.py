@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.jobnames import job_argument
 from muster.cli.output import note, paint
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -34,7 +35,7 @@ class Selection(NamedTuple):
 
 
 @click.command()
-@click.argument("name")
+@job_argument()
 @click.option("--rank", type=click.IntRange(0), help="One rank only.")
 @click.option("--slot", type=click.IntRange(0), help="One slot only.")
 @click.option("--attempt", type=click.IntRange(1), help="One attempt only.")

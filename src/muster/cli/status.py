@@ -11,6 +11,7 @@ import click
 
 from muster.api.words import counted
 from muster.cli.errors import ExitCode
+from muster.cli.jobnames import job_argument
 from muster.cli.output import age, output_option, paint, phase, print_data, print_table
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
@@ -24,7 +25,7 @@ SLOTS_SHOWN = 32
 
 
 @click.command()
-@click.argument("name")
+@job_argument()
 @click.option("--follow", "-f", is_flag=True, help="Watch the job until it ends; exit as it did.")
 @output_option("json", "yaml")
 @cluster_options()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from muster.cli.jobnames import job_argument
 from muster.cli.suspend import set_suspend
 from muster.cli.target import Target, cluster_options
 
 
 @click.command()
-@click.argument("name")
+@job_argument()
 @click.option("--wait", is_flag=True, help="Return when the nodes are free.")
 @cluster_options()
 def command(name: str, wait: bool, target: Target) -> int:

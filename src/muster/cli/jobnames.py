@@ -1,0 +1,68 @@
+"""Names of jobs, for shell completion: from the cluster the command line would use, or none at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from muster.api.training_job import TrainingJob
+    from muster.cli.target import Target
+
+DEADLINE_S = 1.5
+
+
+def job_argument(name: str = "name", **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An argument that is the name of a job; like `click.argument`, and the shell completes it."""
+    return click.argument(name, shell_complete=job_names, **options)
+
+
+def job_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Jobs whose name begins so, each with its phase; none, without a word, where no cluster answers in time."""
+    from muster.cli.target import Target
+
+    given = context.params
+    target = Target(
+        given.get("kubeconfig") or "",
+        given.get("context") or "",
+        bool(given.get("embedded")),
+        given.get("namespace") or "",
+    )
+    value = given.get(parameter.name or "")
+    named = value if isinstance(value, tuple) else ()
+    jobs: list[TrainingJob] = []
+    with _deadline(), contextlib.suppress(Exception):  # whoever presses Tab has asked nothing yet
+        jobs = asyncio.run(_jobs(target))
+    return [
+        CompletionItem(job.name, help=job.status.phase)
+        for job in jobs
+        if job.name.startswith(incomplete) and job.name not in named
+    ]
+
+
+async def _jobs(target: Target) -> list[TrainingJob]:
+    from muster.api.training_job import TrainingJob
+    from muster.cli.target import resolve
+
+    cluster = resolve(target)
+    async with cluster.client() as client:
+        return (await client.list(TrainingJob, cluster.namespace)).items
+
+
+@contextlib.contextmanager
+def _deadline() -> Iterator[None]:
+    """End the process, without a word, where the block takes longer: a name look-up cannot be cancelled."""
+    before = signal.signal(signal.SIGALRM, lambda number, frame: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, DEADLINE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
