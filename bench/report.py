@@ -34,6 +34,11 @@ def at_most(name: str, limit: float, got: float | None) -> Goal:
     return Goal(name, f"<= {limit:g}", None if got is None else round(got, 3), got is not None and got <= limit)
 
 
+def at_least(name: str, limit: float, got: float | None) -> Goal:
+    """A goal that holds when `got` is there and not below `limit`."""
+    return Goal(name, f">= {limit:g}", None if got is None else round(got, 3), got is not None and got >= limit)
+
+
 def spread(name: str, values: Sequence[float], figures: dict[str, float]) -> None:
     """Add the median under `name`, and the least and the most under names derived from it."""
     if not values:

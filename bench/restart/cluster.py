@@ -17,7 +17,6 @@ from bench.audit import AuditLog
 from muster.drills.controlplane import ControlPlane
 from muster.kube.client import Client
 from muster.kube.config import load_config
-from muster.kube.errors import NotFound
 from muster.kube.pod import Pod
 from muster.sim.nodes import EmptyRuntime, PodRuntime, SimNodes, SimPod
 
@@ -96,14 +95,3 @@ async def cluster(
                 async with nodes:
                     await nodes.add(count, capacity=CAPACITY)
                     yield Cluster(plane, client, nodes, audit, directory)
-
-
-async def served(client: Client, path: str, *, timeout_s: float = 30.0) -> None:
-    """Wait until the API server serves a new kind."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            try:
-                await client.request("GET", path)
-                return
-            except NotFound:
-                await asyncio.sleep(0.1)

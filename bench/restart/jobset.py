@@ -15,7 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.restart.cluster import GPU, NAMESPACE, SPARES, Cluster, Fault, cluster, served
+from bench.controller import served
+from bench.restart.cluster import GPU, NAMESPACE, SPARES, Cluster, Fault, cluster
 from bench.restart.outcome import RANKS_RUNNING, Outcome
 from muster.drills.children import Child
 from muster.drills.goprograms import find_built

@@ -7,31 +7,23 @@ reset; nobody tells the API server.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import socket
-import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import msgspec
-import yaml
 
-from bench.restart.cluster import NAMESPACE, STOP_S, Cluster, Fault, cluster, served
+from bench.controller import controller
+from bench.restart.cluster import NAMESPACE, STOP_S, Cluster, Fault, cluster
 from bench.restart.outcome import RANKS_RUNNING, Outcome
-from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
 from muster.api.training_job import Fault as RecordedFault
 from muster.api.training_job import Timeline, TrainingJob, TrainingJobSpec
-from muster.drills.chart import CHART, rendered
-from muster.drills.children import Child
 from muster.kube.client import Client
 from muster.kube.meta import ObjectMeta
 from muster.sim.supervisor import SimSupervisor, Work
 from muster.sim.supervisors import SupervisorRuntime
 
-_TEMPLATES = ("serviceaccount", "rbac", "flowschema")
 WAIT_S = 180.0
 TAIL_S = 1.0
 POLL_S = 2.0
@@ -54,38 +46,6 @@ def job(name: str, ranks: int) -> TrainingJob:
     return TrainingJob(metadata=ObjectMeta(name=name, namespace=NAMESPACE), spec=spec)
 
 
-@asynccontextmanager
-async def controller(where: Cluster) -> AsyncIterator[Child]:
-    """Install the chart's CRDs and rules, and run the controller with nothing more than they allow."""
-    access = where.plane.access
-    access.kubectl("create", "namespace", SYSTEM_NAMESPACE)
-    access.kubectl("apply", "--server-side", "-f", str(CHART / "files" / "crds"))
-    access.kubectl("apply", "-f", "-", stdin=_rendered())
-    for plural in ("trainingjobs", "placements"):
-        await served(where.client, f"/apis/{API_VERSION}/{plural}")
-    kubeconfig = access.service_account_kubeconfig(SYSTEM_NAMESPACE, "muster-controller")
-    port, metrics_port = _free_ports(2)
-    command = [
-        sys.executable,
-        "-m",
-        "muster.cli.main",
-        "controller",
-        f"--namespace={SYSTEM_NAMESPACE}",
-        f"--listen=127.0.0.1:{port}",
-        f"--advertise-url=https://127.0.0.1:{port}",
-        f"--metrics-listen=127.0.0.1:{metrics_port}",
-        "--muster-image=muster",
-    ]
-    child = Child(command, where.directory / "muster-controller.log", {**os.environ, "KUBECONFIG": str(kubeconfig)})
-    try:
-        yield child
-    except TimeoutError as error:
-        error.add_note(f"the controller's log ends with:\n{child.log_tail()}")
-        raise
-    finally:
-        child.stop()
-
-
 async def measure(sizes: list[int], faults: tuple[Fault, ...], repetitions: int) -> AsyncIterator[Outcome]:
     """Every size, fault and repetition, on one control plane."""
     runtimes: list[SupervisorRuntime] = []
@@ -98,7 +58,7 @@ async def measure(sizes: list[int], faults: tuple[Fault, ...], repetitions: int)
     spares = repetitions + 1 + max(sizes) // 16
     async with (
         cluster("muster", max(sizes) + spares, make_runtime=runtime, scheduler=False) as where,
-        controller(where),
+        controller(where.plane.access, where.client, where.directory),
     ):
         for ranks in sizes:
             gang = _Gang(where, runtimes[0], f"gang-{ranks}", ranks)
@@ -176,18 +136,3 @@ class _Gang:
 def _moments(fault: RecordedFault) -> list[tuple[str, datetime]]:
     assert fault.timeline is not None
     return [(name, at) for name in STAGES if (at := getattr(fault.timeline, name)) is not None]
-
-
-def _rendered() -> str:
-    return str(yaml.safe_dump_all(rendered(_TEMPLATES, namespace=SYSTEM_NAMESPACE)))
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -115,6 +115,10 @@ class ControlPlane:
         """The authority that signed the API server's certificate, PEM."""
         return self.directory / "ca.crt"
 
+    def pid(self, name: str) -> int:
+        """The process id of a component, such as `kube-apiserver`. Raises KeyError where it does not run."""
+        return self._children[name].pid
+
     def __enter__(self) -> Self:
         """Start every component and wait until each is ready; raises ControlPlaneError."""
         try:
