@@ -11,7 +11,8 @@ from muster.api.names import GROUP, VERSION
 from muster.kube.meta import KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
-PlacementPhase = Literal["Open", "Bound", "Released"]
+PlacementPhase = Literal["Open", "Bound", "Preempting", "Released"]
+LeavingReason = Literal["Preempted", "Yielded", "NoSpare"]
 
 
 class PlacedSlot(KubeStruct):
@@ -35,15 +36,31 @@ class PlacementSpec(KubeStruct):
     bind_deadline: Annotated[
         datetime | None, Meta(description="A plan not fully bound by then is completed or released.")
     ] = None
+    preempting: Annotated[
+        bool, Meta(description="Other gangs are to leave these nodes first; nothing is bound until they are gone.")
+    ] = False
 
 
 class PlacementStatus(KubeStruct):
     """How far the plan was carried out."""
 
     phase: Annotated[
-        PlacementPhase, Meta(description="Open while pods are being bound, then Bound; Released at the end.")
+        PlacementPhase,
+        Meta(
+            description="Open while pods are being bound, then Bound; Preempting when the gang is to give its nodes "
+            "back and to wait for others; Released when it was not bound in time."
+        ),
     ] = "Open"
     bound_time: Annotated[datetime | None, Meta(description="When the whole gang was bound.")] = None
+    preempting_time: Annotated[datetime | None, Meta(description="When the gang was told to leave.")] = None
+    reason: Annotated[
+        LeavingReason | None,
+        Meta(
+            description="Why it is to leave: Preempted for a gang of higher priority, Yielded to an earlier one where "
+            "both lost nodes and none is spare, NoSpare by the job's own policy."
+        ),
+    ] = None
+    message: Annotated[str, Meta(description="The same for people: for whom it leaves.")] = ""
 
 
 class Placement(KubeObject, kw_only=True):

@@ -15,6 +15,7 @@ Launcher = Literal["mpi", "torchrun", "none"]
 RemoteShell = Literal["supervisor", "sshd"]
 Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Stopping", "Succeeded", "Failed"]
 Cause = Literal["user", "infrastructure", "unknown"]
+NoSpare = Literal["Wait", "Requeue"]
 
 DNS_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 RESOURCE_NAME = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -149,6 +150,14 @@ class TrainingJobSpec(KubeStruct):
             description="True stops the job and gives its nodes back; false starts it again from its last checkpoint."
         ),
     ] = False
+    no_spare: Annotated[
+        NoSpare,
+        Meta(
+            description="What a job does that lost a node while no other one is free: Wait keeps its healthy nodes "
+            "until there is one, unless an earlier job that lost nodes too needs them; Requeue gives all of them back "
+            "and waits for its turn."
+        ),
+    ] = "Wait"
     shared_memory: Annotated[
         str, Meta(description="Size of /dev/shm, a quantity such as 64Gi. Half of the node's memory where not given.")
     ] = ""
@@ -254,6 +263,10 @@ class TrainingJobStatus(KubeStruct):
     ] = 0
     ready_slots: Annotated[int, Meta(description="Slots whose supervisor has joined.")] = 0
     restarts: Annotated[Restarts | None, Meta(description="Restarts so far, by whose fault they were.")] = None
+    preemptions: Annotated[
+        int,
+        Meta(description="How often its nodes were taken back for other jobs; charged to nobody, bounded by nothing."),
+    ] = 0
     progress: Annotated[Progress | None, Meta(description="What the program said last.")] = None
     last_checkpoint: Annotated[CheckpointStatus | None, Meta(description="What a restart resumes from.")] = None
     faults: Annotated[tuple[Fault, ...], Meta(max_length=8, description="The newest faults, newest last.")] = ()

@@ -74,7 +74,8 @@ def _read(file: str, namespace: str) -> TrainingJob:
 async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
     from muster.cli.watch import get_job
     from muster.scheduler.explain import WhatIf, explain, suppose
-    from muster.scheduler.loading import ENDED_PHASES, load_state
+    from muster.scheduler.loading import load_state
+    from muster.scheduler.traits import ENDED_PHASES
 
     async with cluster.client() as client:
         job = supposed or await get_job(client, cluster.namespace, name)

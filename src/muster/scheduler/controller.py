@@ -23,7 +23,6 @@ from muster.kube.leader import Term
 from muster.kube.node import Node
 from muster.scheduler.binder import Binder
 from muster.scheduler.decide import decide
-from muster.scheduler.loading import ENDED_PHASES
 from muster.scheduler.lookups import follow_claims
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.placements import placed_slots
@@ -32,6 +31,7 @@ from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.reporting import Reporter, Waits
 from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
+from muster.scheduler.traits import job_facts
 from muster.scheduler.writer import PlacementAction, PlacementWriter
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class SchedulerController:
 
     def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
         if new is not None:
-            self.state.set_job(new.uid, new.status.phase if new.status.phase in ENDED_PHASES else "")
+            self.state.set_job(new.uid, job_facts(new))
         elif old is not None:
             self.state.remove_job(old.uid)
         self._changed.set()

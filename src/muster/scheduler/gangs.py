@@ -22,6 +22,7 @@ from muster.kube.meta import OwnerReference
 from muster.kube.pod import Pod
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.traits import JobFacts, Traits, traits_of
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ class PodRecord:
     __slots__ = (
         "assumed", "attempt", "binding", "bound_since", "claims", "cls", "counted_on", "created", "error",
         "finished", "gang", "gates", "labels_error", "name", "namespace", "node", "owner", "priority", "problem",
-        "retry_at", "running", "slot", "terminating", "uid",
+        "retry_at", "running", "slot", "terminating", "traits", "uid",
     )  # fmt: skip
 
     def __init__(self, pod: Pod, member: Membership | None) -> None:
@@ -125,6 +126,7 @@ class PodRecord:
         self.created = seconds(pod.metadata.creation_timestamp)
         self.priority = pod.spec.priority or 0
         self.owner: OwnerReference | None = next((o for o in pod.metadata.owner_references if o.controller), None)
+        self.traits = traits_of(pod)
         self.cls: PodClass | None = None
         self.node = ""
         self.assumed = False
@@ -160,14 +162,16 @@ class Gang:
         podless_since: when the last live member went; None while there is one.
         revision_since: when the present revision of `seen` was first seen; None before.
         holds: slot -> (node, pod class) kept on that node for the slot while it has no pod there.
+        traits: what its pods say about who leaves first, and about their time limit.
+        job: what its TrainingJob says; None where none is known.
         failed_nodes: (slot, node) where binding failed for good; not used again for the slot.
     """
 
     __slots__ = (
-        "arrival", "binding", "counts", "current", "ended", "failed_nodes", "holds", "key", "members_by_slot", "name",
-        "namespace", "owner", "owner_missing", "pending", "pending_class", "placed", "placement", "podless_since",
-        "pods", "priority", "problems", "queued_as", "revision_since", "seen", "single", "size", "size_attempt",
-        "slot_class", "uid", "unknown_holds", "writing",
+        "arrival", "binding", "counts", "current", "ended", "failed_nodes", "holds", "job", "key",
+        "members_by_slot", "name", "namespace", "owner", "owner_missing", "pending", "pending_class", "placed",
+        "placement", "podless_since", "pods", "priority", "problems", "queued_as", "revision_since", "seen",
+        "single", "size", "size_attempt", "slot_class", "traits", "uid", "unknown_holds", "writing",
     )  # fmt: skip
 
     def __init__(self, key: str, namespace: str, name: str, uid: str, size: int, *, single: bool) -> None:
@@ -199,6 +203,8 @@ class Gang:
         self.writing = False
         self.podless_since: float | None = None
         self.ended = ""
+        self.traits = Traits()
+        self.job: JobFacts | None = None
         self.owner_missing = False
         self.failed_nodes: set[tuple[int, str]] = set()
         self.queued_as: tuple[frozenset[int], tuple[float, float, str]] | None = None
@@ -217,6 +223,11 @@ class Gang:
     def complete(self) -> bool:
         """Whether every slot has a live member."""
         return len(self.current) >= self.size
+
+    @property
+    def limit_s(self) -> float | None:
+        """How long it may run; None where nothing ends it. A TrainingJob's own limit counts from its first start."""
+        return self.job.limit_s if self.job is not None else self.traits.limit_s
 
     def nodes_beside(self, slots: Collection[int]) -> set[str]:
         """Return the nodes of all other slots than these: they take no more of the gang."""

@@ -20,8 +20,8 @@ from muster.scheduler.lookups import look_up_claim
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
+from muster.scheduler.traits import job_facts
 
-ENDED_PHASES = frozenset({"Succeeded", "Failed", "Suspended"})
 SUPPOSED_UID = "supposed"
 
 
@@ -34,7 +34,7 @@ async def load_state(client: Client) -> ClusterState:
     for node in nodes.items:
         state.set_node(node)
     for job in jobs.items:
-        state.set_job(job.uid, job.status.phase if job.status.phase in ENDED_PHASES else "")
+        state.set_job(job.uid, job_facts(job))
     state.jobs_synced()
     for placement in placements.items:
         state.set_placement(placement, now)

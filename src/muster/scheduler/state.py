@@ -19,6 +19,7 @@ from muster.scheduler.podclass import ClassTable, PodClass
 from muster.scheduler.queues import Queues
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.traits import JobFacts
 from muster.scheduler.volumes import ClaimState
 
 
@@ -40,7 +41,8 @@ class ClusterState:
         self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
         self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
         self._on_the_way: dict[str, str] = {}
-        self._jobs: dict[str, str] = {}
+        self._gangs_by_uid: dict[str, set[str]] = defaultdict(set)
+        self._jobs: dict[str, JobFacts] = {}
         self._jobs_known = False
         self._deleted_placements: set[str] = set()
         self._dirty: dict[str, None] = {}
@@ -174,6 +176,7 @@ class ClusterState:
             elif member.attempt == gang.size_attempt and member.size != gang.size:
                 record.labels_error = f"pod {record.name} says its gang has {member.size} members, not {gang.size}"
         gang.priority = record.priority if len(gang.pods) == 1 else max(gang.priority, record.priority)
+        gang.traits = record.traits if len(gang.pods) == 1 else gang.traits.with_member(record.traits)
         gang.arrival = min(gang.arrival, record.created) if gang.arrival else record.created
         gang.owner = gang.owner or record.owner
 
@@ -183,7 +186,8 @@ class ClusterState:
             gang = Gang(key, namespace, member.name, member.uid, member.size, single=member.single)
             self.gangs[key] = gang
             self._gangs_by_name[gang.full_name].add(key)
-            gang.ended = self._jobs.get(gang.uid, "")
+            self._gangs_by_uid[gang.uid].add(key)
+            self._set_facts(gang)
         return gang
 
     def _forget(self, gang: Gang) -> None:
@@ -191,6 +195,9 @@ class ClusterState:
         del self.gangs[gang.key]
         names = self._gangs_by_name[gang.full_name]
         names.discard(gang.key)
+        self._gangs_by_uid[gang.uid].discard(gang.key)
+        if not self._gangs_by_uid[gang.uid]:
+            del self._gangs_by_uid[gang.uid]
         if not names:
             del self._gangs_by_name[gang.full_name]
         for other in names:
@@ -333,10 +340,11 @@ class ClusterState:
 
     # Jobs
 
-    def set_job(self, uid: str, ended: str) -> None:
-        """A TrainingJob exists; `ended` is the phase in which it needs no nodes, "" where it may need them."""
-        self._jobs[uid] = ended
-        self._jobs_changed(uid)
+    def set_job(self, uid: str, facts: JobFacts) -> None:
+        """A TrainingJob exists, and says this."""
+        if self._jobs.get(uid) != facts:
+            self._jobs[uid] = facts
+            self._jobs_changed(uid)
 
     def remove_job(self, uid: str) -> None:
         """A TrainingJob is gone."""
@@ -350,11 +358,17 @@ class ClusterState:
             self._set_owner_missing(gang)
 
     def _jobs_changed(self, uid: str) -> None:
-        for gang in self.gangs.values():
-            if gang.uid == uid:
-                gang.ended = self._jobs.get(uid, "")
-                self._set_owner_missing(gang)
-                self._dirty[gang.key] = None
+        for key in self._gangs_by_uid.get(uid, ()):
+            gang = self.gangs[key]
+            self._set_facts(gang)
+            self._set_owner_missing(gang)
+            self._dirty[key] = None
+
+    def _set_facts(self, gang: Gang) -> None:
+        gang.job = self._jobs.get(gang.uid)
+        gang.ended = gang.job.ended if gang.job is not None else ""
+        if gang.job is not None and gang.job.since:
+            gang.arrival = min(gang.arrival, gang.job.since) if gang.arrival else gang.job.since
 
     def _set_owner_missing(self, gang: Gang) -> None:
         owners = gang.placement.metadata.owner_references if gang.placement is not None else ()

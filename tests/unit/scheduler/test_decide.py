@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.scheduler.placements import timestamp
 from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, Refuse, ReleaseGang, RemoveMember, WritePlacement
 from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World, node, reason_of
 
 
@@ -340,7 +341,7 @@ def test_slots_are_given_up_when_the_job_has_ended_or_the_hold_is_over() -> None
         assert world.decide().actions == ()
         assert world.decide().wake_at == world.now + 50
         if ended:
-            world.state.set_job("uid-train", "Suspended")
+            world.state.set_job("uid-train", JobFacts(ended="Suspended"))
         else:
             world.now += 50
         world.run()

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from muster.scheduler.plan import Bind
 from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World, node, reason_of
 
 NODES = [f"n{number}" for number in range(6)]
@@ -103,7 +104,7 @@ class Cluster(RuleBasedStateMachine):
         """The job ends: its pods go, its slots are free."""
         self.world.remove_gang(gang)
         if gang in self.sizes:
-            self.world.state.set_job(f"uid-{gang}", "Succeeded")
+            self.world.state.set_job(f"uid-{gang}", JobFacts(ended="Succeeded"))
             self.settle()
             self.world.state.remove_job(f"uid-{gang}")
             self.sizes.pop(gang)

@@ -1,0 +1,117 @@
+"""What decides which gangs leave for others, and when one ends: read from pods, and from the job that owns them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import lru_cache
+
+import msgspec
+
+from muster.api.names import LABEL_BALLOON, LABEL_BORROWED
+from muster.api.training_job import TrainingJob
+from muster.kube.pod import Pod
+
+DEFAULT_GRACE_S = 30.0
+"""terminationGracePeriodSeconds where a pod says nothing (API server defaulting)."""
+ENDED_PHASES = frozenset({"Succeeded", "Failed", "Suspended"})
+
+
+class Rank(IntEnum):
+    """Who leaves first, among gangs of lower priority than the one that needs room."""
+
+    BALLOON = 0
+    BORROWED = 1
+    OTHER = 2
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """What a gang's pods say.
+
+    Attributes:
+        rank: when it leaves for a gang of higher priority.
+        preempts: others may have to leave for it; false with preemptionPolicy Never.
+        limit_s: activeDeadlineSeconds; None where a member has none.
+        grace_s: terminationGracePeriodSeconds, the longest of all members.
+    """
+
+    rank: Rank = Rank.OTHER
+    preempts: bool = True
+    limit_s: float | None = None
+    grace_s: float = DEFAULT_GRACE_S
+
+    def with_member(self, other: Traits) -> Traits:
+        """Return what holds for a gang of these and one more member: the more protected, the more patient."""
+        if other == self:
+            return self
+        limits = (self.limit_s, other.limit_s)
+        return _traits(
+            max(self.rank, other.rank),
+            self.preempts and other.preempts,
+            None if None in limits else max(limit for limit in limits if limit is not None),
+            max(self.grace_s, other.grace_s),
+        )
+
+
+@lru_cache(maxsize=1024)
+def _traits(rank: Rank, preempts: bool, limit_s: float | None, grace_s: float) -> Traits:
+    """One object for all pods that are alike."""
+    return Traits(rank, preempts, limit_s, grace_s)
+
+
+def traits_of(pod: Pod) -> Traits:
+    """Read a pod."""
+    labels, spec = pod.metadata.labels, pod.spec
+    rank = Rank.OTHER
+    if labels.get(LABEL_BALLOON) == "true":
+        rank = Rank.BALLOON
+    elif labels.get(LABEL_BORROWED) == "true":
+        rank = Rank.BORROWED
+    limit_s, grace_s = spec.active_deadline_seconds, spec.termination_grace_period_seconds
+    return _traits(
+        rank,
+        spec.preemption_policy != "Never",
+        float(limit_s) if limit_s is not None else None,
+        float(grace_s) if grace_s is not None else DEFAULT_GRACE_S,
+    )
+
+
+class JobFacts(msgspec.Struct, frozen=True):
+    """What a TrainingJob says that its pods do not; times in seconds since the epoch, 0 where there is none.
+
+    Attributes:
+        ended: the phase in which it needs no nodes, "" where it may need them.
+        limit_s: timeLimitSeconds, counted from `started_at`; None where it has none.
+        grace_s: stopGraceSeconds.
+        started_at: when its ranks first ran.
+        saved_at: when its last checkpoint was complete.
+        requeue: without a spare node it gives up its slots (noSpare: Requeue).
+        since: when it began to wait for nodes, from which it has its place in the queue.
+    """
+
+    ended: str = ""
+    limit_s: float | None = None
+    grace_s: float = DEFAULT_GRACE_S
+    started_at: float = 0.0
+    saved_at: float = 0.0
+    requeue: bool = False
+    since: float = 0.0
+
+
+def job_facts(job: TrainingJob) -> JobFacts:
+    """Read a job."""
+    spec, status = job.spec, job.status
+    saved = status.last_checkpoint.time if status.last_checkpoint is not None else None
+    resumed = next(
+        (each.last_transition_time for each in status.conditions if each.type == "Suspended" and each.status != "True"),
+        None,
+    )
+    since = resumed or job.metadata.creation_timestamp
+    return JobFacts(
+        ended=status.phase if status.phase in ENDED_PHASES else "",
+        limit_s=float(spec.time_limit_seconds) if spec.time_limit_seconds is not None else None,
+        grace_s=float(spec.stop_grace_seconds),
+        started_at=status.start_time.timestamp() if status.start_time is not None else 0.0,
+        saved_at=saved.timestamp() if saved is not None else 0.0,
+        requeue=spec.no_spare == "Requeue",
+        since=since.timestamp() if since is not None else 0.0,
+    )
