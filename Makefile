@@ -9,7 +9,7 @@ BIN := .venv/bin
 TEST_JOBS ?= 3
 CODE = $(wildcard src tests bench examples)
 
-.PHONY: help setup test test-fast lint format check-generated generate lock controlplane helm jobset demo demo-real clean
+.PHONY: help setup test test-fast lint format check-generated generate lock controlplane coscheduling helm jobset demo demo-real clean
 
 help: ## Print what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ lock: ## Resolve pyproject.toml into requirements/*.txt (needs uv)
 
 controlplane: ## Build the real control plane (Go 1.26; minutes the first time) and print where it lies
 	@tools/build-go controlplane
+
+coscheduling: ## Build kube-scheduler with the Coscheduling plugin, the peer in bench/
+	@tools/build-go coscheduling
 
 helm: ## Build helm, for rendering the chart
 	@tools/build-go helm
