@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -107,7 +107,7 @@ class Informer(Generic[T]):
         self._lists = 0
         self._listed = asyncio.Event()
         self._cycle: asyncio.Task[None] | None = None
-        self._stale = False
+        self._stale = asyncio.Event()
         for name, function in (indexes or {}).items():
             self.add_index(name, function)
 
@@ -165,9 +165,9 @@ class Informer(Generic[T]):
     async def refresh(self, timeout_s: float) -> None:
         """Take a new consistent list now and wait for it, as a new leader must. Raises TimeoutError."""
         target = self._lists + 1
-        if not self._stale and self._cycle is not None:
+        if not self._stale.is_set() and self._cycle is not None:
             self._cycle.cancel()
-        self._stale = True
+        self._stale.set()
         await self._wait_listed(target, timeout_s)
 
     async def run(self) -> None:
@@ -177,8 +177,9 @@ class Informer(Generic[T]):
             self._progress.expect(self.name, 2 * self._stall_s + _BACKOFF_MAX_S)
         try:
             while True:
-                if self._stale:
-                    self._stale, self._resource_version = False, ""
+                if self._stale.is_set():
+                    self._stale.clear()
+                    self._resource_version = ""
                 before, started = self._last_progress, asyncio.get_running_loop().time()
                 self._cycle = asyncio.create_task(self._follow(), name=self.name)
                 try:
@@ -187,8 +188,9 @@ class Informer(Generic[T]):
                     await _cancelled(self._cycle)
                 lasted_s = asyncio.get_running_loop().time() - started
                 failures = 0 if self._last_progress > before or lasted_s > _HEALTHY_S else failures + 1
-                if delay_s > 0 and not self._stale:
-                    await asyncio.sleep(delay_s)
+                if delay_s > 0:
+                    with suppress(TimeoutError):  # a new leader has just heard from the API server: no more pause
+                        await asyncio.wait_for(self._stale.wait(), delay_s)
         finally:
             if self._progress is not None:
                 self._progress.drop(self.name)
@@ -199,7 +201,7 @@ class Informer(Generic[T]):
         try:
             await cycle
         except asyncio.CancelledError:
-            if self._stale and not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            if self._stale.is_set() and not asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 return 0.0
             raise
         except Gone as error:

@@ -284,6 +284,24 @@ async def test_refresh_lists_anew_once_for_all_who_ask_together(client: Client, 
         await until("the change", lambda: "default/b" in informer.store)
 
 
+async def test_refresh_ends_the_pause_after_failures(client: Client, api: FakeApi) -> None:
+    """A new leader has just had an answer: it does not wait out what an informer learnt while there was none."""
+    api.put("a")
+    api.before.append(lambda _: web.json_response(status(403, "Forbidden"), status=403))
+    async with following(client, rng=Late()) as (informer, _):
+        await until("it fails and pauses", lambda: informer.last_error)
+        api.before.clear()
+        await informer.refresh(10)
+        assert "default/a" in informer.store
+
+
+class Late(random.Random):
+    """Whoever asks for a pause between two bounds waits for hours."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 1e4
+
+
 async def test_progress_and_metrics(client: Client, api: FakeApi) -> None:
     registry = CollectorRegistry()
     progress = Progress(registry=registry)
