@@ -1,0 +1,60 @@
+"""tools/setup on a small project of its own: what it says, and that it is silent where there is nothing to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools/setup"
+PROJECT = """\
+[project]
+name = "small"
+version = "1"
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+# A build backend of its own (PEP 517, PEP 660), as nothing may be downloaded here.
+BACKEND = """\
+import zipfile
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    name = "small-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{wheel_directory}/{name}", "w") as wheel:
+        wheel.writestr("small.py", "")
+        wheel.writestr("small-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: small\\nVersion: 1\\n")
+        wheel.writestr("small-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("small-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+def test_it_says_what_it_does_when_it_does_it(tmp_path: Path) -> None:
+    for name, text in {"pyproject.toml": PROJECT, "backend.py": BACKEND, "requirements/dev.txt": ""}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "tools").mkdir()
+    script = shutil.copy(SCRIPT, tmp_path / "tools")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "VIRTUAL_ENV"))}
+    env = kept | {"PYTHON": sys.executable}
+
+    def setup() -> list[str]:
+        done = subprocess.run([script], capture_output=True, text=True, check=False, env=env, timeout=200)
+        assert (done.returncode, done.stdout) == (0, ""), done
+        return [line for line in done.stderr.splitlines() if ".venv" in line]
+
+    first, last = setup()
+    assert first.startswith("making .venv from requirements/dev.txt")
+    assert last.startswith(".venv is ready after ")
+    assert (tmp_path / ".venv/bin/python").exists()
+    assert setup() == []
+    (tmp_path / "requirements/dev.txt").write_text("# changed\n")
+    assert len(setup()) == 2
