@@ -45,8 +45,11 @@ def kill_everything(muster: Muster) -> None:
 
 
 def test_up_gives_a_cluster_that_kubectl_can_use_and_down_removes_all_of_it(muster: Muster) -> None:
-    said = muster.ok("up", "--nodes", "2", "--gpus", "4")
-    assert "2 nodes with 4 GPUs each" in said
+    done = muster.run("up", "--nodes", "2", "--gpus", "4")
+    assert done.returncode == 0, done
+    assert "2 nodes with 4 GPUs each" in done.stdout
+    assert done.stderr.startswith("starting the cluster 'embedded': starting the ")
+    assert "not running" not in done.stderr
     nodes = muster.run("--help", program=kubectl_program())  # kubectl is there
     assert nodes.returncode == 0
     listed = json.loads(muster.run("get", "nodes", "-o", "json", program=kubectl_program()).stdout)["items"]

@@ -24,6 +24,7 @@ from muster.embedded.layout import ClusterSpec, Layout
 START_S = 180.0
 STOP_S = 60.0
 _POLL_S = 0.1
+_STARTING = "starting the daemon"
 
 
 class ClusterError(Exception):
@@ -71,7 +72,7 @@ def status(layout: Layout) -> Status | None:
     try:
         answer = ask(layout.control_socket, op="status")
     except ControlError:
-        return Status(spec, True, False, "starting", {})
+        return Status(spec, True, False, _STARTING, {})
     return Status(spec, True, answer["ready"], answer["stage"], answer["programs"])
 
 
@@ -226,7 +227,7 @@ def _wait_ready(layout: Layout, on_stage: Callable[[str], None]) -> None:
         if seen and not current.running:
             raise ClusterError(f"the cluster did not start: {_log_tail(layout)}")
         seen = seen or current.running
-        on_stage(current.stage)
+        on_stage(current.stage if current.running else _STARTING)
         if time.monotonic() > deadline:
             raise ClusterTimeoutError(f"the cluster was not ready after {START_S:.0f} s: {current.stage}")
         time.sleep(_POLL_S)
