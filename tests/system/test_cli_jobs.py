@@ -198,6 +198,10 @@ def test_exec_where_nothing_runs_says_why_and_what_to_do(muster: Muster) -> None
     done = muster.run("exec", "large", "--", "true")
     assert done.returncode == 5, done
     assert "waits for a node" in done.stderr
+    eventually("it has all pods", lambda: "large-8-1" in muster.ok("status", "large"))
+    logs = muster.run("logs", "large")
+    assert (logs.returncode, logs.stderr) == (0, "9 of 9 slots have not started: Pending: waits for a node\n")
+    assert muster.run("logs", "large", "--slot", "2").stderr.startswith("slot 2 has not started: ")
     assert "muster status large" in done.stderr
 
 
@@ -229,6 +233,7 @@ def test_exec_passes_stdin_and_the_exit_status(muster: Muster) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "slot 1\n", "oops\n")
     piped = muster.run("exec", "where", "--", "cat", stdin="through\nand back\n")
     assert (piped.returncode, piped.stdout) == (0, "through\nand back\n")
+    assert muster.ok("exec", "where", "--slot", "1", "--", "cat", "sleep.py") == SLEEP, "it starts where the ranks do"
     assert muster.run("exec", "where", "--slot", "7", "--", "true").returncode == 2
 
 
@@ -299,6 +304,11 @@ def test_names_that_are_not_there_exit_with_4_and_suggest(muster: Muster) -> Non
         assert "did you mean 'train-gpt'?" in done.stderr
     assert muster.run("delete", "nowhere", "--ignore-not-found").returncode == 0
     assert muster.run("status", "x", "--namespace", "elsewhere").returncode == 4
+    for arguments in (("list", "-n", "elsewhere"), ("list", "-n", "elsewhere", "-o", "json")):
+        done = muster.run(*arguments)
+        assert (done.returncode, done.stdout) == (4, "")
+        assert "there is no namespace 'elsewhere'" in done.stderr
+    assert muster.run("list", "-n", "kube-public").returncode == 0
 
 
 def test_the_shell_completes_names_of_jobs(muster: Muster) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.errors import ExitCode
+from muster.cli.errors import CliError, ExitCode
 from muster.cli.output import age, note, output_option, print_data, print_table
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
@@ -15,6 +15,7 @@ from muster.cli.target import Target, cluster_options, resolve
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
+    from muster.kube.client import Client
 
 HEADERS = ("NAME", "PHASE", "NODES", "READY", "ATTEMPT", "STEP", "RESTARTS", "AGE")
 WIDE_HEADERS = (*HEADERS, "GPUS", "LAUNCHER", "MESSAGE")
@@ -36,6 +37,8 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
     namespace = None if all_namespaces else cluster.namespace
     async with cluster.client() as client:
         jobs = (await client.list(TrainingJob, namespace)).items
+        if not jobs and namespace is not None:
+            await _check_namespace(client, namespace)
     jobs.sort(key=lambda job: (job.namespace, job.name))
     if output in ("json", "yaml"):
         print_data({"apiVersion": "v1", "kind": "List", "items": [as_data(job) for job in jobs]}, output)
@@ -51,6 +54,20 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
         rows = [(job.namespace, *row) for job, row in zip(jobs, rows, strict=True)]
     print_table(headers, rows)
     return ExitCode.DONE
+
+
+async def _check_namespace(client: Client, namespace: str) -> None:
+    """Raise CliError where there is no such namespace: listing it answers as an empty one does."""
+    from muster.kube.core import Namespace
+    from muster.kube.errors import Forbidden, NotFound
+
+    try:
+        await client.get(Namespace, namespace)
+    except NotFound:
+        hint = f"kubectl get namespaces lists them; {prefix()} list -A shows every job"
+        raise CliError(f"there is no namespace '{namespace}'", hint, ExitCode.NOT_FOUND) from None
+    except Forbidden:  # who may list jobs of a namespace need not be allowed to look at it
+        return
 
 
 def _row(job: TrainingJob) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -83,15 +83,18 @@ async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wante
                 raise CliError(f"'{name}' is at attempt {newest}: there is no earlier one", "", ExitCode.NOT_FOUND)
             wanted = wanted._replace(attempt=newest - 1)
         found: set[str] = set()
+        silent: list[Pod] = []
         if follow:
-            job = await _follow(client, job, wanted, found)
+            job = await _follow(client, job, wanted, found, silent)
         else:
             pods = _chosen(job, await members(client, job), wanted)
             if not pods:
                 note(f"'{name}' has no pods now ({job.status.phase})")
             for pod in pods:
-                if await _print(client, job, pod, wanted, found, follow=False):
+                if await _print(client, job, pod, wanted, found, silent, follow=False):
                     break
+    if silent:
+        note(_not_started(job, silent))
     if wanted.attempt is not None and not found:
         raise CliError(_nothing_of(wanted, describe.attempt(job)), "", ExitCode.NOT_FOUND)
     return ExitCode.DONE
@@ -103,6 +106,17 @@ def _nothing_of(wanted: Selection, current: int) -> str:
     whose = f"rank {wanted.rank} in " if wanted.rank is not None else whose
     lines = f"no lines of {whose}attempt {wanted.attempt}"
     return f"{lines}; the job is at attempt {current}; logs of an attempt go with its pods"
+
+
+def _not_started(job: TrainingJob, pods: list[Pod]) -> str:
+    """One line about all pods that have no log yet."""
+    from muster.cli.pods import slot_of, state_of
+
+    if len(pods) == 1:
+        return f"slot {slot_of(pods[0])} has not started: {state_of(pods[0])}"
+    states = Counter(state_of(pod) for pod in pods).most_common()
+    shown = [state for state, _ in states] if len(states) == 1 else [f"{count} {state}" for state, count in states]
+    return f"{len(pods)} of {job.spec.replicas} slots have not started: {', '.join(shown)}"
 
 
 def _chosen(job: TrainingJob, pods: list[Pod], wanted: Selection) -> list[Pod]:
@@ -118,7 +132,9 @@ def _chosen(job: TrainingJob, pods: list[Pod], wanted: Selection) -> list[Pod]:
     return chosen[:STREAMS_MAX]
 
 
-async def _follow(client: Client, job: TrainingJob, wanted: Selection, found: set[str]) -> TrainingJob:
+async def _follow(
+    client: Client, job: TrainingJob, wanted: Selection, found: set[str], silent: list[Pod]
+) -> TrainingJob:
     """Print every chosen pod's log, those of later attempts too, until the job ends; returns the job as it ended."""
     from muster.cli import describe
     from muster.cli.pods import members
@@ -131,7 +147,7 @@ async def _follow(client: Client, job: TrainingJob, wanted: Selection, found: se
             for pod in _chosen(job, await members(client, job), wanted)[:STREAMS_MAX]:
                 started = any(status.state and not status.state.waiting for status in pod.status.container_statuses)
                 if started and pod.uid not in streams:
-                    streams[pod.uid] = asyncio.create_task(_print(client, job, pod, wanted, found, follow=True))
+                    streams[pod.uid] = asyncio.create_task(_print(client, job, pod, wanted, found, silent, follow=True))
             if describe.finished(current):
                 if streams:  # a node that is gone ends no stream
                     await asyncio.wait(streams.values(), timeout=_DRAIN_S)
@@ -148,11 +164,19 @@ async def _follow(client: Client, job: TrainingJob, wanted: Selection, found: se
 
 
 async def _print(
-    client: Client, job: TrainingJob, pod: Pod, wanted: Selection, found: set[str], *, follow: bool
+    client: Client,
+    job: TrainingJob,
+    pod: Pod,
+    wanted: Selection,
+    found: set[str],
+    silent: list[Pod],
+    *,
+    follow: bool,
 ) -> bool:
     """Print what is wanted of a pod's log; returns whether the wanted rank was at home here all the time.
 
-    The uids of pods that had something go into `found`, whatever --tail leaves of it.
+    The uids of pods that had something go into `found`, whatever --tail leaves of it, and pods that have not started
+    into `silent`.
     """
     from muster.cli.loglines import log_lines
     from muster.cli.pods import attempt_of, slot_of
@@ -178,8 +202,8 @@ async def _print(
                 kept.append(line.text)
     except NotFound:
         return False  # replaced meanwhile; its successor is printed in its turn
-    except Invalid as error:
-        note(f"slot {slot}: {error.message}")  # the container has not started
+    except Invalid:
+        silent.append(pod)
     for text in kept:
         click.echo(f"{label} {text}")
     return wanted.rank is not None and homes - {-1} == {wanted.rank // job.spec.ranks}
