@@ -80,16 +80,28 @@ def test_a_wait_status_becomes_code_and_signal(status: int, outcome: tuple[int, 
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "kills"),
+    ("groups", "files", "kills"),
     [
-        ("memory.events", "low 0\nmax 7\noom 2\noom_kill 2\noom_group_kill 1\n", 2),
-        ("memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", 3),
-        ("memory.current", "4096\n", 0),
+        ("0::/\n", {"memory.events": "low 0\nmax 7\noom 2\noom_kill 2\noom_group_kill 1\n"}, 2),
+        ("4:memory:/\n0::/\n", {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"}, 3),
+        ("4:memory:/docker/x\n", {"memory/memory.oom_control": "oom_kill 1\n"}, 1),
+        ("0::/pods/a\n", {"pods/a/memory.events": "oom_kill 4\n", "pods/memory.events": "oom_kill 9\n"}, 4),
+        (
+            "4:cpu,memory:/pods/a\n0::/\n",
+            {"memory/pods/a/memory.oom_control": "oom_kill 5\n", "memory/memory.oom_control": "oom_kill 9\n"},
+            5,
+        ),
+        ("", {"memory.current": "4096\n"}, 0),
     ],
-    ids=["v2", "v1", "none"],
+    ids=["v2", "v1", "v1, only its own mounted", "v2, the machine's view", "v1, the machine's view", "none"],
 )
-def test_kills_for_memory_are_counted_by_the_cgroup(tmp_path: Path, name: str, text: str, kills: int) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    assert processes.oom_kills(str(tmp_path)) == kills
+def test_kills_for_memory_are_counted_by_the_containers_own_cgroup(
+    tmp_path: Path, groups: str, files: dict[str, str], kills: int
+) -> None:
+    own = tmp_path / "own"
+    own.write_text(groups)
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert processes.oom_kills(str(tmp_path / "cgroup"), str(own)) == kills

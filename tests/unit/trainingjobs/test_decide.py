@@ -77,6 +77,14 @@ def test_a_failing_rank_restarts_in_the_same_pods() -> None:
     assert world.status.slots_kept == 2
 
 
+def test_what_the_supervisor_knows_of_a_killed_rank_is_said() -> None:
+    world = World(make_job(2, backoffLimit=0)).started()
+    world.exit_rank(1, 137, signal=9, reason="rank exited: out of memory, killed by the kernel")
+    world.until("Failed")
+    assert world.status.faults[-1].rule == "rank-out-of-memory"
+    assert "ended with signal 9 (out of memory, killed by the kernel)" in world.status.message
+
+
 def test_a_lost_node_costs_one_pod_and_is_kept_away_from() -> None:
     world = World(make_job(2), nodes=3).started()
     lost = world.holder(1).spec.node_name

@@ -267,6 +267,7 @@ class World:
         tail: str = "",
         rank: int | None = None,
         happened_s_ago: float = 0.0,
+        reason: str = "rank exited",
     ) -> None:
         """The rank on this slot ends; with code 0 the launcher is done."""
         pod = self.holder(slot)
@@ -278,7 +279,7 @@ class World:
             signal=signal,
             time=self.now - happened_s_ago,
             tail=(tail,),
-            reason="rank exited",
+            reason=reason,
         )
         member = replace(member, state="finished", exit=ended, exit_at=self.now)
         self.members[pod.uid] = self.remembered[pod.uid] = member

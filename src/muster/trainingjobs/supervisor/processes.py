@@ -13,9 +13,19 @@ from typing import Callable
 from .exits import outcome_of
 
 
-def oom_kills(folder: str = "/sys/fs/cgroup") -> int:
-    """How often the kernel has killed a process of this container for memory (cgroup v2, else v1); 0 where unknown."""
-    for name in ("memory.events", "memory/memory.oom_control"):
+def oom_kills(folder: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int:
+    """How often the kernel has killed a process of this container for memory (cgroup v2, else v1); 0 where unknown.
+
+    A container mostly sees its own group as the root of the mount. A process that shares its machine's view finds it
+    below that root, where `groups` says (cgroups(7)).
+    """
+    own = {"": "", "memory": ""}
+    with contextlib.suppress(OSError), open(groups, encoding="utf-8") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            own.update((each, path.lstrip("/")) for each in controllers.split(",") if each in own)
+    v2, v1 = os.path.join(own[""], "memory.events"), os.path.join("memory", own["memory"], "memory.oom_control")
+    for name in (v2, v1, "memory.events", "memory/memory.oom_control"):
         with contextlib.suppress(OSError), open(os.path.join(folder, name), encoding="ascii") as file:
             match = re.search(r"^oom_kill (\d+)$", file.read(), re.MULTILINE)
             if match:
