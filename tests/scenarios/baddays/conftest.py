@@ -23,6 +23,7 @@ from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import ApiError, NotFound
 from muster.kube.node import Node
+from muster.kube.pod import Pod
 from tests.scenarios.trainingjobs.conftest import DEADLINE_S, Arena, TestNode
 from tests.support.apiserver import ApiServer, EmbeddedServer
 from tests.support.waiting import until
@@ -142,6 +143,11 @@ class BadDay:
         """No job is left, and none of its processes."""
         for job in (await self.arena.client.list(TrainingJob, self.arena.namespace)).items:
             await self.arena.client.delete(TrainingJob, job.name, namespace=self.arena.namespace)
+        lost = {node.name for node in self.arena.nodes if node.process.popen.poll() is not None}
+        for pod in (await self.arena.client.list(Pod, self.arena.namespace)).items:
+            if pod.spec.node_name in lost:  # nobody is there to say that it has ended
+                with contextlib.suppress(NotFound):
+                    await self.arena.client.delete(Pod, pod.name, namespace=self.arena.namespace, grace_s=0)
 
         async def gone() -> bool:
             return not any([await self.arena.pods(f"job-{number + 1}") for number in range(self._jobs)])

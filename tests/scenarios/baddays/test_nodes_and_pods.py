@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from muster.api.training_job import TrainingJob
 from muster.kube.errors import NotFound
 from muster.kube.node import Node
-from tests.scenarios.baddays.conftest import BadDay, lives, processes_of, stopped, supervisor_of
+from tests.scenarios.baddays.conftest import BadDay, Job, lives, processes_of, stopped, supervisor_of
+from tests.support.controlgroups import need_control_groups
 from tests.support.kubectl import kubectl_program
 from tests.support.waiting import until
 
@@ -30,6 +33,50 @@ async def test_without_a_spare_it_waits_says_why_and_goes_on_with_a_new_node(bad
     after = await job.pods()
     assert [after[slot].uid for slot in (0, 1)] == [kept[slot].uid for slot in (0, 1)]
     assert after[2].spec.node_name != lost.name
+    status = await job.ends(2)
+    assert (status.restarts.total, status.restarts.infrastructure, status.slots_kept) == (1, 1, 2)
+
+
+async def lose_at_once(job: Job, *slots: int) -> set[str]:
+    """The nodes of these slots lose power at the same moment; their names."""
+    lost = [await job.node_of(slot) for slot in slots]
+    await asyncio.gather(*(asyncio.to_thread(node.lose) for node in lost))
+    return {node.name for node in lost}
+
+
+async def test_two_nodes_lost_at_once_are_replaced_at_once_by_one_restart(bad: BadDay) -> None:
+    await bad.whole(nodes=6)
+    job = await bad.train(replicas=4, backoffLimit=0, unknownLimit=0)
+    await job.runs(1, ranks=4)
+    kept = await job.pods()
+    lost = await lose_at_once(job, 1, 3)
+    await job.runs(2, ranks=4)
+    after = await job.pods()
+    assert [after[slot].uid for slot in (0, 2)] == [kept[slot].uid for slot in (0, 2)]
+    assert [after[slot].name for slot in (1, 3)] == [f"{job.name}-1-2", f"{job.name}-3-2"]
+    assert not {pod.spec.node_name for pod in after.values()} & lost
+    status = await job.ends(2)
+    assert (status.restarts.total, status.restarts.infrastructure, status.slots_kept) == (1, 1, 2)
+    assert [(fault.cause, fault.slots) for fault in status.faults] == [("infrastructure", 2)], status.faults
+
+
+WAITING = re.compile(r"waiting for [12] of 4 nodes: needs [12] nodes, .*; would run with: \+1 node")
+"""Two where both slots had their new pods before one of these was placed."""
+
+
+async def test_two_nodes_lost_at_once_with_one_spare_wait_say_why_and_go_on_with_a_new_node(bad: BadDay) -> None:
+    await bad.whole(nodes=5)
+    job = await bad.train(replicas=4, backoffLimit=0, unknownLimit=0)
+    await job.runs(1, ranks=4)
+    kept = await job.pods()
+    lost = await lose_at_once(job, 1, 3)
+    status = await job.reaches(lambda status: WAITING.fullmatch(status.message))
+    assert (status.phase, status.attempt, status.restarts.infrastructure) == ("Restarting", 2, 1)
+    bad.arena.add_node()
+    await job.runs(2, ranks=4)
+    after = await job.pods()
+    assert [after[slot].uid for slot in (0, 2)] == [kept[slot].uid for slot in (0, 2)]
+    assert not {pod.spec.node_name for pod in after.values()} & lost
     status = await job.ends(2)
     assert (status.restarts.total, status.restarts.infrastructure, status.slots_kept) == (1, 1, 2)
 
@@ -266,3 +313,63 @@ async def test_a_quota_for_three_of_four_pods_holds_no_node_until_it_is_raised(b
         await bad.arena.client.request("DELETE", path)
     await job.runs(1, ranks=4)
     await job.ends(1)
+
+
+GREEDY = """
+    import os, pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    mine = "%d-%d" % (muster.attempt(), muster.rank())
+    (folder / ("pid-" + mine)).write_text(str(os.getpid()))
+    while not (folder / ("more-" + mine)).exists():
+        if (folder / "done").exists():
+            raise SystemExit(0)
+        time.sleep(0.05)
+    everything = []
+    while True:
+        everything.append(b"x" * (8 << 20))
+"""
+LITTLE = {"spec": {"containers": [{"name": "worker", "resources": {"limits": {"memory": "96Mi"}}}]}}
+
+
+def prefer_for_memory(pid: int) -> None:
+    """Of all that the kernel may kill for memory it shall take this one."""
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+
+
+async def test_a_rank_that_takes_more_memory_than_its_pod_may_is_the_users_until_the_budget_is_used_up(
+    bad: BadDay,
+) -> None:
+    need_control_groups()
+    job = await bad.train(GREEDY, template=LITTLE, backoffLimit=1, unknownLimit=0)
+    await job.runs(1)
+    uids = {slot: pod.uid for slot, pod in (await job.pods()).items()}
+    (job.folder / "more-1-1").touch()
+    await job.runs(2)
+    status = await job.status()
+    assert (status.restarts.user, status.restarts.total) == (1, 1)
+    assert [(fault.slot, fault.rule, fault.cause) for fault in status.faults] == [(1, "rank-out-of-memory", "user")]
+    assert {slot: pod.uid for slot, pod in (await job.pods()).items()} == uids  # only the rank died
+    (job.folder / "more-2-1").touch()
+    status = await bad.arena.phase(job.name, "Failed")
+    assert (status.restarts.user, status.restarts.total) == (2, 2)
+    assert status.message.startswith("backoffLimit 1 is used up; rank 1 (slot 1 on ")
+    assert "out of memory" in status.message
+
+
+async def test_a_worker_whose_process_1_the_kernel_kills_for_memory_is_the_users_and_replaced(bad: BadDay) -> None:
+    """As on nodes where the kernel ends a container as a whole: the kubelet says OOMKilled."""
+    need_control_groups()
+    job = await bad.train(GREEDY, template=LITTLE, backoffLimit=1, unknownLimit=0)
+    await job.runs(1)
+    before = await job.pods()
+    prefer_for_memory(supervisor_of(before[1].uid))
+    (job.folder / "more-1-1").touch()
+    await job.runs(2)
+    after = await job.pods()
+    assert after[0].uid == before[0].uid
+    assert after[1].uid != before[1].uid
+    status = await job.ends(2)
+    assert (status.restarts.user, status.restarts.total) == (1, 1)
+    assert [(fault.slot, fault.rule, fault.cause) for fault in status.faults] == [(1, "out-of-memory", "user")]
+    assert "OOMKilled" in status.faults[0].message

@@ -15,16 +15,9 @@ from muster.embedded.kubelet.cgroups import ControlGroups
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.pod import Pod
 from tests.scenarios.kubelet.conftest import NodeUnderTest, StartNode, processes
+from tests.support.controlgroups import need_control_groups
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
-
-def control_groups_work() -> bool:
-    groups = ControlGroups(uuid.uuid4().hex, "probe")
-    group = groups.container("probe", 1 << 30, 0)
-    group.remove()
-    groups.remove()
-    return bool(group.folders)
 
 
 @root
@@ -48,8 +41,7 @@ async def test_container_that_must_not_be_root_and_would_be(node: NodeUnderTest)
 
 
 async def test_container_that_takes_too_much_memory(node: NodeUnderTest) -> None:
-    if not control_groups_work():
-        pytest.skip("no control groups for this user")
+    need_control_groups()
     limits = {"resources": {"limits": {"memory": "64Mi"}}}
     pod = await node.finished(await node.run(sys.executable, "-c", "x = b'x' * (256 << 20)", container=limits))
     state = pod.status.container_statuses[0].state
