@@ -158,6 +158,11 @@ class SimNodes:
             self._forget(sim)
             self._runtime.vanish(sim.pod)
 
+    async def register_again(self, name: str, *, capacity: Mapping[str, str]) -> None:
+        """Make the Node object of a deleted node anew; `recover` then brings its kubelet back."""
+        node = self.nodes[name]
+        await self._client.create(nodeobjects.node(name, node.host, node.boot, capacity, {}, self._now()))
+
     async def recover(self, name: str) -> None:
         """The node boots again: it fails what ran on it, confirms what was deleted meanwhile, and is Ready."""
         node = self.nodes[name]

@@ -1,0 +1,1 @@
+"""Seeded runs of the real controllers in a simulated cluster where things go wrong, with checkers on every state."""

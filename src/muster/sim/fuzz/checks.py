@@ -1,0 +1,127 @@
+"""What must never be, checked on every state the API server goes through: pods and nodes."""
+
+from __future__ import annotations
+
+from muster.sim.fuzz.view import NodeFacts, PlacementFacts, PodFacts, View
+
+
+class Violated(AssertionError):
+    """An invariant does not hold. The message says which, when, and what was seen."""
+
+
+class Checker:
+    """Hears of every change after it was applied to the view.
+
+    Args:
+        view: what the API server holds.
+        stale_s: how old the scheduler's knowledge may be in this run, through no fault of its own.
+    """
+
+    name = ""
+
+    def __init__(self, view: View, stale_s: float) -> None:
+        self.view = view
+        self.stale_s = stale_s
+        view.checkers.append(self)
+
+    def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
+        """A pod changed."""
+
+    def node(self, name: str) -> None:
+        """A node changed."""
+
+    def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
+        """A Placement changed."""
+
+    def second(self) -> None:
+        """A second has passed."""
+
+    def fail(self, what: str) -> None:
+        """Say that the invariant does not hold; the run ends."""
+        self.view.fail(Violated(f"{self.name}: {what} (at {self.view.now:.3f})"))
+
+
+def just_bound(old: PodFacts | None, new: PodFacts | None) -> bool:
+    """Whether a change is the binding of a pod."""
+    return new is not None and bool(new.node) and (old is None or not old.node)
+
+
+class NoNodeOverCapacity(Checker):
+    """Pods bound to a node never ask for more than it has."""
+
+    name = "no node over capacity"
+
+    def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
+        """Look where a pod was just bound."""
+        if new is None or not just_bound(old, new):
+            return
+        node = self.view.node(new.node)
+        if node is not None:
+            self._check(node)
+
+    def _check(self, node: NodeFacts) -> None:
+        here = [pod for pod in self.view.on_node[node.name].values() if not pod.ended]
+        for resource, capacity in node.allocatable.items():
+            used = sum(pod.requests.get(resource, 0) for pod in here)
+            if used > capacity:
+                names = ", ".join(sorted(pod.name for pod in here))
+                self.fail(f"{node.name} has {capacity} m{resource}, {used} are asked for by {names}")
+
+
+class NothingWhereItDoesNotFit(Checker):
+    """A pod is bound only to a node that is ready, not cordoned, and whose taints and labels suit it.
+
+    What the scheduler could not know yet is forgiven; what never changed (a pool's taint) is not.
+    """
+
+    name = "nothing where it does not fit or tolerate"
+
+    def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
+        """Look where a pod was just bound."""
+        if new is None or not just_bound(old, new):
+            return
+        why = self.view.usable(new.node, new, "", self.stale_s)
+        if why:
+            self.fail(f"{new.name} was bound to {new.node}, but {why}")
+
+
+class NoRoomGivenTwice(Checker):
+    """What is held for the slots of placed gangs, together with what pods take, never exceeds a node."""
+
+    name = "no held slot given away"
+
+    def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
+        """Look where a pod was just bound."""
+        if new is not None and just_bound(old, new):
+            self._check(new.node, new.name)
+
+    def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
+        """Look at the nodes that a placement names anew."""
+        if new is None or new.phase == "Released":
+            return
+        for slot, placed in new.slots.items():
+            if old is None or old.slots.get(slot) != placed:
+                self._check(placed[0], f"the placement of {new.name}")
+
+    def _check(self, name: str, what: str) -> None:
+        node = self.view.node(name)
+        if node is None:
+            return
+        here = [pod for pod in self.view.on_node[name].values() if not pod.ended]
+        taken = {(pod.gang, pod.slot) for pod in here}
+        held = [
+            self._requests(placement, slot)
+            for placement in self.view.placements.values()
+            if placement.phase != "Released"
+            for slot, placed in placement.slots.items()
+            if placed == (name, node.uid) and (placement.gang, slot) not in taken
+        ]
+        for resource, capacity in node.allocatable.items():
+            used = sum(pod.requests.get(resource, 0) for pod in here)
+            kept = sum(requests.get(resource, 0) for requests in held)
+            if used + kept > capacity:
+                self.fail(f"{name} has {capacity} m{resource}: pods take {used}, slots keep {kept}; last came {what}")
+
+    def _requests(self, placement: PlacementFacts, slot: int) -> dict[str, int]:
+        pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
+        return dict(pods[0].requests) if pods else {}

@@ -1,0 +1,94 @@
+"""What must never be: a gang passed over by a later one of its kind, and writes when there is nothing to do."""
+
+from __future__ import annotations
+
+from muster.embedded.apiserver.request import Request
+from muster.sim.fuzz.checks import Checker, Violated
+from muster.sim.fuzz.view import PlacementFacts, PodFacts, View
+from muster.sim.virtual.network import Trace
+
+READS = ("GET",)
+
+
+class NoGangPassedOver(Checker):
+    """No gang gets nodes while one of the same kind, that comes first and could run, waits for them."""
+
+    name = "no gang passed over"
+
+    def __init__(self, view: View, stale_s: float) -> None:
+        super().__init__(view, stale_s)
+        self._earliest: dict[str, str] = {}
+        self._ready_since: dict[str, float] = {}
+        self._gangs_placed: set[str] = set()
+
+    def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
+        """Note which gangs wait, complete and unplaced."""
+        pod = new or old
+        if pod is None or not pod.gang:
+            return
+        if old is None and new is not None:
+            self._earliest[pod.gang] = min(self._earliest.get(pod.gang, new.created), new.created)
+        self._note(pod.gang)
+
+    def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
+        """Look at a gang that was just placed."""
+        placement = new or old
+        assert placement is not None
+        if new is None:
+            self._gangs_placed.discard(placement.gang)
+        else:
+            self._gangs_placed.add(new.gang)
+        self._note(placement.gang)
+        if old is None and new is not None:
+            self._placed(new.gang)
+
+    def _note(self, gang: str) -> None:
+        pods = list(self.view.gangs[gang].values())
+        waiting = [pod for pod in pods if pod.live and not pod.node]
+        if waiting and len(waiting) == len(pods) == waiting[0].size and gang not in self._gangs_placed:
+            self._ready_since.setdefault(gang, self.view.now)
+        else:
+            self._ready_since.pop(gang, None)
+
+    def _placed(self, gang: str) -> None:
+        mine = [pod for pod in self.view.gangs[gang].values() if pod.live]
+        if not mine:
+            return
+        order = (-mine[0].priority, self._earliest[gang])
+        for other, since in self._ready_since.items():
+            theirs = list(self.view.gangs[other].values())
+            if since > self.view.now - self.stale_s or _kind(theirs[0]) != _kind(mine[0]):
+                continue
+            if (-theirs[0].priority, max(pod.created for pod in theirs)) < order and self._could_run(theirs):
+                self.fail(f"{gang} was placed while {other}, of the same kind and before it, waits")
+
+    def _could_run(self, pods: list[PodFacts]) -> bool:
+        nodes = [
+            name
+            for name in self.view.nodes
+            if (node := self.view.node(name)) is not None
+            and not any(self.view.refused_lately(name, pod, node.uid, self.stale_s) for pod in pods)
+        ]
+        return len(nodes) >= pods[0].size
+
+
+def _kind(pod: PodFacts) -> object:
+    tolerated = sorted(str(toleration.get("key")) for toleration in pod.tolerations)
+    return (pod.pool, tolerated, sorted(pod.requests.items()), bool(pod.without))
+
+
+class NoWritesAtRest:
+    """While nothing happens, controllers write nothing but Lease renewals. Watches the trace while `resting`."""
+
+    name = "no writes at steady state"
+
+    def __init__(self, view: View, trace: Trace) -> None:
+        self.resting = False
+        self._view = view
+        trace.listeners.append(self._saw)
+
+    def _saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        if not self.resting or not client.startswith("controller-") or request.method in READS:
+            return
+        if not request.path.startswith("/apis/coordination.k8s.io/"):
+            self._view.fail(Violated(f"{self.name}: {client} sent {request.method} {request.path} (at {now:.3f})"))

@@ -1,0 +1,111 @@
+"""A replica of `muster controller` as a simulated process: it competes for the lease and schedules while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from muster.api.names import CONTROLLER_LEASE
+from muster.kube.client import Client
+from muster.kube.leader import LeaderElector
+from muster.scheduler.controller import SchedulerController
+from muster.scheduler.plan import Settings
+from muster.scheduler.terms import schedule_while_leading
+from muster.sim.virtual.cluster import VirtualCluster
+from muster.sim.virtual.network import Fates
+from muster.sim.virtual.process import Process
+
+LEASE_NAMESPACE = "default"
+BIND_DEADLINE_S = 30.0
+HOLD_S = 120.0
+_METRICS = CollectorRegistry()
+
+
+class Replica:
+    """Started, killed, halted and started again by the run.
+
+    Args:
+        cluster: where it runs.
+        name: of its client; each life has an identity of its own.
+        fates: of its requests.
+        rng: source of its jitter.
+        skew_s: how far its clock is ahead.
+        failed: told of an exception that ends it.
+    """
+
+    def __init__(
+        self,
+        cluster: VirtualCluster,
+        name: str,
+        fates: Fates,
+        rng: random.Random,
+        *,
+        skew_s: float,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.name = name
+        self.process: Process | None = None
+        self.lives = 0
+        self._cluster = cluster
+        self._fates = fates
+        self._rng = rng
+        self._skew_s = skew_s
+        self._failed = failed
+        self._main: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin a new life."""
+        if self.process is not None and not self.process.dead:
+            return
+        self.lives += 1
+        self.process = Process(f"{self.name}.{self.lives}")
+        self._main = self.process.spawn(self._live(self.process.name))
+        self._main.add_done_callback(self._ended)
+
+    def kill(self) -> None:
+        """End at once, with whatever is on its way."""
+        if self.process is not None:
+            self.process.kill()
+
+    def stop(self) -> None:
+        """Ask it to end, as SIGTERM does; its last words are written."""
+        if self._main is not None:
+            self._main.cancel()
+
+    def _ended(self, main: asyncio.Task[None]) -> None:
+        if self.process is not None and main is self._main:
+            self.process.dead = True
+        if not main.cancelled() and (error := main.exception()) is not None:
+            self._failed(error)
+
+    async def _live(self, identity: str) -> None:
+        seed = self._rng.getrandbits(64)
+        client = self._cluster.client(self.name, self._fates)
+        elector = LeaderElector(
+            client, CONTROLLER_LEASE, LEASE_NAMESPACE, identity, clock=self._clock, rng=random.Random(seed)
+        )
+
+        def make() -> SchedulerController:
+            return self._scheduler(client, identity, seed)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(elector.run())
+            group.create_task(schedule_while_leading(elector, make))
+
+    def _scheduler(self, client: Client, identity: str, seed: int) -> SchedulerController:
+        return SchedulerController(
+            client,
+            LEASE_NAMESPACE,
+            identity,
+            BIND_DEADLINE_S,
+            self._clock,
+            settings=Settings(hold_s=HOLD_S),
+            rng=random.Random(seed + 1),
+            registry=_METRICS,
+        )
+
+    def _clock(self) -> float:
+        return self._cluster.loop.now + self._skew_s

@@ -1,0 +1,207 @@
+"""Carries a scenario out and tells what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from datetime import UTC, datetime
+
+import msgspec
+
+from muster.sim.fuzz.checks import NoNodeOverCapacity, NoRoomGivenTwice, NothingWhereItDoesNotFit, Violated
+from muster.sim.fuzz.gangchecks import BoundWhereItsSlotIs, NoGangPartBoundForLong, NoSlotLost
+from muster.sim.fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest
+from muster.sim.fuzz.replica import BIND_DEADLINE_S, HOLD_S, Replica
+from muster.sim.fuzz.scenario import POOL_TAINT, NodeFault, ReplicaFault, Scenario
+from muster.sim.fuzz.view import View
+from muster.sim.fuzz.weather import Weathered
+from muster.sim.fuzz.workload import GPU, Owner
+from muster.sim.nodes import EmptyRuntime, SimNodes
+from muster.sim.virtual.cluster import VirtualCluster, until
+from muster.sim.virtual.loop import VirtualLoop
+from muster.sim.virtual.sealed import sealed
+
+END_S = 1200.0
+"""All jobs must be over by then."""
+TAKEOVER_S = 45.0
+"""A lease ends after 15 s, requests of its holder are waited out for 10 s more; then releasing takes a moment."""
+SETTLE_S = 30.0
+REST_S = 30.0
+CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a run.
+
+    Attributes:
+        seed: of the scenario.
+        violation: the invariant that did not hold and how; "" where all did.
+        digest: hash of the trace.
+        requests: seen by the API server.
+        steps: callbacks run.
+        virtual_s: how long it took, in virtual time.
+    """
+
+    seed: int
+    violation: str
+    digest: str
+    requests: int
+    steps: int
+    virtual_s: float
+
+
+def run(scenario: Scenario) -> Outcome:
+    """Run a scenario from start to end, sealed off from the outer world."""
+    loop = VirtualLoop.new()
+    start = loop.now
+    violation = ""
+    quiet = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with sealed(loop):
+            run_ = _Run(scenario, loop)
+            try:
+                loop.run(run_.main())
+            except Violated as error:
+                violation = str(error)
+            except Exception as error:
+                violation = f"the run itself: {type(error).__name__}: {error}"
+            loop.wind_up()
+    finally:
+        logging.disable(quiet)
+    trace = run_.cluster.trace
+    return Outcome(scenario.seed, violation, trace.digest, trace.requests, loop.steps, loop.now - start)
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, loop: VirtualLoop) -> None:
+        self._scenario = scenario
+        self._loop = loop
+        self._start = loop.now
+        self._rng = random.Random(f"run {scenario.seed}")
+        self.cluster = VirtualCluster(loop, self._fork())
+        self.view = View(self.cluster.core.store, loop.time, loop.fail)
+        self._faults: list[asyncio.Task[None]] = []
+        self._partbound = self._check(scenario.stale_s)
+        self._rest = NoWritesAtRest(self.view, self.cluster.trace)
+        self.nodes = SimNodes(
+            self.cluster.client("kubelets"),
+            runtime=EmptyRuntime(),
+            now=lambda: datetime.fromtimestamp(loop.now, UTC),
+            start_s=scenario.start_s,
+            stop_s=scenario.stop_s,
+            prefix="node",
+        )
+        self.owner = Owner(self.cluster, list(scenario.jobs))
+        self.replicas = [self._replica(number) for number in range(scenario.replicas)]
+
+    def _check(self, stale_s: float) -> NoGangPartBoundForLong:
+        view = self.view
+        NoNodeOverCapacity(view, stale_s)
+        NothingWhereItDoesNotFit(view, stale_s)
+        NoRoomGivenTwice(view, stale_s)
+        BoundWhereItsSlotIs(view, stale_s)
+        NoSlotLost(view, stale_s, HOLD_S)
+        NoGangPassedOver(view, stale_s)
+        return NoGangPartBoundForLong(view, stale_s, BIND_DEADLINE_S + TAKEOVER_S, self._scenario.disturbed_until)
+
+    def _fork(self) -> random.Random:
+        return random.Random(self._rng.getrandbits(64))
+
+    def _replica(self, number: int) -> Replica:
+        name = f"controller-{number}"
+        fates = Weathered(self._loop, self._scenario.weather, name, self._fork())
+        skew_s = self._scenario.skew_s[number]
+        return Replica(self.cluster, name, fates, self._fork(), skew_s=skew_s, failed=self._crashed)
+
+    def _crashed(self, error: BaseException) -> None:
+        self._loop.fail(Violated(f"no controller ends by itself: {error!r}"))
+
+    async def main(self) -> None:
+        self.cluster.start()
+        async with self.nodes:
+            await self._furnish()
+            for number, replica in enumerate(self.replicas):
+                self._loop.call_later(number * 0.1, replica.start)
+            for fault in self._scenario.node_faults:
+                self._faults.append(asyncio.create_task(self._node_fault(fault)))
+            for one in self._scenario.replica_faults:
+                self._loop.call_at(self._start + one.at, self._replica_fault, one)
+            await self.owner.run()
+            while not self.owner.done:
+                if self._loop.now > self._start + END_S:
+                    waiting = sorted(job.spec.name for job in self.owner.jobs.values() if not job.over)
+                    raise Violated(f"no starvation: {', '.join(waiting)} not over after {END_S:g} s")
+                await self._second()
+            for task in self._faults:
+                await task
+            while self._loop.now < self._partbound.disturbed_until + TAKEOVER_S + SETTLE_S:
+                await self._second()
+            self._rest.resting = True
+            await asyncio.sleep(REST_S)
+
+    async def _second(self) -> None:
+        await asyncio.sleep(1.0)
+        for checker in self.view.checkers:
+            checker.second()
+
+    async def _furnish(self) -> None:
+        self.cluster.call(
+            "POST",
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": "high"},
+                "value": 1000,
+            },
+        )
+        await self.nodes.add(self._scenario.nodes, capacity=CAPACITY)
+        for name in list(self.nodes.nodes)[: self._scenario.tainted]:
+            self._taint(name)
+
+    def _taint(self, name: str) -> None:
+        taint = {"key": POOL_TAINT, "value": "x", "effect": "NoSchedule"}
+        found = self.cluster.call("GET", f"/api/v1/nodes/{name}")
+        taints = [*found["spec"].get("taints", []), taint]
+        self.cluster.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": taints}})
+
+    async def _node_fault(self, fault: NodeFault) -> None:
+        name = list(self.nodes.nodes)[fault.node]
+        path = f"/api/v1/nodes/{name}"
+        await until(self._loop, self._start + fault.start)
+        if fault.kind == "cordoned":
+            self.cluster.call("PATCH", path, {"spec": {"unschedulable": True}})
+            await until(self._loop, self._start + fault.end)
+            self.cluster.call("PATCH", path, {"spec": {"unschedulable": None}})
+            return
+        self.nodes.lose(name)
+        if fault.kind == "deleted":
+            self.cluster.call("DELETE", path)
+        await until(self._loop, self._start + fault.end)
+        if fault.kind == "deleted":
+            await self.nodes.register_again(name, capacity=CAPACITY)
+            if fault.node < self._scenario.tainted:
+                self._taint(name)
+        await self.nodes.recover(name)
+
+    def _replica_fault(self, fault: ReplicaFault) -> None:
+        replica = self.replicas[fault.replica]
+        process = replica.process
+        if process is None or process.dead:
+            return
+
+        def act() -> None:
+            if fault.kind == "halt":
+                process.halt()
+                self._loop.call_later(fault.back_s, process.resume)
+                return
+            if fault.kind == "kill":
+                replica.kill()
+            else:
+                replica.stop()
+            self._loop.call_later(fault.back_s, replica.start)
+
+        self._partbound.disturbed_until = max(self._partbound.disturbed_until, self._loop.now + fault.back_s)
+        process.stop_step, process.at_step = process.steps + fault.steps, act

@@ -1,0 +1,233 @@
+"""What the API server holds, as checkers read it: facts from the stored JSON, with none of the scheduler's code."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from muster.embedded.objects import Obj, items, section
+from muster.embedded.store import Store
+from muster.embedded.watchhub import Item
+from muster.kube.quantity import milli
+
+ENDED = ("Succeeded", "Failed")
+CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+class PodFacts:
+    """One version of a pod."""
+
+    __slots__ = (
+        "attempt", "created", "ended", "gang", "name", "node", "pool", "priority", "requests", "running", "size",
+        "slot", "terminating", "tolerations", "uid", "without",
+    )  # fmt: skip
+
+    def __init__(self, obj: Obj) -> None:
+        meta, spec, status = obj["metadata"], obj["spec"], section(obj, "status")
+        labels, notes = section(meta, "labels"), section(meta, "annotations")
+        self.uid: str = meta["uid"]
+        self.name: str = meta["name"]
+        self.created: str = meta["creationTimestamp"]
+        self.gang: str = f"{labels['muster.dev/gang']}/{notes['muster.dev/gang-uid']}" if notes else ""
+        self.size = int(notes.get("muster.dev/gang-size", 1))
+        self.slot = int(labels.get("muster.dev/slot", 0))
+        self.attempt = int(notes.get("muster.dev/attempt", 0))
+        self.node: str = spec.get("nodeName", "")
+        self.priority = int(spec.get("priority", 0))
+        self.tolerations: list[Obj] = items(spec, "tolerations")
+        self.pool: str = section(spec, "nodeSelector").get("pool", "")
+        self.without = _without(spec)
+        self.requests = _requests(spec)
+        phase = status.get("phase", "")
+        self.ended = phase in ENDED
+        self.running = phase == "Running"
+        self.terminating = "deletionTimestamp" in meta
+
+    @property
+    def live(self) -> bool:
+        """Whether it counts as a member: neither leaving nor ended."""
+        return not (self.terminating or self.ended)
+
+
+class NodeFacts:
+    """One version of a node, and when it was the present one."""
+
+    __slots__ = ("allocatable", "labels", "name", "ready", "since", "taints", "uid", "unschedulable", "until")
+
+    def __init__(self, obj: Obj, now: float) -> None:
+        spec, status = section(obj, "spec"), section(obj, "status")
+        self.name: str = obj["metadata"]["name"]
+        self.uid: str = obj["metadata"]["uid"]
+        self.labels: Mapping[str, str] = section(obj["metadata"], "labels")
+        self.taints = [taint for taint in items(spec, "taints") if taint["effect"] != "PreferNoSchedule"]
+        self.unschedulable = bool(spec.get("unschedulable"))
+        self.allocatable = {name: milli(text) for name, text in section(status, "allocatable").items()}
+        self.ready = any(one["type"] == "Ready" and one["status"] == "True" for one in items(status, "conditions"))
+        self.since = now
+        self.until = float("inf")
+
+    def takes(self, pod: PodFacts) -> str:
+        """Why this version of the node is not for the pod; "" where it is. Room is not looked at."""
+        if not self.ready:
+            return "it is not ready"
+        if self.unschedulable and not tolerates(pod, CORDON):
+            return "it is cordoned"
+        for taint in self.taints:
+            if not tolerates(pod, taint):
+                return f"its taint {taint['key']} is not tolerated"
+        if pod.pool and self.labels.get("pool") != pod.pool:
+            return f"it is not of the pool {pod.pool}"
+        if self.name in pod.without:
+            return "the pod excludes it"
+        return ""
+
+
+class PlacementFacts:
+    """One version of a Placement."""
+
+    __slots__ = ("attempt", "gang", "name", "phase", "size", "slots", "uid")
+
+    def __init__(self, obj: Obj) -> None:
+        spec = obj["spec"]
+        self.name: str = obj["metadata"]["name"]
+        self.uid: str = obj["metadata"]["uid"]
+        self.gang = f"{spec['gang']}/{spec['gangUID']}"
+        self.size: int = spec["size"]
+        self.attempt: int = spec.get("attempt", 0)
+        self.phase: str = section(obj, "status").get("phase", "Open")
+        self.slots: dict[int, tuple[str, str]] = {
+            slot["slot"]: (slot["node"], slot["nodeUID"]) for slot in items(spec, "slots")
+        }
+
+
+class View:
+    """All facts, kept up to date by the store. `fail` ends the run."""
+
+    def __init__(self, store: Store, clock: Callable[[], float], fail: Callable[[BaseException], None]) -> None:
+        self.fail = fail
+        self.pods: dict[str, PodFacts] = {}
+        self.gangs: defaultdict[str, dict[str, PodFacts]] = defaultdict(dict)
+        self.on_node: defaultdict[str, dict[str, PodFacts]] = defaultdict(dict)
+        self.nodes: defaultdict[str, list[NodeFacts]] = defaultdict(list)
+        self.placements: dict[str, PlacementFacts] = {}
+        self.jobs: dict[str, str] = {}
+        self.checkers: list[Any] = []
+        self._clock = clock
+        store.listeners.append(self._changed)
+
+    @property
+    def now(self) -> float:
+        """The virtual time."""
+        return self._clock()
+
+    def node(self, name: str) -> NodeFacts | None:
+        """The present version of a node, None where it is gone."""
+        versions = self.nodes.get(name)
+        return versions[-1] if versions and versions[-1].until == float("inf") else None
+
+    def usable(self, node: str, pod: PodFacts, uid: str, within_s: float) -> str:
+        """Why no version of the node in the last `within_s` takes the pod; "" where one does."""
+        why = "there is no such node"
+        for version in reversed(self.nodes.get(node, ())):
+            if version.until < self.now - within_s:
+                break
+            if uid and version.uid != uid:
+                why = "it is another node of that name"
+                continue
+            why = version.takes(pod)
+            if not why:
+                return ""
+        return why
+
+    def refused_lately(self, node: str, pod: PodFacts, uid: str, within_s: float) -> bool:
+        """Whether a version of the node refused the pod, or it was not there, at some moment of the last `within_s`."""
+        since = self.now - within_s
+        covered = float("inf")
+        for version in reversed(self.nodes.get(node, ())):
+            if version.until < since:
+                break
+            if (version.until < covered and covered != float("inf")) or (version.uid != uid or version.takes(pod)):
+                return True
+            covered = version.since
+        return covered > since
+
+    def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
+        if resource == "pods":
+            self._pod(old, new)
+        elif resource == "nodes":
+            self._node(old, new)
+        elif resource == "placements.muster.dev":
+            self._placement(old, new)
+        elif resource == "trainingjobs.muster.dev":
+            item = new or old
+            assert item is not None
+            self.jobs[item.uid] = section(item.object(), "status").get("phase", "") if new is not None else "gone"
+
+    def _pod(self, old: Item | None, new: Item | None) -> None:
+        item = new or old
+        assert item is not None
+        before = self.pods.get(item.uid)
+        pod = PodFacts(item.object()) if new is not None else None
+        if before is not None:
+            self.gangs[before.gang].pop(before.uid, None)
+            self.on_node[before.node].pop(before.uid, None)
+        if pod is None:
+            self.pods.pop(item.uid, None)
+        else:
+            self.pods[pod.uid] = pod
+            self.gangs[pod.gang][pod.uid] = pod
+            self.on_node[pod.node][pod.uid] = pod
+        for checker in self.checkers:
+            checker.pod(before, pod)
+
+    def _node(self, old: Item | None, new: Item | None) -> None:
+        item = new or old
+        assert item is not None
+        versions = self.nodes[item.name]
+        if versions and versions[-1].until == float("inf"):
+            versions[-1].until = self.now
+        if new is not None:
+            versions.append(NodeFacts(new.object(), self.now))
+        for checker in self.checkers:
+            checker.node(item.name)
+
+    def _placement(self, old: Item | None, new: Item | None) -> None:
+        item = new or old
+        assert item is not None
+        before = self.placements.get(item.uid)
+        placement = PlacementFacts(item.object()) if new is not None else None
+        if placement is None:
+            self.placements.pop(item.uid, None)
+        else:
+            self.placements[item.uid] = placement
+        for checker in self.checkers:
+            checker.placement(before, placement)
+
+
+def tolerates(pod: PodFacts, taint: Obj) -> bool:
+    """Whether a pod bears a taint (Kubernetes docs, "Taints and Tolerations")."""
+    for toleration in pod.tolerations:
+        if toleration.get("effect") and toleration["effect"] != taint["effect"]:
+            continue
+        key = toleration.get("key", "")
+        if key and key != taint["key"]:
+            continue
+        if toleration.get("operator") == "Exists" or (key and toleration.get("value", "") == taint.get("value", "")):
+            return True
+    return False
+
+
+def _requests(spec: Obj) -> dict[str, int]:
+    total: dict[str, int] = {"pods": 1000}
+    for container in items(spec, "containers"):
+        asked = section(container, "resources")
+        for name, text in {**section(asked, "limits"), **section(asked, "requests")}.items():
+            total[name] = total.get(name, 0) + milli(text)
+    return total
+
+
+def _without(spec: Obj) -> frozenset[str]:
+    affinity = section(section(spec, "affinity"), "nodeAffinity")
+    terms = items(section(affinity, "requiredDuringSchedulingIgnoredDuringExecution"), "nodeSelectorTerms")
+    return frozenset(name for term in terms for field in items(term, "matchFields") for name in field["values"])

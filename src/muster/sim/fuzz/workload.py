@@ -1,0 +1,280 @@
+"""What users submit in a run, and the model of their jobs' owner: it makes pods, replaces broken ones, ends jobs.
+
+The owner stands for any controller of gang pods. It works next to the API server and never fails: the scheduler is
+under test here, and what it finds must not depend on another controller's luck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+
+from muster.api.names import ANNOTATION_ATTEMPT, ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT
+from muster.embedded.watchhub import Item
+from muster.kube.errors import Conflict, NotFound
+from muster.sim.virtual.cluster import VirtualCluster
+
+GPU = "nvidia.com/gpu"
+NAMESPACE = "default"
+JOBS = f"/apis/muster.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+LOOK_S = 0.5
+"""How soon the owner looks at a job after something changed about it."""
+DETECT_S = 8.0
+"""How long a node is lost before the owner replaces its pods."""
+_ENDED = ("Succeeded", "Failed")
+
+
+class JobSpec(msgspec.Struct, frozen=True):
+    """One job.
+
+    Attributes:
+        name: of the job and its gang; of the pod where `single`.
+        size: pods, each on a node of its own.
+        gpus: of each pod.
+        arrives_s: after the start of the run.
+        runs_s: from the moment all pods run.
+        priority_class: of its pods.
+        tolerates: a taint key its pods tolerate.
+        pool: value of the node label `pool` it asks for; "" for any.
+        grace_s: how long its pods take to end.
+        restarts: after so many seconds of running one pod fails, each once.
+        suspended: (from, to) in seconds after the start: it is suspended meanwhile.
+        single: a pod that is no gang.
+    """
+
+    name: str
+    size: int
+    gpus: int
+    arrives_s: float
+    runs_s: float
+    priority_class: str = ""
+    tolerates: str = ""
+    pool: str = ""
+    grace_s: int = 2
+    restarts: tuple[float, ...] = ()
+    suspended: tuple[float, float] | None = None
+    single: bool = False
+
+
+class Job:
+    """A job under way."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.uid = ""
+        self.attempt = 0
+        self.phase = ""
+        self.pods: dict[str, Item] = {}
+        self.started_at: float | None = None
+        self.failed = 0
+        self.lost: dict[str, float] = {}
+
+    @property
+    def over(self) -> bool:
+        """Whether it has succeeded and left nothing."""
+        return self.phase == "Succeeded" and not self.pods
+
+
+class Owner:
+    """Carries all jobs of a run from submission to success."""
+
+    def __init__(self, cluster: VirtualCluster, specs: list[JobSpec]) -> None:
+        self.jobs = {spec.name: Job(spec) for spec in specs}
+        self._cluster = cluster
+        self._looking: set[str] = set()
+        cluster.core.store.listeners.append(self._changed)
+
+    @property
+    def done(self) -> bool:
+        """Whether every job is over."""
+        return all(job.over for job in self.jobs.values())
+
+    async def run(self) -> None:
+        """Submit the jobs as they arrive; what follows happens by itself."""
+        start = self._cluster.loop.now
+        for job in sorted(self.jobs.values(), key=lambda job: job.spec.arrives_s):
+            self._cluster.loop.call_at(start + job.spec.arrives_s, self._submit, job)
+            if job.spec.suspended is not None:
+                for at in job.spec.suspended:
+                    self._cluster.loop.call_at(start + at, self._look_soon, job.spec.name)
+        self._start = start
+        await asyncio.sleep(0)
+
+    def _submit(self, job: Job) -> None:
+        job.phase = "Pending"
+        if not job.spec.single:
+            body = {
+                "apiVersion": "muster.dev/v1alpha1",
+                "kind": "TrainingJob",
+                "metadata": {"name": job.spec.name},
+                "spec": {"replicas": job.spec.size, "gpusPerNode": job.spec.gpus, "command": ["true"]},
+            }
+            job.uid = self._cluster.call("POST", JOBS, body)["metadata"]["uid"]
+        self._look(job)
+
+    def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
+        if resource == "nodes":
+            for job in self.jobs.values():
+                if job.phase in ("Pending", "Running"):
+                    self._look_soon(job.spec.name)
+        if resource != "pods":
+            return
+        item = new or old
+        assert item is not None
+        owned = self.jobs.get(item.labels.get("job", ""))
+        if owned is None:
+            return
+        if new is None:
+            owned.pods.pop(item.name, None)
+        else:
+            owned.pods[item.name] = new
+        if owned.phase:
+            self._look_soon(owned.spec.name)
+
+    def _look_soon(self, name: str) -> None:
+        if name not in self._looking:
+            self._looking.add(name)
+            self._cluster.loop.call_later(LOOK_S, self._look_now, name)
+
+    def _look_now(self, name: str) -> None:
+        self._looking.discard(name)
+        if self.jobs[name].phase:
+            self._look(self.jobs[name])
+
+    def _look(self, job: Job) -> None:
+        now = self._cluster.loop.now
+        if job.phase == "Succeeded":
+            return
+        if self._suspended(job, now):
+            if job.phase != "Suspended":
+                self._say(job, "Suspended")
+                self._remove_all(job)
+            return
+        if job.phase == "Suspended":
+            if job.pods:
+                return
+            self._say(job, "Pending")
+        self._replace_broken(job, now)
+        running = [item for item in job.pods.values() if self._runs(item)]
+        if len(running) < job.spec.size:
+            job.started_at = None
+            return
+        if job.started_at is None:
+            job.started_at = now
+            self._say(job, "Running")
+        self._go_on(job, now)
+
+    def _go_on(self, job: Job, now: float) -> None:
+        assert job.started_at is not None
+        ran_s = now - job.started_at
+        if job.failed < len(job.spec.restarts) and ran_s >= job.spec.restarts[job.failed]:
+            job.failed += 1
+            victim = sorted(job.pods)[job.failed % len(job.pods)]
+            self._patch_status(victim, {"status": {"phase": "Failed"}})
+            return
+        if ran_s >= job.spec.runs_s:
+            self._say(job, "Succeeded")
+            self._remove_all(job)
+            return
+        due = [job.spec.runs_s, *job.spec.restarts[job.failed : job.failed + 1]]
+        self._cluster.loop.call_at(job.started_at + min(due), self._look_soon, job.spec.name)
+
+    def _replace_broken(self, job: Job, now: float) -> None:
+        """Delete what is broken and make each missing pod anew, all under one new attempt."""
+        live: dict[int, Item] = {}
+        for item in list(job.pods.values()):
+            if item.terminating:
+                continue
+            if item.fields.get("status.phase") in _ENDED or self._node_lost(job, item, now):
+                self._delete(item)
+            else:
+                live[int(item.labels["slot"])] = item
+        missing = [slot for slot in range(job.spec.size) if slot not in live]
+        if not missing:
+            return
+        if job.phase == "Running":
+            self._say(job, "Pending")
+            job.started_at = None
+        for slot in missing:
+            self._cluster.call("POST", PODS, self._pod(job, slot))
+        job.attempt += 1  # the next pods' number
+
+    def _node_lost(self, job: Job, item: Item, now: float) -> bool:
+        node = item.fields.get("spec.nodeName", "")
+        if not node:
+            return False
+        found = self._cluster.core.store.define("nodes").items.get(node)
+        if found is not None and found.fields.get("ready") == "True":
+            job.lost.pop(node, None)
+            return False
+        since = job.lost.setdefault(node, now)
+        if now - since < DETECT_S:
+            self._cluster.loop.call_at(since + DETECT_S, self._look_soon, job.spec.name)
+            return False
+        return True
+
+    def _runs(self, item: Item) -> bool:
+        return item.fields.get("status.phase") == "Running" and not item.terminating
+
+    def _suspended(self, job: Job, now: float) -> bool:
+        window = job.spec.suspended
+        return window is not None and self._start + window[0] <= now < self._start + window[1]
+
+    def _say(self, job: Job, phase: str) -> None:
+        job.phase = phase
+        if not job.spec.single:
+            body = {"status": {"phase": phase, "attempt": job.attempt}}
+            self._cluster.call("PATCH", f"{JOBS}/{job.spec.name}/status", body)
+
+    def _remove_all(self, job: Job) -> None:
+        job.started_at = None
+        for item in list(job.pods.values()):
+            if not item.terminating:
+                self._delete(item)
+
+    def _delete(self, item: Item) -> None:
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": item.uid}}
+        with contextlib.suppress(NotFound, Conflict):
+            self._cluster.call("DELETE", f"{PODS}/{item.name}", options)
+
+    def _patch_status(self, pod: str, patch: dict[str, Any]) -> None:
+        with contextlib.suppress(NotFound):
+            self._cluster.call("PATCH", f"{PODS}/{pod}/status", patch)
+
+    def _pod(self, job: Job, slot: int) -> dict[str, Any]:
+        spec, attempt = job.spec, job.attempt
+        meta: dict[str, Any] = {
+            "name": f"{spec.name}-{slot}-{attempt}",
+            "labels": {"job": spec.name, "slot": str(slot), "attempt": str(attempt)},
+        }
+        if not spec.single:
+            meta["labels"] |= {LABEL_GANG: spec.name, LABEL_SLOT: str(slot)}
+            meta["annotations"] = {
+                ANNOTATION_GANG_SIZE: str(spec.size),
+                ANNOTATION_GANG_UID: job.uid,
+                ANNOTATION_ATTEMPT: str(attempt),
+            }
+            owner = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": spec.name, "uid": job.uid}
+            meta["ownerReferences"] = [owner | {"controller": True}]
+        body: dict[str, Any] = {
+            "schedulerName": "muster",
+            "terminationGracePeriodSeconds": spec.grace_s,
+            "containers": [
+                {"name": "worker", "image": "none", "resources": {"limits": {GPU: str(spec.gpus), "cpu": "1"}}}
+            ],
+        }
+        if spec.priority_class:
+            body["priorityClassName"] = spec.priority_class
+        if spec.tolerates:
+            body["tolerations"] = [{"key": spec.tolerates, "operator": "Exists"}]
+        if spec.pool:
+            body["nodeSelector"] = {"pool": spec.pool}
+        if job.lost:
+            term = {"key": "metadata.name", "operator": "NotIn", "values": sorted(job.lost)}
+            affinity = {"nodeSelectorTerms": [{"matchFields": [term]}]}
+            body["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": affinity}}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body}

@@ -1,0 +1,256 @@
+"""An event loop of virtual time: when nothing is ready its clock jumps to the next timer.
+
+No threads, sockets, signals or wall clock: whatever asks for one of them gets an error. Callbacks run in the order in
+which they were scheduled, and sets of tasks iterate in the order of their numbers, so that a run depends on nothing but
+what is run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import Any, TypeVar
+
+from muster.sim.virtual.process import PROCESS, Process
+
+T = TypeVar("T")
+START_S = 1_800_000_000.0
+"""The virtual moment at which every run starts, in seconds since the epoch."""
+
+
+_ROUNDS = 20
+_STEPS_TO_WIND_UP = 100_000
+
+
+class Stuck(RuntimeError):
+    """Nothing is ready and no timer is set: what is waited for cannot happen."""
+
+
+class TooManySteps(RuntimeError):
+    """More callbacks than allowed: something turns in a circle."""
+
+
+class VirtualTask(asyncio.Task[Any]):
+    """A task whose place in a set does not depend on where in memory it lies."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._number = next(VirtualTask._numbers)
+        super().__init__(*args, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Handle:
+    """A callback that waits for its turn."""
+
+    __slots__ = ("args", "callback", "cancelled_", "context", "loop", "when_")
+
+    def __init__(
+        self, loop: VirtualLoop, callback: Callable[..., object], args: Any, context: Context | None, when: float
+    ) -> None:
+        self.loop = loop
+        self.callback = callback
+        self.args = args
+        self.context = context if context is not None else copy_context()
+        self.cancelled_ = False
+        self.when_ = when
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        self.cancelled_ = True
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return self.cancelled_
+
+    def when(self) -> float:
+        """The virtual time at which it is due."""
+        return self.when_
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """Runs one simulation. `time` is in seconds since the epoch.
+
+    Args:
+        steps_max: callbacks after which a run is given up.
+    """
+
+    def __init__(self, steps_max: int = 5_000_000) -> None:
+        self.now = START_S
+        self.steps = 0
+        self._steps_max = steps_max
+        self._ready: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
+        self._order = itertools.count()
+        self._running = False
+        self._closed = False
+        self._failures: list[BaseException] = []
+        self._put_aside_by: dict[Process, None] = {}
+        self._winding_up = False
+        VirtualTask._numbers = itertools.count()
+
+    @classmethod
+    def new(cls, steps_max: int = 5_000_000) -> VirtualLoop:
+        """Make a loop. Of what asyncio's loops can do, it has only what simulations need."""
+        return cls(steps_max)
+
+    # What asyncio asks of a loop
+
+    def time(self) -> float:
+        """The virtual time."""
+        return self.now
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
+        """Call back after everything that is ready now."""
+        handle = Handle(self, callback, args, context, self.now)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        """Call back after `delay` virtual seconds."""
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        """Call back at a virtual time."""
+        handle = Handle(self, callback, args, context, when)
+        heapq.heappush(self._timers, (when, next(self._order), handle))
+        return handle
+
+    def call_soon_threadsafe(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        """There are no threads."""
+        raise RuntimeError("simulations have no threads")
+
+    def run_in_executor(self, *args: Any) -> Any:  # type: ignore[override]
+        """There are no threads."""
+        raise RuntimeError("simulations have no threads")
+
+    def run_soon(self, handle: Handle) -> None:
+        """Put a handle that was put aside back in line."""
+        self._ready.append(handle)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+        """Start a task."""
+        return VirtualTask(coro, loop=self, name=name or "", context=context)
+
+    def get_debug(self) -> bool:
+        """Never: asyncio's debug mode looks at the wall clock."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether callbacks are being run."""
+        return self._running
+
+    def is_closed(self) -> bool:
+        """Whether it is closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """An exception that nobody catches fails the run."""
+        error = context.get("exception")
+        self._failures.append(error if isinstance(error, BaseException) else RuntimeError(context.get("message", "")))
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error after the present callback."""
+        self._failures.append(error)
+
+    # Running
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run until `main` is done and return what it returns.
+
+        Raises:
+            Stuck: it waits for what cannot happen.
+            TooManySteps: it does not come to an end.
+        """
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("another event loop runs in this thread")
+        hooks = sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(finalizer=self._finalize)
+        self._running = True
+        try:
+            task: asyncio.Task[T] = self.create_task(main)
+            self._until(task)
+            return task.result()
+        finally:
+            self._running = False
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def wind_up(self) -> None:
+        """Cancel every task, also of dead processes, and let them end: nothing is left for the collector to warn of."""
+        asyncio._set_running_loop(self)
+        try:
+            self._winding_up = True
+            self._steps_max = self.steps + _STEPS_TO_WIND_UP
+            for process in self._put_aside_by:
+                self._ready.extend(process.put_aside)
+                process.put_aside.clear()
+            for _ in range(_ROUNDS):
+                left = [task for task in asyncio.all_tasks(self) if not task.done()]
+                if not left:
+                    break
+                for task in left:
+                    task.cancel()
+                with contextlib.suppress(Stuck, TooManySteps):
+                    self._until(asyncio.gather(*left, return_exceptions=True))
+        finally:
+            asyncio._set_running_loop(None)
+            self.close()
+
+    def _until(self, task: asyncio.Future[Any]) -> None:
+        ready, timers = self._ready, self._timers
+        while not task.done():
+            if not ready:
+                while timers and timers[0][2].cancelled_:
+                    heapq.heappop(timers)
+                if not timers:
+                    raise Stuck("nothing is ready and no timer is set")
+                due = timers[0][0]
+                if due > self.now:
+                    self.now = due
+                while timers and timers[0][0] <= self.now:
+                    ready.append(heapq.heappop(timers)[2])
+            handle = ready.popleft()
+            if handle.cancelled_:
+                continue
+            process = handle.context.get(PROCESS)
+            if process is not None and not self._winding_up:
+                if not process.halted:
+                    process.before_step()
+                if process.halted:
+                    process.put_aside.append(handle)
+                    self._put_aside_by[process] = None
+                    continue
+            self.steps += 1
+            if self.steps > self._steps_max:
+                raise TooManySteps(f"{self.steps} callbacks and no end")
+            handle.context.run(handle.callback, *handle.args)
+            if self._failures and not self._winding_up:
+                raise self._failures[0]
+
+    def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self.create_task(generator.aclose())

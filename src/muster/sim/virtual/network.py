@@ -1,0 +1,252 @@
+"""The way to the API server without sockets: each request and each answer takes time, and either may get lost.
+
+The server's part happens outside of the client's process, so that a request on its way takes effect (or not) whatever
+becomes of who sent it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+from muster.embedded.apiserver.core import ApiCore
+from muster.embedded.apiserver.reads import WatchResponse
+from muster.embedded.apiserver.request import ADMIN, Request, Response, User
+from muster.kube.errors import ServerTimeout, Unavailable
+from muster.kube.struct import encode
+from muster.kube.transport import Answer, Headers, NotSent, Params
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of one request.
+
+    Attributes:
+        there_s: how long it takes to the server.
+        back_s: how long the answer takes.
+        refused: the status the server answers with instead of acting; 0 where it acts.
+        unsent: no connection is made.
+        lost: it never reaches the server, and there is no answer.
+        broken: the server acts, but the connection breaks before the answer.
+        silent: the server acts, but no answer ever comes.
+    """
+
+    there_s: float = 0.001
+    back_s: float = 0.001
+    refused: int = 0
+    unsent: bool = False
+    lost: bool = False
+    broken: bool = False
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WatchFate:
+    """What becomes of one watch.
+
+    Attributes:
+        refused: no connection is made.
+        breaks_after_s: the connection breaks then.
+        silent_after_s: from then on nothing arrives, and nobody says so.
+    """
+
+    refused: bool = False
+    breaks_after_s: float | None = None
+    silent_after_s: float | None = None
+
+
+class Fates(Protocol):
+    """Decides what becomes of requests and watches of one client."""
+
+    def request(self, method: str, path: str) -> Fate:
+        """Return what becomes of this request."""
+
+    def watch(self, path: str) -> WatchFate:
+        """Return what becomes of this watch."""
+
+    def delay_s(self) -> float:
+        """Return how long this batch of watch events takes."""
+
+
+class Calm:
+    """Nothing goes wrong; everything takes a little while."""
+
+    def __init__(self, rng: random.Random, slowest_s: float = 0.004) -> None:
+        self._rng, self._slowest_s = rng, slowest_s
+
+    def request(self, method: str, path: str) -> Fate:
+        """It arrives, and so does the answer."""
+        return Fate(self.delay_s(), self.delay_s())
+
+    def watch(self, path: str) -> WatchFate:
+        """It lasts."""
+        return WatchFate()
+
+    def delay_s(self) -> float:
+        """A little while."""
+        return self._rng.random() * self._slowest_s
+
+
+class Trace:
+    """Everything the API server was asked and answered, as one hash: equal where two runs were the same."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.listeners: list[Callable[[float, str, Request, int, bytes], None]] = []
+
+    def add(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        """Note one request and its answer."""
+        self.requests += 1
+        self._hash.update(f"{now!r} {client} {request.method} {request.path} {code} ".encode())
+        self._hash.update(request.body)
+        self._hash.update(body)
+        for listener in self.listeners:
+            listener(now, client, request, code, body)
+
+    @property
+    def digest(self) -> str:
+        """The hash so far."""
+        return self._hash.hexdigest()
+
+
+class InProcessTransport:
+    """A `muster.kube.transport.Transport` to a core in this process.
+
+    Args:
+        core: the API server.
+        client: who asks, in traces.
+        fates: what becomes of requests.
+        trace: told of each request the server sees.
+        user: as whom.
+    """
+
+    def __init__(self, core: ApiCore, client: str, fates: Fates, trace: Trace, *, user: User = ADMIN) -> None:
+        self._core = core
+        self._client = client
+        self._fates = fates
+        self._trace = trace
+        self._user = user
+        self._server = Context()
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def request(
+        self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
+    ) -> Answer:
+        """Send one request. Raises NotSent, Unavailable or ServerTimeout where there is no answer."""
+        fate = self._fates.request(method, path)
+        if fate.unsent:
+            await asyncio.sleep(fate.there_s)
+            raise NotSent(0, "ConnectionRefused", "simulated: connection refused")
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Answer | None] = loop.create_future()
+        sent_headers = {name.lower(): value for name, value in headers.items()}
+        request = Request(method, path, dict(params), sent_headers, body or b"", self._user)
+        if not fate.lost:
+            loop.call_later(fate.there_s, self._arrive, request, fate, answered, context=self._server)
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await answered
+        except TimeoutError:
+            raise ServerTimeout(0, "Timeout", f"simulated: no answer within {timeout_s:g} s") from None
+        if answer is None:
+            raise Unavailable(0, "ConnectionLost", "simulated: connection lost")
+        return answer
+
+    def _arrive(self, request: Request, fate: Fate, answered: asyncio.Future[Answer | None]) -> None:
+        loop = asyncio.get_running_loop()
+        if fate.refused:
+            answer = _refusal(fate.refused)
+            self._trace.add(loop.time(), self._client, request, answer.status, b"")
+        else:
+            response = self._core.handle(request)
+            if not isinstance(response, Response):
+                raise TypeError(f"{request.method} {request.path} is no plain request")
+            retry_after = response.headers.get("Retry-After")
+            answer = Answer(response.code, response.body, float(retry_after) if retry_after else None)
+            self._trace.add(loop.time(), self._client, request, answer.status, response.body)
+        if not fate.silent:
+            said = None if fate.broken else answer
+            loop.call_later(fate.back_s, _settle, answered, said, context=self._server)
+
+    @asynccontextmanager
+    async def chunks(self, path: str, *, params: Params, stall_s: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """GET a stream as it arrives."""
+        fate = self._fates.watch(path)
+        await asyncio.sleep(self._fates.delay_s())
+        if fate.refused:
+            raise NotSent(0, "ConnectionRefused", "simulated: connection refused")
+        request = Request("GET", path, dict(params), user=self._user)
+        response = self._core.handle(request)
+        now = asyncio.get_running_loop().time()
+        if isinstance(response, WatchResponse):
+            self._trace.add(now, self._client, request, 200, b"")
+            try:
+                yield self._batches(response, fate, now, stall_s)
+            finally:
+                response.close()
+            return
+        if not isinstance(response, Response):
+            raise TypeError(f"GET {path} is no watch")
+        self._trace.add(now, self._client, request, response.code, response.body)
+        if response.code >= 400:
+            raise Answer(response.code, response.body).error()
+        yield _once(response.body)
+
+    async def _batches(
+        self, watch: WatchResponse, fate: WatchFate, began: float, stall_s: float
+    ) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        ends = [began + s for s in (fate.breaks_after_s, fate.silent_after_s) if s is not None]
+        end = min(ends) if ends else None
+        while True:
+            try:
+                async with asyncio.timeout_at(end):
+                    batch = await watch.batch()
+                    if batch is None:
+                        return
+                    await asyncio.sleep(self._fates.delay_s())
+            except TimeoutError:
+                break
+            yield batch
+        if fate.breaks_after_s is None or end != began + fate.breaks_after_s:
+            await asyncio.sleep(stall_s)
+            raise ServerTimeout(0, "Timeout", f"simulated: silent for {stall_s:g} s at {loop.time():.3f}")
+        raise Unavailable(0, "ConnectionLost", "simulated: watch broken")
+
+    def stream(self, method: str, path: str, *, params: Params) -> AbstractAsyncContextManager[Any]:
+        """There is nothing to stream."""
+        _not_here(path)
+
+    def websocket(self, path: str, *, params: Params, protocols: Sequence[str]) -> AbstractAsyncContextManager[Any]:
+        """There is nothing to attach to."""
+        _not_here(path)
+
+
+def _not_here(path: str) -> NoReturn:
+    raise NotImplementedError(f"simulated clusters have no {path}")
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+def _settle(answered: asyncio.Future[Answer | None], answer: Answer | None) -> None:
+    if not answered.done():
+        answered.set_result(answer)
+
+
+def _refusal(status: int) -> Answer:
+    reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
+    said = {"kind": "Status", "status": "Failure", "reason": reasons[status], "message": "simulated", "code": status}
+    return Answer(status, encode(said), 1.0 if status == 429 else None)
