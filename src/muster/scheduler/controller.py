@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.placement import Placement
@@ -79,7 +80,7 @@ class SchedulerController:
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         base = settings or Settings()
-        self.settings = Settings(bind_deadline_s, base.hold_s, base.reported_per_queue)
+        self.settings = msgspec.structs.replace(base, bind_deadline_s=bind_deadline_s)
         self.namespace = namespace
         self.identity = identity
         self._client = client

@@ -5,8 +5,9 @@ The rules, in the order in which they apply:
 - A placement is carried to its end first: bound as a whole by its deadline, or released.
 - Gangs get nodes by priority, then arrival, each as a whole or not at all.
 - A gang with a placement keeps its slots; only slots whose node no longer serves are placed again, all together.
-- The first gang that waits for nodes keeps every node it could use from gangs after it that hold nothing yet. One that
-  would not fit into the empty cluster keeps nothing: it would block for ever.
+- The first gang that waits for nodes keeps every node it could use from gangs after it that hold nothing yet, except
+  from those whose time limit ends them before it starts. One that would not fit into the empty cluster keeps nothing:
+  it would block for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
+from muster.scheduler.backfill import Start, start_of, would_end_at
 from muster.scheduler.gangs import Gang, seconds
 from muster.scheduler.ledger import Ledger
 from muster.scheduler.placements import is_open, planned, started_at
@@ -33,6 +36,7 @@ from muster.scheduler.plan import (
 )
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.reservations import Reservations
 from muster.scheduler.slots import SlotReview, review
 from muster.scheduler.snapshot import Queue, Snapshot
 
@@ -48,7 +52,7 @@ def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Pla
     planner.place_in_order()
     for gang in snapshot.waiting.values():
         planner.cannot_be_considered(gang)
-    return Plan(tuple(planner.actions), planner.waiting, planner.unreported, planner.wake_at)
+    return Plan(tuple(planner.actions), planner.waiting, planner.unreported, planner.wake_at, planner.starts)
 
 
 @dataclass(slots=True)
@@ -62,10 +66,12 @@ class _Planner:
     wake_at: float | None = None
     ledger: Ledger = field(init=False)
     repairs: list[tuple[Gang, SlotReview, bool]] = field(default_factory=list)
-    reserved: dict[int, Gang] = field(default_factory=dict)
+    starts: dict[str, Start] = field(default_factory=dict)
+    kept: Reservations = field(init=False)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)
+        self.kept = Reservations(self.snapshot)
 
     def wake(self, at: float) -> None:
         self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
@@ -217,18 +223,23 @@ class _Planner:
             self._waits(gang, Reason(Why.OLD_PLACEMENT))
             return True
         groups = _groups(gang, gang.pending)
-        chosen = self._choose(gang, groups, self.reserved)
+        closed = self.kept.closed_to(would_end_at(gang, self.now))
+        chosen = self._choose(gang, groups, closed)
         if isinstance(chosen, Shortage):
-            return self._short(gang, groups, chosen)
+            return self._short(gang, groups, chosen, closed)
+        self._give(gang, chosen)
+        return True
+
+    def _give(self, gang: Gang, chosen: Mapping[int, str]) -> None:
+        """Write the plan of a gang that has none; a single pod needs none."""
         if gang.single:
             member = gang.pending[0]
             if member.retry_at > self.now:
                 self.wake(member.retry_at)
             else:
                 self.actions.append(Bind(gang.key, member.namespace, member.name, member.uid, chosen[0]))
-            return True
+            return
         self._write(gang, chosen, keep_deadline=False, reason="")
-        return True
 
     def _choose(self, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
         beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
@@ -244,7 +255,7 @@ class _Planner:
         groups = _groups(gang, looked.replace)
         chosen = self._choose(gang, groups)
         if isinstance(chosen, Shortage):
-            self._reserve(gang, groups)
+            self.kept.keep(gang, groups, self._start(gang, groups))
             self._waits(gang, Reason(Why.NOT_ENOUGH_NODES, chosen.need, chosen.have))
             return
         if looked.wait:  # the deadline starts once all can be bound; meanwhile this plan keeps the chosen nodes free
@@ -264,25 +275,34 @@ class _Planner:
         placement = planned(gang, nodes, self.now, self.settings.bind_deadline_s, keep_deadline=keep_deadline)
         self.actions.append(WritePlacement(gang.key, placement, reason))
 
-    def _short(self, gang: Gang, groups: Groups, short: Shortage) -> bool:
-        behind = self._in_the_way(groups)
+    def _short(self, gang: Gang, groups: Groups, short: Shortage, closed: Collection[int]) -> bool:
+        behind = self.kept.in_the_way(gang, groups)
         impossible = self._impossible(groups)
         if impossible is not None:
             self._waits(gang, Reason(Why.MORE_THAN_THE_CLUSTER, impossible.need, impossible.have))
             return True
-        self._reserve(gang, groups)
-        if behind is not None and behind is not gang:
+        self.kept.keep(gang, groups, self._start(gang, groups, closed) if behind is None else None)
+        if behind is not None:
             self._waits(gang, Reason(Why.BEHIND, short.need, short.have, behind.full_name))
         else:
             self._waits(gang, Reason(Why.NOT_ENOUGH_NODES, short.need, short.have))
         return False
 
-    def _in_the_way(self, groups: Groups) -> Gang | None:
-        """Return the earlier gang for which nodes are kept that this one could use."""
-        for number in self._could_use(groups):
-            if number in self.reserved:
-                return self.reserved[number]
-        return None
+    def _start(self, gang: Gang, groups: Groups, closed: Collection[int] = ()) -> Start | None:
+        """Return when time limits make room for these slots, and say so in the plan."""
+        if not self.snapshot.ending:
+            return None
+        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
+        start = start_of(self.snapshot, groups, self._room(groups, closed, beside), self.now)
+        if start is not None:
+            self.starts[gang.key] = start
+        return start
+
+    def _room(
+        self, classes: Iterable[PodClass], closed: Collection[int] = (), beside: Collection[str] = ()
+    ) -> dict[PodClass, int]:
+        matcher = self.snapshot.matcher
+        return {cls: sum(c.room for c in candidates(self.ledger, matcher, cls, closed, beside)) for cls in classes}
 
     def _impossible(self, groups: Groups) -> Shortage | None:
         """Return what would be short on the usable nodes if no gang were on them."""
@@ -293,26 +313,34 @@ class _Planner:
                 return Shortage(cls, len(slots), room)
         return None
 
-    def _reserve(self, gang: Gang, groups: Groups) -> None:
-        for number in self._could_use(groups):
-            self.reserved.setdefault(number, gang)
-
-    def _could_use(self, groups: Groups) -> list[int]:
-        classes = {bucket.node_class.number: bucket.node_class for bucket in self.snapshot.buckets.values()}
-        return [
-            number
-            for number, node_class in classes.items()
-            if any(self.snapshot.matcher.match(cls, node_class).reason is None for cls in groups)
-        ]
-
     def _behind(self, queue: Queue, at: int) -> None:
-        """Gangs behind one that waits for nodes compete for the same nodes: they wait for it."""
+        """Gangs behind one that waits for nodes compete for its nodes: they wait, or end before it starts."""
         head = queue[at]
+        placed = self._backfill(queue, head)
         rest = range(at + 1, len(queue))
         for index in rest[: self.settings.reported_per_queue]:
             gang = queue[index]
-            self._waits(gang, Reason(Why.BEHIND, gang.size, 0, head.full_name))
+            if gang.key not in placed:
+                self._waits(gang, Reason(Why.BEHIND, gang.size, 0, head.full_name))
         self.unreported += max(0, len(rest) - self.settings.reported_per_queue)
+
+    def _backfill(self, queue: Queue, head: Gang) -> set[str]:
+        """Place gangs behind the head whose time limit ends them before it starts; returns their keys."""
+        placed: set[str] = set()
+        if head.key not in self.starts:
+            return placed
+        room = self._room(head.counts)
+        for gang in islice(queue.limited_after(head.order), self.settings.backfill_depth):
+            if any(count > room[cls] for cls, count in gang.counts.items()):
+                continue  # most often nothing is free at all
+            if gang.writing or gang.binding or self._name_taken(gang):
+                continue
+            closed = self.kept.closed_to(would_end_at(gang, self.now))
+            chosen = self._choose(gang, _groups(gang, gang.pending), closed)
+            if not isinstance(chosen, Shortage):
+                self._give(gang, chosen)
+                placed.add(gang.key)
+        return placed
 
     def _name_taken(self, gang: Gang) -> bool:
         others = self.snapshot.gangs_by_name.get(gang.full_name, set())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator, Mapping
 
 from muster.kube.node import Node
 from muster.scheduler.gangs import PodRecord
@@ -85,6 +86,17 @@ class NodeTable:
         else:
             record.take(cls.request, cls.ports, foreign=False, sign=-1)
         self._dirty[name] = None
+
+    def touch(self, names: Iterable[str]) -> None:
+        """What gangs on these nodes do has changed."""
+        self._dirty.update(dict.fromkeys(name for name in names if name in self.nodes))
+
+    def touched_gangs(self, pods: Mapping[str, PodRecord]) -> Iterator[str]:
+        """Yield the keys of gangs on nodes that were touched since the last `settle`."""
+        for name in self._dirty:
+            record = self.nodes[name]
+            yield from (pods[uid].gang for uid in record.pods if uid in pods)
+            yield from (key for key, _ in record.holds)
 
     def settle(self, label_keys: frozenset[str]) -> bool:
         """Bring buckets up to date; returns whether all node classes were made anew, as pods read more labels."""

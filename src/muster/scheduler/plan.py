@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from muster.api.placement import Placement
+from muster.scheduler.backfill import Start
 from muster.scheduler.reasons import Reason
 
 
@@ -17,11 +18,13 @@ class Settings(msgspec.Struct, frozen=True):
         bind_deadline_s: a gang is bound as a whole within this, or released.
         hold_s: slots of a gang without any live pod are kept this long.
         reported_per_queue: gangs behind the head of a queue that a plan names; the rest is only counted.
+        backfill_depth: gangs with a time limit behind the head that are tried on its nodes before it starts.
     """
 
     bind_deadline_s: float = 30.0
     hold_s: float = 600.0
     reported_per_queue: int = 20
+    backfill_depth: int = 50
 
 
 class WritePlacement(msgspec.Struct, frozen=True):
@@ -101,9 +104,11 @@ class Plan(msgspec.Struct, frozen=True):
         waiting: why each gang that was looked at waits, by key.
         unreported: gangs behind these that were only counted.
         wake_at: decide again at this time even if nothing happens; None where only events matter.
+        starts: when gangs that wait for nodes start, by key; a gang that is not in it starts nobody knows when.
     """
 
     actions: tuple[Action, ...] = ()
     waiting: Mapping[str, Reason] = {}
     unreported: int = 0
     wake_at: float | None = None
+    starts: Mapping[str, Start] = {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
 
+from muster.scheduler.backfill import ends_at
 from muster.scheduler.gangs import Gang
 from muster.scheduler.placements import is_open
 from muster.scheduler.snapshot import QueueKey
@@ -14,11 +16,12 @@ Order = tuple[float, float, str]
 class Queue:
     """Complete gangs without a placement that consist of the same pod classes, in queue order."""
 
-    __slots__ = ("_gangs", "_orders", "key")
+    __slots__ = ("_gangs", "_limited", "_orders", "key")
 
     def __init__(self, key: QueueKey) -> None:
         self.key = key
         self._orders: list[Order] = []
+        self._limited: list[Order] = []
         self._gangs: dict[Order, Gang] = {}
 
     def __len__(self) -> int:
@@ -31,15 +34,25 @@ class Queue:
         """Put the gang in its place."""
         insort(self._orders, gang.order)
         self._gangs[gang.order] = gang
+        if gang.limit_s is not None:
+            insort(self._limited, gang.order)
 
     def remove(self, order: Order) -> None:
         """Take out the gang that was added with that order."""
         del self._orders[bisect_left(self._orders, order)]
         del self._gangs[order]
+        at = bisect_left(self._limited, order)
+        if at < len(self._limited) and self._limited[at] == order:
+            del self._limited[at]
 
     def position(self, order: Order) -> int:
         """Return how many gangs of this queue are before `order`."""
         return bisect_left(self._orders, order)
+
+    def limited_after(self, order: Order) -> Iterator[Gang]:
+        """Yield the gangs after `order` that have a time limit."""
+        for at in range(bisect_right(self._limited, order), len(self._limited)):
+            yield self._gangs[self._limited[at]]
 
 
 class Queues:
@@ -49,6 +62,9 @@ class Queues:
         self.by_classes: dict[QueueKey, Queue] = {}
         self.attention: dict[str, Gang] = {}
         self.waiting: dict[str, Gang] = {}
+        self.holders: dict[int, dict[str, Gang]] = {}
+        self.ending: list[tuple[float, str]] = []
+        self._held_as: dict[str, tuple[int, float | None]] = {}
         self._bind_deadline_s = bind_deadline_s
 
     def sort_in(self, gang: Gang) -> None:
@@ -67,11 +83,14 @@ class Queues:
                 queue = self.by_classes[key] = Queue(key)
             queue.add(gang)
             gang.queued_as = (key, gang.order)
+        if gang.placement is not None or len(gang.pending) < len(gang.current):
+            self._holds(gang)
 
     def remove(self, gang: Gang) -> None:
         """Take the gang out of wherever it stands."""
         self.attention.pop(gang.key, None)
         self.waiting.pop(gang.key, None)
+        self._holds_no_more(gang)
         if gang.queued_as is not None:
             key, order = gang.queued_as
             queue = self.by_classes[key]
@@ -80,12 +99,35 @@ class Queues:
                 del self.by_classes[key]
             gang.queued_as = None
 
+    def end_of(self, gang: Gang) -> float | None:
+        """Return when the gang ends, as it was last sorted in; None where it holds nothing or has no limit."""
+        return self._held_as.get(gang.key, (0, None))[1]
+
+    def _holds(self, gang: Gang) -> None:
+        end = ends_at(gang)
+        self._held_as[gang.key] = (gang.priority, end)
+        self.holders.setdefault(gang.priority, {})[gang.key] = gang
+        if end is not None:
+            insort(self.ending, (end, gang.key))
+
+    def _holds_no_more(self, gang: Gang) -> None:
+        held = self._held_as.pop(gang.key, None)
+        if held is None:
+            return
+        priority, end = held
+        del self.holders[priority][gang.key]
+        if not self.holders[priority]:
+            del self.holders[priority]
+        if end is not None:
+            del self.ending[bisect_left(self.ending, (end, gang.key))]
+
     def _needs_a_look(self, gang: Gang) -> bool:
         placement = gang.placement
         assert placement is not None
         return (
             bool(gang.pending)
             or not gang.current
-            or placement.status.phase == "Released"
+            or placement.status.phase in ("Released", "Preempting")
+            or placement.spec.preempting
             or is_open(placement, self._bind_deadline_s)
         )

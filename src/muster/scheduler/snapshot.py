@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from muster.scheduler.backfill import Gains
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodes import Bucket, BucketKey, NodeRecord
@@ -27,6 +28,10 @@ class Queue(Protocol):
         """Return how many gangs of this queue are before `order`."""
         ...
 
+    def limited_after(self, order: tuple[float, float, str]) -> Iterator[Gang]:
+        """Yield the gangs after `order` that have a time limit."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -36,6 +41,9 @@ class Snapshot:
         buckets: nodes by class and room left; `empty_buckets` by the room left without any gang.
         attention: gangs with a placement on which something may have to be done, by key.
         waiting: gangs that are not ready to be placed (pods missing, refused, gated), by key.
+        holders: gangs that have a placement or bound pods, by priority and key.
+        ending: (when it has ended, key) of those of them that have a time limit, the first to end first.
+        gains: the room that each of those makes by ending.
         gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
     """
 
@@ -48,6 +56,9 @@ class Snapshot:
     queues: Mapping[QueueKey, Queue]
     attention: Mapping[str, Gang]
     waiting: Mapping[str, Gang]
+    holders: Mapping[int, Mapping[str, Gang]]
+    ending: Sequence[tuple[float, str]]
+    gains: Gains
     matcher: Matcher
 
     def find(self, namespace: str, name: str) -> Gang | None:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from muster.scheduler.backfill import Gains, nodes_of
 from muster.scheduler.claims import Claims
 from muster.scheduler.gangs import Gang, Membership, PodRecord, gang_key, membership, newest, seconds
 from muster.scheduler.matching import Matcher
@@ -35,6 +36,7 @@ class ClusterState:
         self.gangs: dict[str, Gang] = {}
         self.claims = Claims()
         self._matcher = Matcher()
+        self._gains = Gains()
         self._classes = ClassTable()
         self._table = NodeTable()
         self._queues = Queues(bind_deadline_s)
@@ -54,12 +56,17 @@ class ClusterState:
             if gang.unknown_holds and gang.slot_class:
                 for slot in [slot for slot, (_, cls) in gang.holds.items() if cls is None]:
                     self._hold(gang, slot)
+            end = self._queues.end_of(gang)
             self._queues.sort_in(gang)
+            if self._queues.end_of(gang) != end:  # it may be the last to leave a node now, or no longer
+                self._table.touch(nodes_of(gang))
             if not gang.pods and gang.placement is None and not gang.writing:
                 self._forget(gang)
         self._dirty.clear()
+        self._gains.forget(self._table.touched_gangs(self.pods))
         if self._table.settle(self._classes.label_keys):
             self._matcher.forget()
+            self._gains.clear()
         return Snapshot(
             nodes=self._table.nodes,
             pods=self.pods,
@@ -70,6 +77,9 @@ class ClusterState:
             queues=self._queues.by_classes,
             attention=self._queues.attention,
             waiting=self._queues.waiting,
+            holders=self._queues.holders,
+            ending=self._queues.ending,
+            gains=self._gains,
             matcher=self._matcher,
         )
 
