@@ -7,14 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from muster.api.placement import Placement, PlacementStatus
+from muster.api.training_job import TrainingJob
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from muster.kube.pod import Pod
 from muster.scheduler.binder import read
 from muster.scheduler.metrics import SchedulerMetrics
-from muster.scheduler.placements import bound_status, timestamp, with_status
+from muster.scheduler.placements import TRAINING_JOB, bound_status, timestamp, with_status
 from muster.scheduler.plan import DeletePlacement, MarkBound, ReleaseGang, RemoveMember, WritePlacement
 from muster.scheduler.state import ClusterState
+from muster.scheduler.traits import job_facts
 
 log = logging.getLogger(__name__)
 
@@ -91,15 +93,35 @@ class PlacementWriter:
         if isinstance(action, WritePlacement):
             return self._client.create(action.placement) if action.create else self._client.replace(action.placement)
         if isinstance(action, DeletePlacement):
-            return self._delete(action.placement)
+            return self._delete(action)
         if isinstance(action, MarkBound):
             status = bound_status(action.placement, self._clock(), self._bind_deadline_s)
         else:
             status = PlacementStatus(phase="Released", bound_time=action.placement.status.bound_time)
         return self._client.replace(with_status(action.placement, status), subresource="status")
 
-    async def _delete(self, placement: Placement) -> None:
+    async def _delete(self, action: DeletePlacement) -> None:
+        placement = action.placement
+        if self._state.gangs[action.gang].owner_missing:
+            await self._expect_no_owner(placement)
         await self._client.delete(Placement, placement.name, namespace=placement.namespace, uid=placement.uid)
+
+    async def _expect_no_owner(self, placement: Placement) -> None:
+        """A job is no orphan's owner because our cache lacks it: its watch may lag behind that of the pods.
+
+        Raises:
+            Conflict: the job is there; the state knows it now.
+        """
+        for owner in placement.metadata.owner_references:
+            if owner.kind != TRAINING_JOB:
+                continue
+            try:
+                job = await self._client.get(TrainingJob, owner.name, placement.namespace)
+            except NotFound:
+                continue
+            if job.uid == owner.uid:
+                self._state.set_job(job.uid, job_facts(job))
+                raise Conflict(409, "Conflict", f"the job {job.name} is there")
 
     async def _look(self, action: PlacementAction, missing: bool) -> None:
         """Find out what the API server holds now, and go on from there."""
