@@ -274,12 +274,24 @@ def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
         return f"waiting for 50 of 50 nodes: {why}" in muster.ok("status", "huge")
 
     eventually("status says what explain says", agree, 90)
+    eventually("added nodes are counted", lambda: "+37 nodes" in muster.ok("explain", "huge", "--plus-nodes", "10"))
+    assert "50 nodes, 13 are free" in muster.ok("explain", "huge", "--plus-nodes", "10")
+    assert "would be placed" in muster.ok("explain", "huge", "--plus-nodes", "50")
     assert "waiting for 50 of 50 nodes: needs 50 nodes" in muster.ok("list", "-o", "wide")
     assert "50" in said
     assert str(NODES) in said
     assert phase(muster, "huge") == "Pending"
     shown = muster.ok("get", "tj", "huge", "--no-headers", program=kubectl_program())
     assert shown.split()[:5] == ["huge", "50", "0", "Pending", "1"]
+
+
+def test_a_job_whose_pods_fit_no_node_is_told_what_would_fit(muster: Muster) -> None:
+    assert run(muster, "hello.py", "--name", "wide", "--nodes", "1", "--gpus", "4").returncode == 0
+    said = "2 nvidia.com/gpu per node and 2 times the replicas (the largest node has 2)"
+    eventually("it says what fits", lambda: said in muster.ok("explain", "wide"))
+    more = muster.run("explain", "wide", "--plus-nodes", "3")
+    assert more.returncode == 5
+    assert "more nodes like these would not help" in more.stderr
 
 
 def test_a_fault_on_purpose_is_survived(muster: Muster) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
     from muster.scheduler.explain import Explanation
+    from muster.scheduler.gangs import Gang
     from muster.scheduler.podwire import SchedulingPod
     from muster.scheduler.state import ClusterState
 
@@ -73,8 +74,9 @@ def _read(file: str, namespace: str) -> TrainingJob:
 
 async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
     from muster.cli.watch import get_job
-    from muster.scheduler.explain import WhatIf, explain, suppose
+    from muster.scheduler.explain import explain, suppose
     from muster.scheduler.loading import load_state
+    from muster.scheduler.supposing import suppose_placed
     from muster.scheduler.traits import ENDED_PHASES
 
     async with cluster.client() as client:
@@ -83,33 +85,43 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
             raise CliError(f"'{job.name}' wants no nodes: it is {job.status.phase}", "", ExitCode.CONFLICT)
         state = await load_state(client)
     now = time.time()
-    _take_away(state, changes, job.namespace)
-    if supposed:
-        gang = suppose(state, _pod_of(supposed), supposed.spec.replicas, now=now)
-        snapshot = state.snapshot()
-    else:
-        snapshot = state.snapshot()
-        found = snapshot.find(job.namespace, job.name)
-        if found is not None:
-            gang = found
-        else:  # nobody has made its pods: no controller runs, or one in shadow mode
-            gang = suppose(state, _pod_of(job), job.spec.replicas, now=now)
-            snapshot = state.snapshot()
-    gone = tuple(f"{job.namespace}/{ended}" for ended in changes.if_ended)
-    what_if = WhatIf(add_nodes=changes.plus_nodes, without_gangs=gone) if changes.plus_nodes or gone else None
-    return explain(snapshot, gang, now=now, what_if=what_if)
+    _take_away(state, changes, job.namespace, now)
+    gang = None if supposed else state.snapshot().find(job.namespace, job.name)
+    if gang is None:  # supposed, or nobody has made its pods: no controller runs, or one in shadow mode
+        gang = suppose(state, _pod_of(job), job.spec.replicas, now=now)
+    _add(state, gang, changes)
+    changed = changes != Changes()
+    if changed:
+        suppose_placed(state, gang, now=now)
+    return explain(state.snapshot(), gang, now=now, supposed=changed)
 
 
-def _take_away(state: ClusterState, changes: Changes, namespace: str) -> None:
-    """Remove the nodes that are supposed not to be there; raises CliError where a node or job is not known."""
+def _take_away(state: ClusterState, changes: Changes, namespace: str, now: float) -> None:
+    """Remove the nodes and jobs supposed not to be there; raises CliError where a node or job is not known."""
+    from muster.scheduler.supposing import suppose_ended
+
     known = state.snapshot()
     for node in changes.without_nodes:
         if node not in known.nodes:
             raise CliError(f"no node '{node}'", "kubectl get nodes lists them", ExitCode.NOT_FOUND)
         state.remove_node(node)
     for name in changes.if_ended:
-        if known.find(namespace, name) is None:
+        other = known.find(namespace, name)
+        if other is None:
             raise CliError(f"no training job '{name}' holds nodes in namespace {namespace}", "", ExitCode.NOT_FOUND)
+        suppose_ended(state, other, now=now)
+
+
+def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
+    """Add the nodes supposed to be there; raises CliError where none of today's could be their model."""
+    from muster.scheduler.supposing import suppose_nodes
+
+    if changes.plus_nodes and gang.pending and not suppose_nodes(state, gang, changes.plus_nodes):
+        raise CliError(
+            f"no node takes a pod of '{gang.name}', even an empty one: more nodes like these would not help",
+            "leave out --plus-nodes to see what is in the way",
+            ExitCode.CONFLICT,
+        )
 
 
 def _pod_of(job: TrainingJob) -> SchedulingPod:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from muster.api.words import counted
 from muster.scheduler.census import NodeCount, census
 from muster.scheduler.decide import decide
 from muster.scheduler.gangs import Gang
@@ -21,9 +22,9 @@ from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeWhy, Reason, Why
 from muster.scheduler.slots import review
 from muster.scheduler.snapshot import Snapshot
-from muster.scheduler.whatif import Change, ChangeKind, WhatIf, changes, room, supposed
+from muster.scheduler.whatif import Change, ChangeKind, changes, room
 
-__all__ = ["Explanation", "WhatIf", "explain", "load_snapshot", "suppose"]
+__all__ = ["Explanation", "explain", "load_snapshot", "suppose"]
 
 _ABOUT_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.BEHIND})
 
@@ -87,7 +88,7 @@ def explain(
     gang: Gang,
     *,
     now: float = 0.0,
-    what_if: WhatIf | None = None,
+    supposed: bool = False,
     reason: Reason | None = None,
     settings: Settings | None = None,
 ) -> Explanation:
@@ -97,14 +98,14 @@ def explain(
         snapshot: the cluster.
         gang: the gang.
         now: seconds since the epoch.
-        what_if: explain how things would be under this supposition.
+        supposed: the snapshot is not how things are (see `supposing`).
         reason: why it waits, where a plan has said so already.
         settings: the scheduler's deadlines.
     """
     if reason is None:
         reason = _reason(snapshot, gang, now, settings or Settings())
     if reason is None:
-        return Explanation(gang.full_name, False, "", _not_waiting(gang))
+        return Explanation(gang.full_name, False, "", _not_waiting(gang, supposed=supposed))
     position, queued = _position(snapshot, gang)
     groups = _groups(snapshot, gang)
     if reason.why not in _ABOUT_NODES or not groups:
@@ -119,12 +120,12 @@ def explain(
             position=position,
             queued=queued,
         )
-    ledger = supposed(snapshot, next(iter(groups)), what_if or WhatIf())
+    ledger = Ledger(snapshot.buckets)
     beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
     cls, need, have = _shortest(snapshot, ledger, groups, beside)
     behind = reason.why is Why.BEHIND
     if have >= need and not behind:
-        text = f"would run: there is room for {have} pods, {need} are needed"
+        text = f"would run: there is room for {counted(have, 'pod')} and it needs {need}"
         return Explanation(gang.full_name, False, "", text, need, have, position=position, queued=queued)
     head = snapshot.find(*reason.detail.split("/", 1)) if behind and "/" in reason.detail else None
     counts = census(snapshot, cls, reserved=_kept_for(snapshot, head) if head is not None else {}, beside=beside)
@@ -155,12 +156,12 @@ def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> R
     return Reason(Why.BEHIND, gang.size, 0, queue[0].full_name)  # too far back for the plan to name
 
 
-def _not_waiting(gang: Gang) -> str:
+def _not_waiting(gang: Gang, *, supposed: bool) -> str:
     if gang.complete and not gang.pending:
-        return f"all {gang.size} pods have a node"
+        return "all its pods have a node"
     if not gang.current:
         return "no pods; its slots are kept for it" if gang.placement is not None else "no pods"
-    return "about to be placed: there is room for all of it"
+    return f"{'would be' if supposed else 'about to be'} placed: there is room for all of it"
 
 
 def _groups(snapshot: Snapshot, gang: Gang) -> Groups:
@@ -219,7 +220,10 @@ def _summary(
 ) -> str:
     """Such as "needs 4 nodes, 3 are free: 1 not ready, 6 in use (by default/other); would run with +1 node"."""
     whole = all(fits(cls, bucket) <= 1 for bucket in snapshot.empty_buckets.values())
-    what = f"needs {need} nodes, {have} are free" if whole else f"needs room for {need} pods, there is room for {have}"
+    free = f"{have} {'is' if have == 1 else 'are'} free"
+    what = f"needs {counted(need, 'node')}, {free}"
+    if not whole:
+        what = f"needs room for {counted(need, 'pod')}, there is room for {have}"
     others = [count.text() for count in counts if count.why is not NodeWhy.FREE]
     text = what + (f": {', '.join(others[:5])}" if others else "")
     if reason.why is Why.BEHIND:

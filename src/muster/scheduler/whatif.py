@@ -1,4 +1,4 @@
-"""What would change if: nodes more, gangs gone, a constraint dropped. Nothing here touches the snapshot."""
+"""What would admit a gang: nodes more, gangs gone, a constraint dropped. Nothing here touches the snapshot."""
 
 from __future__ import annotations
 
@@ -9,23 +9,17 @@ from enum import StrEnum
 
 import msgspec
 
+from muster.api.words import counted
 from muster.kube.affinity import Toleration
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.matching import Matcher
-from muster.scheduler.nodes import Bucket, BucketKey
+from muster.scheduler.nodes import Bucket
 from muster.scheduler.placing import candidates
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeWhy
 from muster.scheduler.resources import times_fits
 from muster.scheduler.snapshot import Snapshot
-
-
-class WhatIf(msgspec.Struct, frozen=True):
-    """A supposition: so many nodes more of a kind the pods can use, and these gangs (`namespace/name`) gone."""
-
-    add_nodes: int = 0
-    without_gangs: tuple[str, ...] = ()
 
 
 class ChangeKind(StrEnum):
@@ -38,6 +32,7 @@ class ChangeKind(StrEnum):
     NODES_READY = "NodesReady"
     GANG_ENDS = "GangEnds"
     ADD_NODES = "AddNodes"
+    FEWER_PER_NODE = "FewerPerNode"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -49,34 +44,17 @@ class Change(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """Say it in a few words."""
-        nodes = f"{self.count} node{'s' if self.count != 1 else ''}"
+        nodes = counted(self.count, "node")
         return {
-            ChangeKind.CREATE_PODS: f"{self.count} more pods",
+            ChangeKind.CREATE_PODS: f"{counted(self.count, 'pod')} more",
             ChangeKind.DROP_SELECTOR: f"remove nodeSelector {self.detail}",
             ChangeKind.TOLERATE: f"tolerate taint {self.detail}",
             ChangeKind.UNCORDON: f"uncordon {nodes}",
-            ChangeKind.NODES_READY: f"{nodes} become ready",
+            ChangeKind.NODES_READY: f"{nodes} ready again",
             ChangeKind.GANG_ENDS: f"{self.detail} ends",
             ChangeKind.ADD_NODES: f"+{nodes}",
+            ChangeKind.FEWER_PER_NODE: self.detail + (f", and +{nodes}" if self.count else ""),
         }[self.kind]
-
-
-def supposed(snapshot: Snapshot, cls: PodClass, what_if: WhatIf) -> Ledger:
-    """Return the nodes' room as it would be."""
-    base: dict[BucketKey, Bucket] = dict(snapshot.buckets)
-    like = _best_kind(snapshot, cls)
-    if what_if.add_nodes and like is not None:
-        key = (like.node_class.number, (("what-if", 1),), frozenset[tuple[str, str, int]]())
-        names = dict.fromkeys(f"(new node {number})" for number in range(what_if.add_nodes))
-        base[key] = Bucket(key, like.node_class, like.free, frozenset(), names)
-    ledger = Ledger(base)
-    for gang in snapshot.gangs.values():
-        if gang.full_name in what_if.without_gangs:
-            for name, taken in _taken_by(gang):
-                bucket = ledger.room(snapshot.nodes[name])
-                if bucket is not None:
-                    ledger.give(bucket, name, taken)
-    return ledger
 
 
 def room(ledger: Ledger, matcher: Matcher, cls: PodClass, banned: Collection[str] = ()) -> int:
@@ -98,20 +76,37 @@ def changes(
         if needed:
             found.append(Change(kind, needed))
     found += _gangs_ending(snapshot, gang, cls, missing, beside)
-    like = _best_kind(snapshot, cls)
+    like = best_kind(snapshot, cls)
     if like is not None:
         found.append(Change(ChangeKind.ADD_NODES, -(-missing // fits(cls, like))))
+    else:
+        found += _fewer_per_node(snapshot, cls, need)
     return tuple(found)
 
 
-def _best_kind(snapshot: Snapshot, cls: PodClass) -> Bucket | None:
-    """The empty form of the node that takes most pods of the class."""
+def best_kind(snapshot: Snapshot, cls: PodClass) -> Bucket | None:
+    """Return the empty form of the nodes that take most pods of the class; None where none takes any."""
     serving = [
         bucket
         for bucket in snapshot.empty_buckets.values()
         if snapshot.matcher.match(cls, bucket.node_class).reason is None and fits(cls, bucket)
     ]
     return max(serving, key=lambda bucket: (fits(cls, bucket), -bucket.node_class.number), default=None)
+
+
+def _fewer_per_node(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Change]:
+    """Fewer devices a node on more nodes, where a pod asks for more of them than any node has and for nothing else."""
+    matcher = Matcher()
+    for resource, wanted in cls.request.items():
+        most = max((bucket.node_class.allocatable.get(resource, 0) for bucket in snapshot.buckets.values()), default=0)
+        if "/" not in resource or not 0 < most < wanted:  # devices only: memory is not divided so
+            continue
+        times = next(factor for factor in range(2, wanted + 1) if wanted % factor == 0 and wanted // factor <= most)
+        smaller = dataclasses.replace(cls, request={**cls.request, resource: wanted // times})
+        if any(matcher.match(smaller, bucket.node_class).reason is None for bucket in snapshot.buckets.values()):
+            text = f"{wanted // times} {resource} per node and {times} times the replicas (the largest node has {most})"
+            short = need * times - room(Ledger(snapshot.buckets), matcher, smaller)
+            yield Change(ChangeKind.FEWER_PER_NODE, max(0, short), text)
 
 
 def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: Collection[str]) -> Iterable[Change]:

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from muster.kube.struct import from_dict
-from muster.scheduler.explain import Explanation, WhatIf, explain, suppose
+from muster.scheduler.explain import Explanation, explain, suppose
 from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.supposing import suppose_ended, suppose_nodes, suppose_placed
 from tests.unit.scheduler.world import GPU, START, World, node
 
 
@@ -35,7 +36,7 @@ def test_every_node_is_counted_under_one_reason() -> None:
     assert found.summary.startswith("needs 3 nodes, 2 are free")
     assert (found.position, found.queued, found.when) == (1, 1, None)
     assert {change.text() for change in found.changes} == {
-        "uncordon 1 node", "1 node become ready", "default/other ends", "+1 node", "tolerate taint bad:NoSchedule",
+        "uncordon 1 node", "1 node ready again", "default/other ends", "+1 node", "tolerate taint bad:NoSchedule",
     }  # fmt: skip
     assert json.loads(json.dumps(found.data()))["changes"][0]["text"] == found.changes[0].text()
 
@@ -48,8 +49,6 @@ def test_each_change_named_is_enough() -> None:
     found = explained(world, "train")
     assert found.why == "MoreThanTheCluster"
     assert [change.text() for change in found.changes] == ["remove nodeSelector zone=x", "+1 node"]
-    assert not explained(world, "train", what_if=WhatIf(add_nodes=1)).waits
-    assert explained(world, "train", what_if=WhatIf(add_nodes=0)).waits
     world.set_node(node("c", labels={"zone": "x"}))
     world.run()
     assert len(world.nodes_of("train")) == 2
@@ -62,7 +61,73 @@ def test_what_if_another_gang_were_gone() -> None:
     world.run()
     world.add_gang("train", 2)
     assert explained(world, "train").waits
-    assert not explained(world, "train", what_if=WhatIf(without_gangs=("default/other",))).waits
+    suppose_ended(world.state, world.gang("other"), now=world.now)
+    found = explained(world, "train", supposed=True)
+    assert (found.waits, found.summary) == (False, "would be placed: there is room for all of it")
+
+
+def test_supposed_nodes_are_counted_everywhere() -> None:
+    world = World()
+    world.set_node(node("a", labels={"kubernetes.io/hostname": "a", "zone": "x"}))
+    world.set_node(node("b", unschedulable=True))
+    world.add_gang("train", 4, nodeSelector={"zone": "x"})
+    assert suppose_nodes(world.state, world.gang("train"), 2) == 2
+    found = explained(world, "train", supposed=True)
+    assert (found.why, found.need, found.have) == ("MoreThanTheCluster", 4, 3)
+    assert {count.text() for count in found.nodes} == {"3 free", "1 cordoned"}
+    assert found.summary.startswith(
+        "needs 4 nodes, 3 are free: 1 cordoned; all usable nodes, even empty, have room for 3"
+    )
+    assert found.changes[-1].text() == "+1 node"
+
+
+def test_supposed_nodes_go_to_whom_the_queue_gives_them() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("running", 1)
+    world.run()
+    world.add_gang("head", 2)
+    world.add_gang("next", 2)
+    suppose_nodes(world.state, world.gang("next"), 2)
+    assert not explained(world, "head", supposed=True).waits
+    suppose_placed(world.state, world.gang("next"), now=world.now)
+    found = explained(world, "next", supposed=True)
+    assert (found.waits, found.need, found.have) == (True, 2, 1)
+    assert {count.text() for count in found.nodes} == {
+        "2 in use (by default/head)", "1 in use (by default/running)", "1 free",
+    }  # fmt: skip
+    suppose_nodes(world.state, world.gang("next"), 3)  # one more than the first time
+    assert not explained(world, "next", supposed=True).waits
+
+
+def test_pods_larger_than_every_node_are_told_the_size_that_fits() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.set_node(node("small", gpus=4))
+    world.add_gang("train", 2, gpus=16)
+    found = explained(world, "train")
+    assert [(count.text()) for count in found.nodes] == [f"4 too small ({GPU})"]
+    text = f"8 {GPU} per node and 2 times the replicas (the largest node has 8)"
+    assert [change.text() for change in found.changes] == [f"{text}, and +1 node"]
+    assert suppose_nodes(world.state, world.gang("train"), 5) == 0
+    world.add_nodes("d")
+    found = explained(world, "train")
+    assert [change.text() for change in found.changes] == [text]
+    assert found.summary.endswith(f"would run with: {text}")
+    world.remove_gang("train")
+    world.add_gang("as-told", 4, gpus=8)
+    world.run()
+    assert len(world.nodes_of("as-told")) == 4
+
+
+def test_uneven_sizes_are_spread_evenly() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c")
+    world.add_gang("train", 1, gpus=15)
+    found = explained(world, "train")
+    assert [change.text() for change in found.changes] == [
+        f"5 {GPU} per node and 3 times the replicas (the largest node has 8)"
+    ]
 
 
 def test_a_gang_behind_another_is_told_which_and_its_place() -> None:
@@ -82,7 +147,7 @@ def test_a_gang_short_of_pods_is_told_how_many() -> None:
     world.add_nodes("a")
     world.add_member("train", 0, 3)
     found = explained(world, "train")
-    assert [change.text() for change in found.changes] == ["2 more pods"]
+    assert [change.text() for change in found.changes] == ["2 pods more"]
 
 
 def test_a_gang_that_does_not_exist_yet_can_be_explained() -> None:

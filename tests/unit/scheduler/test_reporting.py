@@ -34,7 +34,7 @@ def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None
     plan(1.0)
     ((key, why),) = told
     assert key == "default/large"
-    assert why.startswith("needs 4 nodes, 1 are free")
+    assert why.startswith("needs 4 nodes, 1 is free")
     world.add_nodes("b")
     plan(1.0)
     assert len(told) == 1
