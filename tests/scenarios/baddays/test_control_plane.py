@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.baddays.conftest import BadDay, lives, stopped
+from tests.scenarios.baddays.conftest import BadDay, lives, stays, stopped
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
@@ -41,25 +41,69 @@ async def test_a_controller_killed_between_fault_and_restart_is_followed_by_one_
     assert [(fault.slot, fault.rule) for fault in status.faults] == [(1, "rank-killed")]
 
 
-async def test_while_the_api_server_is_away_ranks_go_on_and_are_caught_up_with(bad: BadDay) -> None:
-    job = await bad.train()
+AWAY_S = 60.0
+
+SAVING = """
+    import os, pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    mine = "%d-%d" % (muster.attempt(), muster.rank())
+    (folder / ("pid-" + mine)).write_text(str(os.getpid()))
+    step = 0
+    while not (folder / "done").exists():
+        step += 1
+        muster.report(step=step, total_steps=100000)
+        if step % 10 == 0:
+            (folder / ("saving-" + mine)).write_text(str(step))
+            wait_s = 600 if (folder / "refused").exists() else 10
+            try:
+                muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)), deadline_s=wait_s)
+            except muster.ControllerUnavailable as error:
+                (folder / "refused").write_text("%d: %s" % (step, error))
+        (folder / ("writing-" + mine)).write_text(str(step))
+        (folder / ("writing-" + mine)).rename(folder / ("step-" + mine))
+        time.sleep(0.05)
+"""
+
+
+async def test_while_the_api_server_is_away_for_a_minute_ranks_go_on_and_are_caught_up_with(bad: BadDay) -> None:
+    """A checkpoint that may not wait is told so; one that may waits, and is confirmed when the API server is back."""
+    job = await bad.train(SAVING)
     await job.runs(1)
-    before = await job.reaches(lambda status: status.last_checkpoint and status.progress)
+    await job.reaches(lambda status: status.last_checkpoint and status.progress)
+    controller = bad.arena.controllers[-1]
+    terms = controller.log.read_text().count("leading: ")
     pids = [job.pid(1, rank) for rank in (0, 1)]
+    uids = {slot: pod.uid for slot, pod in (await job.pods()).items()}
+
+    def number(name: str) -> int:
+        return int((job.folder / name).read_text())
+
+    async def same() -> bool:
+        return all(lives(pid) for pid in pids) and controller.popen.poll() is None
+
     bad.server.stop()
     try:
-
-        async def noticed() -> bool:
-            return "lost the lease" in bad.arena.controllers[-1].log.read_text()
-
-        await until("the controller has lost its lease", noticed, 60)
-        assert all(lives(pid) for pid in pids)
+        await stays("the ranks and the controller live", same, AWAY_S)
+        assert "lost the lease" in controller.log.read_text()
+        refused_at, _, why = (job.folder / "refused").read_text().partition(": ")
+        assert why.startswith("the checkpoint was not confirmed within 10 s: ")
+        assert number("step-1-0") >= int(refused_at)
+        step = number("step-1-1")
+        await until("the other rank goes on", lambda: number("step-1-1") > step)
+        waiting = number("saving-1-0")
+        assert waiting > int(refused_at)
     finally:
         bad.server.start()
-    await job.reaches(lambda status: status.last_checkpoint.step > before.last_checkpoint.step + 10)
-    assert all(lives(pid) for pid in pids)
+    await job.reaches(lambda status: status.last_checkpoint.step >= waiting and status.phase == "Running")
+    assert (await job.saved(1)) >= waiting
+    await until("training goes on behind it", lambda: number("step-1-0") > waiting)
+    assert controller.log.read_text().count("leading: ") > terms
     status = await job.ends(1)
-    assert status.faults == ()
+    assert (status.restarts, status.faults) == (None, ())
+    assert [job.pid(1, rank) for rank in (0, 1)] == pids
+    assert not list(job.folder.glob("pid-2-*"))
+    assert {slot: pod.uid for slot, pod in (await job.pods()).items()} == uids
 
 
 async def test_a_rank_that_fails_while_the_api_server_is_away_restarts_the_job_when_it_is_back(bad: BadDay) -> None:
