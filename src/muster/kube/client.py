@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
 import aiohttp
+from prometheus_client import Counter, Histogram
 
 from muster.kube.auth import TokenRequest
 from muster.kube.config import ClusterConfig
@@ -76,6 +77,7 @@ class Client:
         self._metrics = metrics or kube_metrics()
         self._transport = transport or HttpTransport(config, user_agent=user_agent, connections=connections)
         self._resources: dict[tuple[str, str], Resource] = {}
+        self._counted: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -443,8 +445,12 @@ class Client:
         return backoff_s if retry_after_s is None else retry_after_s + backoff_s
 
     def _count(self, verb: str, answer: Answer, started: float) -> None:
-        self._metrics.requests.labels(verb, str(answer.status)).inc()
-        self._metrics.request_seconds.labels(verb).observe(time.perf_counter() - started)
+        counted = self._counted.get((verb, answer.status))
+        if counted is None:
+            requests = self._metrics.requests.labels(verb, str(answer.status))
+            counted = self._counted[(verb, answer.status)] = (requests, self._metrics.request_seconds.labels(verb))
+        counted[0].inc()
+        counted[1].observe(time.perf_counter() - started)
 
 
 def _may_retry(error: ApiError, idempotent: bool, retry_refused: bool) -> bool:

@@ -24,7 +24,7 @@ from muster.kube.health import Progress
 from muster.kube.index import Index, IndexFunction
 from muster.kube.meta import KubeObject
 from muster.kube.metrics import KubeMetrics, kube_metrics
-from muster.kube.watch import BOOKMARK, DELETED, INITIAL_EVENTS_END, WatchEvent
+from muster.kube.watch import ADDED, BOOKMARK, DELETED, INITIAL_EVENTS_END, MODIFIED, WatchEvent
 
 T = TypeVar("T", bound=KubeObject)
 Handler = Callable[[T | None, T | None], None]
@@ -98,6 +98,11 @@ class Informer(Generic[T]):
         self._progress = progress
         self._rng = rng or random.Random()
         self._metrics = metrics or kube_metrics()
+        self._objects_metric = self._metrics.informer_objects.labels(kind.RESOURCE.plural)
+        self._events_metric = {
+            each: self._metrics.informer_events.labels(kind.RESOURCE.plural, each)
+            for each in (ADDED, MODIFIED, DELETED, BOOKMARK)
+        }
         self._store: dict[str, T] = {}
         self._view: Mapping[str, T] = MappingProxyType(self._store)
         self._indexes: dict[str, Index[T]] = {}
@@ -255,7 +260,7 @@ class Informer(Generic[T]):
                 continue_=token,
             )
             for obj in listing.items:
-                fresh[obj.key] = obj
+                fresh[obj.key] = self._kept(obj)
             self._moved()
             token = listing.continue_
             if not token:
@@ -277,7 +282,7 @@ class Informer(Generic[T]):
                     elif event.type == DELETED:
                         fresh.pop(event.object.key, None)
                     else:
-                        fresh[event.object.key] = event.object
+                        fresh[event.object.key] = self._kept(event.object)
 
     def _watch(self, *, send_initial_events: bool = False) -> AsyncGenerator[Iterable[WatchEvent[T]], None]:
         return self._client.watch_batches(
@@ -296,13 +301,11 @@ class Informer(Generic[T]):
         if event.type == BOOKMARK:
             self._resource_version = obj.metadata.resource_version
         else:
-            if self._transform is not None and event.type != DELETED:
-                obj = self._transform(obj)
-            self._change(obj.key, None if event.type == DELETED else obj)
+            self._change(obj.key, None if event.type == DELETED else self._kept(obj))
             self._resource_version = event.resource_version
-            self._metrics.informer_objects.labels(self.kind.RESOURCE.plural).set(len(self._store))
+            self._objects_metric.set(len(self._store))
         self.last_error = None
-        self._metrics.informer_events.labels(self.kind.RESOURCE.plural, event.type).inc()
+        self._events_metric[event.type].inc()
         self._moved()
 
     def _replace(self, fresh: dict[str, T], version: str) -> None:
@@ -312,15 +315,18 @@ class Informer(Generic[T]):
         for key, obj in fresh.items():
             old = self._store.get(key)
             if old is None or old.metadata.resource_version != obj.metadata.resource_version:
-                self._change(key, self._transform(obj) if self._transform is not None else obj)
+                self._change(key, obj)
         self._resource_version = version
         self.last_error = None
         self._lists += 1
         self._listed.set()
         self._listed = asyncio.Event()
         self._metrics.informer_lists.labels(self.kind.RESOURCE.plural).inc()
-        self._metrics.informer_objects.labels(self.kind.RESOURCE.plural).set(len(self._store))
+        self._objects_metric.set(len(self._store))
         self._moved()
+
+    def _kept(self, obj: T) -> T:
+        return self._transform(obj) if self._transform is not None else obj
 
     def _change(self, key: str, new: T | None) -> None:
         old = self._store.get(key)

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from muster.kube.container import QuantityValue
 from muster.kube.meta import KubeObject, Resource
@@ -107,3 +108,17 @@ class Node(KubeObject):
     def ready(self) -> bool:
         """Whether the Ready condition holds."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+
+def lean(node: Node) -> Node:
+    """Return the node less what is only ever looked at one node at a time: images, addresses, system info, annotations.
+
+    A cache of every node is mostly made of those: a kubelet lists up to 50 images (its `nodeStatusMaxImages`).
+    """
+    status = node.status
+    capacity = {} if status.allocatable else status.capacity
+    return replace(
+        node,
+        metadata=replace(node.metadata, annotations={}),
+        status=NodeStatus(capacity=capacity, allocatable=status.allocatable, conditions=status.conditions),
+    )

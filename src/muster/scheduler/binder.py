@@ -53,6 +53,7 @@ class Binder:
         self._changed = changed
         self._bound = bound
         self._metrics = metrics
+        self._bound_metric = metrics.binds.labels("bound")
         self._request_timeout_s = request_timeout_s
         self._workers = workers
         self._queue: deque[Bind] = deque()
@@ -85,7 +86,7 @@ class Binder:
         except (ApiError, ConfigError, TimeoutError) as failure:
             error = failure
         else:
-            self._metrics.binds.labels("bound").inc()
+            self._bound_metric.inc()
             self._state.end_bind(bind.uid, self._clock(), node=bind.node)
             self._bound(bind)
             if not self._queue:

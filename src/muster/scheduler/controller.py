@@ -21,7 +21,7 @@ from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
-from muster.kube.node import Node
+from muster.kube.node import Node, lean
 from muster.scheduler.binder import Binder
 from muster.scheduler.decide import decide
 from muster.scheduler.lookups import follow_claims
@@ -41,7 +41,7 @@ NAME = "scheduler"
 SYNC_TIMEOUT_S = 120.0
 IDLE_S = 5.0
 """A plan is made at least this often, for what only time changes and as a sign of life."""
-PAUSE_S = 0.005
+PAUSE_S = 0.01
 """Events that come in a burst are planned for together."""
 
 
@@ -145,7 +145,7 @@ class SchedulerController:
             await asyncio.sleep(wait_s)
 
     def _informers(self) -> list[Informer[Any]]:
-        nodes = Informer(self._client, Node, progress=self._progress, rng=self._rng)
+        nodes = Informer(self._client, Node, transform=lean, progress=self._progress, rng=self._rng)
         pods = Informer(self._client, SchedulingPod, progress=self._progress, rng=self._rng)
         placements = Informer(self._client, Placement, progress=self._progress, rng=self._rng)
         jobs = Informer(self._client, TrainingJob, progress=self._progress, rng=self._rng)
@@ -164,7 +164,10 @@ class SchedulerController:
 
     def _pod_changed(self, old: SchedulingPod | None, new: SchedulingPod | None) -> None:
         if new is not None:
-            self.state.set_pod(new, self._clock())
+            now = self._clock()
+            self.state.set_pod(new, now)
+            if new.spec.node_name:  # the API server's own word, often here before its answer to the bind
+                self.state.end_bind(new.uid, now)
         elif old is not None:
             self.state.remove_pod(old.uid, self._clock())
             self._reporter.forget_pod(old.uid)

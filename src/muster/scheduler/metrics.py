@@ -44,6 +44,7 @@ class SchedulerMetrics:
         self.last_plan = Gauge(
             "muster_scheduler_last_plan_timestamp_seconds", "When a plan was last carried out.", registry=registry
         )
+        self._waiting: Counting[Why] | None = None
 
     def planned(self, plan: Plan, seconds: float, now: float) -> None:
         """Note a plan that took `seconds`."""
@@ -51,8 +52,10 @@ class SchedulerMetrics:
         self.last_plan.set(now)
         counts = Counting(reason.why for reason in plan.waiting.values())
         counts[Why.BEHIND] += plan.unreported
-        for why in Why:
-            self.waiting.labels(why.value).set(counts[why])
+        if counts != self._waiting:
+            for why in Why:
+                self.waiting.labels(why.value).set(counts[why])
+            self._waiting = counts
 
 
 _made: weakref.WeakKeyDictionary[CollectorRegistry, SchedulerMetrics] = weakref.WeakKeyDictionary()

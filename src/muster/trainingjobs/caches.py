@@ -20,7 +20,7 @@ from muster.kube.core import Event
 from muster.kube.errors import ApiError
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
-from muster.kube.node import Node
+from muster.kube.node import Node, lean
 from muster.kube.pod import Pod
 from muster.trainingjobs.faults import HARDWARE_WINDOW_S
 from muster.trainingjobs.hardware import from_event, from_node
@@ -55,7 +55,7 @@ class Caches:
             progress=progress,
         )
         self.placements = Informer(client, Placement, progress=progress)
-        self.nodes = Informer(client, Node, progress=progress)
+        self.nodes = Informer(client, Node, transform=lean, progress=progress)
         self.events = Informer(
             client, Event, field_selector="involvedObject.kind=Node,type=Warning", watch_timeout_s=_EVENTS_WATCH_S
         )
