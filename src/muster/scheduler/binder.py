@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, Invalid, NotFound
@@ -57,13 +58,23 @@ class Binder:
         self._request_timeout_s = request_timeout_s
         self._workers = workers
         self._queue: deque[Bind] = deque()
+        self._under_way = 0
         self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def submit(self, bind: Bind) -> None:
         """Queue a bind; from now on decide leaves the pod alone until its outcome is known."""
         self._state.begin_bind(bind.uid, bind.node)
         self._queue.append(bind)
         self._work.set()
+        self._idle.clear()
+
+    async def idle(self, wait_s: float) -> None:
+        """Wait until no bind is left to be carried out, for `wait_s` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._idle.wait()
 
     async def run(self) -> None:
         """Work until cancelled. Requests under way are then abandoned; whoever leads next finds out what they did."""
@@ -74,7 +85,13 @@ class Binder:
     async def _worker(self) -> None:
         while True:
             while self._queue:
-                await self._bind(self._queue.popleft())
+                self._under_way += 1
+                try:
+                    await self._bind(self._queue.popleft())
+                finally:
+                    self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
             self._work.clear()
             await self._work.wait()
 

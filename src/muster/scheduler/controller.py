@@ -43,6 +43,8 @@ IDLE_S = 5.0
 """A plan is made at least this often, for what only time changes and as a sign of life."""
 PAUSE_S = 0.01
 """Events that come in a burst are planned for together."""
+MARK_BOUND_WAIT_S = 5.0
+"""Pods wait for binds and nobody waits for the word that a gang is bound: it goes after them, but not for ever."""
 
 
 class SchedulerController:
@@ -235,6 +237,8 @@ class SchedulerController:
 
     async def _write(self, action: PlacementAction) -> None:
         gang = self.state.gangs[action.gang]
+        if isinstance(action, MarkBound):
+            await self._binder.idle(MARK_BOUND_WAIT_S)
         if not await self._writer.write(action):
             return
         if isinstance(action, WritePlacement):
