@@ -40,6 +40,7 @@ COMMANDS: dict[str, Entry] = {
     "down": Entry("muster.cli.down", "Stop it and remove everything it left.", CLUSTERS),
     "demo": Entry("muster.cli.demo", "See a job survive a killed rank and a lost node, in two minutes.", CLUSTERS),
     "fault": Entry("muster.cli.fault", "Break something in an embedded cluster, on purpose.", CLUSTERS),
+    "simulate": Entry("muster.cli.simulate", "Replay a trace through the scheduler: waits, use, failures.", OTHER),
     "controller": Entry("muster.cli.controller", "Run the controllers (what a cluster runs for you).", OTHER),
     "completion": Entry("muster.cli.completion", "Print shell completion for bash, zsh or fish.", OTHER),
     "version": Entry("muster.cli.version", "Print versions.", OTHER),

@@ -1,0 +1,80 @@
+"""A replay's report as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from muster.cli.output import duration, print_table
+from muster.sim.replay.report import Moment, QueueTime, Report
+
+ROWS_MAX = 15
+"""Of the table over time: what fits on a screen. `-o json` has more."""
+_QUEUE_HEADERS = ("GPUS", "JOBS", "WAIT P50", "P90", "P99", "NOT STARTED", "INTERRUPTED", "MTBF")
+_TIME_HEADERS = ("FROM DAY", "IN USE", "HELD UP", "FAILED NODES", "IDLE", "IDLE WHILE A JOB WAITS", "JOBS WAITING")
+
+
+def print_report(report: Report) -> None:
+    """Print what was replayed and four answers: how long jobs waited, how full it was over time, the totals."""
+    click.echo(
+        f"{report.source}: {report.jobs:,} jobs ({report.gangs:,} gangs, {report.pods:,} pods), "
+        f"{report.nodes:,} nodes with {report.gpus:,} GPUs, {report.days:.4g} days, seed {report.seed}"
+    )
+    if report.left_out:
+        click.echo(f"Left out: {left_out_text(report.left_out)}")
+    waiting = report.jobs - report.started
+    click.echo(f"Started {report.started:,}, done {report.done:,}, not started at the end {waiting:,}\n")
+    print_table(_QUEUE_HEADERS, [_queue_row(each) for each in report.queue])
+    click.echo()
+    step = -(-len(report.over_time) // ROWS_MAX)
+    groups = [report.over_time[at : at + step] for at in range(0, len(report.over_time), step)]
+    print_table(_TIME_HEADERS, [_time_row(group) for group in groups])
+    click.echo()
+    print_table(("TOTAL", "", ""), _totals(report))
+
+
+def left_out_text(left_out: Mapping[str, int]) -> str:
+    """Say which jobs are not replayed."""
+    return "; ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+
+
+def _queue_row(each: QueueTime) -> tuple[str, ...]:
+    return (
+        each.gpus_text,
+        f"{each.jobs:,}",
+        *("-" if value is None else duration(value) for value in (each.p50_s, each.p90_s, each.p99_s)),
+        f"{each.waiting:,}",
+        f"{each.interruptions:,}",
+        f"{each.mtbf_hours:,.1f} h" if each.mtbf_hours is not None else "-",
+    )
+
+
+def _time_row(group: Sequence[Moment]) -> tuple[str, ...]:
+    fields = ("utilisation", "stopped", "down", "idle", "idle_while_waiting")
+    return (
+        f"{group[0].hour / 24:.1f}",
+        *(_percent(sum(getattr(each, field) for each in group) / len(group)) for field in fields),
+        f"{sum(each.waiting_jobs for each in group) / len(group):,.1f}",
+    )
+
+
+def _totals(report: Report) -> list[tuple[str, str, str]]:
+    hours = report.gpu_hours
+    lost = (hours.redone + hours.stopped) / hours.used if hours.used else 0.0
+    return [
+        ("utilisation", _percent(report.utilisation), f"{hours.used:,.0f} of {hours.capacity:,.0f} GPU hours"),
+        ("fragmentation", _percent(report.fragmentation), "of idle GPUs are on nodes partly in use"),
+        ("idle while a job waits", _percent(report.idle_while_waiting), "of all GPUs"),
+        (
+            "lost to failures",
+            _percent(lost),
+            f"of the GPU hours in use: {hours.redone:,.0f} done again, {hours.stopped:,.0f} held up",
+        ),
+        ("node failures", f"{report.node_failures:,}", f"{report.interruptions:,} interruptions of jobs"),
+        ("preemptions", f"{report.preemptions:,}", f"{report.released:,} gangs released half-bound"),
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"

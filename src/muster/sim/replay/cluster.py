@@ -1,0 +1,179 @@
+"""The scheduler with a model of the API server around it, all in this process: plans are carried out as they come.
+
+Nothing fails and nothing takes time here; virtual time passes between calls. Every write is checked as the API server
+would, every bind against `Room`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from muster.api.placement import Placement, PlacementStatus
+from muster.scheduler.decide import decide
+from muster.scheduler.gangs import gang_key
+from muster.scheduler.placements import bound_status
+from muster.scheduler.plan import Action, Bind, DeletePlacement, MarkBound, Plan, ReleaseGang, RemoveMember, Settings
+from muster.scheduler.plan import WritePlacement as Write
+from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.state import ClusterState
+from muster.sim.replay.job import NodeShape
+from muster.sim.replay.objects import NAMESPACE, START_S, PodMaker, node_of
+from muster.sim.replay.room import InvariantBroken, Room
+from muster.sim.replay.run import Run
+
+Decide = Callable[[Snapshot, float, Settings], Plan]
+_ROUNDS_MAX = 1000
+"""Plans for one moment: far more than any needs, far fewer than forever."""
+
+
+class Cluster:
+    """Nodes, pods and placements under one scheduler.
+
+    Args:
+        nodes: all there are.
+        planner: what makes the plans; tests put broken ones here.
+    """
+
+    def __init__(self, nodes: Iterable[NodeShape], planner: Decide = decide) -> None:
+        self._shapes = {node.name: node for node in nodes}
+        self._planner = planner
+        self._settings = Settings()
+        self._state = ClusterState(bind_deadline_s=self._settings.bind_deadline_s)
+        self._runs: dict[str, Run] = {}
+        self._on: dict[str, dict[str, Run]] = {name: {} for name in self._shapes}
+        self._placements: dict[str, Placement] = {}
+        self._versions = itertools.count(1)
+        self.room = Room(self._shapes.values())
+        self.released = 0
+        self.plans = 0
+        for node in self._shapes.values():
+            self._state.set_node(node_of(node, ready=True))
+
+    def submit(self, run: Run, now: float) -> None:
+        """Make the job's pods."""
+        job = run.job
+        maker = PodMaker(job, run.attempt, START_S + now)
+        for slot in range(job.members):
+            run.pods.append("")
+            self._make(run, slot, now, maker)
+        run.key = (
+            gang_key(NAMESPACE, job.name, job.name) if job.gang else f"{NAMESPACE}/{run.pods[0]}/pod/{run.pods[0]}"
+        )
+        self._runs[run.key] = run
+
+    def end(self, run: Run, now: float) -> None:
+        """The job is done, and gone with all it owned."""
+        del self._runs[run.key]
+        placement = self._placements.pop(run.key, None)
+        if placement is not None:
+            self._state.remove_placement(placement)
+        for uid in run.pods:
+            self._remove(run, uid, now)
+        run.pods.clear()
+
+    def fail(self, name: str) -> list[tuple[Run, int]]:
+        """The node is not ready from now on. Returns what was on it, as (job, slot)."""
+        self.room.set_down(name, True)
+        self._state.set_node(node_of(self._shapes[name], ready=False))
+        return [(run, run.pods.index(uid)) for uid, run in self._on[name].items()]
+
+    def repair(self, name: str) -> None:
+        """The node is back."""
+        self.room.set_down(name, False)
+        self._state.set_node(node_of(self._shapes[name], ready=True))
+
+    def replace(self, run: Run, slot: int, now: float) -> None:
+        """The pod of the slot is lost: its owner makes it anew. A pod without a gang becomes another gang of one."""
+        self._remove(run, run.pods[slot], now)
+        self._make(run, slot, now, PodMaker(run.job, run.attempt, START_S + now))
+        if not run.job.gang:
+            del self._runs[run.key]
+            run.key = f"{NAMESPACE}/{run.pods[slot]}/pod/{run.pods[slot]}"
+            self._runs[run.key] = run
+
+    def settle(self, now: float, evicted: Callable[[Run], None]) -> tuple[list[Run], float | None]:
+        """Plan and carry out until nothing is left to do; `evicted` is told of each pod that is about to be removed.
+
+        Returns the jobs that became whole, and when to come back even if nothing happens. Raises InvariantBroken.
+        """
+        touched: dict[str, Run] = {}
+        for _ in range(_ROUNDS_MAX):
+            plan = self._planner(self._state.snapshot(), START_S + now, self._settings)
+            self.plans += 1
+            for action in plan.actions:
+                self._carry_out(action, now, touched, evicted)
+            if all(type(action) is MarkBound for action in plan.actions):
+                break  # it frees nothing and asks for nothing
+        else:
+            raise InvariantBroken(f"the scheduler is still busy after {_ROUNDS_MAX} plans for one moment")
+        whole = []
+        for run in touched.values():
+            if run.whole:
+                self._check_spread(run)
+                whole.append(run)
+            elif run.nodes and run.started_s is None:
+                raise InvariantBroken(f"{run.key} has {len(run.nodes)} of {run.job.members} members bound")
+        return whole, plan.wake_at - START_S if plan.wake_at is not None else None
+
+    def _carry_out(self, action: Action, now: float, touched: dict[str, Run], evicted: Callable[[Run], None]) -> None:
+        if isinstance(action, Bind):
+            run = self._runs[action.gang]
+            if action.uid in run.nodes or run.pods[max(action.slot, 0)] != action.uid:
+                raise InvariantBroken(f"{action.pod} was bound twice, or is gone")
+            self.room.take(action.node, run.job.shape, action.pod)
+            self._state.begin_bind(action.uid, action.node)
+            self._state.end_bind(action.uid, START_S + now, node=action.node)
+            run.nodes[action.uid] = action.node
+            self._on[action.node][action.uid] = run
+            touched[action.gang] = run
+        elif isinstance(action, Write):
+            self._write(action.gang, action.placement, None, now)
+        elif isinstance(action, MarkBound):
+            status = bound_status(action.placement, START_S + now, self._settings.bind_deadline_s)
+            self._write(action.gang, action.placement, status, now)
+        elif isinstance(action, ReleaseGang):
+            self.released += 1
+            self._write(action.gang, action.placement, PlacementStatus(phase="Released"), now)
+        elif isinstance(action, DeletePlacement):
+            self._state.remove_placement(self._placements.pop(action.gang))
+        elif isinstance(action, RemoveMember):
+            run = self._runs[action.gang]
+            evicted(run)
+            self.replace(run, run.pods.index(action.uid), now)
+        else:
+            raise InvariantBroken(f"a replayed pod was refused: {action}")
+
+    def _write(self, key: str, placement: Placement, status: PlacementStatus | None, now: float) -> None:
+        """Store a placement. Writing spec leaves the stored status alone, as with a status subresource."""
+        old = self._placements.get(key)
+        had = old.metadata.resource_version if old is not None else ""
+        if placement.metadata.resource_version != had:
+            raise InvariantBroken(f"the placement of {key} was written over another version")
+        version = str(next(self._versions))
+        uid = old.uid if old is not None else f"placement-{version}"
+        meta = msgspec.structs.replace(placement.metadata, uid=uid, resource_version=version)
+        if status is None:
+            status = old.status if old is not None else PlacementStatus()
+        stored = msgspec.structs.replace(placement, metadata=meta, status=status)
+        self._placements[key] = stored
+        self._state.set_placement(stored, START_S + now)
+
+    def _make(self, run: Run, slot: int, now: float, maker: PodMaker) -> None:
+        pod = maker.pod(slot)
+        run.pods[slot] = pod.uid
+        self._state.set_pod(pod, START_S + now)
+
+    def _remove(self, run: Run, uid: str, now: float) -> None:
+        node = run.nodes.pop(uid, "")
+        if node:
+            self.room.give(node, run.job.shape)
+            del self._on[node][uid]
+        self._state.remove_pod(uid, START_S + now)
+
+    @staticmethod
+    def _check_spread(run: Run) -> None:
+        if run.job.gang and len(set(run.nodes.values())) != run.job.members:
+            raise InvariantBroken(f"{run.key} has two members on one node: {sorted(run.nodes.values())}")

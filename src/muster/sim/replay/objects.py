@@ -1,0 +1,98 @@
+"""Kubernetes objects of replayed nodes and jobs, made directly: there are hundreds of thousands of pods."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from muster.api.names import ANNOTATION_ATTEMPT, ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT
+from muster.api.names import SCHEDULER_NAME as MUSTER
+from muster.kube.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.container import Container, ResourceRequirements
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus
+from muster.scheduler.podwire import SchedulingPod, SchedulingPodSpec
+from muster.sim.replay.job import Job, NodeShape, Shape
+
+GPU = "nvidia.com/gpu"
+GPU_MODEL = "nvidia.com/gpu.product"
+"""The label that NVIDIA's GPU feature discovery puts on nodes."""
+NAMESPACE = "replay"
+START_S = 1_700_000_000
+"""Virtual time starts here, in seconds since the epoch: objects carry times."""
+
+
+def node_of(shape: NodeShape, ready: bool) -> Node:
+    """Return the node."""
+    room = {"pods": "110", **_amounts(shape)}  # 110: the kubelet's default
+    return Node(
+        metadata=ObjectMeta(
+            name=shape.name, uid=f"uid-{shape.name}", labels={GPU_MODEL: shape.model} if shape.model else {}
+        ),
+        spec=NodeSpec(),
+        status=NodeStatus(
+            allocatable={**room}, conditions=(NodeCondition(type="Ready", status="True" if ready else "False"),)
+        ),
+    )
+
+
+class PodMaker:
+    """Makes pods of a job at one moment: they share all but their name and slot.
+
+    Args:
+        job: whose pods.
+        attempt: at which they are made.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, job: Job, attempt: int, now: float) -> None:
+        self._job = job
+        self._attempt = attempt
+        self._created = datetime.fromtimestamp(int(now), UTC)
+        self._spec = _spec(job.shape, job.priority, job.limit_s)
+        self._annotations: dict[str, str] = {}
+        if job.gang:
+            self._annotations = {
+                ANNOTATION_GANG_SIZE: str(job.members),
+                ANNOTATION_GANG_UID: job.name,
+                ANNOTATION_ATTEMPT: str(attempt),
+            }
+
+    def pod(self, slot: int) -> SchedulingPod:
+        """Return the pod of a slot."""
+        job = self._job
+        uid = f"{job.name}-{slot}-{self._attempt}"
+        return SchedulingPod(
+            metadata=ObjectMeta(
+                name=uid,
+                namespace=NAMESPACE,
+                uid=uid,
+                creation_timestamp=self._created,
+                labels={LABEL_GANG: job.name, LABEL_SLOT: str(slot)} if job.gang else {},
+                annotations=self._annotations,
+            ),
+            spec=self._spec,
+        )
+
+
+def _amounts(shape: NodeShape | Shape) -> dict[str, str]:
+    """What a node has or a pod asks for; what is 0 is not told apart and left out."""
+    amounts = {GPU: (shape.gpus, ""), "cpu": (shape.cpu_milli, "m"), "memory": (shape.memory_mib, "Mi")}
+    return {resource: f"{value}{unit}" for resource, (value, unit) in amounts.items() if value}
+
+
+@lru_cache(maxsize=4096)
+def _spec(shape: Shape, priority: int, limit_s: int | None) -> SchedulingPodSpec:
+    """One object for all pods that ask for the same."""
+    affinity = None
+    if shape.models:
+        rule = NodeSelectorRequirement(key=GPU_MODEL, operator="In", values=shape.models)
+        required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(rule,)),))
+        affinity = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=required))
+    return SchedulingPodSpec(
+        scheduler_name=MUSTER,
+        containers=(Container(name="worker", resources=ResourceRequirements(limits={**_amounts(shape)})),),
+        affinity=affinity,
+        priority=priority,
+        active_deadline_seconds=limit_s,
+    )

@@ -1,0 +1,219 @@
+"""The replay itself: a heap of events in virtual time, and after each moment the scheduler's plans for it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from muster.scheduler.decide import decide
+from muster.sim.replay.cluster import Cluster, Decide
+from muster.sim.replay.job import Job, NodeShape
+from muster.sim.replay.room import InvariantBroken
+from muster.sim.replay.run import Run
+from muster.sim.replay.series import Series
+
+DETECT_S = 9.0
+"""A machine that loses power counts as lost after this (docs/limits.md)."""
+PROGRESS_EVENTS = 1000
+
+
+class Conditions(msgspec.Struct, frozen=True):
+    """What happens beside the jobs.
+
+    Attributes:
+        seed: of the failures.
+        days: the replay ends then; 0 runs until the last job is done.
+        mtbf_hours: mean time between failures of one node, exponential; 0 for no failures.
+        repair_hours: mean time until a failed node is back, exponential.
+        checkpoint_minutes: a job loses at most this much work to a failure.
+        restart_minutes: from having all nodes again until the job works again.
+    """
+
+    seed: int = 0
+    days: float = 0.0
+    mtbf_hours: float = 0.0
+    repair_hours: float = 4.0
+    checkpoint_minutes: float = 60.0
+    restart_minutes: float = 5.0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Everything a report is made from. `placements_hash` is of every placement, in order: same seed, same hash."""
+
+    runs: Sequence[Run]
+    series: Series
+    end_s: float
+    gpus: int
+    node_failures: int
+    preemptions: int
+    released: int
+    plans: int
+    events: int
+    placements_hash: str
+
+
+Event = tuple[float, int, Callable[[], None]]
+
+
+class Replay:
+    """Plays jobs on nodes.
+
+    Args:
+        nodes: the cluster.
+        jobs: in order of submission.
+        conditions: failures and their cost.
+        planner: what makes the plans.
+        progress: called now and then with the virtual time and how many jobs have come.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeShape],
+        jobs: Sequence[Job],
+        conditions: Conditions,
+        *,
+        planner: Decide = decide,
+        progress: Callable[[float, int], None] | None = None,
+    ) -> None:
+        self._cluster = Cluster(nodes, planner)
+        self._jobs = jobs
+        self._conditions = conditions
+        self._progress = progress
+        self._now = 0.0
+        self._events: list[Event] = []
+        self._numbers = itertools.count()
+        self._rng = random.Random(f"failures {conditions.seed}")
+        self._node_names = [node.name for node in nodes]
+        self._down: set[str] = set()
+        self._runs: list[Run] = []
+        self._open = len(jobs)
+        self._waiting_gpus = 0
+        self._waiting_jobs = 0
+        self._stopped_gpus = 0
+        self._wake_at: float | None = None
+        self._failures = 0
+        self._preemptions = 0
+        self._series = Series()
+        self._hash = blake2b(digest_size=16)
+
+    def run(self) -> Outcome:
+        """Play to the end. Raises InvariantBroken, with the moment, where the scheduler did what it must never do."""
+        end_s = self._conditions.days * 86400 or float("inf")
+        count = told = 0
+        if self._jobs:
+            self._at(self._jobs[0].submit_s, self._arrive)
+        if self._conditions.mtbf_hours:
+            self._at(self._until_failure(), self._fail)
+        self._note()
+        while self._events and self._open and self._events[0][0] < end_s:
+            self._now = self._events[0][0]
+            while self._events and self._events[0][0] == self._now:
+                heapq.heappop(self._events)[2]()
+                count += 1
+            self._settle()
+            if self._progress is not None and count >= told + PROGRESS_EVENTS:
+                self._progress(self._now, len(self._runs))
+                told = count
+        if self._conditions.days:
+            self._now = end_s
+            self._note()
+        return Outcome(
+            runs=self._runs,
+            series=self._series,
+            end_s=self._now,
+            gpus=self._cluster.room.gpus,
+            node_failures=self._failures,
+            preemptions=self._preemptions,
+            released=self._cluster.released,
+            plans=self._cluster.plans,
+            events=count,
+            placements_hash=self._hash.hexdigest(),
+        )
+
+    def _at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), what))
+
+    def _settle(self) -> None:
+        try:
+            whole, wake_at = self._cluster.settle(self._now, self._evicted)
+        except InvariantBroken as error:
+            raise InvariantBroken(f"{error} (at {self._now:.3f} s, seed {self._conditions.seed})") from error
+        for run in whole:
+            self._go(run)
+        if wake_at is not None and self._now < wake_at and (self._wake_at is None or wake_at < self._wake_at):
+            self._wake_at = wake_at
+            self._at(wake_at, self._wake)
+        self._note()
+
+    def _note(self) -> None:
+        room = self._cluster.room
+        self._series.add(
+            self._now, room.busy, room.down, room.split, room.idle,
+            self._waiting_gpus, self._waiting_jobs, self._stopped_gpus,
+        )  # fmt: skip
+
+    # Events
+
+    def _arrive(self) -> None:
+        number = len(self._runs)
+        run = Run(self._jobs[number])
+        self._runs.append(run)
+        self._cluster.submit(run, self._now)
+        self._waiting_gpus += run.job.gpus
+        self._waiting_jobs += 1
+        if number + 1 < len(self._jobs):
+            self._at(self._jobs[number + 1].submit_s, self._arrive)
+
+    def _go(self, run: Run) -> None:
+        first = run.started_s is None
+        if first:
+            self._waiting_gpus -= run.job.gpus
+            self._waiting_jobs -= 1
+        else:
+            self._stopped_gpus -= run.job.gpus
+        done_at = run.go(self._now, DETECT_S + self._conditions.restart_minutes * 60)
+        self._hash.update(f"{self._now!r} {run.key} {sorted(run.nodes.items())}".encode())
+        attempt = run.attempt
+        self._at(done_at, lambda: self._finish(run, attempt))
+
+    def _finish(self, run: Run, attempt: int) -> None:
+        if run.attempt == attempt:
+            run.ended = True
+            self._open -= 1
+            self._cluster.end(run, self._now)
+
+    def _fail(self) -> None:
+        name = self._rng.choice(self._node_names)
+        if name not in self._down:
+            self._failures += 1
+            self._down.add(name)
+            for run, slot in self._cluster.fail(name):
+                self._interrupt(run)
+                self._cluster.replace(run, slot, self._now)
+            repair_s = self._rng.expovariate(1 / (self._conditions.repair_hours * 3600))
+            self._at(self._now + repair_s, lambda: self._repair(name))
+        self._at(self._now + self._until_failure(), self._fail)
+
+    def _repair(self, name: str) -> None:
+        self._down.discard(name)
+        self._cluster.repair(name)
+
+    def _wake(self) -> None:
+        self._wake_at = None
+
+    def _evicted(self, run: Run) -> None:
+        self._preemptions += run.since_s is not None
+        self._interrupt(run)
+
+    def _interrupt(self, run: Run) -> None:
+        if run.since_s is not None:
+            self._stopped_gpus += run.job.gpus
+        run.interrupt(self._now, self._conditions.checkpoint_minutes * 60)
+
+    def _until_failure(self) -> float:
+        return self._rng.expovariate(len(self._node_names) / (self._conditions.mtbf_hours * 3600))

@@ -1,0 +1,201 @@
+"""What a replay is boiled down to: plain numbers, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from muster.sim.replay.job import Workload
+from muster.sim.replay.replay import Conditions, Outcome
+from muster.sim.replay.run import Run
+
+INTERVALS = 120
+HOUR_S = 3600.0
+
+
+class QueueTime(msgspec.Struct, frozen=True, rename="camel"):
+    """Jobs of `gpus_min` to `gpus_max` GPUs: how long they waited for their first start, in seconds.
+
+    `p50_s` and the others are over the jobs that started; `waiting` had not when the replay ended. `mtbf_hours` is
+    running time over interruptions, None where there were none.
+    """
+
+    gpus_min: int
+    gpus_max: int
+    jobs: int
+    waiting: int
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    mean_s: float | None
+    interruptions: int
+    mtbf_hours: float | None
+
+    @property
+    def gpus_text(self) -> str:
+        """Say which jobs are meant, such as 8-15."""
+        return str(self.gpus_min) if self.gpus_min == self.gpus_max else f"{self.gpus_min}-{self.gpus_max}"
+
+
+class Moment(msgspec.Struct, frozen=True, rename="camel"):
+    """Means over one interval that begins at `hour`; shares are of all GPUs.
+
+    Attributes:
+        utilisation: in use.
+        stopped: in use by jobs that do not work: a member was lost.
+        down: on failed nodes.
+        idle: free and usable; `split` of these on nodes that are partly in use; `idle_while_waiting`: free while a job
+            waits.
+        waiting_gpus: asked for by jobs that wait, as a share too: 1.0 is the cluster once more.
+        waiting_jobs: how many.
+    """
+
+    hour: float
+    utilisation: float
+    stopped: float
+    down: float
+    idle: float
+    split: float
+    idle_while_waiting: float
+    waiting_gpus: float
+    waiting_jobs: float
+
+
+class GpuHours(msgspec.Struct, frozen=True, rename="camel"):
+    """Where the GPU time went.
+
+    Attributes:
+        capacity: all GPUs, all the time.
+        used: by jobs; `useful` of it for work that lasted, `redone` for work lost since a checkpoint, `stopped` while
+            a job was held up: for a node, and for its restart.
+        down: on failed nodes.
+    """
+
+    capacity: float
+    used: float
+    useful: float
+    redone: float
+    stopped: float
+    down: float
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """A replay in numbers. `left_out`: jobs of the source that were not replayed, by reason."""
+
+    source: str
+    nodes: int
+    gpus: int
+    days: float
+    seed: int
+    jobs: int
+    gangs: int
+    pods: int
+    left_out: Mapping[str, int]
+    started: int
+    done: int
+    utilisation: float
+    fragmentation: float
+    idle_while_waiting: float
+    node_failures: int
+    interruptions: int
+    preemptions: int
+    released: int
+    gpu_hours: GpuHours
+    queue: Sequence[QueueTime]
+    over_time: Sequence[Moment]
+    placements_hash: str
+
+
+def summarise(workload: Workload, nodes: int, conditions: Conditions, outcome: Outcome) -> Report:
+    """Return the report of a replay."""
+    runs, gpus = outcome.runs, max(outcome.gpus, 1)
+    moments = outcome.series.means(outcome.end_s, INTERVALS)
+    mean = {name: sum(each[name] for each in moments) / len(moments) for name in moments[0]}
+    hours = outcome.end_s / HOUR_S
+    redone = sum(run.redone_s * run.job.gpus for run in runs) / HOUR_S
+    useful = sum(run.work_s(outcome.end_s) * run.job.gpus for run in runs) / HOUR_S
+    used = mean["busy"] * hours
+    return Report(
+        source=workload.source,
+        nodes=nodes,
+        gpus=outcome.gpus,
+        days=_short(outcome.end_s / 86400),
+        seed=conditions.seed,
+        jobs=len(workload.jobs),
+        gangs=sum(job.gang for job in workload.jobs),
+        pods=sum(job.members for job in workload.jobs),
+        left_out=workload.left_out,
+        started=sum(run.started_s is not None for run in runs),
+        done=sum(run.ended for run in runs),
+        utilisation=_short(mean["busy"] / gpus),
+        fragmentation=_short(mean["split"] / mean["idle"]) if mean["idle"] else 0.0,
+        idle_while_waiting=_short(mean["idle_while_waiting"] / gpus),
+        node_failures=outcome.node_failures,
+        interruptions=sum(run.interruptions for run in runs),
+        preemptions=outcome.preemptions,
+        released=outcome.released,
+        gpu_hours=GpuHours(
+            capacity=_short(gpus * hours),
+            used=_short(used),
+            useful=_short(useful),
+            redone=_short(redone),
+            stopped=_short(max(0.0, used - useful - redone)),
+            down=_short(mean["down"] * hours),
+        ),
+        queue=_queue(runs, outcome.end_s),
+        over_time=[_moment(index * hours / INTERVALS, each, gpus) for index, each in enumerate(moments)],
+        placements_hash=outcome.placements_hash,
+    )
+
+
+def _moment(hour: float, values: Mapping[str, float], gpus: int) -> Moment:
+    return Moment(
+        hour=_short(hour),
+        utilisation=_short(values["busy"] / gpus),
+        stopped=_short(values["stopped"] / gpus),
+        down=_short(values["down"] / gpus),
+        idle=_short(values["idle"] / gpus),
+        split=_short(values["split"] / gpus),
+        idle_while_waiting=_short(values["idle_while_waiting"] / gpus),
+        waiting_gpus=_short(values["waiting_gpus"] / gpus),
+        waiting_jobs=_short(values["waiting_jobs"]),
+    )
+
+
+def _queue(runs: Iterable[Run], end_s: float) -> list[QueueTime]:
+    """By powers of two of GPUs; jobs without GPUs first."""
+    classes: dict[int, list[Run]] = {}
+    for run in runs:
+        classes.setdefault(run.job.gpus.bit_length(), []).append(run)
+    return [_queue_time(bits, classes[bits], end_s) for bits in sorted(classes)]
+
+
+def _queue_time(bits: int, runs: Sequence[Run], end_s: float) -> QueueTime:
+    waits = sorted(run.started_s - run.job.submit_s for run in runs if run.started_s is not None)
+    interruptions = sum(run.interruptions for run in runs)
+    worked_s = sum(run.work_s(end_s) + run.redone_s for run in runs)
+    return QueueTime(
+        gpus_min=1 << bits >> 1,
+        gpus_max=max((1 << bits) - 1, 0),
+        jobs=len(runs),
+        waiting=len(runs) - len(waits),
+        p50_s=percentile(waits, 50),
+        p90_s=percentile(waits, 90),
+        p99_s=percentile(waits, 99),
+        mean_s=_short(sum(waits) / len(waits)) if waits else None,
+        interruptions=interruptions,
+        mtbf_hours=_short(worked_s / HOUR_S / interruptions) if interruptions else None,
+    )
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float | None:
+    """Return the smallest value that at least so many percent of all are not above; None where there are none."""
+    if not ordered:
+        return None
+    return _short(ordered[max(0, -(-len(ordered) * percent // 100) - 1)])
+
+
+def _short(value: float) -> float:
+    """Six digits after the point: no noise of floating point in what is compared."""
+    return round(value, 6)

@@ -1,0 +1,76 @@
+"""What is on each node, counted apart from the scheduler: it is what the scheduler's binds are checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.sim.replay.job import NodeShape, Shape
+
+
+class InvariantBroken(AssertionError):
+    """The scheduler did what it must never do; the text says what and when."""
+
+
+class Room:
+    """GPUs, CPU and memory left on each node.
+
+    Attributes:
+        gpus: of all nodes.
+        busy: GPUs in use.
+        down: GPUs of nodes that failed and are not yet repaired, in use or not.
+        split: free GPUs on usable nodes of which other GPUs are in use: room no whole-node gang can have.
+        idle: free GPUs on usable nodes.
+    """
+
+    def __init__(self, nodes: Iterable[NodeShape]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._used: dict[str, list[int]] = {name: [0, 0, 0] for name in self._nodes}
+        self._down: set[str] = set()
+        self.gpus = sum(node.gpus for node in self._nodes.values())
+        self.busy = 0
+        self.down = 0
+        self.split = 0
+        self.idle = self.gpus
+
+    def take(self, name: str, shape: Shape, who: str) -> None:
+        """A pod was bound. Raises InvariantBroken where it does not fit, or nothing may start on the node."""
+        node = self._nodes[name]
+        if name in self._down:
+            raise InvariantBroken(f"{who} was bound to {name}, which has failed")
+        if shape.models and node.model not in shape.models:
+            raise InvariantBroken(f"{who} was bound to {name}, whose GPUs are {node.model or 'none'}")
+        self._count(node, shape, 1)
+        used = self._used[name]
+        if used[0] > node.gpus or 0 < node.cpu_milli < used[1] or 0 < node.memory_mib < used[2]:
+            raise InvariantBroken(f"{who} was bound to {name}, which is over its capacity now: {used} of {node}")
+
+    def give(self, name: str, shape: Shape) -> None:
+        """A pod is gone."""
+        self._count(self._nodes[name], shape, -1)
+
+    def set_down(self, name: str, down: bool) -> None:
+        """The node failed, or was repaired."""
+        if down != (name in self._down):
+            node = self._nodes[name]
+            self._open(node, -1)
+            (self._down.add if down else self._down.discard)(name)
+            self._open(node, 1)
+            self.down += node.gpus if down else -node.gpus
+
+    def _count(self, node: NodeShape, shape: Shape, sign: int) -> None:
+        self._open(node, -1)
+        used = self._used[node.name]
+        used[0] += sign * shape.gpus
+        used[1] += sign * shape.cpu_milli
+        used[2] += sign * shape.memory_mib
+        self.busy += sign * shape.gpus
+        self._open(node, 1)
+
+    def _open(self, node: NodeShape, sign: int) -> None:
+        """Count the node's free GPUs in or out."""
+        if node.name not in self._down:
+            used = self._used[node.name][0]
+            free = node.gpus - used
+            self.idle += sign * free
+            if used:
+                self.split += sign * free

@@ -1,0 +1,49 @@
+"""How the cluster stood over time, exactly: every change, added up over intervals of any length afterwards."""
+
+from __future__ import annotations
+
+from array import array
+
+FIELDS = ("busy", "down", "split", "idle", "waiting_gpus", "waiting_jobs", "stopped", "idle_while_waiting")
+
+
+class Series:
+    """A list of (time, values); the values hold until the next time."""
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.columns: tuple[array[int], ...] = tuple(array("q") for _ in FIELDS)
+
+    def add(
+        self,
+        now: float,
+        busy: int,
+        down: int,
+        split: int,
+        idle: int,
+        waiting_gpus: int,
+        waiting_jobs: int,
+        stopped: int,
+    ) -> None:
+        """Note the values from `now` on: GPUs, but for `waiting_jobs`."""
+        self.times.append(now)
+        values = (busy, down, split, idle, waiting_gpus, waiting_jobs, stopped, idle if waiting_jobs else 0)
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
+
+    def means(self, end_s: float, intervals: int) -> list[dict[str, float]]:
+        """Return the mean of each field in each of so many equal intervals from 0 to `end_s`."""
+        width = end_s / intervals if end_s else 1.0
+        sums = [[0.0] * len(FIELDS) for _ in range(intervals)]
+        for index, start in enumerate(self.times):
+            stop = self.times[index + 1] if index + 1 < len(self.times) else end_s
+            values = [column[index] for column in self.columns]
+            while start < stop:
+                at = min(int(start / width), intervals - 1)
+                upto = min(stop, (at + 1) * width) if at + 1 < intervals else stop
+                if upto <= start:  # rounding put the border behind us
+                    at, upto = min(at + 1, intervals - 1), min(stop, (at + 2) * width)
+                for number, value in enumerate(values):
+                    sums[at][number] += value * (upto - start)
+                start = upto
+        return [{name: total / width for name, total in zip(FIELDS, row, strict=True)} for row in sums]

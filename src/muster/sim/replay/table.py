@@ -1,0 +1,89 @@
+"""Reading tables of other people: every refusal names the file, the line and what was wanted there."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+class BadTrace(ValueError):
+    """A trace that cannot be used; the text says where and why. `line` is 0 for the file as a whole."""
+
+    def __init__(self, path: Path, line: int, text: str) -> None:
+        super().__init__(f"{path}:{line}: {text}" if line else f"{path}: {text}")
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text. Raises BadTrace where there is none."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise BadTrace(path, 0, f"cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadTrace(path, 0, "is not text in UTF-8") from error
+
+
+class Row:
+    """One line of a table, by column."""
+
+    def __init__(self, path: Path, line: int, cells: Mapping[str, str]) -> None:
+        self._path = path
+        self._line = line
+        self._cells = cells
+
+    def bad(self, column: str, wanted: str) -> BadTrace:
+        """Return the error that this cell deserves."""
+        return BadTrace(self._path, self._line, f"{column} is {self._cells[column]!r}, not {wanted}")
+
+    def text(self, column: str) -> str:
+        """Return the cell; "" also where it says nan, as pandas writes what is missing."""
+        value = self._cells[column].strip()
+        return "" if value.lower() in ("nan", "none", "null") else value
+
+    def number(self, column: str) -> float:
+        """Return a number of 0 or more. Raises BadTrace."""
+        try:
+            value = float(self.text(column))
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < 1e15:
+            raise self.bad(column, "a number of 0 or more")
+        return value
+
+    def whole(self, column: str) -> int:
+        """Return a whole number of 0 or more, also where it is written as 8.0. Raises BadTrace."""
+        value = self.number(column)
+        if value != int(value):
+            raise self.bad(column, "a whole number")
+        return int(value)
+
+    def time_s(self, column: str) -> float | None:
+        """Return an ISO time in seconds since the epoch, UTC where it names no offset; None where it is missing."""
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise self.bad(column, "a time such as 2023-03-01 00:18:22+08:00") from None
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def read_rows(path: Path, text: str, columns: Sequence[str], what: str) -> Iterator[Row]:
+    """Yield the lines of a CSV table that must have these columns. Raises BadTrace at the first bad line."""
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        missing = [name for name in columns if name not in header]
+        if missing:
+            raise BadTrace(path, 1, f"no column {', '.join(missing)}; {what} has {', '.join(columns)}")
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise BadTrace(path, reader.line_num, f"{len(cells)} cells where the header has {len(header)}")
+            yield Row(path, reader.line_num, dict(zip(header, cells, strict=True)))
+    except csv.Error as error:
+        raise BadTrace(path, reader.line_num, str(error)) from error
