@@ -225,7 +225,8 @@ class TrainingJobController:
             return 0.0  # what was written decides what comes next
         if self._executor.refusal(job.uid) is not snapshot.refusal:
             return 0.0  # to be said in the status, and tried again in time: nothing else would bring us back
-        return max(0.0, plan.wake_at - self._clock()) if plan.wake_at is not None else None
+        moments = (plan.wake_at, self._pacer.moment(key))
+        return min((max(0.0, at - self._clock()) for at in moments if at is not None), default=None)
 
     def _begin_term(self, now: float) -> None:
         """With a new term of leading all supervisors must be heard anew."""

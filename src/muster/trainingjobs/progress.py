@@ -34,6 +34,10 @@ class Pacer:
         """Whether the job's moment has come."""
         return key in self._reserved and now >= self._reserved[key]
 
+    def moment(self, key: str) -> float | None:
+        """The job's moment, where one is reserved; who has looked at the job before then must come back for it."""
+        return self._reserved.get(key)
+
     def wrote(self, key: str, now: float) -> None:
         """Something was written, or the moment has come and there was nothing to write."""
         self._reserved.pop(key, None)

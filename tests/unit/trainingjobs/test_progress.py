@@ -37,6 +37,17 @@ def test_a_quiet_cluster_writes_at_once() -> None:
     assert not pacer.due("b", 20.0)
 
 
+def test_a_reserved_moment_is_known_until_something_was_written() -> None:
+    pacer = Pacer()
+    pacer.want("a", 10.0)
+    pacer.wrote("a", 10.0)
+    assert pacer.moment("a") is None
+    pacer.want("a", 10.5)
+    assert pacer.moment("a") == 11.0  # who looks at the job before must come back: an earlier look drops the timer
+    pacer.wrote("a", 11.0)
+    assert pacer.moment("a") is None
+
+
 def test_reports_only_go_forward_within_an_attempt() -> None:
     book = ProgressBook()
     assert book.report("job", 1, 10, 100, {"loss": 1.0}, 5.0)
