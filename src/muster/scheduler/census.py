@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from muster.scheduler.gangs import Gang
-from muster.scheduler.ledger import fits
+from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.nodes import Bucket, NodeRecord
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeReason, NodeWhy
 from muster.scheduler.resources import times_fits
+from muster.scheduler.rules import Rules, is_related
 from muster.scheduler.snapshot import Snapshot
 
 
@@ -33,6 +34,8 @@ def census(
 ) -> tuple[NodeCount, ...]:
     """Judge every node for pods of the class, most frequent reason first; `beside` are nodes of the gang's own."""
     counts: Counter[tuple[NodeWhy, str]] = Counter()
+    layer = Ledger(snapshot.buckets).layer
+    rules = Rules(cls, layer, snapshot.matcher) if is_related(cls, layer) else None
     for bucket in snapshot.buckets.values():
         match = snapshot.matcher.match(cls, bucket.node_class)
         if match.reason is not None:
@@ -51,7 +54,8 @@ def census(
             elif head is not None:
                 counts[NodeWhy.RESERVED, head.full_name] += 1
             else:
-                counts[NodeWhy.FREE, ""] += 1
+                forbidden = rules.why_not(name) if rules is not None else None
+                counts[(forbidden.why, forbidden.detail) if forbidden is not None else (NodeWhy.FREE, "")] += 1
     return tuple(NodeCount(why, detail, count) for (why, detail), count in sorted(counts.items(), key=_largest_first))
 
 

@@ -32,6 +32,7 @@ from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.reporting import Reporter, Waits
 from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
+from muster.scheduler.surroundings import surroundings
 from muster.scheduler.traits import job_facts
 from muster.scheduler.writer import PlacementAction, PlacementWriter
 
@@ -155,7 +156,9 @@ class SchedulerController:
         pods.add_handler(self._pod_changed)
         placements.add_handler(self._placement_changed)
         jobs.add_handler(self._job_changed)
-        return [nodes, pods, placements, jobs]
+        options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
+        others = surroundings(self._client, self.state, clock=self._clock, changed=self._changed.set, **options)
+        return [nodes, pods, placements, jobs, *others]
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is not None:

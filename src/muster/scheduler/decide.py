@@ -21,7 +21,7 @@ from muster.scheduler.backfill import Start, start_of, would_end_at
 from muster.scheduler.gangs import Gang, seconds
 from muster.scheduler.ledger import Ledger
 from muster.scheduler.placements import is_open, planned, started_at
-from muster.scheduler.placing import Groups, Shortage, candidates, choose
+from muster.scheduler.placing import Groups, Shortage, candidates, choose, shortage
 from muster.scheduler.plan import (
     Action,
     Bind,
@@ -242,9 +242,16 @@ class _Planner:
         self._write(gang, chosen, keep_deadline=False, reason="")
 
     def _choose(self, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
-        beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
-        failed = gang.failed_nodes
-        return choose(self.ledger, self.snapshot.matcher, groups, reserved=reserved, failed=failed, taken=beside)
+        slots = {slot for slots in groups.values() for slot in slots}
+        return choose(
+            self.ledger,
+            self.snapshot.matcher,
+            groups,
+            reserved=reserved,
+            failed=gang.failed_nodes,
+            taken=gang.nodes_beside(slots),
+            given_up=[held for slot, held in gang.holds.items() if slot in slots],
+        )
 
     def _repair(self, gang: Gang, looked: SlotReview, keep_deadline: bool) -> None:
         """Give other nodes to the slots that need them; the others keep theirs.
@@ -279,13 +286,15 @@ class _Planner:
         behind = self.kept.in_the_way(gang, groups)
         impossible = self._impossible(groups)
         if impossible is not None:
-            self._waits(gang, Reason(Why.MORE_THAN_THE_CLUSTER, impossible.need, impossible.have))
+            why = Why.TOO_MANY_WAYS if impossible.gave_up else Why.MORE_THAN_THE_CLUSTER
+            self._waits(gang, Reason(why, impossible.need, impossible.have))
             return True
         self.kept.keep(gang, groups, self._start(gang, groups, closed) if behind is None else None)
         if behind is not None:
             self._waits(gang, Reason(Why.BEHIND, short.need, short.have, behind.full_name))
         else:
-            self._waits(gang, Reason(Why.NOT_ENOUGH_NODES, short.need, short.have))
+            why = Why.TOO_MANY_WAYS if short.gave_up else Why.NOT_ENOUGH_NODES
+            self._waits(gang, Reason(why, short.need, short.have))
         return False
 
     def _start(self, gang: Gang, groups: Groups, closed: Collection[int] = ()) -> Start | None:
@@ -306,12 +315,7 @@ class _Planner:
 
     def _impossible(self, groups: Groups) -> Shortage | None:
         """Return what would be short on the usable nodes if no gang were on them."""
-        empty = Ledger(self.snapshot.empty_buckets)
-        for cls, slots in groups.items():
-            room = sum(c.room for c in candidates(empty, self.snapshot.matcher, cls, ()))
-            if room < len(slots):
-                return Shortage(cls, len(slots), room)
-        return None
+        return shortage(Ledger(self.snapshot.empty_buckets), self.snapshot.matcher, groups)
 
     def _behind(self, queue: Queue, at: int) -> None:
         """Gangs behind one that waits for nodes compete for its nodes: they wait, or end before it starts."""

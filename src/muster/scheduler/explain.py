@@ -20,6 +20,7 @@ from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.plan import Settings
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeWhy, Reason, Why
+from muster.scheduler.rules import is_related
 from muster.scheduler.slots import review
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.whatif import Change, ChangeKind, changes, room
@@ -179,7 +180,7 @@ def _shortest(snapshot: Snapshot, ledger: Ledger, groups: Groups, beside: Collec
     """The class that lacks most room, alone or beside the others: (class, need, have)."""
     found = [(cls, len(slots), room(ledger, snapshot.matcher, cls, banned=beside)) for cls, slots in groups.items()]
     cls, need, have = max(found, key=lambda item: (item[1] - item[2], -item[0].number))
-    if have >= need and len(groups) > 1:
+    if have >= need and (len(groups) > 1 or is_related(cls, ledger.layer)):
         together = choose(ledger.fork(), snapshot.matcher, groups, taken=beside)
         if isinstance(together, Shortage):
             return together.cls, together.need, together.have

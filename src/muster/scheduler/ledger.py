@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from muster.scheduler.nodes import Bucket, BucketKey, NodeRecord, bucket_key
+from muster.scheduler.domains import Domains, Layer
+from muster.scheduler.nodes import Bucket, BucketIndex, BucketKey, NodeRecord, bucket_key
 from muster.scheduler.podclass import HostPort, PodClass
 from muster.scheduler.resources import minus, plus, times_fits
 
 
 class Ledger:
-    """The nodes' room minus what was taken here."""
+    """The nodes' room, and who is in which domain, with what was taken here."""
 
     def __init__(self, buckets: Mapping[BucketKey, Bucket]) -> None:
         self._base = buckets
+        self.layer = Layer(buckets.domains if isinstance(buckets, BucketIndex) else Domains({}))
         self._gone: dict[BucketKey, set[str]] = {}
         self._over: dict[BucketKey, Bucket] = {}
         self._where: dict[str, Bucket] = {}
@@ -39,18 +41,28 @@ class Ledger:
         """Return the bucket the node is in now; None for a node that does not exist."""
         return self._where.get(node.name) or node.bucket
 
+    def bucket_of(self, name: str, before: Bucket) -> Bucket:
+        """Return the bucket the node is in now; `before`: the one it was in when nothing was taken."""
+        return self._where.get(name, before)
+
     def take(self, bucket: Bucket, names: Sequence[str], cls: PodClass, times: int) -> None:
         """Take room for `times` pods of the class on each of the nodes, all of which are in the bucket."""
         request = {resource: value * times for resource, value in cls.request.items()}
         self._shift(bucket, names, minus(bucket.free, request), bucket.ports | frozenset(cls.ports))
+        if cls.subjects:
+            for name in names:
+                self.layer.count(cls, name, times)
 
     def give(self, bucket: Bucket, name: str, cls: PodClass) -> None:
         """Give back the room of one pod of the class on a node of the bucket."""
         self._shift(bucket, [name], plus(bucket.free, cls.request), bucket.ports - frozenset(cls.ports))
+        if cls.subjects:
+            self.layer.count(cls, name, -1)
 
     def fork(self) -> Ledger:
         """Return a ledger that starts from here and may be dropped."""
         other = Ledger(self._base)
+        other.layer = self.layer.fork()
         other._gone = {key: set(names) for key, names in self._gone.items()}
         other._over = {
             key: Bucket(key, bucket.node_class, bucket.free, bucket.ports, dict(bucket.names))
@@ -62,6 +74,7 @@ class Ledger:
     def adopt(self, other: Ledger) -> None:
         """Become `other`, a fork of this ledger."""
         self._gone, self._over, self._where = other._gone, other._over, other._where
+        self.layer = other.layer
 
     def _shift(self, bucket: Bucket, names: Sequence[str], free: dict[str, int], ports: frozenset[HostPort]) -> None:
         key = bucket_key(bucket.node_class, free, ports)

@@ -20,6 +20,7 @@ from muster.scheduler.lookups import look_up_claim
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
+from muster.scheduler.surroundings import list_surroundings
 from muster.scheduler.traits import job_facts
 
 SUPPOSED_UID = "supposed"
@@ -31,6 +32,7 @@ async def load_state(client: Client) -> ClusterState:
         client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
     )
     state, now = ClusterState(), steady_time()
+    await list_surroundings(client, state, now)
     for node in nodes.items:
         state.set_node(node)
     for job in jobs.items:

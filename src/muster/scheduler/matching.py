@@ -48,6 +48,7 @@ class Matcher:
 
     def __init__(self) -> None:
         self._known: dict[tuple[PodClass, NodeClass], Match] = {}
+        self._selected: dict[tuple[PodClass, NodeClass], Match] = {}
 
     def match(self, pod: PodClass, node: NodeClass) -> Match:
         """Return the verdict about the two classes."""
@@ -57,9 +58,18 @@ class Matcher:
             found = self._known[key] = _match(pod, node)
         return found
 
+    def selects(self, pod: PodClass, node: NodeClass, name: str) -> bool:
+        """Whether nodeSelector and required node affinity, nothing else, admit the node."""
+        key = (pod, node)
+        found = self._selected.get(key)
+        if found is None:
+            found = self._selected[key] = _selection(pod, node)
+        return found.serves(name)
+
     def forget(self) -> None:
         """Drop all verdicts, after node classes were made anew."""
         self._known.clear()
+        self._selected.clear()
 
 
 def _match(pod: PodClass, node: NodeClass) -> Match:
@@ -67,16 +77,9 @@ def _match(pod: PodClass, node: NodeClass) -> Match:
         return Match(NodeReason(NodeWhy.NOT_READY, node.problem))
     if node.unschedulable and find_untolerated_taint((UNSCHEDULABLE,), pod.tolerations) is not None:
         return Match(NodeReason(NodeWhy.UNSCHEDULABLE))
-    for key, value in pod.selector.items():
-        if node.labels.get(key) != value:
-            return Match(NodeReason(NodeWhy.SELECTOR, f"label {key}={value}"))
-    names: FieldGroups | None = None
-    if pod.terms is not None:
-        holding = [term for term in pod.terms if _labels_meet(term, node.labels)]
-        if not holding:
-            return Match(NodeReason(NodeWhy.AFFINITY))
-        if all(term.match_fields for term in holding):
-            names = tuple(term.match_fields for term in holding)
+    selected = _selection(pod, node)
+    if selected.reason is not None:
+        return selected
     for claim, terms in pod.volume_terms:
         if not any(node_term_matches(term, node.labels, "") for term in terms):
             return Match(NodeReason(NodeWhy.VOLUME, claim))
@@ -91,7 +94,21 @@ def _match(pod: PodClass, node: NodeClass) -> Match:
     unwanted = sum(
         find_untolerated_taint((taint,), pod.tolerations, (PREFER_NO_SCHEDULE,)) is not None for taint in node.taints
     )
-    return Match(None, names, score, unwanted)
+    return Match(None, selected.names, score, unwanted)
+
+
+def _selection(pod: PodClass, node: NodeClass) -> Match:
+    for key, value in pod.selector.items():
+        if node.labels.get(key) != value:
+            return Match(NodeReason(NodeWhy.SELECTOR, f"label {key}={value}"))
+    if pod.terms is None:
+        return Match(None)
+    holding = [term for term in pod.terms if _labels_meet(term, node.labels)]
+    if not holding:
+        return Match(NodeReason(NodeWhy.AFFINITY))
+    if all(term.match_fields for term in holding):
+        return Match(None, tuple(term.match_fields for term in holding))
+    return Match(None)
 
 
 def _labels_meet(term: NodeSelectorTerm, labels: dict[str, str]) -> bool:

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from muster.kube.node import Node, Taint
 from muster.scheduler.podclass import HostPort, PodClass
 from muster.scheduler.resources import Amounts, allocatable
+
+if TYPE_CHECKING:
+    from muster.scheduler.domains import Domains
 
 NOTHING: dict[str, int] = {}
 BucketKey = tuple[int, tuple[tuple[str, int], ...], frozenset[HostPort]]
@@ -130,11 +134,20 @@ class Bucket:
     names: dict[str, None] = field(default_factory=dict)
 
 
+class BucketIndex(dict[BucketKey, Bucket]):
+    """Buckets by key, and who is in which topology domain of their nodes."""
+
+    def __init__(self, domains: Domains) -> None:
+        """No buckets yet."""
+        super().__init__()
+        self.domains = domains
+
+
 class Buckets:
     """Every node in its bucket."""
 
-    def __init__(self) -> None:
-        self.all: dict[BucketKey, Bucket] = {}
+    def __init__(self, domains: Domains) -> None:
+        self.all = BucketIndex(domains)
 
     def move(
         self,

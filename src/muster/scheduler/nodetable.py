@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from muster.kube.node import Node
+from muster.scheduler.domains import Domains
 from muster.scheduler.gangs import PodRecord
 from muster.scheduler.nodes import Buckets, NodeClasses, NodeRecord
 from muster.scheduler.podclass import PodClass
@@ -16,8 +17,10 @@ class NodeTable:
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeRecord] = {}
-        self.buckets = Buckets()
-        self.empty_buckets = Buckets()
+        self.domains = Domains(self.nodes)
+        self.empty_domains = Domains(self.nodes)
+        self.buckets = Buckets(self.domains)
+        self.empty_buckets = Buckets(self.empty_domains)
         self._class_numbers = itertools.count()
         self._classes = NodeClasses(frozenset(), self._class_numbers)
         self._dirty: dict[str, None] = {}
@@ -25,9 +28,11 @@ class NodeTable:
     def set(self, node: Node) -> bool:
         """Take over a node object; returns whether it is another node than before under that name."""
         record = self._record(node.name)
-        before = record.uid
+        before, labels = record.uid, self.domains.labels(node.name)
         record.update(node)
         self._dirty[node.name] = None
+        if before != record.uid or labels != record.labels:
+            self._moved(node.name, labels)
         return before != record.uid
 
     def remove(self, name: str) -> bool:
@@ -35,8 +40,10 @@ class NodeTable:
         record = self.nodes.get(name)
         if record is None or not record.uid:
             return False
+        labels = record.labels
         record.uid, record.problem, record.node_class = "", "does not exist", None
         self._dirty[name] = None
+        self._moved(name, labels)
         return True
 
     def exists(self, name: str, uid: str = "") -> bool:
@@ -47,15 +54,18 @@ class NodeTable:
     def count(self, pod: PodRecord) -> None:
         """Count the pod where it takes room now: on its node until it has finished or is gone."""
         where = pod.node if not pod.finished else ""
-        if where == pod.counted_on:
-            return
-        self.uncount(pod)
-        if where and pod.cls is not None:
-            record = self._record(where)
-            record.take(pod.cls.request, pod.cls.ports, foreign=not pod.gang)
-            record.pods.add(pod.uid)
-            pod.counted_on = where
-            self._dirty[where] = None
+        if where != pod.counted_on:
+            self.uncount(pod)
+            if where and pod.cls is not None:
+                record = self._record(where)
+                record.take(pod.cls.request, pod.cls.ports, foreign=not pod.gang)
+                record.pods.add(pod.uid)
+                pod.counted_on = where
+                self._dirty[where] = None
+                self._meet(pod.cls, where, foreign=not pod.gang)
+        if where and pod.terminating and pod.cls is not None and pod.cls.matches:
+            for domains in self._domains(foreign=not pod.gang):
+                domains.leave(pod.uid, pod.cls, where)
 
     def uncount(self, pod: PodRecord) -> None:
         """Take the pod off the node it is counted on."""
@@ -65,6 +75,10 @@ class NodeTable:
         record.take(pod.cls.request, pod.cls.ports, foreign=not pod.gang, sign=-1)
         record.pods.discard(pod.uid)
         self._dirty[pod.counted_on] = None
+        self._meet(pod.cls, pod.counted_on, foreign=not pod.gang, sign=-1)
+        if pod.terminating:
+            for domains in self._domains(foreign=not pod.gang):
+                domains.left(pod.uid)
         pod.counted_on = ""
 
     def hold(self, name: str, gang: str, slot: int, cls: PodClass | None) -> None:
@@ -75,6 +89,7 @@ class NodeTable:
             record.fully_held += 1
         else:
             record.take(cls.request, cls.ports, foreign=False)
+            self._meet(cls, name, foreign=False)
         self._dirty[name] = None
 
     def unhold(self, name: str, gang: str, slot: int) -> None:
@@ -85,6 +100,7 @@ class NodeTable:
             record.fully_held -= 1
         else:
             record.take(cls.request, cls.ports, foreign=False, sign=-1)
+            self._meet(cls, name, foreign=False, sign=-1)
         self._dirty[name] = None
 
     def touch(self, names: Iterable[str]) -> None:
@@ -106,7 +122,11 @@ class NodeTable:
             self._dirty = dict.fromkeys(self.nodes)
         for name in self._dirty:
             record = self.nodes[name]
-            record.node_class = self._classes.of(record) if record.uid else None
+            node_class = self._classes.of(record) if record.uid else None
+            if node_class is not record.node_class:
+                record.node_class = node_class
+                self.domains.version += 1
+                self.empty_domains.version += 1
             record.bucket = self.buckets.move(name, record.bucket, record.node_class, record.free(), record.ports)
             record.empty_bucket = self.empty_buckets.move(
                 name, record.empty_bucket, record.node_class, record.free_when_empty(), ()
@@ -115,6 +135,19 @@ class NodeTable:
                 del self.nodes[name]
         self._dirty.clear()
         return anew
+
+    def _meet(self, cls: PodClass, name: str, *, foreign: bool, sign: int = 1) -> None:
+        """Count a pod that rules are about, or that keeps others away, in the node's domains."""
+        if cls.subjects:
+            for domains in self._domains(foreign=foreign):
+                domains.count(cls, name, sign)
+
+    def _domains(self, *, foreign: bool) -> tuple[Domains, ...]:
+        return (self.domains, self.empty_domains) if foreign else (self.domains,)
+
+    def _moved(self, name: str, labels: Mapping[str, str]) -> None:
+        for domains in (self.domains, self.empty_domains):
+            domains.move(name, labels, domains.labels(name))
 
     def _record(self, name: str) -> NodeRecord:
         record = self.nodes.get(name)

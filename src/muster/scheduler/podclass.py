@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,7 +11,9 @@ import msgspec
 from muster.api.names import LABEL_GANG
 from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
 from muster.kube.pod import Pod
+from muster.scheduler.peers import NOBODY, PeerTable
 from muster.scheduler.podwire import SchedulingPodSpec
+from muster.scheduler.relations import Peers, Relations, Term, asks_of_others, relations, unknown
 from muster.scheduler.resources import pod_request
 from muster.scheduler.volumes import ClaimNeeds
 
@@ -31,6 +34,8 @@ class PodClass:
         label_keys: node labels that the constraints read.
         alone: the pod is a slot of a gang, and slots of one gang take whole nodes: at most one of them on a node.
         refusals: constraints this scheduler does not know, each a sentence; such a pod is never placed.
+        relations: what it asks of other pods; None where it asks nothing.
+        matches: the sets of pods, known from rules of pods, that pods of the class are in.
     """
 
     number: int
@@ -44,23 +49,55 @@ class PodClass:
     label_keys: frozenset[str]
     alone: bool
     refusals: tuple[str, ...]
+    relations: Relations | None = None
+    matches: frozenset[Peers] = NOBODY
+    subjects: tuple[Peers | Term, ...] = dataclasses.field(init=False, default=())
+    """What a pod of the class counts for in its domains: the sets it is in, and whom it keeps away."""
+
+    def __post_init__(self) -> None:
+        """Collect `subjects`."""
+        apart = self.relations.apart if self.relations is not None else ()
+        if self.matches or apart:
+            sets = sorted(self.matches, key=lambda peers: peers.number)
+            object.__setattr__(self, "subjects", (*sets, *dict.fromkeys(apart)))
 
 
 class ClassTable:
     """All pod classes seen, by what they ask for."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers: PeerTable | None = None) -> None:
         self.label_keys: frozenset[str] = frozenset()
-        self._classes: dict[bytes, PodClass] = {}
+        self.peers = peers if peers is not None else PeerTable()
+        self._classes: dict[tuple[bytes, Relations | None], PodClass] = {}
+        self._variants: dict[tuple[PodClass, frozenset[Peers]], PodClass] = {}
+        self._base: dict[PodClass, PodClass] = {}
         self._encoder = msgspec.json.Encoder(order="deterministic")
 
-    def of(self, pod: Pod, claims: ClaimNeeds = ()) -> PodClass:
+    def of(self, pod: Pod, claims: ClaimNeeds = (), *, ours: bool = True) -> PodClass:
         """Return the class of the pod; `claims` are the node constraints of its bound volumes."""
+        return self.variant(self._of_spec(pod, claims, ours=ours), self.peers.of(pod.uid))
+
+    def variant(self, cls: PodClass, matches: frozenset[Peers]) -> PodClass:
+        """Return the class of pods like these that are in other sets of pods."""
+        if cls.matches == matches:
+            return cls
+        base = self._base.get(cls, cls)
+        if not matches:
+            return base
+        found = self._variants.get((base, matches))
+        if found is None:
+            number = len(self._classes) + len(self._variants)
+            found = self._variants[base, matches] = dataclasses.replace(base, number=number, matches=matches)
+            self._base[found] = base
+        return found
+
+    def _of_spec(self, pod: Pod, claims: ClaimNeeds, *, ours: bool) -> PodClass:
         spec = pod.spec
         extra: tuple[object, ...] = ()
         if isinstance(spec, SchedulingPodSpec):
             extra = (spec.resources, spec.scheduling_group is None, spec.workload_ref is None)
-        key = self._encoder.encode(
+        asked = relations(pod, self.peers.intern, ours=ours) if asks_of_others(pod) else None
+        spec_key = self._encoder.encode(
             (
                 [(c.resources, c.ports, c.restart_policy) for c in spec.init_containers],
                 [(c.resources, c.ports) for c in spec.containers],
@@ -76,14 +113,16 @@ class ClassTable:
                 LABEL_GANG in pod.metadata.labels,
             )
         )
+        key = (spec_key, asked)
         found = self._classes.get(key)
         if found is None:
-            found = self._classes[key] = make_class(len(self._classes), pod, claims)
+            number = len(self._classes) + len(self._variants)
+            found = self._classes[key] = make_class(number, pod, claims, asked)
             self.label_keys |= found.label_keys
         return found
 
 
-def make_class(number: int, pod: Pod, claims: ClaimNeeds = ()) -> PodClass:
+def make_class(number: int, pod: Pod, claims: ClaimNeeds = (), asked: Relations | None = None) -> PodClass:
     """Read the constraints of a pod. Raises ValueError for a quantity that is none."""
     spec = pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity else None
@@ -109,6 +148,7 @@ def make_class(number: int, pod: Pod, claims: ClaimNeeds = ()) -> PodClass:
         ),
         alone=LABEL_GANG in pod.metadata.labels,
         refusals=tuple(_refusals(pod)),
+        relations=asked,
     )
 
 
@@ -130,16 +170,12 @@ def _refusals(pod: Pod) -> Iterable[str]:
     spec = pod.spec
     affinity = spec.affinity
     if affinity is not None:
-        if affinity.pod_affinity is not None and affinity.pod_affinity != type(affinity.pod_affinity)():
-            yield _unsupported("spec.affinity.podAffinity")
-        if affinity.pod_anti_affinity is not None and affinity.pod_anti_affinity != type(affinity.pod_anti_affinity)():
-            yield _unsupported("spec.affinity.podAntiAffinity")
         nodes = affinity.node_affinity
         wishes = nodes.preferred_during_scheduling_ignored_during_execution if nodes else ()
         if any(wish.preference.match_fields for wish in wishes):
             yield _unsupported("spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution.matchFields")
-    if spec.topology_spread_constraints:
-        yield _unsupported("spec.topologySpreadConstraints")
+    for field in dict.fromkeys(unknown(pod)):
+        yield _unsupported(field)
     if spec.resource_claims:
         yield _unsupported("spec.resourceClaims")
     if isinstance(spec, SchedulingPodSpec):

@@ -21,6 +21,7 @@ class Why(StrEnum):
     WAITING_FOR_VOLUME = "WaitingForVolume"
     NOT_ENOUGH_NODES = "NotEnoughNodes"
     MORE_THAN_THE_CLUSTER = "MoreThanTheCluster"
+    TOO_MANY_WAYS = "TooManyWays"
     BEHIND = "BehindInQueue"
     WAITING_FOR_OLD_POD = "WaitingForOldPod"
     OLD_PLACEMENT = "OldPlacementInTheWay"
@@ -42,6 +43,9 @@ class NodeWhy(StrEnum):
     TAINT = "UntoleratedTaint"
     TOO_SMALL = "NodeTooSmall"
     HOST_PORT = "HostPortTaken"
+    POD_AFFINITY = "PodAffinityMismatch"
+    POD_ANTI_AFFINITY = "PodAntiAffinity"
+    TOPOLOGY_SPREAD = "TopologySpread"
     IN_USE = "InUse"
     BIND_FAILED = "BindFailed"
     RESERVED = "ReservedForHead"
@@ -73,6 +77,9 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.TAINT: "with taint {detail}",
         NodeWhy.TOO_SMALL: "too small ({detail})",
         NodeWhy.HOST_PORT: "with host port {detail} taken",
+        NodeWhy.POD_AFFINITY: "away from pods they must be near ({detail})",
+        NodeWhy.POD_ANTI_AFFINITY: "beside pods they must keep away from ({detail})",
+        NodeWhy.TOPOLOGY_SPREAD: "in domains with too many such pods ({detail})",
         NodeWhy.IN_USE: "in use ({detail})",
         NodeWhy.BIND_FAILED: "where binding failed",
         NodeWhy.RESERVED: "kept for {detail}",
@@ -106,6 +113,8 @@ _WORDS: Mapping[Why, str] = MappingProxyType(
         Why.NOT_ENOUGH_NODES: "needs room for {need_pods} more and there is room for {have}; nodes that could serve it "
         "are kept for it as they become free",
         Why.MORE_THAN_THE_CLUSTER: "needs room for {need_pods}, and all usable nodes, even empty, have room for {have}",
+        Why.TOO_MANY_WAYS: "found no nodes that meet all rules about other pods for {need} pods, only for {have}, "
+        "within the bounded search: fewer rules, or rules over fewer different labels, can be decided",
         Why.BEHIND: "waiting behind {detail}, which is earlier in the queue and could use the same nodes",
         Why.WAITING_FOR_OLD_POD: "waiting for pods of an earlier attempt to leave their nodes: {detail}",
         Why.OLD_PLACEMENT: "waiting for the placement of an earlier job of this name to go",

@@ -6,6 +6,7 @@ One event costs what it changes, not what the cluster holds; `snapshot` brings t
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from muster.api.placement import Placement
 from muster.kube.node import Node
@@ -103,25 +104,28 @@ class ClusterState:
         if record is None:
             member = membership(pod)
             record = PodRecord(pod, member)
-            record.cls = self._classes.of(pod)
+            self._classes.peers.set_pod(pod.uid, pod.namespace, pod.metadata.labels)
+            record.cls = self._classes.of(pod, ours=member is not None)
             self.pods[pod.uid] = record
             if member is not None:
                 self._join(record, member)
             was: tuple[object, ...] = ()
         else:
             was = _moving_parts(record)
+            if self._classes.peers.set_pod(pod.uid, pod.namespace, pod.metadata.labels):
+                self._classify([pod.uid], now)
         if pod.spec.node_name:
             record.node, record.assumed = pod.spec.node_name, False
             record.bound_since = record.bound_since or _bound_since(pod)
         record.terminating = record.terminating or pod.terminating
         record.finished = pod.finished
         record.gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
-        if was == _moving_parts(record):
-            return
-        if record.gang and not record.node:
-            self._judge(record, pod)
-        self._table.count(record)
-        self._refresh_slot(record, now)
+        if was != _moving_parts(record):
+            if record.gang and not record.node:
+                self._judge(record, pod)
+            self._table.count(record)
+            self._refresh_slot(record, now)
+        self._classify(self._classes.peers.newcomers(), now)
 
     def remove_pod(self, uid: str, now: float) -> None:
         """A pod is gone."""
@@ -129,6 +133,7 @@ class ClusterState:
         if record is None:
             return
         self.claims.forget(record)
+        self._classes.peers.remove_pod(uid)
         self._table.uncount(record)
         self._arrived(uid)
         gang = self.gangs.get(record.gang)
@@ -137,6 +142,23 @@ class ClusterState:
             del gang.members_by_slot[record.slot][uid]
             gang.binding -= record.binding
             self._refresh_slot(record, now)
+
+    def set_namespace(self, name: str, labels: Mapping[str, str] | None, now: float) -> None:
+        """A namespace has these labels (None: it is gone): rules of pods may be about other pods now."""
+        self._classify(self._classes.peers.set_namespace(name, labels), now)
+
+    def _classify(self, uids: Iterable[str], now: float) -> None:
+        """Find the class of pods again after rules of other pods, or the pods' labels, changed."""
+        for uid in uids:
+            record = self.pods.get(uid)
+            if record is None or record.cls is None:
+                continue
+            cls = self._classes.variant(record.cls, self._classes.peers.of(uid))
+            if cls is not record.cls:
+                self._table.uncount(record)
+                record.cls = cls
+                self._table.count(record)
+                self._refresh_slot(record, now)
 
     def begin_bind(self, uid: str, node: str) -> None:
         """A bind request is on its way: decide leaves the pod alone. A pod without a placement takes its room now."""

@@ -89,9 +89,8 @@ async def test_explain_says_what_a_pending_gang_lacks(cluster: Cluster) -> None:
 async def test_a_constraint_that_is_not_supported_is_refused_on_the_pod(cluster: Cluster) -> None:
     await cluster.add_nodes(2)
     cluster.schedule()
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
-    rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    await cluster.add_gang("apart", 2, spec={"affinity": rules})
+    claims = [{"name": "link", "resourceClaimName": "link"}]
+    await cluster.add_gang("apart", 2, spec={"resourceClaims": claims})
 
     async def refused() -> str:
         for pod in await cluster.pods("apart"):
@@ -102,7 +101,7 @@ async def test_a_constraint_that_is_not_supported_is_refused_on_the_pod(cluster:
 
     said = await until("a condition", refused)
     assert said.startswith("NotSupported: ")
-    assert "spec.affinity.podAntiAffinity is not supported yet by schedulerName muster" in said
+    assert "spec.resourceClaims is not supported yet by schedulerName muster" in said
     assert await cluster.bound("apart") == {}
 
 

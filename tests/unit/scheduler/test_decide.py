@@ -363,15 +363,13 @@ def test_a_job_made_anew_under_the_same_name_does_not_inherit_the_placement() ->
 def test_what_is_not_supported_is_refused_by_name() -> None:
     world = World()
     world.add_nodes("a")
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}}
+    odd = {"matchExpressions": [{"key": "app", "operator": "Like", "values": ["a*"]}]}
+    rules = {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "labelSelector": odd}]}
     for name, spec, field in (
-        ("one", {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
-         "spec.affinity.podAntiAffinity"),
-        ("two", {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}},
-         "spec.affinity.podAffinity"),
-        ("three", {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone",
-                                                  "whenUnsatisfiable": "DoNotSchedule"}]},
-         "spec.topologySpreadConstraints"),
+        ("one", {"affinity": {"podAntiAffinity": rules}}, "an operator in a selector of spec.affinity.podAntiAffinity"),
+        ("two", {"affinity": {"podAffinity": rules}}, "an operator in a selector of spec.affinity.podAffinity"),
+        ("three", {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Maybe"}]},
+         "whenUnsatisfiable Maybe of spec.topologySpreadConstraints"),
         ("four", {"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
         ("five", {"schedulingGroup": {"podGroupName": "x"}}, "spec.schedulingGroup"),
     ):  # fmt: skip

@@ -142,6 +142,11 @@ class World:
         for pod in [pod for pod in self.pods.values() if pod.metadata.labels.get("muster.dev/gang") == gang]:
             self.remove_pod(pod.name)
 
+    def relabel(self, name: str, labels: dict[str, str]) -> None:
+        pod = self.find(name)
+        meta = msgspec.structs.replace(pod.metadata, labels=labels)
+        self._set_pod(msgspec.structs.replace(pod, metadata=meta))
+
     def finish(self, name: str) -> None:
         pod = self.find(name)
         self._set_pod(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase="Succeeded")))
