@@ -51,7 +51,9 @@ class Informer(Generic[T]):
         label_selector: as in the API.
         field_selector: as in the API.
         indexes: name -> function from an object to the values it is found under.
-        transform: applied to each object before it is stored, to drop what is not needed.
+        transform: applied to each object first of all, to drop what is not needed.
+        stored: applied to an object once handlers have heard of it, to what stays in the store: for handlers that keep
+            what they need themselves. Indexes and `old` see what is stored.
         page: objects a page of the list.
         watch_list: take the first list from the watch itself (sendInitialEvents) where the server can.
         watch_timeout_s: the server ends a watch after this to twice this long; then it is resumed.
@@ -72,6 +74,7 @@ class Informer(Generic[T]):
         field_selector: str = "",
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         transform: Callable[[T], T] | None = None,
+        stored: Callable[[T], T] | None = None,
         page: int = PAGE,
         watch_list: bool = False,
         watch_timeout_s: float = WATCH_TIMEOUT_S,
@@ -90,6 +93,7 @@ class Informer(Generic[T]):
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._transform = transform
+        self._stored = stored
         self._page = page
         self._watch_list = watch_list
         self._watch_timeout_s = watch_timeout_s
@@ -336,14 +340,15 @@ class Informer(Generic[T]):
                 old = None
             elif old.metadata.resource_version == new.metadata.resource_version:
                 return
-        if new is not None:
-            self._store[key] = new
+        kept = self._stored(new) if new is not None and self._stored is not None else new
+        if kept is not None:
+            self._store[key] = kept
         elif old is not None:
             del self._store[key]
         else:
             return
         for index in self._indexes.values():
-            index.update(key, old, new)
+            index.update(key, old, kept)
         for handler in self._handlers:
             self._call(handler, old, new)
 

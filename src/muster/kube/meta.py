@@ -134,6 +134,13 @@ class KubeObject(KubeStruct):
 K = TypeVar("K", bound=KubeObject)
 
 
+def identity(obj: K) -> K:
+    """Return the object less everything but which one it is and at which version; for kinds that need nothing more."""
+    meta = obj.metadata
+    kept = ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+    return type(obj)(metadata=kept)
+
+
 def split_key(key: str) -> tuple[str, str]:
     """Return (namespace, name) of a key; the namespace of a cluster-scoped object is ""."""
     namespace, _, name = key.rpartition("/")

@@ -21,6 +21,7 @@ from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
+from muster.kube.meta import identity
 from muster.kube.node import Node, lean
 from muster.scheduler.binder import Binder
 from muster.scheduler.decide import decide
@@ -148,10 +149,12 @@ class SchedulerController:
             await asyncio.sleep(wait_s)
 
     def _informers(self) -> list[Informer[Any]]:
-        nodes = Informer(self._client, Node, transform=lean, progress=self._progress, rng=self._rng)
-        pods = Informer(self._client, SchedulingPod, progress=self._progress, rng=self._rng)
-        placements = Informer(self._client, Placement, progress=self._progress, rng=self._rng)
-        jobs = Informer(self._client, TrainingJob, progress=self._progress, rng=self._rng)
+        # The state is the one copy of nodes and pods.
+        common: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
+        nodes = Informer(self._client, Node, transform=lean, stored=identity, **common)
+        pods = Informer(self._client, SchedulingPod, stored=identity, **common)
+        placements = Informer(self._client, Placement, **common)
+        jobs = Informer(self._client, TrainingJob, **common)
         nodes.add_handler(self._node_changed)
         pods.add_handler(self._pod_changed)
         placements.add_handler(self._placement_changed)

@@ -19,6 +19,7 @@ from muster.kube.core import ConfigMap
 from muster.kube.health import Progress
 from muster.kube.index import Index
 from muster.kube.informer import Informer, InformerSet
+from muster.kube.meta import identity
 from muster.kube.metrics import kube_metrics
 from muster.kube.pod import Pod
 from muster.kube.watch import WatchDecoder
@@ -247,6 +248,20 @@ async def test_indexes_and_transform_follow_every_change(client: Client, api: Fa
         late = Heard()
         informer.add_handler(late)
         assert late.take() == [("add", "a", "2")]
+
+
+async def test_what_is_stored_may_be_less_than_what_handlers_hear_of(client: Client, api: FakeApi) -> None:
+    api.put("a", data={"v": "1"})
+    async with following(client, stored=identity) as (informer, heard):
+        await synced(api, informer)
+        api.put("a", data={"v": "2"})
+        await until("the change", lambda: len(heard.changes) == 2)
+        assert informer.store["default/a"].data == {}
+        assert informer.store["default/a"].uid
+        await informer.refresh(5.0)  # nothing changed, and the store still knows that
+        api.remove("a")
+        await until("the deletion", lambda: not informer.store)
+        assert heard.take() == [("add", "a", "1"), ("change", "a", "2"), ("delete", "a", "")]
 
 
 async def test_a_bad_handler_does_not_stop_the_others(client: Client, api: FakeApi, caplog: Any) -> None:
