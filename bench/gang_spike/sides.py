@@ -127,9 +127,6 @@ async def _kube_scheduler(
     child = Child([program, *arguments], where.directory / "scheduler.log")
     try:
         yield child
-    except TimeoutError as error:
-        error.add_note(f"the scheduler's log ends with:\n{child.log_tail()}")
-        raise
     finally:
         child.stop()
 

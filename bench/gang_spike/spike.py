@@ -26,26 +26,31 @@ _PROBE = "probe"
 T = TypeVar("T")
 
 
+class BrokenError(Exception):
+    """A scheduler did not get ready, ended, or bound two pods to one node: there is no figure."""
+
+
 async def measure(side: Side, shape: Shape, nodes: int, repetition: int, timeout_s: float) -> Outcome:
-    """Start a control plane and a scheduler, and measure one spike. Raises TimeoutError where it never gets ready."""
+    """Start a control plane and a scheduler, and measure one spike. Raises BrokenError."""
     async with (
         cluster(side.name, nodes, side.feature_gates, side.runtime_config) as where,
         side.start(where) as scheduler,
     ):
         if scheduler is not None:
-            await _ready(where, side)
+            await _ready(where, side, scheduler)
         return await _spike(where, side, scheduler, shape, repetition, timeout_s)
 
 
-async def _ready(where: Cluster, side: Side) -> None:
+async def _ready(where: Cluster, side: Side, scheduler: Child) -> None:
     """The scheduler knows every node and can bind: it has bound a pod, which goes again."""
     async with watching(where.watcher) as watcher:
         await where.creator.create(pod(_PROBE, side.scheduler_name, {}), kind=BoundPod)
-        if not await watcher.until(1, READY_TIMEOUT_S):
-            raise TimeoutError(f"{side.name}: no pod was bound within {READY_TIMEOUT_S:g} s of its start")
+        if not await _until(watcher, 1, READY_TIMEOUT_S, scheduler):
+            log = scheduler.log_tail()
+            raise BrokenError(f"{side.name}: no pod was bound within {READY_TIMEOUT_S:g} s of its start:\n{log}")
         await where.creator.delete(BoundPod, _PROBE, namespace=NAMESPACE, grace_s=0)
-        if not await watcher.until(0, READY_TIMEOUT_S):
-            raise TimeoutError(f"{side.name}: the first pod was not deleted within {READY_TIMEOUT_S:g} s")
+        if not await _until(watcher, 0, READY_TIMEOUT_S, scheduler):
+            raise BrokenError(f"{side.name}: the first pod was not deleted within {READY_TIMEOUT_S:g} s")
     await asyncio.sleep(QUIET_S)
 
 
@@ -63,11 +68,11 @@ async def _spike(
             created = await _create_and_bind(where, side, shape)
         else:
             created = await _create(where, side, shape)
-        whole = await watcher.until(shape.pods, began + timeout_s - clock())
+        whole = await _until(watcher, shape.pods, began + timeout_s - clock(), scheduler)
         await asyncio.sleep(QUIET_S)
         used = {role: cpu_s(pid) - used[role] for role, pid in pids.items()}
         if shared := watcher.sharing():
-            raise RuntimeError(f"{side.name}: nodes with more than one whole-node pod: {', '.join(shared[:5])}")
+            raise BrokenError(f"{side.name}: nodes with more than one whole-node pod: {', '.join(shared[:5])}")
         return Outcome(
             side=side.name,
             shape=shape,
@@ -80,6 +85,18 @@ async def _spike(
             cpu_s=used,
             rss_peak_mb=peak_rss_mb(scheduler.pid) if scheduler is not None else None,
         )
+
+
+async def _until(watcher: Watcher, bound: int, timeout_s: float, scheduler: Child | None) -> bool:
+    """Wait until so many pods are bound. Returns whether in time; raises BrokenError where the scheduler ended."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout_s
+    while not await watcher.until(bound, min(1.0, deadline - clock())):
+        if scheduler is not None and scheduler.exit_code is not None:
+            raise BrokenError(f"the scheduler ended with {scheduler.exit_code}:\n{scheduler.log_tail()}")
+        if clock() >= deadline:
+            return False
+    return True
 
 
 def _whole_gangs(watcher: Watcher, shape: Shape) -> int:
