@@ -230,4 +230,5 @@ class Filling:
 
 
 def _is_each_its_own(key: str, open_sites: Sequence[Site]) -> bool:
-    return len({site.labels.get(key, site.name) for site in open_sites}) == len(open_sites)
+    values = {site.labels.get(key) for site in open_sites}
+    return len(values) == len(open_sites) and None not in values

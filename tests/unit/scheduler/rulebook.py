@@ -156,6 +156,21 @@ class Book:
     def is_same(self, rule: Mapping[str, Any], pod: Spec, other: Spec) -> bool:
         return is_about({**rule, "namespaces": [pod["metadata"]["namespace"]]}, pod, other, self.spaces)
 
+    def is_reached(self, steps: Sequence[tuple[Spec, str]]) -> bool:
+        """Whether there is an order of binding these pods to these nodes in which each is allowed in its turn."""
+        todo, seen = [frozenset[int]()], set[frozenset[int]]()
+        while todo:
+            done = todo.pop()
+            if len(done) == len(steps):
+                return True
+            beside = [steps[index] for index in sorted(done)]
+            for index in set(range(len(steps))) - done:
+                after = done | {index}
+                if after not in seen and self.allows(*steps[index], beside):
+                    seen.add(after)
+                    todo.append(after)
+        return False
+
     def ways(self, gang: Sequence[Spec]) -> Iterator[Placed]:
         """Every placement of the whole gang that some order of binding its pods reaches."""
         seen: set[Placed] = set()

@@ -58,6 +58,18 @@ def test_members_that_keep_apart_get_a_rack_each() -> None:
     assert racks_of(world, "train") == ["r0", "r1", "r2"]
 
 
+def test_nodes_without_the_label_are_in_no_rack() -> None:
+    world = World()
+    world.add_nodes("a", labels={})
+    world.add_nodes("b", labels={RACK: "r0"})
+    for number in range(3):
+        rule = apart(term(RACK, {"app": "x"}))
+        world.add_pod(f"pod-{number}", {"gpus": 4, "affinity": rule}, labels={"app": "x"})
+        world.run()
+    names = [world.find(f"pod-{number}").spec.node_name for number in range(3)]
+    assert sorted(names) == ["a", "a", "b"]
+
+
 def test_a_gang_with_more_members_than_racks_is_too_large_and_blocks_nobody() -> None:
     world = racks(2, 2)
     world.add_gang("train", 3, affinity=apart(term(RACK, own("train"))))

@@ -182,14 +182,9 @@ def test_never_a_pod_where_a_rule_forbids_it(
         return
     assert sorted(chosen) == list(range(len(gang)))
     book = Book(there, pods, SPACES)
-    beside: list[tuple[Spec, str]] = []
-    left = set(range(len(gang)))
-    while left:
-        ready = next((i for i in sorted(left) if book.allows(gang[i], chosen[i], beside)), None)
-        assert ready is not None, ("no order of binding reaches it", chosen, left)
-        beside.append((gang[ready], chosen[ready]))
-        left.discard(ready)
-    assert all(book.is_even(made, name, [*pods, *beside], counted=True) for made, name in beside), chosen
+    steps = [(made, chosen[slot]) for slot, made in enumerate(gang)]
+    assert book.is_reached(steps), ("no order of binding reaches it", chosen)
+    assert all(book.is_even(made, name, [*pods, *steps], counted=True) for made, name in steps), chosen
 
 
 @PROFILE
