@@ -23,8 +23,10 @@ from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node, lean
+from muster.scheduler.adapters.membership import Workload
 from muster.scheduler.binder import Binder
 from muster.scheduler.decide import decide
+from muster.scheduler.followers import WorkloadFollower
 from muster.scheduler.lookups import follow_claims
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.placements import placed_slots
@@ -118,6 +120,9 @@ class SchedulerController:
         self._writer = PlacementWriter(
             self._client, self.state, bind_deadline_s=self.settings.bind_deadline_s, **common
         )
+        self._followers = WorkloadFollower(
+            self._client, self.state, clock=self._clock, changed=self._changed.set, seen=self._workload_seen
+        )
         informers = self._informers()
         async with EventRecorder(
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
@@ -137,6 +142,7 @@ class SchedulerController:
                 for task in (main, stopped, *tasks, *self._tasks):
                     task.cancel()
                 await asyncio.gather(main, stopped, *tasks, *self._tasks, return_exceptions=True)
+                await self._followers.stop()
                 if self._progress is not None:
                     self._progress.drop(NAME)
 
@@ -195,11 +201,16 @@ class SchedulerController:
             self.state.remove_job(old.uid)
         self._changed.set()
 
+    def _workload_seen(self, workload: Workload) -> None:
+        if self._shadow is None:
+            self._reporter.warn(workload)
+
     async def _plan_on(self, informers: list[Informer[Any]]) -> None:
         async with asyncio.TaskGroup() as group:
             for informer in informers:
                 group.create_task(informer.wait_synced(SYNC_TIMEOUT_S))
         self.state.jobs_synced()
+        await self._followers.settle()
         if self._progress is not None:
             self._progress.expect(NAME, 6 * IDLE_S)
         while True:
@@ -208,6 +219,7 @@ class SchedulerController:
             started = time.perf_counter()
             if self._shadow is not None:
                 self._shadow.apply(self.state)
+            self._followers.follow_wanted()
             snapshot = self.state.snapshot()
             plan = decide(snapshot, now, self.settings)
             took_s = time.perf_counter() - started

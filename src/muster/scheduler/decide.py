@@ -19,6 +19,7 @@ from itertools import islice
 
 from muster.scheduler.backfill import Start, start_of, would_end_at
 from muster.scheduler.gangs import Gang, seconds
+from muster.scheduler.joining import room_for_joiners
 from muster.scheduler.ledger import Ledger
 from muster.scheduler.placements import is_open, planned, started_at
 from muster.scheduler.placing import Groups, Shortage, candidates, choose, shortage
@@ -50,6 +51,7 @@ def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Pla
     for gang in sorted(snapshot.attention.values(), key=lambda gang: gang.order):
         planner.carry_on(gang)
     planner.place_in_order()
+    planner.let_join()
     for gang in snapshot.waiting.values():
         planner.cannot_be_considered(gang)
     return Plan(tuple(planner.actions), planner.waiting, planner.unreported, planner.wake_at, planner.starts)
@@ -91,6 +93,8 @@ class _Planner:
             self._finish_open(gang)
         elif gang.pending:
             self._restart(gang)
+        elif gang.surplus:
+            self._write(gang, {}, keep_deadline=False, reason="it has fewer members", without=gang.surplus)
 
     def _release(self, gang: Gang) -> None:
         """Bound members go, then the placement: only then may the gang be placed anew."""
@@ -147,7 +151,7 @@ class _Planner:
             return
         looked = review(self.snapshot, self.ledger, gang)
         if looked.replace:
-            if not gang.binding:
+            if not gang.binding and not self._give_up(gang, looked, keep_deadline=True):
                 self.repairs.append((gang, looked, True))
             return
         for slot, node in looked.keep.items():
@@ -190,7 +194,18 @@ class _Planner:
         if gang.blocker() is not None:
             self.cannot_be_considered(gang)
             return
-        self.repairs.append((gang, review(self.snapshot, self.ledger, gang), False))
+        looked = review(self.snapshot, self.ledger, gang)
+        if not self._give_up(gang, looked, keep_deadline=False):
+            self.repairs.append((gang, looked, False))
+
+    def _give_up(self, gang: Gang, looked: SlotReview, *, keep_deadline: bool) -> bool:
+        """Members beyond the minimum whose nodes serve no more join again where there is room; they delay nobody."""
+        extras = gang.extras(looked.replace) & gang.placed.keys()
+        if extras:
+            self._write(
+                gang, {}, keep_deadline=keep_deadline, reason="without members beyond its minimum", without=extras
+            )
+        return bool(extras)
 
     # Finding nodes
 
@@ -271,8 +286,33 @@ class _Planner:
         reasons = sorted({reason.text() for reason in looked.replace.values()})
         self._write(gang, chosen, keep_deadline=keep_deadline, reason="; ".join(reasons) or "restart")
 
-    def _write(self, gang: Gang, chosen: Mapping[int, str], *, keep_deadline: bool, reason: str) -> None:
-        nodes = {slot: placed for slot, placed in gang.placed.items() if slot < gang.size}
+    def let_join(self) -> None:
+        """Give what room is left to pods beyond the minimum of gangs that run."""
+        for queue in sorted(self.snapshot.joining.values(), key=lambda queue: queue[0].order):
+            for gang in (queue[index] for index in range(len(queue))):
+                if gang.writing or gang.binding:
+                    continue
+                closed = self.kept.closed_to(would_end_at(gang, self.now))
+                chosen = room_for_joiners(self.ledger, self.snapshot.matcher, gang, closed)
+                if chosen:
+                    self._write(gang, chosen, keep_deadline=False, reason="more members join")
+                if len(chosen) < len(gang.joiners):
+                    break  # those after it ask for the same
+
+    def _write(
+        self,
+        gang: Gang,
+        chosen: Mapping[int, str],
+        *,
+        keep_deadline: bool,
+        reason: str,
+        without: Collection[int] = (),
+    ) -> None:
+        nodes = {
+            slot: placed
+            for slot, placed in gang.placed.items()
+            if (gang.elastic or slot < gang.size) and slot not in without
+        }
         for slot, member in gang.current.items():
             if member.node and nodes.get(slot, ("",))[0] != member.node:
                 node = self.snapshot.nodes.get(member.node)

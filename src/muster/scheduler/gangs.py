@@ -1,95 +1,20 @@
-"""Gangs: which pods belong together. Adapters turn labels into a `Membership`; all else knows only `Gang`."""
+"""Gangs: which pods belong together. Adapters turn pods into a `Membership`; all else knows only `Gang`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import datetime
 
-import msgspec
-
-from muster.api.names import (
-    ANNOTATION_ATTEMPT,
-    ANNOTATION_GANG_SIZE,
-    ANNOTATION_GANG_UID,
-    LABEL_GANG,
-    LABEL_SLOT,
-    NODES_PER_GANG_MAX,
-    SCHEDULER_NAME,
-)
 from muster.api.placement import Placement
 from muster.kube.meta import OwnerReference
 from muster.kube.pod import Pod
+from muster.scheduler.adapters import described
+from muster.scheduler.adapters.membership import Membership, WorkloadRef
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.roster import Roster
 from muster.scheduler.traits import JobFacts, Traits, traits_of
-
-
-class Membership(msgspec.Struct, frozen=True):
-    """A pod's place in a gang. `single` gangs need no Placement: one bind is all or nothing. `error`: bad labels."""
-
-    key: str
-    name: str
-    uid: str = ""
-    size: int = 1
-    slot: int = 0
-    attempt: int = 0
-    single: bool = False
-    error: str = ""
-
-
-def gang_key(namespace: str, name: str, uid: str) -> str:
-    """Return the key of a gang made from our labels: another job of the same name is another gang."""
-    return f"{namespace}/{name}/{uid}"
-
-
-def by_label(pod: Pod) -> Membership | None:
-    """Read muster.dev/gang, muster.dev/slot and muster.dev/gang-size; None for a pod without the gang label."""
-    meta = pod.metadata
-    name = meta.labels.get(LABEL_GANG)
-    if name is None:
-        return None
-    uid = meta.annotations.get(ANNOTATION_GANG_UID, "")
-    size_text = meta.annotations.get(ANNOTATION_GANG_SIZE, "")
-    slot_text = meta.labels.get(LABEL_SLOT, "")
-    size, slot = _number(size_text), _number(slot_text)
-    error = ""
-    if size is None or not 1 <= size <= NODES_PER_GANG_MAX:
-        error = f"annotation {ANNOTATION_GANG_SIZE} of pod {pod.name} is {size_text!r}; set it to the number of members"
-    elif slot is None or slot >= size:
-        error = f"label {LABEL_SLOT} of pod {pod.name} is {slot_text!r}; set it to a number from 0 to {size - 1}"
-    return Membership(
-        key=gang_key(meta.namespace, name, uid),
-        name=name,
-        uid=uid,
-        size=size or 1,
-        slot=slot or 0,
-        attempt=_number(meta.annotations.get(ANNOTATION_ATTEMPT, "")) or 0,
-        error=error,
-    )
-
-
-def alone(pod: Pod) -> Membership:
-    """A pod without a gang is a gang of one."""
-    return Membership(key=f"{pod.namespace}/{pod.name}/pod/{pod.uid}", name=pod.name, single=True)
-
-
-ADAPTERS: tuple[Callable[[Pod], Membership | None], ...] = (by_label, alone)
-
-
-def membership(pod: Pod) -> Membership | None:
-    """Return the pod's place in a gang of ours; None for pods of other schedulers."""
-    if pod.spec.scheduler_name != SCHEDULER_NAME:
-        return None
-    for adapter in ADAPTERS:
-        found = adapter(pod)
-        if found is not None:
-            return found
-    return None
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def seconds(moment: datetime | None) -> float:
@@ -102,6 +27,7 @@ class PodRecord:
 
     Attributes:
         gang: key of its gang; "" for a pod of another scheduler.
+        slot: its slot; -1 while the gang's roster has given it none.
         node: where it runs or was bound by us (`assumed` until the API server's own event says so); "" while pending.
         problem: why it cannot be placed as it is; None where it can.
         binding: a bind request is in flight.
@@ -112,7 +38,7 @@ class PodRecord:
     __slots__ = (
         "assumed", "attempt", "binding", "bound_since", "claims", "cls", "counted_on", "created", "error",
         "finished", "gang", "gates", "labels_error", "name", "namespace", "node", "owner", "priority", "problem",
-        "retry_at", "running", "slot", "terminating", "traits", "uid",
+        "retry_at", "running", "slot", "succeeded", "terminating", "traits", "uid",
     )  # fmt: skip
 
     def __init__(self, pod: Pod, member: Membership | None) -> None:
@@ -133,6 +59,7 @@ class PodRecord:
         self.counted_on = ""
         self.terminating = False
         self.finished = False
+        self.succeeded = False
         self.running = False
         self.gates: tuple[str, ...] = ()
         self.claims: tuple[str, ...] = ()
@@ -165,13 +92,15 @@ class Gang:
         traits: what its pods say about who leaves first, and about their time limit.
         job: what its TrainingJob says; None where none is known.
         failed_nodes: (slot, node) where binding failed for good; not used again for the slot.
+        roster: who is a member, where an object of others says how many there are; None where the pods say so.
+        joiners: slot -> pending pod beyond the minimum: not in `current` before it is placed.
     """
 
     __slots__ = (
-        "arrival", "binding", "counts", "current", "ended", "failed_nodes", "holds", "job", "key",
-        "members_by_slot", "name", "namespace", "owner", "owner_missing", "pending", "pending_class", "placed",
-        "placement", "podless_since", "pods", "priority", "problems", "queued_as", "revision_since", "seen",
-        "single", "size", "size_attempt", "slot_class", "traits", "uid", "unknown_holds", "writing",
+        "arrival", "binding", "counts", "current", "ended", "failed_nodes", "holds", "job", "joiners", "joining_as",
+        "key", "members_by_slot", "name", "namespace", "owner", "owner_missing", "pending", "pending_class", "placed",
+        "placement", "podless_since", "pods", "priority", "problems", "queued_as", "revision_since", "roster", "seen",
+        "single", "size", "size_attempt", "slot_class", "traits", "uid", "unknown_holds", "workload", "writing",
     )  # fmt: skip
 
     def __init__(self, key: str, namespace: str, name: str, uid: str, size: int, *, single: bool) -> None:
@@ -208,6 +137,10 @@ class Gang:
         self.owner_missing = False
         self.failed_nodes: set[tuple[int, str]] = set()
         self.queued_as: tuple[frozenset[int], tuple[float, float, str]] | None = None
+        self.joining_as: tuple[frozenset[int], tuple[float, float, str]] | None = None
+        self.workload: WorkloadRef | None = None
+        self.roster: Roster | None = None
+        self.joiners: dict[int, PodRecord] = {}
 
     @property
     def full_name(self) -> str:
@@ -221,17 +154,39 @@ class Gang:
 
     @property
     def complete(self) -> bool:
-        """Whether every slot has a live member."""
-        return len(self.current) >= self.size
+        """Whether every slot has a live member, or as many have one as must run together."""
+        return self.roster.complete if self.roster is not None else len(self.current) >= self.size
 
     @property
     def limit_s(self) -> float | None:
         """How long it may run; None where nothing ends it. A TrainingJob's own limit counts from its first start."""
         return self.job.limit_s if self.job is not None else self.traits.limit_s
 
+    @property
+    def elastic(self) -> bool:
+        """Whether members may come and go while it runs: its size is what its workload says, and no slot's limit."""
+        return self.roster is not None
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether there is a live member, or a pod that has no slot yet."""
+        return bool(self.current) or (self.roster is not None and bool(self.roster.standing))
+
+    @property
+    def surplus(self) -> list[int]:
+        """Placed slots without a pod that nobody will come for: the workload has become smaller."""
+        extra = len(self.placed) - self.size
+        if self.roster is None or self.roster.shape is None or extra <= 0 or not self.current:
+            return []
+        return sorted((slot for slot in self.placed if not self.members_by_slot.get(slot)), reverse=True)[:extra]
+
+    def extras(self, slots: Collection[int]) -> set[int]:
+        """Return those of the slots without which the gang is whole."""
+        return set() if self.roster is None else {slot for slot in slots if not self.roster.is_member(slot)}
+
     def nodes_beside(self, slots: Collection[int]) -> set[str]:
-        """Return the nodes of all other slots than these: they take no more of the gang."""
-        if self.single:
+        """Return the nodes of all other slots than these: they take no more of the gang. Foreign gangs share nodes."""
+        if self.single or self.roster is not None:
             return set()
         placed = {node for slot, (node, _) in self.placed.items() if slot not in slots and slot < self.size}
         return placed | {member.node for slot, member in self.current.items() if member.node and slot not in slots}
@@ -240,9 +195,14 @@ class Gang:
         """Return why the gang cannot be considered at all yet, None where it can."""
         if self.problems:
             return self.problems[min(self.problems)]
-        if not self.complete:
+        if self.complete:
+            return None
+        roster = self.roster
+        if roster is None:
             return Reason(Why.WAITING_FOR_PODS, self.size, len(self.current))
-        return None
+        if roster.shape is None and self.workload is not None:
+            return Reason(Why.WAITING_FOR_WORKLOAD, have=roster.present, detail=described(self.workload))
+        return Reason(Why.WAITING_FOR_PODS, roster.minimum, roster.ready)
 
 
 def newest(members: dict[str, PodRecord]) -> PodRecord | None:

@@ -15,6 +15,7 @@ from muster.kube.clock import steady_time
 from muster.kube.errors import Forbidden, NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
+from muster.scheduler.followers import list_wanted
 from muster.scheduler.gangs import Gang
 from muster.scheduler.lookups import look_up_claim
 from muster.scheduler.podwire import SchedulingPod
@@ -42,6 +43,7 @@ async def load_state(client: Client) -> ClusterState:
         state.set_placement(placement, now)
     for pod in pods.items:
         state.set_pod(pod, now)
+    await list_wanted(client, state, now)
     for claim in state.claims_wanted():
         with contextlib.suppress(NotFound, Forbidden):
             await look_up_claim(client, state, claim, clock=steady_time, timeout_s=10.0)

@@ -13,6 +13,8 @@ from muster.kube.meta import ObjectMeta
 from muster.scheduler.gangs import Gang
 
 TRAINING_JOB = "TrainingJob"
+LABEL_MAX = 63
+"""Characters of a label's value; names of foreign objects may be longer (Kubernetes: labels and selectors)."""
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -73,7 +75,7 @@ def planned(
     spec = PlacementSpec(
         gang=gang.name,
         gang_uid=gang.uid,
-        size=gang.size,
+        size=len(nodes) if gang.elastic else gang.size,
         attempt=old.spec.attempt + 1 if old is not None else 0,
         slots=tuple(PlacedSlot(slot=slot, node=node, node_uid=uid) for slot, (node, uid) in sorted(nodes.items())),
         bind_deadline=deadline,
@@ -85,7 +87,7 @@ def planned(
         metadata=ObjectMeta(
             name=placement_name(gang.name),
             namespace=gang.namespace,
-            labels={LABEL_GANG: gang.name, LABEL_MANAGED_BY: MANAGED_BY},
+            labels={LABEL_MANAGED_BY: MANAGED_BY, **({LABEL_GANG: gang.name} if len(gang.name) <= LABEL_MAX else {})},
             owner_references=(msgspec.structs.replace(owner, block_owner_deletion=None),) if owner is not None else (),
         ),
         spec=spec,

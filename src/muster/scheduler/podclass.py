@@ -95,7 +95,7 @@ class ClassTable:
         spec = pod.spec
         extra: tuple[object, ...] = ()
         if isinstance(spec, SchedulingPodSpec):
-            extra = (spec.resources, spec.scheduling_group is None, spec.workload_ref is None)
+            extra = (spec.resources, _unknown_group(spec), spec.workload_ref is None)
         asked = relations(pod, self.peers.intern, ours=ours) if asks_of_others(pod) else None
         spec_key = self._encoder.encode(
             (
@@ -179,10 +179,15 @@ def _refusals(pod: Pod) -> Iterable[str]:
     if spec.resource_claims:
         yield _unsupported("spec.resourceClaims")
     if isinstance(spec, SchedulingPodSpec):
-        if spec.scheduling_group is not None:
+        if _unknown_group(spec):
             yield _unsupported("spec.schedulingGroup")
         if spec.workload_ref is not None:
             yield _unsupported("spec.workloadRef")
+
+
+def _unknown_group(spec: SchedulingPodSpec) -> bool:
+    """Whether the pod is in a scheduling group of a kind that came after podGroupName."""
+    return spec.scheduling_group is not None and not spec.scheduling_group.get("podGroupName")
 
 
 def _unsupported(field: str) -> str:

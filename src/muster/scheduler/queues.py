@@ -65,6 +65,7 @@ class Queues:
         self.holders: dict[int, dict[str, Gang]] = {}
         self.ending: list[tuple[float, str]] = []
         self._held_as: dict[str, tuple[int, float | None]] = {}
+        self.joining: dict[QueueKey, Queue] = {}
         self._bind_deadline_s = bind_deadline_s
 
     def sort_in(self, gang: Gang) -> None:
@@ -73,8 +74,10 @@ class Queues:
         if gang.placement is not None:
             if self._needs_a_look(gang):
                 self.attention[gang.key] = gang
+            elif gang.joiners:
+                self._join(gang)
         elif gang.blocker() is not None:
-            if gang.current:
+            if gang.has_pods:
                 self.waiting[gang.key] = gang
         elif gang.pending:
             key = frozenset(cls.number for cls in gang.counts)
@@ -98,6 +101,21 @@ class Queues:
             if not queue:
                 del self.by_classes[key]
             gang.queued_as = None
+        if gang.joining_as is not None:
+            key, order = gang.joining_as
+            self.joining[key].remove(order)
+            if not self.joining[key]:
+                del self.joining[key]
+            gang.joining_as = None
+
+    def _join(self, gang: Gang) -> None:
+        """Pods beyond the minimum of a gang that runs take their turn among such pods."""
+        key = frozenset(pod.cls.number for pod in gang.joiners.values() if pod.cls is not None and pod.problem is None)
+        if key:
+            if key not in self.joining:
+                self.joining[key] = Queue(key)
+            self.joining[key].add(gang)
+            gang.joining_as = (key, gang.order)
 
     def end_of(self, gang: Gang) -> float | None:
         """Return when the gang ends, as it was last sorted in; None where it holds nothing or has no limit."""
@@ -129,5 +147,6 @@ class Queues:
             or not gang.current
             or placement.status.phase in ("Released", "Preempting")
             or placement.spec.preempting
+            or bool(gang.surplus)
             or is_open(placement, self._bind_deadline_s)
         )

@@ -15,6 +15,7 @@ class Why(StrEnum):
     """Why a gang is not running on nodes yet. Values are the reasons of events and metrics: never rename one."""
 
     WAITING_FOR_PODS = "WaitingForPods"
+    WAITING_FOR_WORKLOAD = "WaitingForWorkload"
     GATED = "SchedulingGated"
     NOT_SUPPORTED = "NotSupported"
     INVALID = "InvalidGang"
@@ -106,6 +107,8 @@ class Reason(msgspec.Struct, frozen=True):
 _WORDS: Mapping[Why, str] = MappingProxyType(
     {
         Why.WAITING_FOR_PODS: "waiting for pods: {have} of {need} are there",
+        Why.WAITING_FOR_WORKLOAD: "waiting to learn how many members there are: {detail} does not exist, or its kind "
+        "is not served here; pods so far: {have}",
         Why.GATED: "waiting: {detail}",
         Why.NOT_SUPPORTED: "{detail}",
         Why.INVALID: "{detail}",

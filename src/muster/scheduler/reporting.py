@@ -14,7 +14,9 @@ from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.core import ObjectReference
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.meta import OwnerReference
 from muster.kube.pod import Pod
+from muster.scheduler.adapters.membership import Workload
 from muster.scheduler.explain import explain
 from muster.scheduler.gangs import Gang
 from muster.scheduler.plan import Plan, Refuse
@@ -28,7 +30,9 @@ Waits = Callable[[str, str], None]
 
 PATIENCE_S = 15.0
 """A gang's members appear one by one and old pods take a while to end: said only when it lasts."""
-_PASSING = frozenset({Why.WAITING_FOR_PODS, Why.WAITING_FOR_OLD_POD, Why.OLD_PLACEMENT, Why.WAITING_FOR_VOLUME})
+_PASSING = frozenset(
+    {Why.WAITING_FOR_PODS, Why.WAITING_FOR_WORKLOAD, Why.WAITING_FOR_OLD_POD, Why.OLD_PLACEMENT, Why.WAITING_FOR_VOLUME}
+)
 _SILENT = frozenset({Why.BINDING, Why.RELEASING})
 AGAIN_S = 15.0
 """The numbers in a reason that stays the same are brought up to date no more often, one gang a plan."""
@@ -44,6 +48,7 @@ class Reporter:
         self._told: dict[str, tuple[str, str, float]] = {}
         self._since: dict[str, tuple[Why, float]] = {}
         self._said: dict[str, Why] = {}
+        self._warned: set[str] = set()
         self._refused: dict[str, Reason] = {}
 
     def waiting(self, snapshot: Snapshot, plan: Plan, now: float) -> None:
@@ -112,6 +117,13 @@ class Reporter:
         self._said.pop(gang.key, None)
         self._event(gang, NORMAL, "Scheduled", f"assigned {gang.full_name} to {node}")
 
+    def warn(self, workload: Workload) -> None:
+        """Say on the object itself what would go wrong with it, once."""
+        if workload.says.warning and workload.ref.uid not in self._warned:
+            self._warned.add(workload.ref.uid)
+            about = _about(workload.owner, workload.ref.namespace)
+            self._events.event(about, WARNING, "ReleaseCountsAsFailure", workload.says.warning)
+
     async def refuse(self, refusal: Refuse) -> None:
         """Write the condition on the pod, once a reason."""
         if self._refused.get(refusal.uid) == refusal.reason:
@@ -145,13 +157,17 @@ class Reporter:
             self._events.event(about, type_, reason, message)
 
 
+def _about(owner: OwnerReference, namespace: str) -> ObjectReference:
+    return ObjectReference(
+        api_version=owner.api_version, kind=owner.kind, namespace=namespace, name=owner.name, uid=owner.uid
+    )
+
+
 def _reference(gang: Gang) -> ObjectReference | None:
     """The job that owns the gang, else its first pod."""
     owner = gang.owner
     if owner is not None and not gang.single:
-        return ObjectReference(
-            api_version=owner.api_version, kind=owner.kind, namespace=gang.namespace, name=owner.name, uid=owner.uid
-        )
+        return _about(owner, gang.namespace)
     first = min(gang.pods.values(), key=lambda pod: (pod.slot, pod.name), default=None)
     if first is None:
         return None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from muster.scheduler.adapters import SOURCES
 from muster.scheduler.backfill import Gains
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.matching import Matcher
@@ -44,6 +45,7 @@ class Snapshot:
         holders: gangs that have a placement or bound pods, by priority and key.
         ending: (when it has ended, key) of those of them that have a time limit, the first to end first.
         gains: the room that each of those makes by ending.
+        joining: bound gangs with pods beyond their minimum that have no node yet, by the classes of those.
         gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
     """
 
@@ -59,10 +61,15 @@ class Snapshot:
     holders: Mapping[int, Mapping[str, Gang]]
     ending: Sequence[tuple[float, str]]
     gains: Gains
+    joining: Mapping[QueueKey, Queue]
     matcher: Matcher
 
     def find(self, namespace: str, name: str) -> Gang | None:
-        """Return the newest gang of that name, or the single pod of that name."""
-        keys = self.gangs_by_name.get(f"{namespace}/{name}", set())
-        gangs = [self.gangs[key] for key in keys if key in self.gangs]
+        """Return the newest gang of that name, the single pod of that name, or the gang of the workload of that name.
+
+        A gang whose object is not known yet is found by the name it will have.
+        """
+        names = (name, *(f"{source}.{name}" for source in SOURCES))
+        found = [self.gangs_by_name.get(f"{namespace}/{each}") or {f"{namespace}/{each}/"} for each in names]
+        gangs = next((known for keys in found if (known := [self.gangs[key] for key in keys if key in self.gangs])), [])
         return max(gangs, key=lambda gang: (bool(gang.current), gang.arrival, gang.key), default=None)

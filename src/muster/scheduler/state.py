@@ -11,9 +11,12 @@ from collections.abc import Iterable, Mapping
 from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from muster.scheduler.adapters import membership
+from muster.scheduler.adapters.membership import Membership, Workload, WorkloadRef, gang_key
 from muster.scheduler.backfill import Gains, nodes_of
 from muster.scheduler.claims import Claims
-from muster.scheduler.gangs import Gang, Membership, PodRecord, gang_key, membership, newest, seconds
+from muster.scheduler.foreign import ForeignGangs
+from muster.scheduler.gangs import Gang, PodRecord, newest, seconds
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodetable import NodeTable
 from muster.scheduler.placements import TRAINING_JOB, newer, placed_slots
@@ -49,11 +52,16 @@ class ClusterState:
         self._jobs_known = False
         self._deleted_placements: set[str] = set()
         self._dirty: dict[str, None] = {}
+        self._now = 0.0
+        self.foreign = ForeignGangs(
+            self.gangs, join=self._join, refresh=self._refresh, changed=lambda gang: self._dirty.setdefault(gang.key)
+        )
 
     def snapshot(self) -> Snapshot:
         """Return the state as of now; it is valid until the next event is applied."""
         for key in self._dirty:
             gang = self.gangs[key]
+            self.foreign.seat(gang)
             if gang.unknown_holds and gang.slot_class:
                 for slot in [slot for slot, (_, cls) in gang.holds.items() if cls is None]:
                     self._hold(gang, slot)
@@ -81,6 +89,7 @@ class ClusterState:
             holders=self._queues.holders,
             ending=self._queues.ending,
             gains=self._gains,
+            joining=self._queues.joining,
             matcher=self._matcher,
         )
 
@@ -100,6 +109,7 @@ class ClusterState:
 
     def set_pod(self, pod: Pod, now: float) -> None:
         """A pod was added or changed; `now` is noted where a gang lost its last pod. Raises QuantityError."""
+        self._now = now
         record = self.pods.get(pod.uid)
         if record is None:
             member = membership(pod)
@@ -119,6 +129,7 @@ class ClusterState:
             record.bound_since = record.bound_since or _bound_since(pod)
         record.terminating = record.terminating or pod.terminating
         record.finished = pod.finished
+        record.succeeded = pod.status.phase == "Succeeded"
         record.gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
         if was != _moving_parts(record):
             if record.gang and not record.node:
@@ -139,7 +150,10 @@ class ClusterState:
         gang = self.gangs.get(record.gang)
         if gang is not None:
             del gang.pods[uid]
-            del gang.members_by_slot[record.slot][uid]
+            if gang.roster is not None and record.slot < 0:
+                del gang.roster.standing[uid]
+            else:
+                del gang.members_by_slot[record.slot][uid]
             gang.binding -= record.binding
             self._refresh_slot(record, now)
 
@@ -199,10 +213,17 @@ class ClusterState:
         self._dirty[gang.key] = None
 
     def _join(self, record: PodRecord, member: Membership) -> None:
+        if member.workload is not None:
+            member = self.foreign.resolve(member)
+            record.gang = member.key
         gang = self._gang(record.gang, record.namespace, member)
         gang.pods[record.uid] = record
-        gang.members_by_slot.setdefault(record.slot, {})[record.uid] = record
-        if not member.error and not member.single:
+        if member.workload is not None:
+            self.foreign.enrol(gang, record, member)
+        else:
+            gang.members_by_slot.setdefault(record.slot, {})[record.uid] = record
+            gang.owner = gang.owner or record.owner
+        if not member.error and not member.single and member.workload is None:
             if member.attempt > gang.size_attempt:
                 gang.size_attempt, gang.size = member.attempt, member.size
             elif member.attempt == gang.size_attempt and member.size != gang.size:
@@ -210,15 +231,15 @@ class ClusterState:
         gang.priority = record.priority if len(gang.pods) == 1 else max(gang.priority, record.priority)
         gang.traits = record.traits if len(gang.pods) == 1 else gang.traits.with_member(record.traits)
         gang.arrival = min(gang.arrival, record.created) if gang.arrival else record.created
-        gang.owner = gang.owner or record.owner
 
     def _gang(self, key: str, namespace: str, member: Membership) -> Gang:
         gang = self.gangs.get(key)
         if gang is None:
             gang = Gang(key, namespace, member.name, member.uid, member.size, single=member.single)
             self.gangs[key] = gang
-            self._gangs_by_name[gang.full_name].add(key)
-            self._gangs_by_uid[gang.uid].add(key)
+            if gang.uid or member.workload is None:
+                self._gangs_by_name[gang.full_name].add(key)
+                self._gangs_by_uid[gang.uid].add(key)
             self._set_facts(gang)
         return gang
 
@@ -252,12 +273,16 @@ class ClusterState:
     def _refresh_slot(self, record: PodRecord, now: float) -> None:
         """Find the current member of the pod's slot again, and what follows from it."""
         gang = self.gangs.get(record.gang)
-        if gang is None:
-            return
-        self._dirty[gang.key] = None
-        slot = record.slot
+        if gang is not None:
+            self._now = now
+            self._dirty[gang.key] = None
+            if record.slot >= 0:  # otherwise it is given one with all the others, before the next look
+                self._refresh(gang, record.slot)
+
+    def _refresh(self, gang: Gang, slot: int) -> None:
         had_live = bool(gang.current)
         gang.current.pop(slot, None)
+        gang.joiners.pop(slot, None)
         gang.problems.pop(slot, None)
         if gang.pending.pop(slot, None) is not None:
             cls = gang.pending_class.pop(slot)
@@ -265,7 +290,10 @@ class ClusterState:
             if gang.counts[cls] <= 0:
                 del gang.counts[cls]
         member = newest(gang.members_by_slot[slot])
-        if member is not None and member.cls is not None:
+        self.foreign.note(gang, slot, member)
+        if member is not None and not self.foreign.counts(gang, slot, member):
+            gang.joiners[slot] = member
+        elif member is not None and member.cls is not None:
             gang.current[slot] = member
             gang.slot_class[slot] = member.cls
             if not member.node:
@@ -277,7 +305,7 @@ class ClusterState:
         if gang.current:
             gang.podless_since = None
         elif had_live or gang.podless_since is None:
-            gang.podless_since = now
+            gang.podless_since = self._now
         self._hold(gang, slot)
 
     # Placements
@@ -289,9 +317,11 @@ class ClusterState:
         spec = placement.spec
         key = gang_key(placement.namespace, spec.gang, spec.gang_uid)
         gang = self._gang(key, placement.namespace, Membership(key, spec.gang, spec.gang_uid, spec.size))
+        self._now = now
+        self.foreign.adopt(gang)
         if not gang.current and gang.podless_since is None:
             gang.podless_since = now
-        if not gang.pods:
+        if not gang.pods and (gang.roster is None or gang.roster.shape is None):
             gang.size = spec.size
         created = seconds(placement.metadata.creation_timestamp)
         gang.arrival = min(gang.arrival, created) if gang.arrival else created
@@ -343,6 +373,8 @@ class ClusterState:
                 if slot in after:
                     self._placed_on[after[slot][0]].add((gang.key, slot))
                 self._hold(gang, slot)
+                if gang.roster is not None and slot in gang.members_by_slot:
+                    self._refresh(gang, slot)
 
     def _hold_on(self, node: str) -> None:
         """A node appeared or went: hold or give up the slots placed on it."""
@@ -356,7 +388,8 @@ class ClusterState:
         placed = gang.placed.get(slot)
         if placed is not None and self._table.exists(*placed):
             members = gang.members_by_slot.get(slot, {})
-            if not any(member.counted_on == placed[0] for member in members.values()):
+            done = gang.roster is not None and slot in gang.roster.done
+            if not done and not any(member.counted_on == placed[0] for member in members.values()):
                 want = (placed[0], _slot_class(gang, slot))
         have = gang.holds.get(slot)
         if want == have:
@@ -404,9 +437,30 @@ class ClusterState:
 
     def _set_owner_missing(self, gang: Gang) -> None:
         owners = gang.placement.metadata.owner_references if gang.placement is not None else ()
-        gang.owner_missing = self._jobs_known and any(
-            owner.kind == TRAINING_JOB and owner.uid not in self._jobs for owner in owners
+        gang.owner_missing = any(
+            owner.uid not in self._jobs if self._jobs_known and owner.kind == TRAINING_JOB else self.foreign.lost(owner)
+            for owner in owners
         )
+
+    # Workloads of others
+
+    def set_workload(self, workload: Workload, now: float) -> None:
+        """An object that pods may belong to exists, and says this of them."""
+        self._now = now
+        self.foreign.set(workload)
+
+    def remove_workload(self, ref: WorkloadRef) -> None:
+        """An object that pods may belong to is gone; its pods stay the gang they are."""
+        gang = self.foreign.remove(ref)
+        if gang is not None:
+            self._set_owner_missing(gang)
+            self._dirty[gang.key] = None
+
+    def workloads_listed(self, source: str) -> None:
+        """All objects of that adapter are known from now on: a placement whose owner is not among them is an orphan."""
+        for gang in self.foreign.listed(source):
+            self._set_owner_missing(gang)
+            self._dirty[gang.key] = None
 
     # Claims
 

@@ -371,7 +371,7 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         ("three", {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Maybe"}]},
          "whenUnsatisfiable Maybe of spec.topologySpreadConstraints"),
         ("four", {"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
-        ("five", {"schedulingGroup": {"podGroupName": "x"}}, "spec.schedulingGroup"),
+        ("five", {"schedulingGroup": {"other": "x"}}, "spec.schedulingGroup"),
     ):  # fmt: skip
         world.add_pod(name, spec)
         refusals = [action for action in world.decide().actions if isinstance(action, Refuse) and action.pod == name]

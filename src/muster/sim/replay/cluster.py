@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from muster.api.placement import Placement, PlacementStatus
+from muster.scheduler.adapters.membership import gang_key
 from muster.scheduler.decide import decide
-from muster.scheduler.gangs import gang_key
 from muster.scheduler.placements import bound_status
 from muster.scheduler.plan import Action, Bind, DeletePlacement, MarkBound, Plan, ReleaseGang, RemoveMember, Settings
 from muster.scheduler.plan import WritePlacement as Write

@@ -1,0 +1,78 @@
+"""Jobs, as far as scheduling their pods together needs them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from muster.kube.meta import Condition, KubeObject, Resource
+from muster.kube.struct import KubeStruct
+
+
+class PodFailurePolicyOnExitCodes(KubeStruct):
+    """Which exit codes a rule is about; `container_name` is None for all containers. `operator` is In or NotIn."""
+
+    container_name: str | None = None
+    operator: str = ""
+    values: tuple[int, ...] = ()
+
+
+class PodFailurePolicyOnPodCondition(KubeStruct):
+    """Which pod condition a rule is about."""
+
+    type: str = ""
+    status: str = "True"
+
+
+class PodFailurePolicyRule(KubeStruct):
+    """`action` is Ignore, Count, FailIndex or FailJob; the first rule that matches a failed pod decides."""
+
+    action: str = ""
+    on_exit_codes: PodFailurePolicyOnExitCodes | None = None
+    on_pod_conditions: tuple[PodFailurePolicyOnPodCondition, ...] | None = None
+
+
+class PodFailurePolicy(KubeStruct):
+    """What a Job does about failed pods (KEP-3329)."""
+
+    rules: tuple[PodFailurePolicyRule, ...] = ()
+
+
+class ScheduledBy(KubeStruct):
+    """Who schedules the pods of a template."""
+
+    scheduler_name: str = ""
+
+
+class JobPodTemplate(KubeStruct):
+    """A pod template, of which only the scheduler matters here."""
+
+    spec: ScheduledBy = msgspec.field(default_factory=ScheduledBy)
+
+
+class JobSpec(KubeStruct):
+    """How many pods a Job has; `completion_mode` is NonIndexed or Indexed."""
+
+    parallelism: int | None = None
+    completions: int | None = None
+    completion_mode: str | None = None
+    suspend: bool | None = None
+    pod_failure_policy: PodFailurePolicy | None = None
+    template: JobPodTemplate = msgspec.field(default_factory=JobPodTemplate)
+
+
+class JobStatus(KubeStruct):
+    """`failed_indexes` is text such as "1,3-5,7"."""
+
+    conditions: tuple[Condition, ...] = ()
+    failed_indexes: str | None = None
+
+
+class Job(KubeObject):
+    """batch/v1 Job."""
+
+    RESOURCE: ClassVar[Resource] = Resource("batch", "v1", "jobs", "Job")
+
+    spec: JobSpec = msgspec.field(default_factory=JobSpec)
+    status: JobStatus = msgspec.field(default_factory=JobStatus)
