@@ -62,6 +62,9 @@ def _time_row(group: Sequence[Moment]) -> tuple[str, ...]:
 def _totals(report: Report) -> list[tuple[str, str, str]]:
     hours = report.gpu_hours
     lost = (hours.redone + hours.stopped) / hours.used if hours.used else 0.0
+    forecasts = report.forecasts
+    known = forecasts.made / forecasts.waited if forecasts.waited else 0.0
+    length = f", {forecasts.mean_hours:,.1f} h long" if forecasts.mean_hours is not None else ""
     return [
         ("utilisation", _percent(report.utilisation), f"{hours.used:,.0f} of {hours.capacity:,.0f} GPU hours"),
         ("fragmentation", _percent(report.fragmentation), "of idle GPUs are on nodes partly in use"),
@@ -73,6 +76,11 @@ def _totals(report: Report) -> list[tuple[str, str, str]]:
         ),
         ("node failures", f"{report.node_failures:,}", f"{report.interruptions:,} interruptions of jobs"),
         ("preemptions", f"{report.preemptions:,}", f"{report.released:,} gangs released half-bound"),
+        (
+            "forecasts of starts",
+            _percent(forecasts.held / forecasts.made) if forecasts.made else "-",
+            f"held, of {forecasts.made:,}{length}, made for {_percent(known)} of {forecasts.waited:,} jobs that waited",
+        ),
     ]
 
 

@@ -103,6 +103,10 @@ class Cluster:
         for _ in range(_ROUNDS_MAX):
             plan = self._planner(self._state.snapshot(), START_S + now, self._settings)
             self.plans += 1
+            for key, start in plan.starts.items():
+                run = self._runs[key]
+                if run.started_s is None and run.forecast is None:
+                    run.forecast = (start.earliest - START_S, start.latest - START_S)
             for action in plan.actions:
                 self._carry_out(action, now, touched, evicted)
             if all(type(action) is MarkBound for action in plan.actions):

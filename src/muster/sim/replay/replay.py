@@ -170,14 +170,13 @@ class Replay:
             self._at(self._jobs[number + 1].submit_s, self._arrive)
 
     def _go(self, run: Run) -> None:
-        first = run.started_s is None
-        if first:
+        if run.started_s is None:
             self._waiting_gpus -= run.job.gpus
             self._waiting_jobs -= 1
         else:
             self._stopped_gpus -= run.job.gpus
         done_at = run.go(self._now, DETECT_S + self._conditions.restart_minutes * 60)
-        self._hash.update(f"{self._now!r} {run.key} {sorted(run.nodes.items())}".encode())
+        self._hash.update(f"{self._now!r} {run.key} {','.join(run.nodes.values())}".encode())
         attempt = run.attempt
         self._at(done_at, lambda: self._finish(run, attempt))
 

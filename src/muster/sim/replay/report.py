@@ -80,6 +80,23 @@ class GpuHours(msgspec.Struct, frozen=True, rename="camel"):
     down: float
 
 
+class Forecasts(msgspec.Struct, frozen=True, rename="camel"):
+    """What the scheduler said about when waiting jobs would start, the first time it said anything.
+
+    Attributes:
+        waited: jobs that did not start when they came.
+        made: of these, for how many it named an interval; those not over at the end of the replay do not count where
+            the job still waits.
+        held: of these, how many started within it.
+        mean_hours: how long these intervals were, in the mean; None where none was made.
+    """
+
+    waited: int
+    made: int
+    held: int
+    mean_hours: float | None
+
+
 class Report(msgspec.Struct, frozen=True, rename="camel"):
     """A replay in numbers. `left_out`: jobs of the source that were not replayed, by reason."""
 
@@ -102,6 +119,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     preemptions: int
     released: int
     gpu_hours: GpuHours
+    forecasts: Forecasts
     queue: Sequence[QueueTime]
     over_time: Sequence[Moment]
     placements_hash: str
@@ -143,6 +161,7 @@ def summarise(workload: Workload, nodes: int, conditions: Conditions, outcome: O
             stopped=_short(max(0.0, used - useful - redone)),
             down=_short(mean["down"] * hours),
         ),
+        forecasts=_forecasts(runs, outcome.end_s),
         queue=_queue(runs, outcome.end_s),
         over_time=[_moment(index * hours / INTERVALS, each, gpus) for index, each in enumerate(moments)],
         placements_hash=outcome.placements_hash,
@@ -161,6 +180,21 @@ def _moment(hour: float, values: Mapping[str, float], gpus: int) -> Moment:
         waiting_gpus=_short(values["waiting_gpus"] / gpus),
         waiting_jobs=_short(values["waiting_jobs"]),
     )
+
+
+def _forecasts(runs: Sequence[Run], end_s: float) -> Forecasts:
+    """An interval that is not over at the end tells nothing about a job that still waits."""
+    waited = [run for run in runs if run.started_s is None or run.started_s > run.job.submit_s]
+    made = held = 0
+    length_s = 0.0
+    for run in waited:
+        if run.forecast is None or (run.started_s is None and run.forecast[1] >= end_s):
+            continue
+        earliest, latest = run.forecast
+        made += 1
+        held += run.started_s is not None and earliest <= run.started_s <= latest
+        length_s += latest - earliest
+    return Forecasts(len(waited), made, held, _short(length_s / HOUR_S / made) if made else None)
 
 
 def _queue(runs: Iterable[Run], end_s: float) -> list[QueueTime]:

@@ -39,8 +39,7 @@ class Room:
             raise InvariantBroken(f"{who} was bound to {name}, which has failed")
         if shape.models and node.model not in shape.models:
             raise InvariantBroken(f"{who} was bound to {name}, whose GPUs are {node.model or 'none'}")
-        self._count(node, shape, 1)
-        used = self._used[name]
+        used = self._count(node, shape, 1)
         if used[0] > node.gpus or 0 < node.cpu_milli < used[1] or 0 < node.memory_mib < used[2]:
             raise InvariantBroken(f"{who} was bound to {name}, which is over its capacity now: {used} of {node}")
 
@@ -51,26 +50,21 @@ class Room:
     def set_down(self, name: str, down: bool) -> None:
         """The node failed, or was repaired."""
         if down != (name in self._down):
-            node = self._nodes[name]
-            self._open(node, -1)
             (self._down.add if down else self._down.discard)(name)
-            self._open(node, 1)
-            self.down += node.gpus if down else -node.gpus
+            node, used, sign = self._nodes[name], self._used[name][0], 1 if down else -1
+            self.down += sign * node.gpus
+            self.idle -= sign * (node.gpus - used)
+            self.split -= sign * (node.gpus - used) if used else 0
 
-    def _count(self, node: NodeShape, shape: Shape, sign: int) -> None:
-        self._open(node, -1)
+    def _count(self, node: NodeShape, shape: Shape, sign: int) -> list[int]:
+        """Count a pod in or out. Returns what is in use on the node now: GPUs, CPU, memory."""
         used = self._used[node.name]
-        used[0] += sign * shape.gpus
+        before, gpus = used[0], sign * shape.gpus
+        used[0] = after = before + gpus
         used[1] += sign * shape.cpu_milli
         used[2] += sign * shape.memory_mib
-        self.busy += sign * shape.gpus
-        self._open(node, 1)
-
-    def _open(self, node: NodeShape, sign: int) -> None:
-        """Count the node's free GPUs in or out."""
+        self.busy += gpus
         if node.name not in self._down:
-            used = self._used[node.name][0]
-            free = node.gpus - used
-            self.idle += sign * free
-            if used:
-                self.split += sign * free
+            self.idle -= gpus
+            self.split += (node.gpus - after if after else 0) - (node.gpus - before if before else 0)
+        return used

@@ -16,12 +16,13 @@ class Run:
         since_s: when the present stretch of work began, or will: after an interruption, work starts with a delay.
             None while a member is missing.
         done_s: work that was done and safe when that stretch began.
+        forecast: between when and when it would start, as the scheduler first said; None where it never did.
         interruptions: how often its work stopped.
         redone_s: work lost since the last checkpoint, over all interruptions.
     """
 
     __slots__ = (
-        "attempt", "done_s", "ended", "interruptions", "job", "key", "nodes", "pods", "redone_s", "since_s",
+        "attempt", "done_s", "ended", "forecast", "interruptions", "job", "key", "nodes", "pods", "redone_s", "since_s",
         "started_s",
     )  # fmt: skip
 
@@ -33,6 +34,7 @@ class Run:
         self.attempt = 0
         self.started_s: float | None = None
         self.since_s: float | None = None
+        self.forecast: tuple[float, float] | None = None
         self.done_s = 0.0
         self.interruptions = 0
         self.redone_s = 0.0

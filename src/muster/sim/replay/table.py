@@ -26,20 +26,23 @@ def read_text(path: Path) -> str:
 
 
 class Row:
-    """One line of a table, by column."""
+    """One line of a table. `columns` says where each column is."""
 
-    def __init__(self, path: Path, line: int, cells: Mapping[str, str]) -> None:
+    __slots__ = ("_cells", "_columns", "_line", "_path")
+
+    def __init__(self, path: Path, line: int, columns: Mapping[str, int], cells: Sequence[str]) -> None:
         self._path = path
         self._line = line
+        self._columns = columns
         self._cells = cells
 
     def bad(self, column: str, wanted: str) -> BadTrace:
         """Return the error that this cell deserves."""
-        return BadTrace(self._path, self._line, f"{column} is {self._cells[column]!r}, not {wanted}")
+        return BadTrace(self._path, self._line, f"{column} is {self._cells[self._columns[column]]!r}, not {wanted}")
 
     def text(self, column: str) -> str:
         """Return the cell; "" also where it says nan, as pandas writes what is missing."""
-        value = self._cells[column].strip()
+        value = self._cells[self._columns[column]].strip()
         return "" if value.lower() in ("nan", "none", "null") else value
 
     def number(self, column: str) -> float:
@@ -79,11 +82,12 @@ def read_rows(path: Path, text: str, columns: Sequence[str], what: str) -> Itera
         missing = [name for name in columns if name not in header]
         if missing:
             raise BadTrace(path, 1, f"no column {', '.join(missing)}; {what} has {', '.join(columns)}")
+        places = {name: place for place, name in enumerate(header)}
         for cells in reader:
             if not cells:
                 continue
             if len(cells) != len(header):
                 raise BadTrace(path, reader.line_num, f"{len(cells)} cells where the header has {len(header)}")
-            yield Row(path, reader.line_num, dict(zip(header, cells, strict=True)))
+            yield Row(path, reader.line_num, places, cells)
     except csv.Error as error:
         raise BadTrace(path, reader.line_num, str(error)) from error

@@ -99,3 +99,26 @@ def test_never_a_pod_on_a_failed_node() -> None:
     room.set_down("a", True)
     with pytest.raises(InvariantBroken, match="which has failed"):
         room.take("a", Shape(1), "p")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "give", "down", "up"])), max_size=40))
+def test_gpus_in_use_idle_and_down_never_add_up_to_anything_but_all(steps: list[tuple[str, str]]) -> None:
+    room = Room([NodeShape("a", 8), NodeShape("b", 4), NodeShape("c", 2)])
+    on: dict[str, int] = dict.fromkeys("abc", 0)
+    down: set[str] = set()
+    size = {"a": 8, "b": 4, "c": 2}
+    for name, what in steps:
+        if what == "take" and name not in down and on[name] + 2 <= size[name]:
+            room.take(name, Shape(2), "p")
+            on[name] += 2
+        elif what == "give" and on[name]:
+            room.give(name, Shape(2))
+            on[name] -= 2
+        elif what in ("down", "up"):
+            room.set_down(name, what == "down")
+            (down.add if what == "down" else down.discard)(name)
+        up = [each for each in "abc" if each not in down]
+        assert room.busy == sum(on.values())
+        assert room.down == sum(size[each] for each in down)
+        assert room.idle == sum(size[each] - on[each] for each in up)
+        assert room.split == sum(size[each] - on[each] for each in up if on[each])

@@ -55,7 +55,20 @@ def test_with_time_limits_a_gang_that_ends_in_time_runs_on_nodes_kept_for_anothe
     jobs = [gang("a", 0.0, 1000.0, 3), gang("b", 10.0, 50.0, 4), gang("c", 20.0, 100.0, 1)]
     assert waits(play(jobs, 4)[0]) == {"a": 0.0, "b": 990.0, "c": 1030.0}
     limited = list(with_limits(Workload("test", jobs), 1.5).jobs)
-    assert waits(play(limited, 4)[0]) == {"a": 0.0, "b": 990.0, "c": 0.0}
+    outcome, report = play(limited, 4)
+    assert waits(outcome) == {"a": 0.0, "b": 990.0, "c": 0.0}
+    forecasts = report.forecasts
+    assert (forecasts.waited, forecasts.made, forecasts.held) == (1, 1, 1)
+    assert forecasts.mean_hours is not None
+    assert 1490 <= forecasts.mean_hours * 3600 <= 1600, "until the limit of a, its pods' grace and some slack"
+
+
+def test_a_forecast_that_a_failure_broke_has_not_held() -> None:
+    jobs = [gang("a", 0.0, 86400.0, 3), gang("b", 10.0, 50.0, 3)]
+    limited = list(with_limits(Workload("test", jobs), 1.0).jobs)
+    assert play(limited, 3)[1].forecasts.held == 1
+    broken = play(limited, 3, mtbf_hours=20.0, repair_hours=20.0)[1].forecasts
+    assert (broken.made, broken.held) == (1, 0)
 
 
 def test_small_pods_share_nodes_and_leave_whole_ones_whole() -> None:
