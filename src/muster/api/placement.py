@@ -28,9 +28,11 @@ class PlacedSlot(KubeStruct):
 class PlacementSpec(KubeStruct):
     """The plan for one gang."""
 
-    gang: Annotated[str, Meta(min_length=1, description="Name of the gang, which is its TrainingJob's.")]
-    gang_uid: Annotated[str, Meta(description="UID of the TrainingJob.")] = field(name="gangUID")
-    size: Annotated[int, Meta(ge=1, description="Members of the gang.")]
+    gang: Annotated[
+        str, Meta(min_length=1, description="Name of the gang: its TrainingJob's, or `kind.name` of others.")
+    ]
+    gang_uid: Annotated[str, Meta(description="UID of the object the gang belongs to.")] = field(name="gangUID")
+    size: Annotated[int, Meta(ge=1, description="Members of the gang, those that may join later not counted.")]
     attempt: Annotated[int, Meta(ge=0, description="Revision of the plan, one more at each change.")] = 0
     slots: Annotated[tuple[PlacedSlot, ...], Meta(description="The node of each placed slot, in order of slots.")] = ()
     bind_deadline: Annotated[

@@ -121,7 +121,12 @@ class SchedulerController:
             self._client, self.state, bind_deadline_s=self.settings.bind_deadline_s, **common
         )
         self._followers = WorkloadFollower(
-            self._client, self.state, clock=self._clock, changed=self._changed.set, seen=self._workload_seen
+            self._client,
+            self.state,
+            clock=self._clock,
+            changed=self._changed.set,
+            seen=self._workload_seen,
+            rng=self._rng,
         )
         informers = self._informers()
         async with EventRecorder(

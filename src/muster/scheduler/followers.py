@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -37,6 +38,7 @@ class WorkloadFollower:
         clock: seconds since the epoch.
         changed: called after each change.
         seen: called with each object that is new or has changed.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class WorkloadFollower:
         clock: Callable[[], float],
         changed: Callable[[], None],
         seen: Callable[[Workload], None],
+        rng: random.Random | None = None,
     ) -> None:
         self._client = client
         self._state = state
         self._clock = clock
         self._changed = changed
         self._seen = seen
+        self._rng = rng
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._known: dict[str, asyncio.Event] = {}
 
@@ -82,7 +86,7 @@ class WorkloadFollower:
             self._known[source.name].set()
             await asyncio.sleep(LOOK_AGAIN_S)
         # Not part of liveness: a kind of others that cannot be read must not take the scheduler down with it.
-        informer: Informer[Any] = Informer(self._client, source.kind)
+        informer: Informer[Any] = Informer(self._client, source.kind, rng=self._rng)
         informer.add_handler(lambda old, new: self._object_changed(source, old, new))
         async with asyncio.TaskGroup() as group:
             group.create_task(informer.run())

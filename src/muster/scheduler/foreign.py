@@ -103,6 +103,7 @@ class ForeignGangs:
         if roster.declared and ref.uid:
             shape = Shape({"": Role.exactly(roster.declared)})
         if workload is not None:
+            roster.orphan = False
             gang.owner, gang.ended = workload.owner, workload.says.ended
         if shape is not None:
             for slot in roster.reshape(shape, gang.placed):
@@ -160,12 +161,24 @@ class ForeignGangs:
     def remove(self, ref: WorkloadRef) -> Gang | None:
         """An object is gone; returns its gang, which goes on as it is."""
         self.directory.remove(ref)
-        return self._gang_of(ref)
+        gang = self._gang_of(ref)
+        if gang is not None:
+            self._orphan(gang)
+        return gang
+
+    def _orphan(self, gang: Gang) -> None:
+        """Its pods run on, and what is half bound is bound; a placement that belonged to nobody would be collected."""
+        assert gang.roster is not None
+        gang.roster.orphan, gang.owner = True, None
 
     def listed(self, source: str) -> list[Gang]:
         """Every object of that adapter is known from now on; returns the gangs that come from it."""
         self.directory.listed.add(source)
-        return [gang for gang in self._gangs.values() if gang.workload is not None and gang.workload.source == source]
+        gangs = [gang for gang in self._gangs.values() if gang.workload is not None and gang.workload.source == source]
+        for gang in gangs:
+            if gang.uid and gang.workload is not None and self.directory.find(gang.workload) is None:
+                self._orphan(gang)
+        return gangs
 
     def lost(self, owner: OwnerReference) -> bool:
         """Whether that object is known not to exist any more."""

@@ -195,9 +195,16 @@ class Gang:
         """Return why the gang cannot be considered at all yet, None where it can."""
         if self.problems:
             return self.problems[min(self.problems)]
+        roster = self.roster
+        if (
+            roster is not None
+            and roster.orphan
+            and self.workload is not None
+            and len(self.pending) == len(self.current)
+        ):
+            return Reason(Why.WAITING_FOR_WORKLOAD, have=roster.present, detail=described(self.workload))
         if self.complete:
             return None
-        roster = self.roster
         if roster is None:
             return Reason(Why.WAITING_FOR_PODS, self.size, len(self.current))
         if roster.shape is None and self.workload is not None:

@@ -35,6 +35,7 @@ class Roster:
 
     Attributes:
         shape: how many members there are; None while that is not known.
+        orphan: the object is gone; no gang of it starts any more.
         declared: how many the pods themselves say there are; 0 where they do not.
         standing: pods without a slot, by UID.
         done: slots whose pod has succeeded: nobody will come for them.
@@ -42,6 +43,7 @@ class Roster:
 
     def __init__(self) -> None:
         self.shape: Shape | None = None
+        self.orphan = False
         self.declared = 0
         self.standing: dict[str, Standing] = {}
         self.done: set[int] = set()

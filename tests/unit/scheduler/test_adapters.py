@@ -11,7 +11,7 @@ from muster.kube.struct import from_dict
 from muster.scheduler.adapters import SOURCES, membership
 from muster.scheduler.adapters.job import index_count
 from muster.scheduler.adapters.membership import Membership, Role, Shape, Workload, WorkloadRef
-from muster.scheduler.plan import Bind, MarkBound, Plan, Refuse, WritePlacement
+from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, Plan, Refuse, WritePlacement
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.state import ClusterState
@@ -406,6 +406,18 @@ def test_the_rest_never_starts_without_the_minimum() -> None:
     assert plan.waiting[world.gang("pod-group.pg").key] == Reason(Why.MORE_THAN_THE_CLUSTER, 3, 2)
 
 
+def test_a_pod_beyond_the_minimum_stands_in_for_a_member_that_went_before_the_start() -> None:
+    world = Foreign()
+    world.set_object("pod-group", "pg", {"minMember": 2})
+    for number in range(3):
+        world.grouped("pg", f"p{number}")
+    world.run()
+    world.remove_pod("p0")
+    world.add_nodes("a", "b")
+    world.run()
+    assert world.ran_on().keys() == {"p1", "p2"}
+
+
 def test_pods_beyond_the_minimum_never_take_what_a_gang_waits_for() -> None:
     world = Foreign()
     world.add_nodes("a", "b", "c")
@@ -720,6 +732,28 @@ def test_the_placement_of_an_object_that_is_gone_is_deleted_also_by_a_new_leader
     world.forget_all()
     world.run()
     assert world.placements == {}
+
+
+def test_a_gang_whose_object_is_gone_does_not_start_and_one_half_bound_is_bound() -> None:
+    world = Foreign()
+    world.add_nodes("a", "b", "c")
+    for name in ("pg", "later"):
+        world.set_object("pod-group", name, {"minMember": 2})
+        world.grouped(name, f"{name}-0")
+    world.grouped("pg", "pg-1")
+    for _ in range(2):  # the placement, then one bind
+        world.carry_out(world.decide().actions[0])
+    for name in ("pg", "later"):
+        world.remove_object("pod-group", name)
+    world.carry_out(DeletePlacement("", world.placements["default/pod-group.pg"], "collected with its object"))
+    world.grouped("later", "later-1")
+    world.run()
+    assert world.ran_on().keys() == {"pg-0", "pg-1"}
+    assert world.placements["default/pod-group.pg"].metadata.owner_references == ()
+    for name in ("later", "pod-group.later"):
+        reason = world.waits(name)
+        assert reason is not None
+        assert reason.why is Why.WAITING_FOR_WORKLOAD
 
 
 def test_a_new_leader_finds_every_pod_in_the_slot_where_it_runs() -> None:
