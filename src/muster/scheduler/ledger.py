@@ -17,6 +17,7 @@ class Ledger:
         self._base = buckets
         self.layer = Layer(buckets.domains if isinstance(buckets, BucketIndex) else Domains({}))
         self._gone: dict[BucketKey, set[str]] = {}
+        self._passed: dict[BucketKey, int] = {}
         self._over: dict[BucketKey, Bucket] = {}
         self._where: dict[str, Bucket] = {}
 
@@ -29,6 +30,23 @@ class Ledger:
         for bucket in self._over.values():
             if bucket.names:
                 yield bucket, len(bucket.names)
+
+    def first(self, bucket: Bucket, count: int) -> Sequence[str]:
+        """Return the first so many names of `names`, or all; it costs what it returns, not what is in the bucket."""
+        if self._over.get(bucket.key) is bucket:
+            return sorted(bucket.names)[:count]
+        order, gone = bucket.in_order(), self._gone.get(bucket.key)
+        if not gone:
+            return order[:count]
+        at = self._passed.get(bucket.key, 0)  # all before are gone
+        found: list[str] = []
+        while at < len(order) and len(found) < count:
+            if order[at] not in gone:
+                found.append(order[at])
+            elif not found:
+                self._passed[bucket.key] = at + 1
+            at += 1
+        return found
 
     def names(self, bucket: Bucket) -> list[str]:
         """Return the names of the nodes left in the bucket, sorted."""
@@ -63,6 +81,7 @@ class Ledger:
         """Return a ledger that starts from here and may be dropped."""
         other = Ledger(self._base)
         other.layer = self.layer.fork()
+        other._passed = dict(self._passed)
         other._gone = {key: set(names) for key, names in self._gone.items()}
         other._over = {
             key: Bucket(key, bucket.node_class, bucket.free, bucket.ports, dict(bucket.names))
@@ -73,7 +92,7 @@ class Ledger:
 
     def adopt(self, other: Ledger) -> None:
         """Become `other`, a fork of this ledger."""
-        self._gone, self._over, self._where = other._gone, other._over, other._where
+        self._gone, self._passed, self._over, self._where = other._gone, other._passed, other._over, other._where
         self.layer = other.layer
 
     def _shift(self, bucket: Bucket, names: Sequence[str], free: dict[str, int], ports: frozenset[HostPort]) -> None:

@@ -6,8 +6,9 @@ room left. A pod is judged once per class and bucket instead of once per node.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from muster.scheduler.resources import Amounts, allocatable
 if TYPE_CHECKING:
     from muster.scheduler.domains import Domains
 
+RESORT_SHARE = 16
+"""Where more than one in so many names came or went, sorting anew is cheaper than moving each to its place."""
 NOTHING: dict[str, int] = {}
 BucketKey = tuple[int, tuple[tuple[str, int], ...], frozenset[HostPort]]
 
@@ -132,6 +135,36 @@ class Bucket:
     free: dict[str, int]
     ports: frozenset[HostPort]
     names: dict[str, None] = field(default_factory=dict)
+    _order: list[str] | None = None
+    _moved: set[str] = field(default_factory=set)
+
+    def add(self, name: str) -> None:
+        """A node comes."""
+        self.names[name] = None
+        if self._order is not None:
+            self._moved.add(name)
+
+    def remove(self, name: str) -> None:
+        """A node goes."""
+        del self.names[name]
+        if self._order is not None:
+            self._moved.add(name)
+
+    def in_order(self) -> Sequence[str]:
+        """Return the names, sorted. After the first time it costs what came and went since, not what is here."""
+        order = self._order
+        if order is None or len(self._moved) * RESORT_SHARE > len(order):
+            order = self._order = sorted(self.names)
+        else:
+            for name in self._moved:
+                at = bisect_left(order, name)
+                there = at < len(order) and order[at] == name
+                if name not in self.names and there:
+                    del order[at]
+                elif name in self.names and not there:
+                    order.insert(at, name)
+        self._moved.clear()
+        return order
 
 
 class BucketIndex(dict[BucketKey, Bucket]):
@@ -162,7 +195,7 @@ class Buckets:
         if old is not None:
             if old.key == key:
                 return old
-            del old.names[name]
+            old.remove(name)
             if not old.names:
                 del self.all[old.key]
         if node_class is None or key is None:
@@ -170,7 +203,7 @@ class Buckets:
         bucket = self.all.get(key)
         if bucket is None:
             bucket = self.all[key] = Bucket(key, node_class, free, key[2])
-        bucket.names[name] = None
+        bucket.add(name)
         return bucket
 
 

@@ -84,8 +84,8 @@ def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[C
     chosen: dict[int, str] = {}
     at = 0
     for candidate in sorted(offer, key=lambda candidate: (*preference(cls, candidate), candidate.bucket.key[1])):
-        names = candidate.names if candidate.names is not None else ledger.names(candidate.bucket)
         full, rest = divmod(len(slots) - at, candidate.times)
+        names = candidate.names if candidate.names is not None else ledger.first(candidate.bucket, full + 1)
         whole = names[:full]
         for name in whole:
             for slot in slots[at : at + candidate.times]:

@@ -1,0 +1,43 @@
+"""Nodes with the same room are given in the order of their names, whatever came and went in between."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.scheduler.ledger import Ledger
+from muster.scheduler.nodes import Bucket, BucketKey, NodeClass
+from muster.scheduler.podclass import PodClass
+
+CLASS = NodeClass(0, {}, (), False, "", {"pods": 1})
+KEY: BucketKey = (0, (("pods", 1),), frozenset())
+POD = PodClass(0, {"pods": 1}, (), {}, None, (), (), (), frozenset(), True, ())
+NAMES = [f"node-{number:02}" for number in range(40)]
+
+
+def bucket() -> Bucket:
+    return Bucket(KEY, CLASS, {"pods": 1}, frozenset())
+
+
+@given(st.lists(st.lists(st.sampled_from(NAMES), max_size=12), max_size=8))
+def test_names_are_never_out_of_order_nor_missing(rounds: list[list[str]]) -> None:
+    nodes = bucket()
+    for toggled in rounds:
+        for name in toggled:
+            (nodes.remove if name in nodes.names else nodes.add)(name)
+        assert list(nodes.in_order()) == sorted(nodes.names)
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=12))
+def test_the_first_names_are_never_others_than_those_of_all(wants: list[tuple[int, bool]]) -> None:
+    nodes = bucket()
+    for name in reversed(NAMES):
+        nodes.add(name)
+    ledger = Ledger({KEY: nodes})
+    for count, from_behind in wants:
+        assert list(ledger.first(nodes, count)) == ledger.names(nodes)[:count]
+        taken = ledger.names(nodes)[-count:] if from_behind else list(ledger.first(nodes, count))
+        if taken:
+            ledger.take(nodes, taken, POD, 1)
+        ledger.adopt(ledger.fork())
+    assert list(ledger.first(nodes, 99)) == ledger.names(nodes)
