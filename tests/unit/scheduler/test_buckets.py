@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.scheduler.ledger import Ledger
-from muster.scheduler.nodes import Bucket, BucketKey, NodeClass
+from muster.scheduler.nodes import RESORT_SHARE, Bucket, BucketKey, NodeClass
 from muster.scheduler.podclass import PodClass
 
 CLASS = NodeClass(0, {}, (), False, "", {"pods": 1})
@@ -19,9 +19,15 @@ def bucket() -> Bucket:
     return Bucket(KEY, CLASS, {"pods": 1}, frozenset())
 
 
-@given(st.lists(st.lists(st.sampled_from(NAMES), max_size=12), max_size=8))
-def test_names_are_never_out_of_order_nor_missing(rounds: list[list[str]]) -> None:
+MANY = [f"node-{number:03}" for number in range(12 * RESORT_SHARE)]
+
+
+@given(st.lists(st.lists(st.sampled_from(MANY), max_size=12), max_size=8), st.booleans())
+def test_names_are_never_out_of_order_nor_missing(rounds: list[list[str]], full: bool) -> None:
     nodes = bucket()
+    for name in reversed(MANY if full else []):
+        nodes.add(name)
+    assert list(nodes.in_order()) == sorted(nodes.names)
     for toggled in rounds:
         for name in toggled:
             (nodes.remove if name in nodes.names else nodes.add)(name)
