@@ -106,6 +106,25 @@ async def test_an_answer_that_is_lost_after_the_bind_took_place_is_no_failure(cl
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_a_gang_is_said_to_be_bound_though_the_binds_of_another_hang(cluster: Cluster) -> None:
+    await cluster.add_nodes(4)
+
+    class Hanging(FaultyClient):
+        async def fault(self, pod_name: str, node: str, namespace: str, uid: str) -> None:
+            if pod_name.startswith("stuck"):
+                await asyncio.Event().wait()
+            await Client.bind(self, pod_name, node, namespace=namespace, uid=uid)
+
+    async with Hanging(load_config(str(cluster.kubeconfig)), after=0) as client:
+        _, task = cluster.schedule(client, request_timeout_s=600.0)
+        await cluster.add_gang("stuck", 2)
+        await asyncio.wait_for(client.reached.wait(), 20)
+        await cluster.add_gang("train", 2)
+        await cluster.until_bound("train", 2, "bound whole, and said to be")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_pod_made_anew_while_binding_ends_whole(cluster: Cluster) -> None:
     await cluster.add_nodes(3)
 
