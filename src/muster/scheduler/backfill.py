@@ -72,15 +72,18 @@ class Gains:
 
     def __init__(self) -> None:
         self._known: dict[str, dict[PodClass, int]] = {}
+        self._serving: dict[str, dict[PodClass, int]] = {}
 
     def forget(self, keys: Iterable[str]) -> None:
         """Something changed on nodes of these gangs."""
         for key in keys:
             self._known.pop(key, None)
+            self._serving.pop(key, None)
 
     def clear(self) -> None:
         """Nodes are told apart in another way than before."""
         self._known.clear()
+        self._serving.clear()
 
     def of(self, snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
         """Return for how many pods of the class there is room once the gang and all that end before it are gone."""
@@ -90,11 +93,26 @@ class Gains:
             gain = known[cls] = sum(_room_after(snapshot, snapshot.nodes[name], gang, cls) for name in nodes_of(gang))
         return gain
 
+    def serving(self, snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
+        """Return for how many pods of the class there would be room on the gang's nodes at most, were they empty."""
+        known = self._serving.setdefault(gang.key, {})
+        count = known.get(cls)
+        if count is None:
+            count = known[cls] = sum(_room_empty(snapshot, snapshot.nodes[name], cls) for name in nodes_of(gang))
+        return count
+
 
 def nodes_of(gang: Gang) -> set[str]:
     """Return the nodes on which the gang has pods or keeps slots."""
     held = {node for node, _ in gang.holds.values()}
     return held | {pod.counted_on for pod in gang.pods.values() if pod.counted_on}
+
+
+def _room_empty(snapshot: Snapshot, node: NodeRecord, cls: PodClass) -> int:
+    if node.node_class is None or not snapshot.matcher.match(cls, node.node_class).serves(node.name):
+        return 0
+    times = times_fits(cls.request, node.free_when_empty())
+    return min(times, 1) if cls.alone else times
 
 
 def _room_after(snapshot: Snapshot, node: NodeRecord, gang: Gang, cls: PodClass) -> int:

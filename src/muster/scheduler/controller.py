@@ -30,7 +30,17 @@ from muster.scheduler.followers import WorkloadFollower
 from muster.scheduler.lookups import follow_claims
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.placements import placed_slots
-from muster.scheduler.plan import Bind, MarkBound, Plan, Refuse, ReleaseGang, RemoveMember, Settings, WritePlacement
+from muster.scheduler.plan import (
+    Bind,
+    MarkBound,
+    Plan,
+    Refuse,
+    ReleaseGang,
+    RemoveMember,
+    Settings,
+    TellToLeave,
+    WritePlacement,
+)
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.reporting import Reporter, Waits
 from muster.scheduler.shadow import Shadow
@@ -264,7 +274,9 @@ class SchedulerController:
             await self._binder.idle(MARK_BOUND_WAIT_S)
         if not await self._writer.write(action):
             return
-        if isinstance(action, WritePlacement):
+        if isinstance(action, TellToLeave):
+            self._reporter.told_to_leave(gang, action.message)
+        elif isinstance(action, WritePlacement) and not action.placement.spec.preempting:
             self._reporter.placed(gang, placed_slots(action.placement), action.reason)
         elif isinstance(action, MarkBound):
             self._reporter.bound(gang)

@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
-from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
+from muster.api.placement import LeavingReason, PlacedSlot, Placement, PlacementSpec, PlacementStatus
 from muster.kube.meta import ObjectMeta
 from muster.scheduler.gangs import Gang
 
 TRAINING_JOB = "TrainingJob"
+GIVEN_UP = ("Released", "Preempting")
 LABEL_MAX = 63
 """Characters of a label's value; names of foreign objects may be longer (Kubernetes: labels and selectors)."""
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -24,8 +25,8 @@ def timestamp(now: float) -> datetime:
 
 
 def placed_slots(placement: Placement | None) -> dict[int, tuple[str, str]]:
-    """Return slot -> (node, node UID) of the slots the placement holds: none once it is Released."""
-    if placement is None or placement.status.phase == "Released":
+    """Return slot -> (node, node UID) of the slots the placement holds: none once they are given up."""
+    if placement is None or placement.status.phase in GIVEN_UP:
         return {}
     return {slot.slot: (slot.node, slot.node_uid) for slot in placement.spec.slots}
 
@@ -45,7 +46,7 @@ def is_open(placement: Placement, bind_deadline_s: float) -> bool:
     a bound one read as open is marked Bound once more.
     """
     status = placement.status
-    if status.phase == "Released":
+    if status.phase in GIVEN_UP:
         return False
     if status.phase == "Open" or status.bound_time is None:
         return True
@@ -58,12 +59,18 @@ def bound_status(placement: Placement, now: float, bind_deadline_s: float) -> Pl
 
 
 def planned(
-    gang: Gang, nodes: Mapping[int, tuple[str, str]], now: float, bind_deadline_s: float, *, keep_deadline: bool = False
+    gang: Gang,
+    nodes: Mapping[int, tuple[str, str]],
+    now: float,
+    bind_deadline_s: float,
+    *,
+    keep_deadline: bool = False,
+    preempting: bool = False,
 ) -> Placement:
     """Return the gang's next Placement: `nodes` is slot -> (node, node UID).
 
     An existing one is changed under its resourceVersion; `keep_deadline` when a plan that is still open is mended, so
-    that mending never prolongs it.
+    that mending never prolongs it. `preempting` where others have to leave its nodes, until that deadline.
     """
     old = gang.placement
     start = timestamp(now)
@@ -79,6 +86,7 @@ def planned(
         attempt=old.spec.attempt + 1 if old is not None else 0,
         slots=tuple(PlacedSlot(slot=slot, node=node, node_uid=uid) for slot, (node, uid) in sorted(nodes.items())),
         bind_deadline=deadline,
+        preempting=preempting,
     )
     if old is not None:
         return msgspec.structs.replace(old, spec=spec)
@@ -91,6 +99,17 @@ def planned(
             owner_references=(msgspec.structs.replace(owner, block_owner_deletion=None),) if owner is not None else (),
         ),
         spec=spec,
+    )
+
+
+def leaving_status(placement: Placement, now: float, reason: LeavingReason, message: str) -> PlacementStatus:
+    """Return the status that tells a gang to leave its nodes."""
+    return PlacementStatus(
+        phase="Preempting",
+        bound_time=placement.status.bound_time,
+        preempting_time=timestamp(now),
+        reason=reason,
+        message=message,
     )
 
 

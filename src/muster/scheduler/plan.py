@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from muster.api.placement import Placement
+from muster.api.placement import LeavingReason, Placement
 from muster.scheduler.backfill import Start
 from muster.scheduler.reasons import Reason
 
@@ -18,6 +18,7 @@ class Settings(msgspec.Struct, frozen=True):
         bind_deadline_s: a gang is bound as a whole within this, or released.
         hold_s: slots of a gang without any live pod are kept this long.
         reported_per_queue: gangs behind the head of a queue that a plan names; the rest is only counted.
+        leave_slack_s: a gang told to leave whose controller does nothing is deleted this long after its grace.
         backfill_depth: gangs with a time limit behind the head that are tried on its nodes before it starts.
     """
 
@@ -25,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True):
     hold_s: float = 600.0
     reported_per_queue: int = 20
     backfill_depth: int = 50
+    leave_slack_s: float = 30.0
 
 
 class WritePlacement(msgspec.Struct, frozen=True):
@@ -63,14 +65,27 @@ class ReleaseGang(msgspec.Struct, frozen=True):
     reason: str
 
 
+class TellToLeave(msgspec.Struct, frozen=True):
+    """A gang is to give its nodes back: write phase Preempting, and its controller saves and deletes its pods."""
+
+    gang: str
+    placement: Placement
+    reason: LeavingReason
+    message: str
+
+
 class RemoveMember(msgspec.Struct, frozen=True):
-    """Mark the bound pod as disrupted and delete it, by UID; its owner makes it anew."""
+    """Mark the bound pod as disrupted and delete it, by UID; its owner makes it anew.
+
+    `why` is the reason of its DisruptionTarget condition.
+    """
 
     gang: str
     namespace: str
     pod: str
     uid: str
     reason: str
+    why: str = "GangNotBound"
 
 
 class Bind(msgspec.Struct, frozen=True):
@@ -94,7 +109,7 @@ class Refuse(msgspec.Struct, frozen=True):
     reason: Reason
 
 
-Action = WritePlacement | DeletePlacement | MarkBound | ReleaseGang | RemoveMember | Bind | Refuse
+Action = WritePlacement | DeletePlacement | MarkBound | ReleaseGang | TellToLeave | RemoveMember | Bind | Refuse
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from muster.scheduler.backfill import ends_at
 from muster.scheduler.gangs import Gang
-from muster.scheduler.placements import is_open
+from muster.scheduler.leaving import is_leaving, may_leave
+from muster.scheduler.placements import GIVEN_UP, is_open
 from muster.scheduler.snapshot import QueueKey
 
 Order = tuple[float, float, str]
@@ -62,7 +63,7 @@ class Queues:
         self.by_classes: dict[QueueKey, Queue] = {}
         self.attention: dict[str, Gang] = {}
         self.waiting: dict[str, Gang] = {}
-        self.holders: dict[int, dict[str, Gang]] = {}
+        self.movable: dict[int, dict[str, Gang]] = {}
         self.ending: list[tuple[float, str]] = []
         self._held_as: dict[str, tuple[int, float | None]] = {}
         self.joining: dict[QueueKey, Queue] = {}
@@ -124,7 +125,8 @@ class Queues:
     def _holds(self, gang: Gang) -> None:
         end = ends_at(gang)
         self._held_as[gang.key] = (gang.priority, end)
-        self.holders.setdefault(gang.priority, {})[gang.key] = gang
+        if is_leaving(gang) or may_leave(gang, self._bind_deadline_s):
+            self.movable.setdefault(gang.priority, {})[gang.key] = gang
         if end is not None:
             insort(self.ending, (end, gang.key))
 
@@ -133,9 +135,9 @@ class Queues:
         if held is None:
             return
         priority, end = held
-        del self.holders[priority][gang.key]
-        if not self.holders[priority]:
-            del self.holders[priority]
+        movable = self.movable.get(priority, {})
+        if movable.pop(gang.key, None) is not None and not movable:
+            del self.movable[priority]
         if end is not None:
             del self.ending[bisect_left(self.ending, (end, gang.key))]
 
@@ -145,7 +147,7 @@ class Queues:
         return (
             bool(gang.pending)
             or not gang.current
-            or placement.status.phase in ("Released", "Preempting")
+            or placement.status.phase in GIVEN_UP
             or placement.spec.preempting
             or bool(gang.surplus)
             or is_open(placement, self._bind_deadline_s)

@@ -26,6 +26,8 @@ class Why(StrEnum):
     BEHIND = "BehindInQueue"
     WAITING_FOR_OLD_POD = "WaitingForOldPod"
     OLD_PLACEMENT = "OldPlacementInTheWay"
+    MAKING_ROOM = "MakingRoom"
+    LEAVING = "Leaving"
     BINDING = "Binding"
     RELEASING = "Releasing"
 
@@ -121,6 +123,8 @@ _WORDS: Mapping[Why, str] = MappingProxyType(
         Why.BEHIND: "waiting behind {detail}, which is earlier in the queue and could use the same nodes",
         Why.WAITING_FOR_OLD_POD: "waiting for pods of an earlier attempt to leave their nodes: {detail}",
         Why.OLD_PLACEMENT: "waiting for the placement of an earlier job of this name to go",
+        Why.MAKING_ROOM: "has its nodes as soon as the last pods of others are gone: {detail}",
+        Why.LEAVING: "gives its nodes back: {detail}",
         Why.BINDING: "being bound: {have} of {need_pods}",
         Why.RELEASING: "was not bound as a whole in time; its pods are being released",
     }

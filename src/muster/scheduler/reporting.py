@@ -33,7 +33,7 @@ PATIENCE_S = 15.0
 _PASSING = frozenset(
     {Why.WAITING_FOR_PODS, Why.WAITING_FOR_WORKLOAD, Why.WAITING_FOR_OLD_POD, Why.OLD_PLACEMENT, Why.WAITING_FOR_VOLUME}
 )
-_SILENT = frozenset({Why.BINDING, Why.RELEASING})
+_SILENT = frozenset({Why.BINDING, Why.RELEASING, Why.LEAVING})
 AGAIN_S = 15.0
 """The numbers in a reason that stays the same are brought up to date no more often, one gang a plan."""
 
@@ -100,6 +100,10 @@ class Reporter:
         self._forget(gang.key)
         what = f"placed on {counted(len(nodes), 'node')}" if not reason else f"placed again ({reason})"
         self._event(gang, NORMAL, "Placed", what)
+
+    def told_to_leave(self, gang: Gang, why: str) -> None:
+        """Say that the gang has to give its nodes back."""
+        self._event(gang, WARNING, "Preempting", why)
 
     def bound(self, gang: Gang) -> None:
         """Say that the whole gang is bound."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.nodes import Bucket, NodeRecord
 from muster.scheduler.podclass import PodClass
-from muster.scheduler.reasons import NodeReason, NodeWhy
+from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
 from muster.scheduler.resources import plus, short_of
 from muster.scheduler.snapshot import Snapshot
 
@@ -36,7 +37,7 @@ def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
         if placed is None:
             result.replace[slot] = NodeReason(NodeWhy.GONE, "never placed")
             continue
-        reason = _unusable(snapshot, gang, slot, member, placed)
+        reason = unusable(snapshot, gang, slot, member, placed)
         if reason is None:
             node = snapshot.nodes[placed[0]]
             busy = _room_for(snapshot, ledger, gang, slot, member, node)
@@ -51,9 +52,10 @@ def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
     return result
 
 
-def _unusable(
+def unusable(
     snapshot: Snapshot, gang: Gang, slot: int, member: PodRecord, placed: tuple[str, str]
 ) -> NodeReason | None:
+    """Return why the slot's node serves its pod no more, whatever is on it; None where it does."""
     name, uid = placed
     node = snapshot.nodes.get(name)
     if node is None or node.node_class is None:
@@ -113,3 +115,14 @@ def _with(bucket: Bucket, classes: list[PodClass]) -> Bucket:
         free = plus(free, cls.request)
         ports = ports - frozenset(cls.ports)
     return Bucket(bucket.key, bucket.node_class, free, ports)
+
+
+def old_pods(looked: SlotReview) -> Reason:
+    """Return the reason of a gang whose slots wait for pods of an earlier attempt."""
+    return Reason(Why.WAITING_FOR_OLD_POD, len(looked.wait), detail=few(looked.wait.values()))
+
+
+def few(names: Iterable[str]) -> str:
+    """Name three, count the rest."""
+    listed = sorted(names)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

@@ -42,8 +42,8 @@ class Snapshot:
         buckets: nodes by class and room left; `empty_buckets` by the room left without any gang.
         attention: gangs with a placement on which something may have to be done, by key.
         waiting: gangs that are not ready to be placed (pods missing, refused, gated), by key.
-        holders: gangs that have a placement or bound pods, by priority and key.
-        ending: (when it has ended, key) of those of them that have a time limit, the first to end first.
+        movable: gangs on nodes that can be told to leave, or were, by priority and key.
+        ending: (when it has ended, key) of gangs on nodes that have a time limit, the first to end first.
         gains: the room that each of those makes by ending.
         joining: bound gangs with pods beyond their minimum that have no node yet, by the classes of those.
         gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
@@ -58,7 +58,7 @@ class Snapshot:
     queues: Mapping[QueueKey, Queue]
     attention: Mapping[str, Gang]
     waiting: Mapping[str, Gang]
-    holders: Mapping[int, Mapping[str, Gang]]
+    movable: Mapping[int, Mapping[str, Gang]]
     ending: Sequence[tuple[float, str]]
     gains: Gains
     joining: Mapping[QueueKey, Queue]

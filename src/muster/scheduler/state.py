@@ -86,7 +86,7 @@ class ClusterState:
             queues=self._queues.by_classes,
             attention=self._queues.attention,
             waiting=self._queues.waiting,
-            holders=self._queues.holders,
+            movable=self._queues.movable,
             ending=self._queues.ending,
             gains=self._gains,
             joining=self._queues.joining,

@@ -13,14 +13,14 @@ from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, N
 from muster.kube.pod import Pod
 from muster.scheduler.binder import read
 from muster.scheduler.metrics import SchedulerMetrics
-from muster.scheduler.placements import TRAINING_JOB, bound_status, timestamp, with_status
-from muster.scheduler.plan import DeletePlacement, MarkBound, ReleaseGang, RemoveMember, WritePlacement
+from muster.scheduler.placements import TRAINING_JOB, bound_status, leaving_status, timestamp, with_status
+from muster.scheduler.plan import DeletePlacement, MarkBound, ReleaseGang, RemoveMember, TellToLeave, WritePlacement
 from muster.scheduler.state import ClusterState
 from muster.scheduler.traits import job_facts
 
 log = logging.getLogger(__name__)
 
-PlacementAction = WritePlacement | DeletePlacement | MarkBound | ReleaseGang
+PlacementAction = WritePlacement | DeletePlacement | MarkBound | ReleaseGang | TellToLeave
 RETRY_S = 1.0
 
 
@@ -96,6 +96,8 @@ class PlacementWriter:
             return self._delete(action)
         if isinstance(action, MarkBound):
             status = bound_status(action.placement, self._clock(), self._bind_deadline_s)
+        elif isinstance(action, TellToLeave):
+            status = leaving_status(action.placement, self._clock(), action.reason, action.message)
         else:
             status = PlacementStatus(phase="Released", bound_time=action.placement.status.bound_time)
         return self._client.replace(with_status(action.placement, status), subresource="status")
@@ -158,7 +160,7 @@ class PlacementWriter:
         condition = {
             "type": "DisruptionTarget",
             "status": "True",
-            "reason": "GangNotBound",
+            "reason": action.why,
             "message": action.reason,
             "lastTransitionTime": timestamp(self._clock()).strftime("%Y-%m-%dT%H:%M:%SZ"),
         }

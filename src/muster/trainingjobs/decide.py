@@ -8,6 +8,8 @@ Life of a job:
     Suspended <--pods gone-- Stopping                 v  |
                                                    Restarting --budget used up--> Failed
 
+A job that is to leave its nodes for another goes through Stopping too, and then to Pending.
+
 Durable state is the status, the pods and the Placement; supervisors announce themselves again to a new controller. So
 each step first writes what it begins, and what follows is derived from what was written: `run` for an attempt is only
 ever directed where status says that attempt is Running; a pod's name holds the attempt it was made for. A controller
@@ -22,14 +24,12 @@ from msgspec.structs import replace
 
 from muster.api.validate import validate
 from muster.api.words import counted
-from muster.trainingjobs import lastcall, statuses
+from muster.trainingjobs import giveway, lastcall, statuses
 from muster.trainingjobs.attempt import Attempt
-from muster.trainingjobs.evidence import node_ready
 from muster.trainingjobs.plan import (
     Action,
     DeleteJob,
     DeletePod,
-    Desired,
     Direct,
     Directive,
     Plan,
@@ -38,6 +38,7 @@ from muster.trainingjobs.plan import (
 )
 from muster.trainingjobs.slots import Clock, Slot, pod_uids, slots_of
 from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.stopping import delete_all, last_directive, lost
 
 ENDED: Final = ("Succeeded", "Failed")
 
@@ -53,15 +54,17 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
         actions += _ended(snapshot, slots, clock)
     elif job.spec.suspend:
         actions += _suspend(snapshot, slots, clock)
+    elif giveway.is_giving_way(job.status):
+        actions += giveway.give_way(snapshot, slots, clock)
     elif job.status.phase in ("Suspended", "Stopping"):
         actions += _resume(snapshot, slots, now)
     elif job.status.attempt == 0:
         actions += _begin(snapshot, now)
     else:
-        actions += Attempt(snapshot, slots, clock).actions()
+        actions += giveway.begin(snapshot, slots, clock) or Attempt(snapshot, slots, clock).actions()
     if not job.spec.suspend:
         actions += [
-            DeletePod(pod.name, pod.uid, "Superseded", force=_lost(snapshot, pod.spec.node_name))
+            DeletePod(pod.name, pod.uid, "Superseded", force=lost(snapshot, pod.spec.node_name))
             for pod in superseded
             if not pod.terminating
         ]
@@ -103,9 +106,9 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
         status = statuses.with_condition(status, "Running", False, "Suspended", "spec.suspend is true", now, generation)
         return [WriteStatus(statuses.fitted(status), "Suspended")]
     if snapshot.pods:
-        if status.phase == "Stopping" and lastcall.suspension_waits(snapshot, clock):
-            return [_last_directive(snapshot, slots, "run", checkpoint_now=True)]
-        return [_last_directive(snapshot, slots, "exit"), *_delete_all(snapshot)]
+        if status.phase == "Stopping" and lastcall.stop_waits(snapshot, clock):
+            return [last_directive(snapshot, slots, "run", checkpoint_now=True)]
+        return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Suspended")]
     if status.phase == "Suspended" and status.observed_generation == generation:
         return []
     status = replace(
@@ -115,35 +118,11 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
     return [WriteStatus(statuses.fitted(status), "Suspended"), RecordEvent("Suspended", "its nodes are free")]
 
 
-def _last_directive(
-    snapshot: JobSnapshot, slots: list[Slot], desired: Desired, *, checkpoint_now: bool = False
-) -> Direct:
-    """What the supervisors of a job that is being suspended are told; `run` leaves what runs alone."""
-    job = snapshot.job
-    return Direct(
-        Directive(
-            attempt=job.status.attempt,
-            desired=desired,
-            grace_s=job.spec.stop_grace_seconds,
-            slots=pod_uids(slots),
-            checkpoint_now=checkpoint_now,
-        )
-    )
-
-
-def _delete_all(snapshot: JobSnapshot) -> list[Action]:
-    return [
-        DeletePod(pod.name, pod.uid, "Suspended", force=_lost(snapshot, pod.spec.node_name))
-        for pod in snapshot.pods
-        if not pod.terminating
-    ]
-
-
 def _resume(snapshot: JobSnapshot, slots: list[Slot], now: float) -> list[Action]:
     """A new attempt, when the last pods of the old one are gone; nobody is charged."""
     job = snapshot.job
     if snapshot.pods:
-        return [_last_directive(snapshot, slots, "exit"), *_delete_all(snapshot)]
+        return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Suspended")]
     generation = job.metadata.generation
     status = replace(
         job.status,
@@ -175,7 +154,7 @@ def _ended(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Actio
     ]
     left = [slot.pod for slot in slots if slot.pod is not None and not slot.pod.finished and not slot.pod.terminating]
     if left and clock.passed(ended_at + 2 * spec.stop_grace_seconds + settings.stop_slack_s):
-        actions += [DeletePod(pod.name, pod.uid, "Ended", _lost(snapshot, pod.spec.node_name)) for pod in left]
+        actions += [DeletePod(pod.name, pod.uid, "Ended", lost(snapshot, pod.spec.node_name)) for pod in left]
     else:
         actions += [DeletePod(pod.name, pod.uid, "Ended") for pod in left if not pod.spec.node_name]
     if spec.ttl_seconds_after_finished is not None and clock.passed(ended_at + spec.ttl_seconds_after_finished):
@@ -190,12 +169,8 @@ def _abandoned(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
         for pod in snapshot.pods
         if pod.terminating
         and pod.metadata.deletion_grace_period_seconds != 0
-        and _lost(snapshot, pod.spec.node_name)
+        and lost(snapshot, pod.spec.node_name)
         and clock.passed(
             snapshot.seen.get((pod.uid, "terminating"), clock.now) + (pod.metadata.deletion_grace_period_seconds or 0)
         )
     ]
-
-
-def _lost(snapshot: JobSnapshot, node: str) -> bool:
-    return bool(node) and not node_ready(snapshot.nodes.get(node))

@@ -1,8 +1,9 @@
 """A checkpoint before ranks are stopped on purpose: they are asked for one, and get a part of the grace for it.
 
 Asked are ranks that report through the SDK in a job that keeps checkpoints, when one of their pods is deleted or
-evicted, when the job is suspended, and before its time limit. They are stopped once a checkpoint is recorded, or when
-that part of the grace is over; the supervisor of a pod that is being deleted keeps ranks alive for as long.
+evicted, when the job is suspended or gives way to another, and before its time limit. They are stopped once a
+checkpoint is recorded, or when that part of the grace is over; the supervisor of a pod that is being deleted keeps
+ranks alive for as long.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from muster.kube.pod import Pod
 from muster.trainingjobs.slots import Clock, Slot, in_contact
 from muster.trainingjobs.snapshot import JobSnapshot
 
+STOPPED_FOR: Final = ("Suspended", "Preempted")
+"""Reasons of the condition Running of a job that is stopped on purpose."""
 PART: Final = 0.5
 """Of the grace; the rest is for ranks to end."""
 
@@ -45,11 +48,11 @@ def waits_for(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> bool
     return not _saved(snapshot, since) and not clock.passed(since + grace_s)
 
 
-def suspension_waits(snapshot: JobSnapshot, clock: Clock) -> bool:
-    """Whether a job that is to be suspended may first record a checkpoint."""
+def stop_waits(snapshot: JobSnapshot, clock: Clock) -> bool:
+    """Whether a job that is to be suspended, or gives way to another, may first record a checkpoint."""
     job = snapshot.job
     stopped = next((each for each in job.status.conditions if each.type == "Running"), None)
-    if stopped is None or stopped.reason != "Suspended" or stopped.last_transition_time is None:
+    if stopped is None or stopped.reason not in STOPPED_FOR or stopped.last_transition_time is None:
         return False
     since = stopped.last_transition_time.timestamp()
     if not _keeps_checkpoints(snapshot) or _saved(snapshot, since) or clock.now < since:

@@ -15,6 +15,7 @@ Reason = Literal[
     "InvalidSpec",
     "Suspended",
     "Resumed",
+    "Preempted",
     "Starting",
     "Running",
     "Restarting",

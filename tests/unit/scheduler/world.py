@@ -14,7 +14,7 @@ from muster.kube.node import Node
 from muster.kube.struct import from_dict
 from muster.scheduler.decide import decide
 from muster.scheduler.gangs import Gang
-from muster.scheduler.placements import bound_status, timestamp
+from muster.scheduler.placements import bound_status, leaving_status, timestamp
 from muster.scheduler.plan import (
     Bind,
     DeletePlacement,
@@ -23,6 +23,7 @@ from muster.scheduler.plan import (
     ReleaseGang,
     RemoveMember,
     Settings,
+    TellToLeave,
     WritePlacement,
 )
 from muster.scheduler.podwire import SchedulingPod
@@ -182,6 +183,9 @@ class World:
             self.write(action.placement, bound_status(action.placement, self.now, self.settings.bind_deadline_s))
         elif isinstance(action, ReleaseGang):
             self.write(action.placement, PlacementStatus(phase="Released"))
+        elif isinstance(action, TellToLeave):
+            status = leaving_status(action.placement, self.now, action.reason, action.message)
+            self.write(action.placement, status)
         elif isinstance(action, RemoveMember):
             self.remove_pod(action.pod)
         elif isinstance(action, Bind):

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from muster.api.placement import Placement, PlacementSpec, PlacementStatus
 from muster.api.training_job import CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeCondition, NodeStatus
@@ -73,6 +74,7 @@ class World:
         self.leases: dict[str, float] = {}
         self.strained_at = 0.0
         self.progress: Progress | None = None
+        self.placement: Placement | None = None
         self.version = 1
         self.log: list[Action] = []
         self.history: list[TrainingJobStatus] = []
@@ -86,6 +88,7 @@ class World:
         return JobSnapshot(
             job=self.job,
             pods=tuple(self.pods.values()),
+            placement=self.placement,
             nodes=self.nodes,
             members=dict(self.members),
             seen=self.observed.look(self.job.uid, self.pods.values(), self.nodes, self.now),
@@ -202,6 +205,9 @@ class World:
 
     def schedule(self) -> None:
         assert self.job is not None
+        if self.placement is not None and any(pod.spec.node_name for pod in self.pods.values()):
+            return  # it is to leave: its Placement goes when its last pod has gone, and only then it is placed anew
+        self.placement = None
         live = [pod for pod in self.pods.values() if not pod.terminating and not pod.finished]
         if {slot_of(pod) for pod in live} != set(range(self.job.spec.replicas)):
             return  # a gang is placed as one
@@ -314,6 +320,13 @@ class World:
         status = self.job.status
         saved = CheckpointStatus(path=f"/{step}", step=step, attempt=status.attempt, time=moment(self.now))
         self.job = replace(self.job, status=replace(status, last_checkpoint=saved))
+
+    def told_to_leave(self, why: str = "preempted by ns/urgent (priority 5)") -> None:
+        """The scheduler wants the nodes back."""
+        assert self.job is not None
+        spec = PlacementSpec(gang="job", gang_uid="job-uid", size=self.job.spec.replicas)
+        status = PlacementStatus(phase="Preempting", preempting_time=moment(self.now), reason="Preempted", message=why)
+        self.placement = Placement(metadata=ObjectMeta(name="job", namespace="ns"), spec=spec, status=status)
 
     # -- shorthands
 

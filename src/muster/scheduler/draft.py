@@ -1,0 +1,104 @@
+"""A plan in the making, and what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from muster.api.placement import LeavingReason
+from muster.scheduler.gangs import Gang
+from muster.scheduler.ledger import Ledger
+from muster.scheduler.placements import planned
+from muster.scheduler.placing import candidates
+from muster.scheduler.plan import Action, Refuse, Settings, TellToLeave, WritePlacement
+from muster.scheduler.podclass import PodClass
+from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.slots import SlotReview
+from muster.scheduler.snapshot import Snapshot
+
+
+@dataclass(slots=True)
+class Draft:
+    """What all parts of deciding add to.
+
+    Attributes:
+        ledger: the nodes' room with what this plan gave away.
+        repairs: gangs whose slots need other nodes, and whether their placement keeps its deadline.
+        leaving: gangs that this plan tells to leave.
+    """
+
+    snapshot: Snapshot
+    now: float
+    settings: Settings
+    actions: list[Action] = field(default_factory=list)
+    waiting: dict[str, Reason] = field(default_factory=dict)
+    wake_at: float | None = None
+    ledger: Ledger = field(init=False)
+    repairs: list[tuple[Gang, SlotReview, bool]] = field(default_factory=list)
+    leaving: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.snapshot.buckets)
+
+    def wake(self, at: float) -> None:
+        """Decide again then at the latest."""
+        self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+    def write(
+        self,
+        gang: Gang,
+        chosen: Mapping[int, str],
+        *,
+        reason: str,
+        keep_deadline: bool = False,
+        without: Collection[int] = (),
+        room_within_s: float | None = None,
+    ) -> None:
+        """Write the gang's next plan, `without` some slots; `room_within_s` where others have to leave first."""
+        nodes = {
+            slot: placed
+            for slot, placed in gang.placed.items()
+            if (gang.elastic or slot < gang.size) and slot not in without
+        }
+        for slot, member in gang.current.items():
+            if member.node and nodes.get(slot, ("",))[0] != member.node:
+                node = self.snapshot.nodes.get(member.node)
+                nodes[slot] = (member.node, node.uid if node is not None else "")
+        for slot, name in chosen.items():
+            nodes[slot] = (name, self.snapshot.nodes[name].uid)
+        placement = planned(
+            gang,
+            nodes,
+            self.now,
+            self.settings.bind_deadline_s if room_within_s is None else room_within_s,
+            keep_deadline=keep_deadline,
+            preempting=room_within_s is not None,
+        )
+        self.actions.append(WritePlacement(gang.key, placement, reason))
+
+    def tell_to_leave(self, gang: Gang, reason: LeavingReason, message: str) -> None:
+        """Have the gang give its nodes back."""
+        if gang.placement is not None and gang.key not in self.leaving:
+            self.leaving.add(gang.key)
+            self.actions.append(TellToLeave(gang.key, gang.placement, reason, message))
+
+    def cannot_be_considered(self, gang: Gang) -> None:
+        """Say why; a constraint we do not know is also said on the pod itself."""
+        reason = gang.blocker()
+        if reason is None:
+            return
+        self.waits(gang, reason)
+        if reason.why in (Why.NOT_SUPPORTED, Why.INVALID):
+            member = gang.current[min(gang.problems)]
+            self.actions.append(Refuse(gang.key, member.namespace, member.name, member.uid, reason))
+
+    def waits(self, gang: Gang, reason: Reason) -> None:
+        """Say why the gang waits."""
+        self.waiting[gang.key] = reason
+
+    def room(
+        self, classes: Iterable[PodClass], closed: Collection[int] = (), beside: Collection[str] = ()
+    ) -> dict[PodClass, int]:
+        """Return how many pods of each class fit, leaving out classes of nodes that are closed, and some nodes."""
+        matcher = self.snapshot.matcher
+        return {cls: sum(c.room for c in candidates(self.ledger, matcher, cls, closed, beside)) for cls in classes}

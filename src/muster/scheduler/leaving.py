@@ -1,0 +1,198 @@
+"""Who may be told to leave, what it costs, and whether the nodes a gang waits for are free by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from muster.scheduler.backfill import occupants
+from muster.scheduler.gangs import Gang, PodRecord
+from muster.scheduler.nodes import NodeRecord
+from muster.scheduler.placements import is_open
+from muster.scheduler.plan import Settings
+from muster.scheduler.podclass import PodClass
+from muster.scheduler.resources import CORE, plus
+from muster.scheduler.slots import unusable
+from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.traits import Rank
+
+RESTART_S = 60.0
+"""What leaving costs at least: the time to stop and to start again."""
+
+
+def is_leaving(gang: Gang) -> bool:
+    """Whether it was told to leave already."""
+    return gang.placement is not None and gang.placement.status.phase == "Preempting"
+
+
+def may_leave(gang: Gang, bind_deadline_s: float) -> bool:
+    """Whether the gang can be told to leave: it is bound whole, and somebody listens.
+
+    A TrainingJob's controller saves its work and deletes its pods; a balloon has no work to save.
+    """
+    if gang.single:
+        return gang.traits.rank is Rank.BALLOON and not gang.pending
+    placement = gang.placement
+    if placement is None or placement.spec.preempting or placement.status.phase != "Bound":
+        return False
+    if is_open(placement, bind_deadline_s):
+        return False
+    return gang.traits.rank is Rank.BALLOON or (gang.job is not None and not gang.ended)
+
+
+def is_stuck(gang: Gang, settings: Settings) -> bool:
+    """Whether the gang was bound, lost nodes, and does not run until it has others."""
+    placement = gang.placement
+    if placement is None or gang.single or gang.blocker() is not None:
+        return False
+    if placement.spec.preempting or placement.status.phase != "Bound" or is_open(placement, settings.bind_deadline_s):
+        return False
+    return bool(gang.pending)
+
+
+def may_take(gang: Gang, other: Gang, settings: Settings) -> bool:
+    """Whether `other` has to leave for `gang`.
+
+    That is where it is of lower priority; and where both lost nodes and wait for others, and it is later in order:
+    neither would ever go on.
+    """
+    if other.writing or other.binding:
+        return False
+    if other.priority < gang.priority and gang.traits.preempts and may_leave(other, settings.bind_deadline_s):
+        return True
+    broken = gang.placement is not None and any(member.node for member in gang.current.values())
+    return broken and other.order > gang.order and is_stuck(other, settings)
+
+
+def leaves_by(gang: Gang, settings: Settings) -> float:
+    """Return until when a gang that was told to leave may have live pods, seconds since the epoch.
+
+    A job gets its grace for a last checkpoint, then for its ranks to end. Nobody listens for other gangs.
+    """
+    assert gang.placement is not None
+    told = gang.placement.status.preempting_time
+    since = told.timestamp() if told is not None else 0.0
+    return since + (2 * gang.job.grace_s + settings.leave_slack_s if gang.job is not None else 0.0)
+
+
+def is_overdue(gang: Gang, now: float, settings: Settings) -> bool:
+    """Whether a gang that was told to leave should be gone by now: nobody counts on it any more."""
+    told = gang.placement.status.preempting_time if gang.placement is not None else None
+    return told is not None and now >= told.timestamp() + room_within_s([gang], settings)
+
+
+def room_within_s(victims: Iterable[Gang], settings: Settings) -> float:
+    """Return how long those gangs may take until their last pod is gone: told, deleted, confirmed."""
+    grace_s = max((max(gang.traits.grace_s, gang.job.grace_s if gang.job else 0.0) for gang in victims), default=0.0)
+    return 3 * grace_s + 2 * settings.leave_slack_s
+
+
+def work_lost(gang: Gang, now: float) -> float:
+    """Return the GPU-seconds that would be done again: since the last checkpoint, else since the start.
+
+    A gang that does not run loses nothing more. A node without devices counts as one.
+    """
+    if is_leaving(gang) or gang.pending:
+        return 0.0
+    since = _running_since(gang)
+    if gang.job is not None:
+        since = max(gang.job.saved_at or gang.job.started_at or since, 0.0)
+    devices = sum(_devices(cls) for cls in gang.slot_class.values())
+    return devices * (max(0.0, now - since) + RESTART_S) if since else devices * RESTART_S
+
+
+def _running_since(gang: Gang) -> float:
+    if gang.placement is not None:
+        bound = gang.placement.status.bound_time
+        return bound.timestamp() if bound is not None else 0.0
+    return max((member.bound_since for member in gang.current.values()), default=0.0)
+
+
+def _devices(cls: PodClass) -> int:
+    return max((value for resource, value in cls.request.items() if resource not in CORE), default=1)
+
+
+class Vacating(msgspec.Struct, frozen=True):
+    """How far the nodes are on which a gang waits for others to leave.
+
+    Attributes:
+        tell: gangs still to be told.
+        remove: pods without a gang that leave at once.
+        names: all that are still there.
+        hopeless: a node will not become free that way: it serves no more, or somebody on it stays.
+    """
+
+    tell: tuple[Gang, ...]
+    remove: tuple[PodRecord, ...]
+    names: tuple[str, ...]
+    hopeless: bool
+
+
+def vacating(snapshot: Snapshot, gang: Gang, settings: Settings) -> Vacating:
+    """Look at the nodes of all slots of the gang that are to be bound."""
+    tell: dict[str, Gang] = {}
+    remove: dict[str, PodRecord] = {}
+    names: dict[str, None] = {}
+    hopeless = False
+    for slot, member in gang.pending.items():
+        placed = gang.placed.get(slot)
+        if placed is None or unusable(snapshot, gang, slot, member, placed) is not None:
+            hopeless = True
+            continue
+        node = snapshot.nodes[placed[0]]
+        assert member.cls is not None
+        if not _short(node.free(), member.cls):
+            continue
+        leaving, staying = _on(snapshot, node, gang)
+        names.update(dict.fromkeys(leaving | staying))
+        free = _given_back(snapshot, node, leaving, node.free())
+        if not _short(free, member.cls):
+            continue
+        asked = [snapshot.gangs[key] for key in staying if may_take(gang, snapshot.gangs[key], settings)]
+        asked.sort(key=lambda other: (other.traits.rank, other.priority, other.key))
+        if _short(_given_back(snapshot, node, {other.key for other in asked}, free), member.cls):
+            hopeless = hopeless or not any(snapshot.gangs[key].writing for key in staying)
+            continue
+        for other in reversed(asked.copy()):  # the most protected stay where the others are enough
+            fewer = {each.key for each in asked if each is not other}
+            if not _short(_given_back(snapshot, node, fewer, free), member.cls):
+                asked.remove(other)
+        for other in asked:
+            if other.single:
+                remove.update({pod.uid: pod for pod in other.pods.values() if pod.live})
+            else:
+                tell[other.key] = other
+    return Vacating(tuple(tell.values()), tuple(remove.values()), tuple(sorted(names)), hopeless)
+
+
+def _short(free: dict[str, int], cls: PodClass) -> bool:
+    """Whether more is taken than there is, with the gang's own slot counted."""
+    return any(free.get(resource, -1) < 0 for resource in cls.request)
+
+
+def _on(snapshot: Snapshot, node: NodeRecord, gang: Gang) -> tuple[set[str], set[str]]:
+    """The other gangs on the node: those whose pods there are leaving already, and the rest."""
+    others = occupants(snapshot, node) - {gang.key}
+    leaving = {key for key in others if is_leaving(snapshot.gangs[key]) or _ends(snapshot.gangs[key], node)}
+    return leaving, others - leaving
+
+
+def _ends(gang: Gang, node: NodeRecord) -> bool:
+    """Whether all that the gang has on the node are pods that are being deleted."""
+    if any(held == node.name for held, _ in gang.holds.values()):
+        return False
+    return all(pod.terminating for pod in gang.pods.values() if pod.counted_on == node.name)
+
+
+def _given_back(snapshot: Snapshot, node: NodeRecord, keys: Iterable[str], free: dict[str, int]) -> dict[str, int]:
+    """What is free on the node once those gangs have left it."""
+    wanted = set(keys)
+    for uid in node.pods:
+        pod = snapshot.pods.get(uid)
+        if pod is not None and pod.gang in wanted and pod.cls is not None:
+            free = plus(free, pod.cls.request)
+    for (key, _), cls in node.holds.items():
+        if key in wanted and cls is not None:
+            free = plus(free, cls.request)
+    return free

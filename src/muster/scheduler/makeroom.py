@@ -1,0 +1,170 @@
+"""Nodes for a gang that does not fit: those of gangs that leave for it. Nobody leaves unless it then fits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
+
+from muster.scheduler.draft import Draft
+from muster.scheduler.gangs import Gang
+from muster.scheduler.leaving import is_leaving, is_overdue, work_lost
+from muster.scheduler.ledger import Ledger, fits
+from muster.scheduler.nodes import Bucket
+from muster.scheduler.placing import Groups, Shortage, choose
+from muster.scheduler.podclass import PodClass
+from muster.scheduler.preemption import Victim, cheapest
+from muster.scheduler.resources import plus
+
+_STUCK_RANK = -1
+"""Gangs that do not run anyhow leave before all others, the last in order first."""
+
+
+class MadeRoom(msgspec.Struct, frozen=True):
+    """Who leaves, and where the gang goes then: slot -> node."""
+
+    victims: tuple[Gang, ...]
+    nodes: dict[int, str]
+
+
+def make_room(
+    draft: Draft, gang: Gang, groups: Groups, *, closed: Collection[int], stuck: Sequence[Gang] = ()
+) -> MadeRoom | None:
+    """Return whom to tell to leave so that all the slots fit; None where even everybody's leaving is not enough.
+
+    `closed` are classes of nodes kept for others. `stuck` are gangs, later in order, that wait for nodes as this one.
+    """
+    may = [*stuck, *_of_lower_priority(draft, gang)]
+    slots = {slot for members in groups.values() for slot in members}
+    beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
+    missing = {cls: len(members) - draft.room([cls], closed, beside)[cls] for cls, members in groups.items()}
+    gains = draft.snapshot.gains
+    for cls, count in missing.items():  # most often there are not enough, which must not cost a look at each node
+        if sum(gains.serving(draft.snapshot, other, cls) for other in may) < count:
+            return None
+    room = _Room(draft, may, closed, beside)
+    for cls, count in missing.items():
+        if not room.prepare(cls, count):
+            return None
+    last = len(stuck) - 1
+    victims = [
+        Victim(
+            other.key,
+            (_STUCK_RANK, float(last - at)) if at <= last else (int(other.traits.rank), float(other.priority)),
+            work_lost(other, draft.now),
+            other.size,
+        )
+        for at, other in enumerate(may)
+    ]
+    chosen = {victim.key for victim in cheapest(victims, room.fits)}
+    if not chosen:
+        return None
+    leaving = tuple(other for other in may if other.key in chosen)
+    nodes = choose(
+        room.without(leaving),
+        draft.snapshot.matcher,
+        groups,
+        reserved=closed,
+        failed=gang.failed_nodes,
+        taken=gang.nodes_beside(slots),
+        given_up=[held for slot, held in gang.holds.items() if slot in slots],
+    )
+    return None if isinstance(nodes, Shortage) else MadeRoom(leaving, nodes)
+
+
+def _of_lower_priority(draft: Draft, gang: Gang) -> Iterator[Gang]:
+    if not gang.traits.preempts:
+        return
+    for priority, movable in draft.snapshot.movable.items():
+        if priority < gang.priority:
+            for other in movable.values():
+                if other.writing or other.binding or other.key in draft.leaving:
+                    continue
+                if not is_leaving(other) or not is_overdue(other, draft.now, draft.settings):
+                    yield other
+
+
+class _Room:
+    """How many slots fit, depending on who leaves."""
+
+    def __init__(self, draft: Draft, may: Sequence[Gang], closed: Collection[int], beside: Collection[str]) -> None:
+        self._draft = draft
+        self._closed = closed
+        self._beside = beside
+        self._on: dict[str, list[tuple[int, PodClass]]] = {}
+        self._wanted: list[tuple[int, Counter[int], Counter[frozenset[int]]]] = []
+        for at, gang in enumerate(may):
+            for node, cls in _taken_by(gang):
+                self._on.setdefault(node, []).append((at, cls))
+        self._levels = [(int(gang.traits.rank), gang.priority) for gang in may]
+
+    def prepare(self, cls: PodClass, need: int) -> bool:
+        """Count who makes room for `need` more pods of the class; returns whether all of them are enough."""
+        alone: Counter[int] = Counter()
+        shared: Counter[frozenset[int]] = Counter()
+        for name in self._on:
+            leaving, gain = self._on_node(name, cls)
+            if len(leaving) == 1:
+                alone[next(iter(leaving))] += gain
+            elif gain:
+                shared[leaving] += gain
+        self._wanted.append((need, alone, shared))
+        return alone.total() + shared.total() >= need
+
+    def _on_node(self, name: str, cls: PodClass) -> tuple[frozenset[int], int]:
+        """Who has to leave the node so that as many pods of the class fit as can, and how many more that are."""
+        snapshot, nothing = self._draft.snapshot, (frozenset[int](), 0)
+        node = snapshot.nodes[name]
+        if node.node_class is None or node.node_class.number in self._closed or name in self._beside or node.fully_held:
+            return nothing
+        bucket = self._draft.ledger.room(node)
+        if bucket is None or not snapshot.matcher.match(cls, node.node_class).serves(name):
+            return nothing
+        before = fits(cls, bucket)
+        leaving = {at for at, _ in self._on[name]}
+        most = fits(cls, self._with(bucket, name, leaving))
+        if most <= before:
+            return nothing
+        for at in sorted(leaving, key=lambda at: self._levels[at], reverse=True):
+            if fits(cls, self._with(bucket, name, leaving - {at})) == most:
+                leaving.discard(at)
+        return frozenset(leaving), most - before
+
+    def _with(self, bucket: Bucket, name: str, leaving: Collection[int]) -> Bucket:
+        free, ports = bucket.free, bucket.ports
+        for at, cls in self._on[name]:
+            if at in leaving:
+                free = plus(free, cls.request)
+                ports = ports - frozenset(cls.ports)
+        return Bucket(bucket.key, bucket.node_class, free, ports)
+
+    def fits(self, gone: frozenset[int]) -> bool:
+        """Whether there is room for every class once those have left; classes are counted one by one."""
+        for need, alone, shared in self._wanted:
+            have = sum(alone[at] for at in gone if at in alone)
+            if have < need and shared:
+                have += sum(count for leaving, count in shared.items() if leaving <= gone)
+            if have < need:
+                return False
+        return True
+
+    def without(self, leaving: Sequence[Gang]) -> Ledger:
+        """The nodes' room once those have left."""
+        ledger = self._draft.ledger.fork()
+        for gang in leaving:
+            for name, cls in _taken_by(gang):
+                bucket = ledger.room(self._draft.snapshot.nodes[name])
+                if bucket is not None:
+                    ledger.give(bucket, name, cls)
+        return ledger
+
+
+def _taken_by(gang: Gang) -> Iterator[tuple[str, PodClass]]:
+    """Yield (node, class) of each pod and each held slot of the gang."""
+    for pod in gang.pods.values():
+        if pod.counted_on and pod.cls is not None:
+            yield pod.counted_on, pod.cls
+    for node, cls in gang.holds.values():
+        if cls is not None:
+            yield node, cls

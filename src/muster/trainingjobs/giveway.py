@@ -1,0 +1,63 @@
+"""A job whose Placement says that it is to leave: it saves its work, its pods go, and it waits for nodes again.
+
+The scheduler writes phase Preempting for a gang of higher priority, for an earlier one where both lost nodes, or by the
+job's own policy (spec.noSpare). Nobody is charged; status.preemptions counts. Once no pod is left the scheduler
+deletes the Placement; the pods of the next attempt then wait in the job's old place in the queue.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from muster.api.training_job import TrainingJobStatus
+from muster.api.words import counted
+from muster.trainingjobs import lastcall, outcome, statuses
+from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
+from muster.trainingjobs.slots import Clock, Slot
+from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.stopping import delete_all, last_directive
+
+
+def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
+    """Write that the job stops, where it is told to leave nodes that it is on; nothing where it is not."""
+    placement = snapshot.placement
+    if placement is None or placement.status.phase != "Preempting":
+        return []
+    if not any(pod.spec.node_name for pod in snapshot.pods):
+        return []  # what is left are pods of the next attempt; the Placement goes in a moment
+    ended = outcome.finished(snapshot, slots, clock)
+    if ended is not None:
+        return ended
+    job = snapshot.job
+    why, generation = placement.status.message, job.metadata.generation
+    status = replace(
+        job.status, phase="Stopping", observed_generation=generation, message=f"{why}; its pods are told to end"
+    )
+    status = statuses.with_condition(status, "Running", False, "Preempted", why, clock.now, generation)
+    return [WriteStatus(statuses.fitted(status), "Preempted"), RecordEvent("Preempted", why, warning=True)]
+
+
+def is_giving_way(status: TrainingJobStatus) -> bool:
+    """Whether `begin` was written, and the pods are still to go."""
+    return status.phase == "Stopping" and statuses.condition_reason(status, "Running")[0] == "Preempted"
+
+
+def give_way(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
+    """Let it save, delete its pods, and when they are gone begin the next attempt."""
+    job = snapshot.job
+    if snapshot.pods:
+        if lastcall.stop_waits(snapshot, clock):
+            return [last_directive(snapshot, slots, "run", checkpoint_now=True)]
+        return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Preempted")]
+    _, why = statuses.condition_reason(job.status, "Running")
+    attempt = job.status.attempt + 1
+    status = replace(
+        job.status,
+        attempt=attempt,
+        phase="Pending",
+        ready_slots=0,
+        preemptions=job.status.preemptions + 1,
+        observed_generation=job.metadata.generation,
+        message=f"{why}; waiting again as attempt {attempt}: creating {counted(job.spec.replicas, 'pod')}",
+    )
+    return [WriteStatus(statuses.fitted(status), "Preempted")]

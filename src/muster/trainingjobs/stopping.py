@@ -1,0 +1,38 @@
+"""How the pods of a job that is stopped on purpose are told, and deleted."""
+
+from __future__ import annotations
+
+from muster.trainingjobs.evidence import node_ready
+from muster.trainingjobs.plan import Action, DeletePod, Desired, Direct, Directive, Reason
+from muster.trainingjobs.slots import Slot, pod_uids
+from muster.trainingjobs.snapshot import JobSnapshot
+
+
+def last_directive(
+    snapshot: JobSnapshot, slots: list[Slot], desired: Desired, *, checkpoint_now: bool = False
+) -> Direct:
+    """What the supervisors of a job that is being stopped are told; `run` leaves what runs alone."""
+    job = snapshot.job
+    return Direct(
+        Directive(
+            attempt=job.status.attempt,
+            desired=desired,
+            grace_s=job.spec.stop_grace_seconds,
+            slots=pod_uids(slots),
+            checkpoint_now=checkpoint_now,
+        )
+    )
+
+
+def delete_all(snapshot: JobSnapshot, reason: Reason) -> list[Action]:
+    """Delete every pod that is not being deleted yet."""
+    return [
+        DeletePod(pod.name, pod.uid, reason, force=lost(snapshot, pod.spec.node_name))
+        for pod in snapshot.pods
+        if not pod.terminating
+    ]
+
+
+def lost(snapshot: JobSnapshot, node: str) -> bool:
+    """Whether nobody on the node is there to confirm that a pod ended."""
+    return bool(node) and not node_ready(snapshot.nodes.get(node))
