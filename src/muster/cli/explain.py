@@ -16,6 +16,7 @@ from muster.cli.target import Target, cluster_options, resolve
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
+    from muster.kube.client import Client
     from muster.scheduler.explain import Explanation
     from muster.scheduler.gangs import Gang
     from muster.scheduler.podwire import SchedulingPod
@@ -49,6 +50,8 @@ def command(
 ) -> int:
     """Say why the job NAME waits and what would let it run, or whether the job in FILE could be placed now.
 
+    NAME may also be that of a Job, StatefulSet, JobSet, MPIJob, RayCluster or PodGroup whose pods Muster schedules.
+
     The answer comes from the scheduler's own decision, taken on the cluster as it is, or as it would be.
     """
     if bool(name) == bool(file):
@@ -73,27 +76,45 @@ def _read(file: str, namespace: str) -> TrainingJob:
 
 
 async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
-    from muster.cli.watch import get_job
-    from muster.scheduler.explain import explain, suppose
+    from muster.scheduler.explain import explain
     from muster.scheduler.loading import load_state
     from muster.scheduler.supposing import suppose_placed
-    from muster.scheduler.traits import ENDED_PHASES
 
+    namespace = supposed.namespace if supposed else cluster.namespace
     async with cluster.client() as client:
-        job = supposed or await get_job(client, cluster.namespace, name)
-        if job.status.phase in ENDED_PHASES:
-            raise CliError(f"'{job.name}' wants no nodes: it is {job.status.phase}", "", ExitCode.CONFLICT)
         state = await load_state(client)
-    now = time.time()
-    _take_away(state, changes, job.namespace, now)
-    gang = None if supposed else state.snapshot().find(job.namespace, job.name)
-    if gang is None:  # supposed, or nobody has made its pods: no controller runs, or one in shadow mode
-        gang = suppose(state, _pod_of(job), job.spec.replicas, now=now)
+        now = time.time()
+        _take_away(state, changes, namespace, now)
+        gang = _supposed(state, supposed, now) if supposed else await _find(client, state, namespace, name, now)
     _add(state, gang, changes)
     changed = changes != Changes()
     if changed:
         suppose_placed(state, gang, now=now)
     return explain(state.snapshot(), gang, now=now, supposed=changed)
+
+
+async def _find(client: Client, state: ClusterState, namespace: str, name: str, now: float) -> Gang:
+    """The gang of the job or, where there is no such job, of somebody else's workload; raises CliError."""
+    from muster.cli.watch import get_job
+    from muster.scheduler.traits import ENDED_PHASES
+
+    try:
+        job = await get_job(client, namespace, name)
+    except CliError:
+        foreign = state.snapshot().find_workload(namespace, name)
+        if foreign is None:
+            raise
+        return foreign
+    if job.status.phase in ENDED_PHASES:
+        raise CliError(f"'{job.name}' wants no nodes: it is {job.status.phase}", "", ExitCode.CONFLICT)
+    # Nobody may have made its pods: no controller runs, or one in shadow mode.
+    return state.snapshot().find(namespace, job.name) or _supposed(state, job, now)
+
+
+def _supposed(state: ClusterState, job: TrainingJob, now: float) -> Gang:
+    from muster.scheduler.explain import suppose
+
+    return suppose(state, _pod_of(job), job.spec.replicas, now=now)
 
 
 def _take_away(state: ClusterState, changes: Changes, namespace: str, now: float) -> None:

@@ -143,7 +143,7 @@ class CarryingOn(Draft):
             return
         self.wake(deadline)
         if len(gang.pending) == gang.binding:
-            self.waits(gang, Reason(Why.BINDING, gang.size, gang.size - len(gang.pending)))
+            self.waits(gang, Reason(Why.BINDING, len(gang.current), len(gang.current) - len(gang.pending)))
             return
         blocker = gang.blocker()
         if blocker is not None:
@@ -165,7 +165,7 @@ class CarryingOn(Draft):
         if looked.wait:
             self.waits(gang, old_pods(looked))
         else:
-            self.waits(gang, Reason(Why.BINDING, gang.size, gang.size - len(gang.pending)))
+            self.waits(gang, Reason(Why.BINDING, len(gang.current), len(gang.current) - len(gang.pending)))
 
     def _overdue(self, gang: Gang) -> None:
         """Release the gang, or try anew where nothing is half done.
@@ -186,7 +186,7 @@ class CarryingOn(Draft):
             self._restart(gang)
             return
         detail = f": {errors[0]}" if errors else ""
-        text = f"{bound} of {gang.size} pods were bound within {self.settings.bind_deadline_s:.0f} s{detail}"
+        text = f"{bound} of {len(gang.current)} pods were bound within {self.settings.bind_deadline_s:.0f} s{detail}"
         self.actions.append(ReleaseGang(gang.key, placement, text))
 
     def _restart(self, gang: Gang) -> None:

@@ -109,7 +109,10 @@ class Reporter:
         """Say that the whole gang is bound."""
         nodes = len({node for node, _ in gang.placed.values()})
         self._event(
-            gang, NORMAL, "Scheduled", f"all of it is bound: {counted(gang.size, 'pod')} on {counted(nodes, 'node')}"
+            gang,
+            NORMAL,
+            "Scheduled",
+            f"all of it is bound: {counted(len(gang.placed), 'pod')} on {counted(nodes, 'node')}",
         )
 
     def released(self, gang: Gang, why: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from muster.scheduler.adapters import SOURCES
+from muster.scheduler.adapters.membership import gang_key
 from muster.scheduler.backfill import Gains
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.matching import Matcher
@@ -65,11 +66,12 @@ class Snapshot:
     matcher: Matcher
 
     def find(self, namespace: str, name: str) -> Gang | None:
-        """Return the newest gang of that name, the single pod of that name, or the gang of the workload of that name.
-
-        A gang whose object is not known yet is found by the name it will have.
-        """
-        names = (name, *(f"{source}.{name}" for source in SOURCES))
-        found = [self.gangs_by_name.get(f"{namespace}/{each}") or {f"{namespace}/{each}/"} for each in names]
-        gangs = next((known for keys in found if (known := [self.gangs[key] for key in keys if key in self.gangs])), [])
+        """Return the newest gang of that name, or the single pod of that name."""
+        keys = self.gangs_by_name.get(f"{namespace}/{name}") or {gang_key(namespace, name, "")}
+        gangs = [self.gangs[key] for key in keys if key in self.gangs]
         return max(gangs, key=lambda gang: (bool(gang.current), gang.arrival, gang.key), default=None)
+
+    def find_workload(self, namespace: str, name: str) -> Gang | None:
+        """Return the gang of that name, or that of the Job, StatefulSet, PodGroup, ... of that name."""
+        found = (self.find(namespace, each) for each in (name, *(f"{source}.{name}" for source in SOURCES)))
+        return next((gang for gang in found if gang is not None), None)

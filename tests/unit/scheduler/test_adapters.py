@@ -750,10 +750,9 @@ def test_a_gang_whose_object_is_gone_does_not_start_and_one_half_bound_is_bound(
     world.run()
     assert world.ran_on().keys() == {"pg-0", "pg-1"}
     assert world.placements["default/pod-group.pg"].metadata.owner_references == ()
-    for name in ("later", "pod-group.later"):
-        reason = world.waits(name)
-        assert reason is not None
-        assert reason.why is Why.WAITING_FOR_WORKLOAD
+    reason = world.waits("pod-group.later")
+    assert reason is not None
+    assert reason.why is Why.WAITING_FOR_WORKLOAD
 
 
 def test_a_new_leader_finds_every_pod_in_the_slot_where_it_runs() -> None:
@@ -803,6 +802,7 @@ def test_a_gang_is_found_by_the_name_of_its_workload() -> None:
     world.grouped("pg", "p0")
     snapshot = world.state.snapshot()
     for asked, name in (("train", "job.train"), ("job.train", "job.train"), ("pg", "pod-group.pg")):
-        found = snapshot.find("default", asked)
+        found = snapshot.find_workload("default", asked)
         assert found is not None
         assert found.name == name
+    assert snapshot.find("default", "train") is None, "that is the name of a TrainingJob's gang"
