@@ -24,6 +24,9 @@ LABEL_BALLOON: Final = "muster.dev/balloon"
 LABEL_BORROWED: Final = "muster.dev/borrowed"
 """`true` on pods that run on nodes another team owns: of lower priority, they leave after balloons."""
 LABEL_RACK: Final = "muster.dev/rack"
+LABEL_POOL: Final = "muster.dev/pool"
+"""On nodes that are for gangs alone; its value is the pool's name. They carry the taint of the same key as well."""
+TAINT_POOL: Final = LABEL_POOL
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 
 ANNOTATION_GANG_SIZE: Final = "muster.dev/gang-size"

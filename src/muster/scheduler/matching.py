@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from muster.api.names import LABEL_POOL
 from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from muster.kube.node import Taint
 from muster.kube.selectors import Requirement, SelectorError, node_term_matches
 from muster.kube.taints import PREFER_NO_SCHEDULE, find_untolerated_taint
 from muster.scheduler.nodes import NodeClass
 from muster.scheduler.podclass import PodClass
+from muster.scheduler.pools import Pool, devices
 from muster.scheduler.reasons import NodeReason, NodeWhy
 from muster.scheduler.resources import CORE, short_of
 
@@ -44,9 +46,14 @@ class Match:
 
 
 class Matcher:
-    """Verdicts, each computed once."""
+    """Verdicts, each computed once.
 
-    def __init__(self) -> None:
+    Attributes:
+        pools: some nodes are in pools: pods that ask for devices go nowhere else.
+    """
+
+    def __init__(self, *, pools: bool = False) -> None:
+        self.pools = pools
         self._known: dict[tuple[PodClass, NodeClass], Match] = {}
         self._selected: dict[tuple[PodClass, NodeClass], Match] = {}
 
@@ -55,7 +62,7 @@ class Matcher:
         key = (pod, node)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _match(pod, node)
+            found = self._known[key] = _match(pod, node, pools=self.pools)
         return found
 
     def selects(self, pod: PodClass, node: NodeClass, name: str) -> bool:
@@ -66,13 +73,21 @@ class Matcher:
             found = self._selected[key] = _selection(pod, node)
         return found.serves(name)
 
+    def confine(self, *, pools: bool) -> bool:
+        """Take note of whether there are pools; returns whether that is new, and verdicts with it."""
+        changed = pools != self.pools
+        if changed:
+            self.pools = pools
+            self._known.clear()
+        return changed
+
     def forget(self) -> None:
         """Drop all verdicts, after node classes were made anew."""
         self._known.clear()
         self._selected.clear()
 
 
-def _match(pod: PodClass, node: NodeClass) -> Match:
+def _match(pod: PodClass, node: NodeClass, *, pools: bool) -> Match:
     if node.problem:
         return Match(NodeReason(NodeWhy.NOT_READY, node.problem))
     if node.unschedulable and find_untolerated_taint((UNSCHEDULABLE,), pod.tolerations) is not None:
@@ -90,6 +105,10 @@ def _match(pod: PodClass, node: NodeClass) -> Match:
     if missing:
         extended = tuple(resource for resource in missing if resource not in CORE)
         return Match(NodeReason(NodeWhy.TOO_SMALL, ", ".join(extended or missing)))
+    if not node.pool.usable:
+        return Match(NodeReason(NodeWhy.MIXED_POOL, node.pool.value))
+    if pools and node.pool is Pool.NONE and devices(pod.request):
+        return Match(NodeReason(NodeWhy.OUTSIDE_POOLS, LABEL_POOL))
     score = sum(wish.weight for wish in pod.preferred if _labels_meet(wish.preference, node.labels))
     unwanted = sum(
         find_untolerated_taint((taint,), pod.tolerations, (PREFER_NO_SCHEDULE,)) is not None for taint in node.taints

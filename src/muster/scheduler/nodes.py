@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from muster.kube.node import Node, Taint
 from muster.scheduler.podclass import HostPort, PodClass
+from muster.scheduler.pools import Pool, pool_of
 from muster.scheduler.resources import Amounts, allocatable
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class NodeClass:
     unschedulable: bool
     problem: str
     allocatable: dict[str, int]
+    pool: Pool = Pool.NONE
 
 
 class NodeRecord:
@@ -230,17 +232,19 @@ class NodeClasses:
         """Return the class of the node, as seen through `label_keys`."""
         labels = {key: node.labels[key] for key in self.label_keys if key in node.labels}
         taints = tuple((t.key, t.value, t.effect) for t in node.taints)
+        pool = pool_of(node)
         key = (
             tuple(sorted(labels.items())),
             taints,
             node.unschedulable,
             node.problem,
             tuple(sorted(node.allocatable.items())),
+            pool,
         )
         found = self._classes.get(key)
         if found is None:
             found = NodeClass(
-                next(self._numbers), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable)
+                next(self._numbers), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable), pool
             )
             self._classes[key] = found
         return found

@@ -24,6 +24,8 @@ class NodeTable:
         self._class_numbers = itertools.count()
         self._classes = NodeClasses(frozenset(), self._class_numbers)
         self._dirty: dict[str, None] = {}
+        self.pools: set[str] = set()
+        """Nodes with the pool label, as of the last `settle`."""
 
     def set(self, node: Node) -> bool:
         """Take over a node object; returns whether it is another node than before under that name."""
@@ -127,6 +129,7 @@ class NodeTable:
                 record.node_class = node_class
                 self.domains.version += 1
                 self.empty_domains.version += 1
+            (self.pools.add if node_class is not None and node_class.pool else self.pools.discard)(name)
             record.bucket = self.buckets.move(name, record.bucket, record.node_class, record.free(), record.ports)
             record.empty_bucket = self.empty_buckets.move(
                 name, record.empty_bucket, record.node_class, record.free_when_empty(), ()

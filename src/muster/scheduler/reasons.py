@@ -45,6 +45,8 @@ class NodeWhy(StrEnum):
     VOLUME = "VolumeElsewhere"
     TAINT = "UntoleratedTaint"
     TOO_SMALL = "NodeTooSmall"
+    MIXED_POOL = "MixedPool"
+    OUTSIDE_POOLS = "OutsidePools"
     HOST_PORT = "HostPortTaken"
     POD_AFFINITY = "PodAffinityMismatch"
     POD_ANTI_AFFINITY = "PodAntiAffinity"
@@ -79,6 +81,8 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.VOLUME: "out of reach of volume {detail}",
         NodeWhy.TAINT: "with taint {detail}",
         NodeWhy.TOO_SMALL: "too small ({detail})",
+        NodeWhy.MIXED_POOL: "in a pool that is not exclusive ({detail})",
+        NodeWhy.OUTSIDE_POOLS: "outside the pools (without label {detail})",
         NodeWhy.HOST_PORT: "with host port {detail} taken",
         NodeWhy.POD_AFFINITY: "away from pods they must be near ({detail})",
         NodeWhy.POD_ANTI_AFFINITY: "beside pods they must keep away from ({detail})",

@@ -76,6 +76,8 @@ class ClusterState:
         if self._table.settle(self._classes.label_keys):
             self._matcher.forget()
             self._gains.clear()
+        if self._matcher.confine(pools=bool(self._table.pools)):
+            self._gains.clear()
         return Snapshot(
             nodes=self._table.nodes,
             pods=self.pods,

@@ -96,7 +96,7 @@ def best_kind(snapshot: Snapshot, cls: PodClass) -> Bucket | None:
 
 def _fewer_per_node(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Change]:
     """Fewer devices a node on more nodes, where a pod asks for more of them than any node has and for nothing else."""
-    matcher = Matcher()
+    matcher = Matcher(pools=snapshot.matcher.pools)
     for resource, wanted in cls.request.items():
         most = max((bucket.node_class.allocatable.get(resource, 0) for bucket in snapshot.buckets.values()), default=0)
         if "/" not in resource or not 0 < most < wanted:  # devices only: memory is not divided so
@@ -111,15 +111,15 @@ def _fewer_per_node(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Ch
 
 def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: Collection[str]) -> Iterable[Change]:
     """Constraints of which dropping one alone is enough."""
-    ledger = Ledger(snapshot.buckets)
+    ledger, pools = Ledger(snapshot.buckets), snapshot.matcher.pools
     for key, value in cls.selector.items():
         selector = {other: wanted for other, wanted in cls.selector.items() if other != key}
-        if room(ledger, Matcher(), dataclasses.replace(cls, selector=selector), beside) >= need:
+        if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, selector=selector), beside) >= need:
             yield Change(ChangeKind.DROP_SELECTOR, detail=f"{key}={value}")
     taints = {taint for bucket in snapshot.buckets.values() for taint in _hard_taints(bucket)}
     for key, effect in sorted(taints):
         more = (*cls.tolerations, Toleration(key=key, operator="Exists", effect=effect))
-        if room(ledger, Matcher(), dataclasses.replace(cls, tolerations=more), beside) >= need:
+        if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, tolerations=more), beside) >= need:
             yield Change(ChangeKind.TOLERATE, detail=f"{key}:{effect}")
 
 
@@ -130,7 +130,7 @@ def _hard_taints(bucket: Bucket) -> list[tuple[str, str]]:
 def _blocked_only_by(snapshot: Snapshot, cls: PodClass, why: NodeWhy, beside: Collection[str]) -> list[int]:
     """How many pods each node would take that serves but for being cordoned or not ready."""
     times = []
-    matcher = Matcher()
+    matcher = Matcher(pools=snapshot.matcher.pools)
     for bucket in snapshot.buckets.values():
         reason = snapshot.matcher.match(cls, bucket.node_class).reason
         if reason is None or reason.why is not why:

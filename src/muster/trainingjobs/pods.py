@@ -214,11 +214,15 @@ def _volumes(spec: TrainingJobSpec) -> list[Json]:
 
 
 def _tolerations(spec: TrainingJobSpec) -> list[Json]:
-    """A node that is not ready loses its pods when Muster says so, not 300 s later through the taint manager."""
+    """A node that is not ready loses its pods when Muster says so, not 300 s later through the taint manager.
+
+    Pools are for gangs; elsewhere the toleration means nothing.
+    """
     tolerations: list[Json] = [
         {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
         for taint in ("not-ready", "unreachable")
     ]
+    tolerations.append({"key": names.TAINT_POOL, "operator": "Exists", "effect": "NoSchedule"})
     if spec.gpus_per_node:
         tolerations.append({"key": spec.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
     return tolerations
