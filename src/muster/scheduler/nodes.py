@@ -81,9 +81,9 @@ class NodeRecord:
         self.allocatable = allocatable(node)
 
     def free(self) -> dict[str, int]:
-        """Return what is left, as integers; nothing where a slot of unknown size is held."""
+        """Return what is left, as integers; nothing where a slot of unknown size is held. The caller may change it."""
         if self.fully_held:
-            return NOTHING
+            return {}
         return self.free_without_holds()
 
     def free_without_holds(self) -> dict[str, int]:

@@ -1,0 +1,13 @@
+"""What simulations found, one by one, where a small test says it better than a seed (docs/track-record.md)."""
+
+from __future__ import annotations
+
+from muster.scheduler.nodes import NodeRecord
+
+
+def test_reckoning_with_what_is_free_on_one_node_never_frees_another() -> None:
+    """`muster explain` added up, in a dictionary that all nodes with slots of unknown size shared, what would be freed."""
+    held, other = NodeRecord("held"), NodeRecord("other")
+    held.fully_held = other.fully_held = 1
+    held.free()["nvidia.com/gpu"] = 8
+    assert other.free() == {}
