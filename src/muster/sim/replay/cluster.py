@@ -14,9 +14,19 @@ import msgspec
 from muster.api.placement import Placement, PlacementStatus
 from muster.scheduler.adapters.membership import gang_key
 from muster.scheduler.decide import decide
-from muster.scheduler.placements import bound_status
-from muster.scheduler.plan import Action, Bind, DeletePlacement, MarkBound, Plan, ReleaseGang, RemoveMember, Settings
-from muster.scheduler.plan import WritePlacement as Write
+from muster.scheduler.placements import bound_status, leaving_status
+from muster.scheduler.plan import (
+    Action,
+    Bind,
+    DeletePlacement,
+    MarkBound,
+    Plan,
+    ReleaseGang,
+    RemoveMember,
+    Settings,
+    TellToLeave,
+    WritePlacement,
+)
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
 from muster.sim.replay.job import NodeShape
@@ -24,6 +34,8 @@ from muster.sim.replay.objects import NAMESPACE, START_S, PodMaker, node_of
 from muster.sim.replay.room import InvariantBroken, Room
 from muster.sim.replay.run import Run
 
+Evicted = Callable[[Run, bool], None]
+"""Told of a job whose pods are about to be removed, and whether it could save its work first."""
 Decide = Callable[[Snapshot, float, Settings], Plan]
 _ROUNDS_MAX = 1000
 """Plans for one moment: far more than any needs, far fewer than forever."""
@@ -48,6 +60,7 @@ class Cluster:
         self._versions = itertools.count(1)
         self.room = Room(self._shapes.values())
         self.released = 0
+        self.preemptions = 0
         self.plans = 0
         for node in self._shapes.values():
             self._state.set_node(node_of(node, ready=True))
@@ -94,8 +107,8 @@ class Cluster:
             run.key = f"{NAMESPACE}/{run.pods[slot]}/pod/{run.pods[slot]}"
             self._runs[run.key] = run
 
-    def settle(self, now: float, evicted: Callable[[Run], None]) -> tuple[list[Run], float | None]:
-        """Plan and carry out until nothing is left to do; `evicted` is told of each pod that is about to be removed.
+    def settle(self, now: float, evicted: Evicted) -> tuple[list[Run], float | None]:
+        """Plan and carry out until nothing is left to do; `evicted` is told of jobs that lose pods by it.
 
         Returns the jobs that became whole, and when to come back even if nothing happens. Raises InvariantBroken.
         """
@@ -122,7 +135,7 @@ class Cluster:
                 raise InvariantBroken(f"{run.key} has {len(run.nodes)} of {run.job.members} members bound")
         return whole, plan.wake_at - START_S if plan.wake_at is not None else None
 
-    def _carry_out(self, action: Action, now: float, touched: dict[str, Run], evicted: Callable[[Run], None]) -> None:
+    def _carry_out(self, action: Action, now: float, touched: dict[str, Run], evicted: Evicted) -> None:
         if isinstance(action, Bind):
             run = self._runs[action.gang]
             if action.uid in run.nodes or run.pods[max(action.slot, 0)] != action.uid:
@@ -133,7 +146,7 @@ class Cluster:
             run.nodes[action.uid] = action.node
             self._on[action.node][action.uid] = run
             touched[action.gang] = run
-        elif isinstance(action, Write):
+        elif isinstance(action, WritePlacement):
             self._write(action.gang, action.placement, None, now)
         elif isinstance(action, MarkBound):
             status = bound_status(action.placement, START_S + now, self._settings.bind_deadline_s)
@@ -143,12 +156,21 @@ class Cluster:
             self._write(action.gang, action.placement, PlacementStatus(phase="Released"), now)
         elif isinstance(action, DeletePlacement):
             self._state.remove_placement(self._placements.pop(action.gang))
+        elif isinstance(action, TellToLeave):
+            run = self._runs[action.gang]
+            status = leaving_status(action.placement, START_S + now, action.reason, action.message)
+            self._write(action.gang, action.placement, status, now)
+            self.preemptions += 1
+            evicted(run, True)
+            for slot in range(run.job.members):
+                self.replace(run, slot, now)
         elif isinstance(action, RemoveMember):
             run = self._runs[action.gang]
-            evicted(run)
+            self.preemptions += not run.job.gang
+            evicted(run, False)
             self.replace(run, run.pods.index(action.uid), now)
         else:
-            raise InvariantBroken(f"a replayed pod was refused: {action}")
+            raise InvariantBroken(f"nothing that a replayed job gives reason for: {action}")
 
     def _write(self, key: str, placement: Placement, status: PlacementStatus | None, now: float) -> None:
         """Store a placement. Writing spec leaves the stored status alone, as with a status subresource."""

@@ -97,7 +97,6 @@ class Replay:
         self._stopped_gpus = 0
         self._wake_at: float | None = None
         self._failures = 0
-        self._preemptions = 0
         self._series = Series()
         self._hash = blake2b(digest_size=16)
 
@@ -128,7 +127,7 @@ class Replay:
             end_s=self._now,
             gpus=self._cluster.room.gpus,
             node_failures=self._failures,
-            preemptions=self._preemptions,
+            preemptions=self._cluster.preemptions,
             released=self._cluster.released,
             plans=self._cluster.plans,
             events=count,
@@ -174,7 +173,8 @@ class Replay:
             self._waiting_gpus -= run.job.gpus
             self._waiting_jobs -= 1
         else:
-            self._stopped_gpus -= run.job.gpus
+            self._stopped_gpus -= run.held_up
+            run.held_up = 0
         done_at = run.go(self._now, DETECT_S + self._conditions.restart_minutes * 60)
         self._hash.update(f"{self._now!r} {run.key} {','.join(run.nodes.values())}".encode())
         attempt = run.attempt
@@ -192,7 +192,7 @@ class Replay:
             self._failures += 1
             self._down.add(name)
             for run, slot in self._cluster.fail(name):
-                self._interrupt(run)
+                self._evicted(run, False)
                 self._cluster.replace(run, slot, self._now)
             repair_s = self._rng.expovariate(1 / (self._conditions.repair_hours * 3600))
             self._at(self._now + repair_s, lambda: self._repair(name))
@@ -205,14 +205,16 @@ class Replay:
     def _wake(self) -> None:
         self._wake_at = None
 
-    def _evicted(self, run: Run) -> None:
-        self._preemptions += run.since_s is not None
-        self._interrupt(run)
+    def _evicted(self, run: Run, saved: bool) -> None:
+        """A job that may save its work first loses none, and holds nothing while it waits again."""
+        self._interrupt(run, 0.0 if saved else self._conditions.checkpoint_minutes * 60, 0 if saved else run.job.gpus)
 
-    def _interrupt(self, run: Run) -> None:
-        if run.since_s is not None:
-            self._stopped_gpus += run.job.gpus
-        run.interrupt(self._now, self._conditions.checkpoint_minutes * 60)
+    def _interrupt(self, run: Run, checkpoint_s: float, held_up: int) -> None:
+        run.interrupt(self._now, checkpoint_s)
+        if run.started_s is None:
+            return
+        self._stopped_gpus += held_up - run.held_up
+        run.held_up = held_up
 
     def _until_failure(self) -> float:
         return self._rng.expovariate(len(self._node_names) / (self._conditions.mtbf_hours * 3600))

@@ -18,12 +18,13 @@ class Run:
         done_s: work that was done and safe when that stretch began.
         forecast: between when and when it would start, as the scheduler first said; None where it never did.
         interruptions: how often its work stopped.
+        held_up: its GPUs, while they are held but not worked on.
         redone_s: work lost since the last checkpoint, over all interruptions.
     """
 
     __slots__ = (
-        "attempt", "done_s", "ended", "forecast", "interruptions", "job", "key", "nodes", "pods", "redone_s", "since_s",
-        "started_s",
+        "attempt", "done_s", "ended", "forecast", "held_up", "interruptions", "job", "key", "nodes", "pods",
+        "redone_s", "since_s", "started_s",
     )  # fmt: skip
 
     def __init__(self, job: Job) -> None:
@@ -38,6 +39,7 @@ class Run:
         self.done_s = 0.0
         self.interruptions = 0
         self.redone_s = 0.0
+        self.held_up = 0
         self.ended = False
 
     @property

@@ -114,6 +114,17 @@ def test_without_a_spare_the_gang_goes_on_when_the_node_is_repaired() -> None:
     assert report.gpu_hours.stopped > 0
 
 
+def test_of_two_gangs_that_lost_nodes_the_later_gives_its_own_to_the_earlier() -> None:
+    jobs = [gang("a", 0.0, 30 * 86400.0, 6), gang("b", 1.0, 30 * 86400.0, 6)]
+    outcome, report = play(jobs, 12, mtbf_hours=100.0, repair_hours=30.0)
+    assert report.preemptions > 0
+    assert all(run.ended for run in outcome.runs)
+    hours = report.gpu_hours
+    assert hours.used == pytest.approx(hours.useful + hours.redone + hours.stopped, rel=1e-6)
+    assert any(each.stopped for each in report.over_time)
+    assert all(each.utilisation >= each.stopped * 5 / 6 - 1e-6 for each in report.over_time), "short of a node or more"
+
+
 def failing(seed: int, planner: Decide = decide) -> tuple[Outcome, Report]:
     workload = made_up("kalos", nodes=40, gpus=8, days=4.0, jobs=600, least_gpus=0, seed=seed)
     return play(list(workload.jobs), 40, planner, seed=seed, days=4.0, mtbf_hours=100.0, repair_hours=2.0)
