@@ -6,7 +6,7 @@ from muster.scheduler.nodes import NodeRecord
 
 
 def test_reckoning_with_what_is_free_on_one_node_never_frees_another() -> None:
-    """`muster explain` added up, in a dictionary that all nodes with slots of unknown size shared, what would be freed."""
+    """`muster explain` added up what would be freed, in a dictionary that all nodes with unknown slots shared."""
     held, other = NodeRecord("held"), NodeRecord("other")
     held.fully_held = other.fully_held = 1
     held.free()["nvidia.com/gpu"] = 8
