@@ -16,6 +16,8 @@ class Claims:
 
     def __init__(self) -> None:
         self.known: dict[str, ClaimState] = {}
+        self.unmade: set[str] = set()
+        """Those whose volume is made once a pod that uses it has a node."""
         self._pods: dict[str, dict[str, Pod]] = defaultdict(dict)
 
     def judge(self, record: PodRecord, pod: Pod) -> tuple[Reason | None, ClaimNeeds]:
@@ -38,13 +40,19 @@ class Claims:
             if not self._pods[key]:
                 del self._pods[key]
                 self.known.pop(key, None)
+                self.unmade.discard(key)
 
     def learn(self, key: str, claim: ClaimState) -> list[tuple[str, Pod]]:
         """Take over what was looked up; returns the (UID, pod) to judge again, none where it is no news."""
         if self.known.get(key) == claim:
             return []
         self.known[key] = claim
+        (self.unmade.add if claim.waits_for_first_consumer else self.unmade.discard)(key)
         return list(self._pods[key].items())
+
+    def users_of_unmade(self) -> set[str]:
+        """Return the UIDs of pods that use a claim whose volume is not made yet."""
+        return {uid for key in self.unmade for uid in self._pods[key]}
 
     def wanted(self, pods: Mapping[str, PodRecord]) -> Iterator[str]:
         """Yield the claims of pending pods that are not known to be bound."""

@@ -42,6 +42,7 @@ from muster.scheduler.plan import (
     WritePlacement,
 )
 from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.provisioning import Provisioner
 from muster.scheduler.reporting import Reporter, Waits
 from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
@@ -72,6 +73,7 @@ class SchedulerController:
         clock: seconds since the epoch.
         settings: other deadlines; its `bind_deadline_s` is overridden.
         request_timeout_s: deadline of one write; what a previous leader had under way is waited out for as long.
+        volume_deadline_s: how long volumes that are made for a gang's nodes may take.
         waits: told why gangs wait, and when they no longer do.
         shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
         progress: marked at each plan.
@@ -89,6 +91,7 @@ class SchedulerController:
         *,
         settings: Settings | None = None,
         request_timeout_s: float = 10.0,
+        volume_deadline_s: float = 120.0,
         waits: Waits | None = None,
         shadow: Shadow | None = None,
         progress: Progress | None = None,
@@ -102,6 +105,7 @@ class SchedulerController:
         self._client = client
         self._clock = clock
         self._request_timeout_s = request_timeout_s
+        self._volume_deadline_s = volume_deadline_s
         self._progress = progress
         self._rng = rng or random.Random()
         self._waits = waits
@@ -127,6 +131,15 @@ class SchedulerController:
             "request_timeout_s": self._request_timeout_s,
         }
         self._binder = Binder(self._client, self.state, bound=self._bound, **common)
+        self._provisioner = Provisioner(
+            self._client,
+            self.state,
+            self._binder.submit,
+            clock=self._clock,
+            changed=self._changed.set,
+            deadline_s=self._volume_deadline_s,
+            request_timeout_s=self._request_timeout_s,
+        )
         self._writer = PlacementWriter(
             self._client, self.state, bind_deadline_s=self.settings.bind_deadline_s, **common
         )
@@ -139,12 +152,16 @@ class SchedulerController:
             rng=self._rng,
         )
         informers = self._informers()
+        options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
+        informers += await surroundings(
+            self._client, self.state, clock=self._clock, changed=self._changed.set, **options
+        )
         async with EventRecorder(
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
         ) as events:
             self._reporter = Reporter(self._client, events, self._waits)
             helpers = [informer.run() for informer in informers]
-            helpers.append(self._binder.run())
+            helpers += [self._binder.run(), self._provisioner.run()]
             helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._changed.set))
             tasks = [asyncio.create_task(helper) for helper in helpers]
             main = asyncio.create_task(self._plan_on(informers), name=f"{NAME}/plan")
@@ -180,9 +197,7 @@ class SchedulerController:
         pods.add_handler(self._pod_changed)
         placements.add_handler(self._placement_changed)
         jobs.add_handler(self._job_changed)
-        options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
-        others = surroundings(self._client, self.state, clock=self._clock, changed=self._changed.set, **options)
-        return [nodes, pods, placements, jobs, *others]
+        return [nodes, pods, placements, jobs]
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
@@ -244,6 +259,8 @@ class SchedulerController:
             else:
                 self._reporter.waiting(snapshot, plan, now)
                 self._carry_out(plan)
+                for demand in plan.demands:
+                    self._spawn(self._reporter.show(demand, now))
             if self._progress is not None:
                 self._progress.mark(NAME)
             await asyncio.sleep(max(PAUSE_S, 2 * took_s))
@@ -253,15 +270,17 @@ class SchedulerController:
                     await self._changed.wait()
 
     def _carry_out(self, plan: Plan) -> None:
+        binds = []
         for action in plan.actions:
             if isinstance(action, Bind):
-                self._binder.submit(action)
+                binds.append(action)
             elif isinstance(action, RemoveMember):
                 self._spawn(self._writer.remove(action))
             elif isinstance(action, Refuse):
                 self._spawn(self._reporter.refuse(action))
             elif self._writer.begin(action):
                 self._spawn(self._write(action))
+        self._provisioner.submit(binds)
 
     def _bound(self, bind: Bind) -> None:
         gang = self.state.gangs.get(bind.gang)

@@ -6,19 +6,21 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from muster.kube.node import Node
+from muster.scheduler.daemons import Daemons, DaemonSet
 from muster.scheduler.domains import Domains
 from muster.scheduler.gangs import PodRecord
 from muster.scheduler.nodes import Buckets, NodeClasses, NodeRecord
-from muster.scheduler.podclass import PodClass
+from muster.scheduler.podclass import ClassTable, PodClass
 
 
 class NodeTable:
     """Counts pods and held slots on nodes; `settle` brings the indexes up to date for what was touched."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: ClassTable) -> None:
         self.nodes: dict[str, NodeRecord] = {}
         self.domains = Domains(self.nodes)
         self.empty_domains = Domains(self.nodes)
+        self._daemons = Daemons(classes)
         self.buckets = Buckets(self.domains)
         self.empty_buckets = Buckets(self.empty_domains)
         self._class_numbers = itertools.count()
@@ -48,6 +50,16 @@ class NodeTable:
         self._moved(name, labels)
         return True
 
+    def set_daemons(self, daemons: DaemonSet) -> None:
+        """Take over a DaemonSet, whose pods will come to nodes."""
+        if self._daemons.set(daemons):
+            self._dirty = dict.fromkeys(self.nodes)
+
+    def remove_daemons(self, uid: str) -> None:
+        """No more pods of that DaemonSet will come."""
+        self._daemons.remove(uid)
+        self._dirty = dict.fromkeys(self.nodes)
+
     def exists(self, name: str, uid: str = "") -> bool:
         """Whether there is such a node, and with that UID where one is given."""
         record = self.nodes.get(name)
@@ -64,6 +76,7 @@ class NodeTable:
                 record.pods.add(pod.uid)
                 pod.counted_on = where
                 self._dirty[where] = None
+                self._daemons.came(pod, where)
                 self._meet(pod.cls, where, foreign=not pod.gang)
         if where and pod.terminating and pod.cls is not None and pod.cls.matches:
             for domains in self._domains(foreign=not pod.gang):
@@ -77,6 +90,7 @@ class NodeTable:
         record.take(pod.cls.request, pod.cls.ports, foreign=not pod.gang, sign=-1)
         record.pods.discard(pod.uid)
         self._dirty[pod.counted_on] = None
+        self._daemons.went(pod, pod.counted_on)
         self._meet(pod.cls, pod.counted_on, foreign=not pod.gang, sign=-1)
         if pod.terminating:
             for domains in self._domains(foreign=not pod.gang):
@@ -121,6 +135,7 @@ class NodeTable:
         anew = label_keys != self._classes.label_keys
         if anew:
             self._classes = NodeClasses(label_keys, self._class_numbers)
+            self._daemons.forget()
             self._dirty = dict.fromkeys(self.nodes)
         for name in self._dirty:
             record = self.nodes[name]
@@ -130,10 +145,10 @@ class NodeTable:
                 self.domains.version += 1
                 self.empty_domains.version += 1
             (self.pools.add if node_class is not None and node_class.pool else self.pools.discard)(name)
-            record.bucket = self.buckets.move(name, record.bucket, record.node_class, record.free(), record.ports)
-            record.empty_bucket = self.empty_buckets.move(
-                name, record.empty_bucket, record.node_class, record.free_when_empty(), ()
-            )
+            free = self._daemons.leave_room(record, record.free())
+            record.bucket = self.buckets.move(name, record.bucket, record.node_class, free, record.ports)
+            free = self._daemons.leave_room(record, record.free_when_empty())
+            record.empty_bucket = self.empty_buckets.move(name, record.empty_bucket, record.node_class, free, ())
             if not record.uid and not record.pods and not record.holds:
                 del self.nodes[name]
         self._dirty.clear()

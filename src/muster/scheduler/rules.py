@@ -5,12 +5,13 @@ Meaning: kube-scheduler's plugins InterPodAffinity and PodTopologySpread (filter
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from muster.scheduler.domains import Layer
+from muster.scheduler.domains import Layer, Subject
 from muster.scheduler.matching import Matcher
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeReason, NodeWhy
+from muster.scheduler.relations import NONE
 from muster.scheduler.spreading import SpreadCounts
 
 Labels = Mapping[str, str]
@@ -30,6 +31,23 @@ def forbidden(cls: PodClass, layer: Layer) -> dict[str, set[str]]:
         for key in layer.keys_about(peers):
             closed.setdefault(key, set()).update(layer.values((peers, key), key))
     return {key: values for key, values in closed.items() if values}
+
+
+def intruded(cls: PodClass, layer: Layer, name: str, own: Iterable[tuple[str, PodClass]]) -> NodeReason | None:
+    """Return the anti-affinity that closes the node although it was chosen once; `own`: what is counted for the pod."""
+    labels = layer.base.labels(name)
+    own = list(own)
+    pairs: list[tuple[Subject, str]] = [(peers, key) for peers, key in (cls.relations or NONE).apart]
+    pairs += [((peers, key), key) for peers in cls.matches for key in layer.keys_about(peers)]
+    for subject, key in pairs:
+        value = labels.get(key)
+        if value is not None:
+            mine = [
+                node for node, each in own if subject in each.subjects and layer.base.labels(node).get(key) == value
+            ]
+            if layer.number(subject, key, value) > len(mine):
+                return NodeReason(NodeWhy.POD_ANTI_AFFINITY, key)
+    return None
 
 
 def attracted(cls: PodClass, layer: Layer) -> dict[str, set[str]] | None:

@@ -11,6 +11,7 @@ from muster.scheduler.nodes import Bucket, NodeRecord
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
 from muster.scheduler.resources import plus, short_of
+from muster.scheduler.rules import intruded
 from muster.scheduler.snapshot import Snapshot
 
 
@@ -37,7 +38,7 @@ def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
         if placed is None:
             result.replace[slot] = NodeReason(NodeWhy.GONE, "never placed")
             continue
-        reason = unusable(snapshot, gang, slot, member, placed)
+        reason = unusable(snapshot, gang, slot, member, placed) or _intruded(ledger, gang, slot, member, placed[0])
         if reason is None:
             node = snapshot.nodes[placed[0]]
             busy = _room_for(snapshot, ledger, gang, slot, member, node)
@@ -69,6 +70,16 @@ def unusable(
     if match.reason is not None:
         return match.reason
     return None if match.serves(name) else NodeReason(NodeWhy.EXCLUDED, name)
+
+
+def _intruded(ledger: Ledger, gang: Gang, slot: int, member: PodRecord, name: str) -> NodeReason | None:
+    """Return the anti-affinity with pods that came since the slot was placed: it is about its pod to come, too."""
+    assert member.cls is not None
+    if not member.cls.subjects:
+        return None
+    counted = [(pod.counted_on, pod.cls) for pod in gang.members_by_slot.get(slot, {}).values() if pod.counted_on]
+    own = [(node, cls) for node, cls in [*counted, gang.holds.get(slot, ("", None))] if cls is not None]
+    return intruded(member.cls, ledger.layer, name, own)
 
 
 def _room_for(

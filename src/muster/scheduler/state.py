@@ -15,6 +15,7 @@ from muster.scheduler.adapters import membership
 from muster.scheduler.adapters.membership import Membership, Workload, WorkloadRef, gang_key
 from muster.scheduler.backfill import Gains, nodes_of
 from muster.scheduler.claims import Claims
+from muster.scheduler.daemons import DaemonSet
 from muster.scheduler.foreign import ForeignGangs
 from muster.scheduler.gangs import Gang, PodRecord, newest, seconds
 from muster.scheduler.matching import Matcher
@@ -42,7 +43,7 @@ class ClusterState:
         self._matcher = Matcher()
         self._gains = Gains()
         self._classes = ClassTable()
-        self._table = NodeTable()
+        self._table = NodeTable(self._classes)
         self._queues = Queues(bind_deadline_s)
         self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
         self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
@@ -106,6 +107,18 @@ class ClusterState:
         """A node is gone; pods bound to it are counted there until they are gone too."""
         if self._table.remove(name):
             self._hold_on(name)
+
+    def node_labels(self, name: str) -> Mapping[str, str] | None:
+        """Return the node's labels; None where there is no such node."""
+        return self._table.nodes[name].labels if self._table.exists(name) else None
+
+    def set_daemons(self, daemons: DaemonSet) -> None:
+        """A DaemonSet was added or changed: room is kept for its pods where they have yet to come."""
+        self._table.set_daemons(daemons)
+
+    def remove_daemons(self, uid: str) -> None:
+        """A DaemonSet is gone."""
+        self._table.remove_daemons(uid)
 
     # Pods
 

@@ -1,21 +1,28 @@
-"""What the scheduler knows of the cluster besides nodes, pods and gangs: the labels of namespaces."""
+"""What the scheduler knows of the cluster besides nodes, pods and gangs: labels of namespaces, and DaemonSets."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from muster.kube.client import Client
 from muster.kube.core import Namespace
-from muster.kube.errors import Forbidden
+from muster.kube.errors import ApiError, Forbidden, NotFound
 from muster.kube.informer import Informer
+from muster.scheduler.daemons import DaemonSet
 from muster.scheduler.state import ClusterState
 
+log = logging.getLogger(__name__)
 
-def surroundings(
+
+async def surroundings(
     client: Client, state: ClusterState, *, clock: Callable[[], float], changed: Callable[[], None], **options: Any
 ) -> list[Informer[Any]]:
-    """Return informers that keep `state` up to date; `options` are those of Informer."""
+    """Return informers that keep `state` up to date; `options` are those of Informer.
+
+    An API server without DaemonSets has no pods of them: nothing is watched then.
+    """
 
     def namespace_changed(old: Namespace | None, new: Namespace | None) -> None:
         if new is not None:
@@ -24,16 +31,45 @@ def surroundings(
             state.set_namespace(old.name, None, clock())
         changed()
 
+    def daemons_changed(old: DaemonSet | None, new: DaemonSet | None) -> None:
+        if new is not None:
+            _take_in(state, new)
+        elif old is not None:
+            state.remove_daemons(old.uid)
+        changed()
+
     namespaces = Informer(client, Namespace, **options)
     namespaces.add_handler(namespace_changed)
-    return [namespaces]
+    if not await _has_daemons(client):
+        return [namespaces]
+    daemons = Informer(client, DaemonSet, **options)
+    daemons.add_handler(daemons_changed)
+    return [namespaces, daemons]
 
 
 async def list_surroundings(client: Client, state: ClusterState, now: float) -> None:
-    """Look once. Who may not list namespaces knows them by name only. Raises ApiError."""
+    """Look once. Who may not list them knows namespaces by name only, and no DaemonSets. Raises ApiError."""
     try:
-        namespaces = (await client.list_all(Namespace)).items
-    except Forbidden:
+        for namespace in (await client.list_all(Namespace)).items:
+            state.set_namespace(namespace.name, namespace.metadata.labels, now)
+        for daemons in (await client.list_all(DaemonSet)).items:
+            _take_in(state, daemons)
+    except (Forbidden, NotFound):
         return
-    for namespace in namespaces:
-        state.set_namespace(namespace.name, namespace.metadata.labels, now)
+
+
+def _take_in(state: ClusterState, daemons: DaemonSet) -> None:
+    if daemons.metadata.deletion_timestamp is None:
+        state.set_daemons(daemons)
+    else:
+        state.remove_daemons(daemons.uid)
+
+
+async def _has_daemons(client: Client) -> bool:
+    try:
+        await client.list(DaemonSet, limit=1)
+    except NotFound:
+        return False
+    except ApiError as error:
+        log.warning("listing DaemonSets: %s", error)  # their informer goes on trying
+    return True

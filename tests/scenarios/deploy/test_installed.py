@@ -168,8 +168,9 @@ async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, 
                 "kind": "StorageClass",
                 "metadata": {"name": name},
                 "provisioner": "example.com/none",
+                "volumeBindingMode": mode,
             }
-            for name in ("disks", "no-disks")
+            for name, mode in (("disks", "Immediate"), ("no-disks", "WaitForFirstConsumer"))
         ),
         {
             "apiVersion": "v1",
@@ -200,8 +201,7 @@ async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, 
         # no GPU: these hold nothing that the others want
         await jobs.submit("claims", "", replicas=1, gpusPerNode=0, template=with_claim("data"))
         await jobs.submit("waits", "", replicas=1, gpusPerNode=0, template=with_claim("later"))
-        spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}]
-        unknown = {"spec": {"topologySpreadConstraints": spread}}
+        unknown = {"spec": {"resourceClaims": [{"name": "link", "resourceClaimName": "link"}]}}
         await jobs.submit("never", "", replicas=1, gpusPerNode=0, template=unknown)
         await jobs.train("saves", 1, gpusPerNode=0, backoffLimit=100)
 

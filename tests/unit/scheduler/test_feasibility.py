@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.storage import PersistentVolumeClaim
 from muster.kube.struct import from_dict
 from muster.scheduler.podwire import SchedulingPodSpec
 from muster.scheduler.resources import pod_request
-from muster.scheduler.volumes import ClaimState
+from muster.scheduler.volumes import ClaimState, StorageClass, claim_state
 from tests.unit.scheduler.world import GPU, World, node, reason_of
 
 ABOVE_3 = {"key": "n", "operator": "Gt", "values": ["3"]}
@@ -125,10 +126,35 @@ def test_claims_make_a_pod_wait_tie_it_to_nodes_or_refuse_it() -> None:
     world.add_gang("train", 1, volumes=volumes)
     assert reason_of(world.run(), world, "train") == "WaitingForVolume"
     assert world.state.claims_wanted() == ["default/data"]
-    world.state.set_claim("default/data", ClaimState(found=True, waits_for_first_consumer=True), world.now)
-    assert reason_of(world.decide(), world, "train") == "NotSupported"
+    for refused in (ClaimState(found=True, single_pod=True), ClaimState(found=True, by_hand=True)):
+        world.state.set_claim("default/data", refused, world.now)
+        assert reason_of(world.decide(), world, "train") == "NotSupported"
     term = NodeSelectorTerm(match_expressions=(NodeSelectorRequirement(key="zone", operator="In", values=("y",)),))
     world.state.set_claim("default/data", ClaimState(found=True, bound=True, terms=(term,)), world.now)
+    world.run()
+    assert world.nodes_of("train") == {0: "b"}
+
+
+def test_a_claim_whose_volume_is_made_later_ties_its_pod_to_where_that_may_be() -> None:
+    world = World()
+    world.set_node(node("a", labels={"zone": "x"}))
+    world.set_node(node("b", labels={"zone": "y"}))
+    storage_class = from_dict(
+        {
+            "metadata": {"name": "disks"},
+            "provisioner": "example.com/disks",
+            "volumeBindingMode": "WaitForFirstConsumer",
+            "allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["y", "z"]}]}],
+        },
+        StorageClass,
+    )
+    claim = from_dict(
+        {"metadata": {"name": "data"}, "spec": {"storageClassName": "disks"}, "status": {"phase": "Pending"}},
+        PersistentVolumeClaim,
+    )
+    world.add_gang("train", 1, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
+    world.run()
+    world.state.set_claim("default/data", claim_state(claim, None, storage_class), world.now)
     world.run()
     assert world.nodes_of("train") == {0: "b"}
 

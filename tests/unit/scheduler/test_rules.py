@@ -139,6 +139,24 @@ def test_min_domains_asks_for_racks_that_do_not_exist() -> None:
     assert racks_of(world, "train") == ["r0", "r1", "r9"]
 
 
+def test_pods_on_their_way_out_do_not_count_for_spreading_but_repel() -> None:
+    world = racks(1, 1)
+    foreign(world, "there", "n0", {"app": "x"})
+    world.terminate("there")
+    away = {"nodeSelector": {RACK: "r0"}, "gpus": 1}
+    even = spread(RACK, {"app": "x"}, nodeAffinityPolicy="Ignore")
+    world.add_pod("even", {**away, "topologySpreadConstraints": even}, labels={"app": "x"})
+    world.run()
+    assert world.find("even").spec.node_name == "n0"
+    world.add_pod("apart", {**away, "affinity": apart(term(RACK, {"app": "x"}))})
+    world.remove_pod("even")
+    world.run()
+    assert world.find("apart").spec.node_name == ""
+    world.remove_pod("there")
+    world.run()
+    assert world.find("apart").spec.node_name == "n0"
+
+
 def test_pods_of_other_schedulers_keep_ours_away() -> None:
     world = racks(1, 1)
     foreign(world, "shy", "n0", {}, affinity=apart(term(RACK, {"app": "train"})))
@@ -163,6 +181,21 @@ def test_a_held_slot_keeps_others_away_while_its_pod_is_gone() -> None:
     world.add_gang("train", 1, attempt=1, **rule)
     world.run()
     assert len(world.nodes_of("train")) == 1
+
+
+def test_a_slot_moves_when_a_pod_that_its_own_must_not_meet_came_meanwhile() -> None:
+    world = racks(1, 1, 1)
+    rule = {"affinity": apart(term(RACK, {"app": "noisy"}), term(RACK, own("train")))}
+    world.add_gang("train", 2, **rule)
+    world.run()
+    before = world.nodes_of("train")
+    world.remove_gang("train")
+    foreign(world, "noisy", before[0], {"app": "noisy"})
+    world.add_gang("train", 2, attempt=1, **rule)
+    world.run()
+    after = world.nodes_of("train")
+    assert after[1] == before[1]
+    assert after[0] not in before.values()
 
 
 def test_two_gangs_of_one_plan_see_each_other() -> None:

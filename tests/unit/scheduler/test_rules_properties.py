@@ -126,7 +126,7 @@ def clusters(draw: st.DrawFn, size: int, most: int) -> tuple[list[Node], list[tu
         labels = draw(st.sampled_from([{"app": "a"}, {"app": "b"}, {}]))
         space = draw(st.sampled_from(["default", "default", "other"]))
         made = pod(f"there-{number}", labels, spec, gpus=0, namespace=space)
-        if draw(st.integers(0, 5)) == 0:
+        if draw(st.integers(0, 2)) == 0:
             made["metadata"]["deletionTimestamp"] = "2023-11-14T22:13:20Z"
         pods.append((made, draw(st.sampled_from(there))["name"]))
     together = draw(st.booleans())
@@ -167,7 +167,7 @@ def place(
     return choose(Ledger(snapshot.buckets), snapshot.matcher, groups)
 
 
-PROFILE = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=150)
+PROFILE = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300)
 
 
 @PROFILE
@@ -198,3 +198,35 @@ def test_never_refused_while_there_is_a_way(
     way = next(Book(there, pods, SPACES).ways(gang), None)
     assert isinstance(chosen, Shortage) == (way is None), (chosen, way)
     assert not (isinstance(chosen, Shortage) and chosen.gave_up)
+
+
+def labelled(*racks: str) -> list[Node]:
+    return [
+        {"name": f"n{number}", "labels": {"host": f"n{number}", "rack": rack}, "gpus": 3, "taints": []}
+        for number, rack in enumerate(racks)
+    ]
+
+
+def test_never_two_pods_on_a_node_that_keep_apart_by_host() -> None:
+    term = {"topologyKey": "host", "labelSelector": {"matchLabels": {"app": "a"}}}
+    spec = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    gang = [pod(f"g-{slot}", {"app": "a"}, {**spec, "schedulerName": "muster"}, gpus=1) for slot in range(4)]
+    chosen = place(labelled("1", "1", "2"), [], gang[:3])
+    assert not isinstance(chosen, Shortage)
+    assert sorted(chosen.values()) == ["n0", "n1", "n2"]
+    assert isinstance(place(labelled("1", "1", "2"), [], gang), Shortage)
+
+
+def test_never_a_gang_that_ends_uneven_because_of_members_without_the_rule() -> None:
+    rule = {
+        "maxSkew": 1,
+        "topologyKey": "rack",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "a"}},
+        "minDomains": 2,
+    }
+    labels = {"app": "a"}
+    even = pod("g-0", labels, {"topologySpreadConstraints": [rule], "schedulerName": "muster"}, gpus=1)
+    other = pod("g-1", labels, {"schedulerName": "muster"}, gpus=1)
+    assert isinstance(place(labelled("1", "1"), [], [even, other]), Shortage)
+    assert not isinstance(place(labelled("1", "2"), [], [even, other]), Shortage)
