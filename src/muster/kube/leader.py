@@ -36,7 +36,8 @@ class Term:
 
     Attributes:
         acquired_at: when we got the lease.
-        previous_holder: who held it before; "" when nobody did, or it was released properly.
+        previous_holder: who held it before, we ourselves included: what we sent in a term we lost may still be on its
+            way. "" when nobody did, or it was released properly.
         previous_deadline: the latest moment at which the previous holder can have started a request.
         transitions: how often the lease changed hands: grows with each term.
     """
@@ -97,6 +98,7 @@ class LeaderElector:
         self._gauge.set(0)
         self._term: Term | None = None
         self._renewed_at = float("-inf")
+        self._ended_at = float("-inf")
         self._observed: Lease | None = None
         self._observed_at = float("-inf")
 
@@ -178,8 +180,10 @@ class LeaderElector:
             self._observe(await self._client.replace(msgspec.structs.replace(lease, spec=self._claim(lease.spec))))
         except (Conflict, NotFound):
             return False
-        stopped_at = min(expires_at, observed_at + self._renew_deadline_s)
-        self._begin_term(started, holder, stopped_at if holder not in ("", self.identity) else started)
+        stopped_at = (
+            self._ended_at if holder == self.identity else min(expires_at, observed_at + self._renew_deadline_s)
+        )
+        self._begin_term(started, holder, stopped_at if holder else started)
         return True
 
     async def _renew(self) -> bool:
@@ -242,14 +246,15 @@ class LeaderElector:
         assert self._observed is not None
         # Counted from before the request: the lease is never shorter than we believe.
         self._renewed_at = started
-        previous = previous_holder if previous_holder != self.identity else ""
-        self._term = Term(self._now(), previous, previous_deadline, self._observed.spec.lease_transitions or 0)
+        self._term = Term(self._now(), previous_holder, previous_deadline, self._observed.spec.lease_transitions or 0)
         log.info("leading: %s holds the lease %s", self.identity, self.name)
         self._gauge.set(1)
         self.lost.clear()
         self.acquired.set()
 
     def _end_term(self) -> None:
+        if self._term is not None:
+            self._ended_at = self._now()
         self._term = None
         self._gauge.set(0)
         self.acquired.clear()
