@@ -20,6 +20,7 @@ from itertools import islice
 
 from muster.scheduler.backfill import Start, start_of, would_end_at
 from muster.scheduler.carryon import CarryingOn
+from muster.scheduler.demand import demands
 from muster.scheduler.gangs import Gang
 from muster.scheduler.joining import room_for_joiners
 from muster.scheduler.leaving import is_stuck, may_take, room_within_s
@@ -47,7 +48,14 @@ def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Pla
     planner.let_join()
     for gang in snapshot.waiting.values():
         planner.cannot_be_considered(gang)
-    return Plan(tuple(planner.actions), planner.waiting, planner.unreported, planner.wake_at, planner.starts)
+    return Plan(
+        tuple(planner.actions),
+        planner.waiting,
+        planner.unreported,
+        planner.wake_at,
+        planner.starts,
+        tuple(demands(snapshot, planner.waiting)),
+    )
 
 
 @dataclass(slots=True)

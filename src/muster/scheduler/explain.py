@@ -6,11 +6,13 @@ The verdicts are decide's own: the plan says why the gang waits, and the same fe
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from muster.api.words import counted
+from muster.scheduler.backfill import Start
 from muster.scheduler.census import NodeCount, census
 from muster.scheduler.decide import decide
 from muster.scheduler.gangs import Gang
@@ -45,7 +47,7 @@ class Explanation(msgspec.Struct, frozen=True):
         position: place in the queue, from 1; 0 where it is in none.
         queued: gangs in the queue.
         head: the gang it waits behind, if that is why.
-        when: when it will run, seconds since the epoch; None, as nothing here knows how long others run.
+        when: when it starts, as far as time limits of those it waits for say; None where that is unknown.
     """
 
     gang: str
@@ -59,7 +61,7 @@ class Explanation(msgspec.Struct, frozen=True):
     position: int = 0
     queued: int = 0
     head: str = ""
-    when: float | None = None
+    when: Start | None = None
 
     @property
     def smallest_change(self) -> Change | None:
@@ -74,6 +76,8 @@ class Explanation(msgspec.Struct, frozen=True):
             lines.append("would run with: " + ", or ".join(change.text() for change in self.changes))
         if self.position:
             lines.append(f"queue: {self.position} of {self.queued}")
+        if self.waits:
+            lines.append(f"starts: {_when(self.when)}")
         return lines
 
     def data(self) -> dict[str, Any]:
@@ -81,6 +85,7 @@ class Explanation(msgspec.Struct, frozen=True):
         result: dict[str, Any] = msgspec.to_builtins(self)
         result["nodes"] = [{**msgspec.to_builtins(count), "text": count.text()} for count in self.nodes]
         result["changes"] = [{**msgspec.to_builtins(change), "text": change.text()} for change in self.changes]
+        result["when"] = {**result["when"], "text": _when(self.when)} if self.when is not None else None
         return result
 
 
@@ -103,8 +108,9 @@ def explain(
         reason: why it waits, where a plan has said so already.
         settings: the scheduler's deadlines.
     """
+    start: Start | None = None
     if reason is None:
-        reason = _reason(snapshot, gang, now, settings or Settings())
+        reason, start = _reason(snapshot, gang, now, settings or Settings())
     if reason is None:
         return Explanation(gang.full_name, False, "", _not_waiting(gang, supposed=supposed))
     position, queued = _position(snapshot, gang)
@@ -143,18 +149,30 @@ def explain(
         position=position,
         queued=queued,
         head=reason.detail if behind else "",
+        when=start,
     )
 
 
-def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> Reason | None:
+def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> tuple[Reason | None, Start | None]:
+    """Why it waits, and when it starts, as far as either is known."""
     plan = decide(snapshot, now, settings)
     found = plan.waiting.get(gang.key)
     if found is not None or gang.queued_as is None:
-        return found
+        return found, plan.starts.get(gang.key)
     if any(getattr(action, "gang", "") == gang.key for action in plan.actions):
-        return None
+        return None, None
     queue = snapshot.queues[gang.queued_as[0]]
-    return Reason(Why.BEHIND, gang.size, 0, queue[0].full_name)  # too far back for the plan to name
+    return Reason(Why.BEHIND, gang.size, 0, queue[0].full_name), None  # too far back for the plan to name
+
+
+def _when(start: Start | None) -> str:
+    """Such as "by 2026-03-01 12:00:00 UTC, unless something breaks"; "unknown" where no limits say."""
+    if start is None:
+        return "unknown"
+    if start.latest <= start.earliest:
+        return "any moment: the time limits of those it waits for have passed"
+    latest = datetime.fromtimestamp(start.latest, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"by {latest} (time limits of those it waits for), unless something breaks or goes before it"
 
 
 def _not_waiting(gang: Gang, *, supposed: bool) -> str:

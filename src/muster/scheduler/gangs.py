@@ -16,6 +16,8 @@ from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.roster import Roster
 from muster.scheduler.traits import JobFacts, Traits, traits_of
 
+UNSCHEDULABLE = "Unschedulable"
+
 
 def seconds(moment: datetime | None) -> float:
     """Return a timestamp in seconds since the epoch; 0 where there is none."""
@@ -33,12 +35,14 @@ class PodRecord:
         binding: a bind request is in flight.
         retry_at: do not bind before, after a failure; seconds since the epoch.
         bound_since: when it was bound, as the API server says; 0 where unknown.
+        scale_up: it says that autoscalers may add nodes for it.
+        unschedulable: autoscalers see it as a pod for which nodes are wanted.
     """
 
     __slots__ = (
         "assumed", "attempt", "binding", "bound_since", "claims", "cls", "counted_on", "created", "error",
         "finished", "gang", "gates", "labels_error", "name", "namespace", "node", "owner", "priority", "problem",
-        "retry_at", "running", "slot", "succeeded", "terminating", "traits", "uid",
+        "retry_at", "running", "scale_up", "slot", "succeeded", "terminating", "traits", "uid", "unschedulable",
     )  # fmt: skip
 
     def __init__(self, pod: Pod, member: Membership | None) -> None:
@@ -68,6 +72,8 @@ class PodRecord:
         self.binding = False
         self.retry_at = 0.0
         self.bound_since = 0.0
+        self.scale_up = False
+        self.unschedulable = False
 
     @property
     def live(self) -> bool:
@@ -210,6 +216,14 @@ class Gang:
         if roster.shape is None and self.workload is not None:
             return Reason(Why.WAITING_FOR_WORKLOAD, have=roster.present, detail=described(self.workload))
         return Reason(Why.WAITING_FOR_PODS, roster.minimum, roster.ready)
+
+
+def is_unschedulable(pod: Pod) -> bool:
+    """Whether autoscalers are told to add nodes for it (Kubernetes: PodScheduled False with reason Unschedulable)."""
+    return any(
+        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == UNSCHEDULABLE
+        for condition in pod.status.conditions
+    )
 
 
 def newest(members: dict[str, PodRecord]) -> PodRecord | None:

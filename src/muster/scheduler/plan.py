@@ -8,6 +8,7 @@ import msgspec
 
 from muster.api.placement import LeavingReason, Placement
 from muster.scheduler.backfill import Start
+from muster.scheduler.demand import Demand
 from muster.scheduler.reasons import Reason
 
 
@@ -120,6 +121,7 @@ class Plan(msgspec.Struct, frozen=True):
         unreported: gangs behind these that were only counted.
         wake_at: decide again at this time even if nothing happens; None where only events matter.
         starts: when gangs that wait for nodes start, by key; a gang that is not in it starts nobody knows when.
+        demands: what cluster autoscalers are to see.
     """
 
     actions: tuple[Action, ...] = ()
@@ -127,3 +129,4 @@ class Plan(msgspec.Struct, frozen=True):
     unreported: int = 0
     wake_at: float | None = None
     starts: Mapping[str, Start] = {}
+    demands: tuple[Demand, ...] = ()

@@ -1,13 +1,16 @@
 """Tells people what happens to gangs: one event when a reason changes, on the job (or the first pod), never one a pod.
 
 Pods' conditions stay as they are while a gang waits: `Unschedulable` would make cluster autoscalers add nodes for one
-member of a gang. Only a pod that will never be placed as it is gets PodScheduled False, once a reason.
+member of a gang. A pod that will never be placed as it is gets PodScheduled False, once a reason; all pods of a gang do
+where nodes may be added for all of them (see `demand`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from muster.api.words import counted
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
@@ -17,8 +20,10 @@ from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.meta import OwnerReference
 from muster.kube.pod import Pod
 from muster.scheduler.adapters.membership import Workload
+from muster.scheduler.demand import Demand
 from muster.scheduler.explain import explain
 from muster.scheduler.gangs import Gang
+from muster.scheduler.placements import timestamp
 from muster.scheduler.plan import Plan, Refuse
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Snapshot
@@ -34,6 +39,8 @@ _PASSING = frozenset(
     {Why.WAITING_FOR_PODS, Why.WAITING_FOR_WORKLOAD, Why.WAITING_FOR_OLD_POD, Why.OLD_PLACEMENT, Why.WAITING_FOR_VOLUME}
 )
 _SILENT = frozenset({Why.BINDING, Why.RELEASING, Why.LEAVING})
+SHOWN_AT_ONCE = 16
+"""Autoscalers look every ten seconds: a large gang's conditions need not crowd out binds."""
 AGAIN_S = 15.0
 """The numbers in a reason that stays the same are brought up to date no more often, one gang a plan."""
 
@@ -50,6 +57,8 @@ class Reporter:
         self._said: dict[str, Why] = {}
         self._warned: set[str] = set()
         self._refused: dict[str, Reason] = {}
+        self._showing: set[str] = set()
+        self._pace = asyncio.Semaphore(SHOWN_AT_ONCE)
 
     def waiting(self, snapshot: Snapshot, plan: Plan, now: float) -> None:
         """Say why gangs wait, where that is news."""
@@ -136,23 +145,36 @@ class Reporter:
         if self._refused.get(refusal.uid) == refusal.reason:
             return
         self._refused[refusal.uid] = refusal.reason
-        condition = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": refusal.reason.why.value,
-            "message": refusal.reason.text(),
-        }
+        what = _unscheduled(refusal.reason.why.value, refusal.reason.text())
+        await self._set_condition(refusal.namespace, refusal.pod, refusal.uid, what)
+
+    async def show(self, demand: Demand, now: float) -> None:
+        """Write a gang's demand, or that it is none any more, on its pods: a few at a time, each once."""
+        pods = [(name, uid) for name, uid in demand.pods if uid not in self._showing]
+        what = _unscheduled(demand.reason, demand.message) | {"lastTransitionTime": timestamp(int(now))}
+
+        async def one(name: str, uid: str) -> None:
+            async with self._pace:
+                await self._set_condition(demand.namespace, name, uid, what)
+
+        self._showing.update(uid for _, uid in pods)
+        try:
+            await asyncio.gather(*(one(*pod) for pod in pods))
+        finally:
+            self._showing.difference_update(uid for _, uid in pods)
+
+    async def _set_condition(self, namespace: str, name: str, uid: str, condition: Mapping[str, Any]) -> None:
         try:
             await self._client.patch(
                 Pod,
-                refusal.pod,
-                {"metadata": {"uid": refusal.uid}, "status": {"conditions": [condition]}},
-                namespace=refusal.namespace,
+                name,
+                {"metadata": {"uid": uid}, "status": {"conditions": [condition]}},
+                namespace=namespace,
                 subresource="status",
                 content_type=STRATEGIC_MERGE_PATCH,
             )
         except (ApiError, ConfigError) as error:
-            log.warning("refusing pod %s/%s: %s", refusal.namespace, refusal.pod, error)
+            log.warning("setting PodScheduled of pod %s/%s: %s", namespace, name, error)
 
     def forget_pod(self, uid: str) -> None:
         """The pod is gone."""
@@ -162,6 +184,10 @@ class Reporter:
         about = _reference(gang)
         if about is not None:
             self._events.event(about, type_, reason, message)
+
+
+def _unscheduled(reason: str, message: str) -> dict[str, Any]:
+    return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
 
 
 def _about(owner: OwnerReference, namespace: str) -> ObjectReference:

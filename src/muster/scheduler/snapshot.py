@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,7 @@ class Snapshot:
         ending: (when it has ended, key) of gangs on nodes that have a time limit, the first to end first.
         gains: the room that each of those makes by ending.
         joining: bound gangs with pods beyond their minimum that have no node yet, by the classes of those.
+        shown: keys of the gangs for which autoscalers see a demand.
         gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
     """
 
@@ -63,6 +64,7 @@ class Snapshot:
     ending: Sequence[tuple[float, str]]
     gains: Gains
     joining: Mapping[QueueKey, Queue]
+    shown: Collection[str]
     matcher: Matcher
 
     def find(self, namespace: str, name: str) -> Gang | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from muster.api.names import ANNOTATION_SCALE_UP, APPROVED
 from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
@@ -17,7 +18,7 @@ from muster.scheduler.backfill import Gains, nodes_of
 from muster.scheduler.claims import Claims
 from muster.scheduler.daemons import DaemonSet
 from muster.scheduler.foreign import ForeignGangs
-from muster.scheduler.gangs import Gang, PodRecord, newest, seconds
+from muster.scheduler.gangs import Gang, PodRecord, is_unschedulable, newest, seconds
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodetable import NodeTable
 from muster.scheduler.placements import TRAINING_JOB, newer, placed_slots
@@ -54,6 +55,7 @@ class ClusterState:
         self._deleted_placements: set[str] = set()
         self._dirty: dict[str, None] = {}
         self._now = 0.0
+        self._shown: set[str] = set()
         self.foreign = ForeignGangs(
             self.gangs, join=self._join, refresh=self._refresh, changed=lambda gang: self._dirty.setdefault(gang.key)
         )
@@ -70,6 +72,8 @@ class ClusterState:
             self._queues.sort_in(gang)
             if self._queues.end_of(gang) != end:  # it may be the last to leave a node now, or no longer
                 self._table.touch(nodes_of(gang))
+            if key in self._shown and not any(pod.unschedulable for pod in gang.pending.values()):
+                self._shown.discard(key)
             if not gang.pods and gang.placement is None and not gang.writing:
                 self._forget(gang)
         self._dirty.clear()
@@ -93,6 +97,7 @@ class ClusterState:
             ending=self._queues.ending,
             gains=self._gains,
             joining=self._queues.joining,
+            shown=self._shown,
             matcher=self._matcher,
         )
 
@@ -145,6 +150,10 @@ class ClusterState:
         record.terminating = record.terminating or pod.terminating
         record.finished = pod.finished
         record.succeeded = pod.status.phase == "Succeeded"
+        record.scale_up = pod.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED
+        record.unschedulable = not record.node and is_unschedulable(pod)
+        if record.unschedulable:
+            self._shown.add(record.gang)
         record.gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
         if was != _moving_parts(record):
             if record.gang and not record.node:
@@ -260,6 +269,7 @@ class ClusterState:
 
     def _forget(self, gang: Gang) -> None:
         self._queues.remove(gang)
+        self._shown.discard(gang.key)
         del self.gangs[gang.key]
         names = self._gangs_by_name[gang.full_name]
         names.discard(gang.key)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from muster.api.names import LABEL_BALLOON, LABEL_BORROWED
+from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, LABEL_BALLOON, LABEL_BORROWED
 from muster.api.training_job import TrainingJob
 from muster.kube.pod import Pod
 
@@ -86,6 +86,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         saved_at: when its last checkpoint was complete.
         requeue: without a spare node it gives up its slots (noSpare: Requeue).
         since: when it began to wait for nodes, from which it has its place in the queue.
+        scale_up: autoscalers may add nodes for it.
     """
 
     ended: str = ""
@@ -95,6 +96,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     saved_at: float = 0.0
     requeue: bool = False
     since: float = 0.0
+    scale_up: bool = False
 
 
 def job_facts(job: TrainingJob) -> JobFacts:
@@ -114,4 +116,5 @@ def job_facts(job: TrainingJob) -> JobFacts:
         saved_at=saved.timestamp() if saved is not None else 0.0,
         requeue=spec.no_spare == "Requeue",
         since=since.timestamp() if since is not None else 0.0,
+        scale_up=job.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED,
     )

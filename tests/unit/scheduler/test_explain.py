@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from muster.kube.struct import from_dict
+from muster.scheduler.backfill import START_SLACK_S
 from muster.scheduler.explain import Explanation, explain, suppose
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.supposing import suppose_ended, suppose_nodes, suppose_placed
@@ -211,3 +212,27 @@ def test_slots_of_different_sizes_do_not_share_a_node_either() -> None:
     world.add_nodes("c")
     world.run()
     assert len(set(world.nodes_of("train").values())) == 3
+
+
+def test_the_start_is_an_interval_where_time_limits_say_and_else_unknown() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("running", 2, activeDeadlineSeconds=1000)
+    world.run()
+    bound = world.placements["default/running"].status.bound_time
+    assert bound is not None
+    world.add_gang("next", 2)
+    world.add_gang("last", 1)
+    found = explained(world, "next")
+    assert found.when is not None
+    latest = bound.timestamp() + START_SLACK_S + 1000 + 30
+    assert (found.when.earliest, found.when.latest) == (world.now, latest)
+    assert found.lines()[-1].startswith("starts: by 2023-11-14 22:31:")
+    assert found.data()["when"]["latest"] == latest
+    behind = explained(world, "last")
+    assert (behind.why, behind.when, behind.lines()[-1]) == ("BehindInQueue", None, "starts: unknown")
+    assert behind.data()["when"] is None
+    world.now = latest + 1
+    assert explained(world, "next").lines()[-1].startswith("starts: any moment")
+    world.add_nodes("c", "d")
+    assert "starts" not in " ".join(explained(world, "next").lines())
