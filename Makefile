@@ -7,9 +7,11 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 # Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster.
 TEST_JOBS ?= 3
+FUZZ_S ?= 60
+FUZZ_FIRST ?= $(shell date +%s)
 CODE = $(wildcard src tests bench examples)
 
-.PHONY: help setup test test-fast lint format check-generated generate lock controlplane coscheduling helm jobset demo demo-real clean
+.PHONY: help setup test test-fast fuzz lint format check-generated generate lock controlplane coscheduling helm jobset demo demo-real clean
 
 help: ## Print what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +26,9 @@ test: setup lint check-generated ## Everything: lint, types, layers, generated f
 
 test-fast: setup ## Unit tests only, in under a minute
 	$(BIN)/pytest tests/unit
+
+fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
+	PYTHONHASHSEED=0 $(BIN)/python -m muster.sim.fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST)
 
 lint: setup ## Style, types and the direction of imports
 	$(BIN)/ruff check $(CODE)

@@ -86,35 +86,41 @@ class NothingWhereItDoesNotFit(Checker):
 
 
 class NoRoomGivenTwice(Checker):
-    """What is held for the slots of placed gangs, together with what pods take, never exceeds a node."""
+    """What is held for the slots of placed gangs, together with what pods take, never exceeds a node.
+
+    A gang's plan may name nodes that gangs of less right have still to leave (preemption): those are not counted.
+    """
 
     name = "no held slot given away"
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
         """Look where a pod was just bound."""
         if new is not None and just_bound(old, new):
-            self._check(new.node, new.name)
+            self._check(new.node, new, new.name)
 
     def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
         """Look at the nodes that a placement names anew."""
         if new is None or new.phase == "Released":
             return
+        member = next(iter(self.view.gangs[new.gang].values()), None)
         for slot, placed in new.slots.items():
-            if old is None or old.slots.get(slot) != placed:
-                self._check(placed[0], f"the placement of {new.name}")
+            if member is not None and (old is None or old.slots.get(slot) != placed):
+                self._check(placed[0], member, f"the placement of {new.name}")
 
-    def _check(self, name: str, what: str) -> None:
+    def _check(self, name: str, by: PodFacts, what: str) -> None:
         node = self.view.node(name)
         if node is None:
             return
-        here = [pod for pod in self.view.on_node[name].values() if not pod.ended]
+        here = [pod for pod in self.view.on_node[name].values() if not pod.ended and not _yields(pod, by)]
         taken = {(pod.gang, pod.slot) for pod in here}
         held = [
             self._requests(placement, slot)
             for placement in self.view.placements.values()
             if placement.phase != "Released"
             for slot, placed in placement.slots.items()
-            if placed == (name, node.uid) and (placement.gang, slot) not in taken
+            if placed == (name, node.uid)
+            and (placement.gang, slot) not in taken
+            and not any(_yields(pod, by) for pod in self.view.gangs[placement.gang].values())
         ]
         for resource, capacity in node.allocatable.items():
             used = sum(pod.requests.get(resource, 0) for pod in here)
@@ -125,3 +131,8 @@ class NoRoomGivenTwice(Checker):
     def _requests(self, placement: PlacementFacts, slot: int) -> dict[str, int]:
         pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
         return dict(pods[0].requests) if pods else {}
+
+
+def _yields(pod: PodFacts, to: PodFacts) -> bool:
+    """Whether the pod's gang has less right to a node: less priority, or the same and it came later."""
+    return bool(pod.gang != to.gang or not pod.gang) and (-pod.priority, pod.created) > (-to.priority, to.created)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from muster.embedded.apiserver.request import Request
+from muster.embedded.objects import decode
 from muster.sim.fuzz.checks import Checker, just_bound
 from muster.sim.fuzz.view import PlacementFacts, PodFacts, View
+from muster.sim.virtual.network import Trace
 
 ENDED = ("Succeeded", "Failed", "Suspended", "gone")
 
@@ -73,17 +76,22 @@ class NoSlotLost(Checker):
 
     name = "no slot lost"
 
-    def __init__(self, view: View, stale_s: float, hold_s: float) -> None:
+    def __init__(self, view: View, trace: Trace, stale_s: float, hold_s: float) -> None:
         super().__init__(view, stale_s)
         self._hold_s = hold_s
+        self._denied: set[str] = set()
+        trace.listeners.append(self._saw)
         self._podless: dict[str, float] = {}
+        self._driven_out: set[str] = set()
         self._ended: dict[str, float] = {}
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
-        """Note since when a gang has no live pod."""
+        """Note since when a gang has no live pod, and which gangs have to make room for others."""
         pod = new or old
         if pod is None or not pod.gang:
             return
+        if pod.disrupted:
+            self._driven_out.add(pod.gang)
         if any(one.live for one in self.view.gangs[pod.gang].values()):
             self._podless.pop(pod.gang, None)
         else:
@@ -99,6 +107,7 @@ class NoSlotLost(Checker):
             if old is not None and new.attempt < old.attempt:
                 self.fail(f"{new.name} went from revision {old.attempt} back to {new.attempt}")
         if old is None or old.phase == "Released":
+            self._driven_out.discard(new.gang if new is not None and old is None else "")
             return
         if new is None:
             self._gone(old)
@@ -110,6 +119,8 @@ class NoSlotLost(Checker):
     def _gone(self, old: PlacementFacts) -> None:
         uid = old.gang.partition("/")[2]
         since = self._podless.get(old.gang, self.view.now)
+        if old.gang in self._driven_out:
+            return
         if self.view.jobs.get(uid, "gone") in ENDED or self._ended.get(uid, -1e9) > self.view.now - self.stale_s:
             return
         if self.view.now - since < self._hold_s:
@@ -121,9 +132,14 @@ class NoSlotLost(Checker):
             if phase in ENDED:
                 self._ended[uid] = self.view.now
 
+    def _saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        """A node that policy denies to pods serves no more."""
+        if code == 403 and request.path.endswith("/binding"):
+            self._denied.add(decode(request.body)["target"]["name"])
+
     def _moved(self, old: PlacementFacts, slot: int, node: str, uid: str, to: str) -> None:
         members = [pod for pod in self.view.gangs[old.gang].values() if pod.slot == slot]
-        if any(pod.node == to for pod in members):
+        if node in self._denied or any(pod.node == to for pod in members):
             return
         serves = all(not self.view.refused_lately(node, pod, uid, self.stale_s) for pod in members)
         if serves:

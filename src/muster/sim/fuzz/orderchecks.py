@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.embedded.apiserver.request import Request
+from muster.embedded.objects import decode, section
 from muster.sim.fuzz.checks import Checker, Violated
 from muster.sim.fuzz.view import PlacementFacts, PodFacts, View
 from muster.sim.virtual.network import Trace
@@ -11,12 +12,24 @@ READS = ("GET",)
 
 
 class NoGangPassedOver(Checker):
-    """No gang gets nodes while one of the same kind, that comes first and could run, waits for them."""
+    """No gang gets nodes while one of the same kind, that comes first and could run, waits for them.
+
+    Both may be placed by one plan whose writes arrive in any order: the earlier one gets `grace_s` to follow.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        grace_s: how long writes of one plan may take.
+        disturbed_until: what began before is forgotten: the writer may have been killed between two writes.
+    """
 
     name = "no gang passed over"
 
-    def __init__(self, view: View, stale_s: float) -> None:
+    def __init__(self, view: View, stale_s: float, grace_s: float) -> None:
         super().__init__(view, stale_s)
+        self.disturbed_until = 0.0
+        self._grace_s = grace_s
+        self._suspected: list[tuple[float, str, str]] = []
         self._earliest: dict[str, str] = {}
         self._ready_since: dict[str, float] = {}
         self._gangs_placed: set[str] = set()
@@ -60,7 +73,19 @@ class NoGangPassedOver(Checker):
             if since > self.view.now - self.stale_s or _kind(theirs[0]) != _kind(mine[0]):
                 continue
             if (-theirs[0].priority, max(pod.created for pod in theirs)) < order and self._could_run(theirs):
-                self.fail(f"{gang} was placed while {other}, of the same kind and before it, waits")
+                self._suspected.append((self.view.now, gang, other))
+
+    def second(self) -> None:
+        """See whether gangs that were passed have followed."""
+        left = []
+        for at, gang, other in self._suspected:
+            since = self._ready_since.get(other)
+            if since is None or since > at or at < self.disturbed_until:
+                continue
+            if self.view.now - at > self._grace_s:
+                self.fail(f"{gang} was placed at {at:.3f}; {other}, of the same kind and before it, still waits")
+            left.append((at, gang, other))
+        self._suspected = left
 
     def _could_run(self, pods: list[PodFacts]) -> bool:
         nodes = [
@@ -75,6 +100,30 @@ class NoGangPassedOver(Checker):
 def _kind(pod: PodFacts) -> object:
     tolerated = sorted(str(toleration.get("key")) for toleration in pod.tolerations)
     return (pod.pool, tolerated, sorted(pod.requests.items()), bool(pod.without))
+
+
+def _uid(request: Request) -> str:
+    """The UID a binding or a deletion is for."""
+    body = decode(request.body) if request.body else {}
+    where = "metadata" if request.method == "POST" else "preconditions"
+    return str(section(body, where).get("uid", ""))
+
+
+class NoWriteWithoutPrecondition:
+    """Controllers bind and delete pods by UID only: one of the same name may be another pod."""
+
+    name = "no pod bound or deleted but by UID"
+
+    def __init__(self, view: View, trace: Trace) -> None:
+        self._view = view
+        trace.listeners.append(self._saw)
+
+    def _saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        if not client.startswith("controller-") or "/pods/" not in request.path:
+            return
+        if request.method in ("POST", "DELETE") and not _uid(request):
+            said = f"{client} sent {request.method} {request.path} without a UID (at {now:.3f})"
+            self._view.fail(Violated(f"{self.name}: {said}"))
 
 
 class NoWritesAtRest:

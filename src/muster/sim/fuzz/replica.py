@@ -55,11 +55,15 @@ class Replica:
         self._skew_s = skew_s
         self._failed = failed
         self._main: asyncio.Task[None] | None = None
+        self._stopping = False
 
     def start(self) -> None:
-        """Begin a new life."""
+        """Begin a new life; one that was asked to end and has not, is ended first, as a kubelet does."""
         if self.process is not None and not self.process.dead:
-            return
+            if not self._stopping:
+                return
+            self.process.kill()
+        self._stopping = False
         self.lives += 1
         self.process = Process(f"{self.name}.{self.lives}")
         self._main = self.process.spawn(self._live(self.process.name))
@@ -73,6 +77,7 @@ class Replica:
     def stop(self) -> None:
         """Ask it to end, as SIGTERM does; its last words are written."""
         if self._main is not None:
+            self._stopping = True
             self._main.cancel()
 
     def _ended(self, main: asyncio.Task[None]) -> None:

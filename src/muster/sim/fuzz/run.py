@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
 
+from muster.embedded.apiserver.request import Request
 from muster.sim.fuzz.checks import NoNodeOverCapacity, NoRoomGivenTwice, NothingWhereItDoesNotFit, Violated
+from muster.sim.fuzz.demand import POOL_TAINT
 from muster.sim.fuzz.gangchecks import BoundWhereItsSlotIs, NoGangPartBoundForLong, NoSlotLost
-from muster.sim.fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest
+from muster.sim.fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest, NoWriteWithoutPrecondition
 from muster.sim.fuzz.replica import BIND_DEADLINE_S, HOLD_S, Replica
-from muster.sim.fuzz.scenario import POOL_TAINT, NodeFault, ReplicaFault, Scenario
+from muster.sim.fuzz.scenario import NodeFault, ReplicaFault, Scenario
 from muster.sim.fuzz.view import View
-from muster.sim.fuzz.weather import Weathered
+from muster.sim.fuzz.weather import LATEST_S, Weathered
 from muster.sim.fuzz.workload import GPU, Owner
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster, until
@@ -51,8 +54,8 @@ class Outcome(msgspec.Struct, frozen=True):
     virtual_s: float
 
 
-def run(scenario: Scenario) -> Outcome:
-    """Run a scenario from start to end, sealed off from the outer world."""
+def run(scenario: Scenario, saw: Callable[[float, str, Request, int, bytes], None] | None = None) -> Outcome:
+    """Run a scenario from start to end, sealed off from the outer world. `saw` is told of each request."""
     loop = VirtualLoop.new()
     start = loop.now
     violation = ""
@@ -61,6 +64,8 @@ def run(scenario: Scenario) -> Outcome:
     try:
         with sealed(loop):
             run_ = _Run(scenario, loop)
+            if saw is not None:
+                run_.cluster.trace.listeners.append(saw)
             try:
                 loop.run(run_.main())
             except Violated as error:
@@ -84,6 +89,7 @@ class _Run:
         self.view = View(self.cluster.core.store, loop.time, loop.fail)
         self._faults: list[asyncio.Task[None]] = []
         self._partbound = self._check(scenario.stale_s)
+        NoWriteWithoutPrecondition(self.view, self.cluster.trace)
         self._rest = NoWritesAtRest(self.view, self.cluster.trace)
         self.nodes = SimNodes(
             self.cluster.client("kubelets"),
@@ -102,8 +108,8 @@ class _Run:
         NothingWhereItDoesNotFit(view, stale_s)
         NoRoomGivenTwice(view, stale_s)
         BoundWhereItsSlotIs(view, stale_s)
-        NoSlotLost(view, stale_s, HOLD_S)
-        NoGangPassedOver(view, stale_s)
+        NoSlotLost(view, self.cluster.trace, stale_s, HOLD_S)
+        self._order = NoGangPassedOver(view, stale_s, stale_s + LATEST_S)
         return NoGangPartBoundForLong(view, stale_s, BIND_DEADLINE_S + TAKEOVER_S, self._scenario.disturbed_until)
 
     def _fork(self) -> random.Random:
@@ -160,6 +166,7 @@ class _Run:
         await self.nodes.add(self._scenario.nodes, capacity=CAPACITY)
         for name in list(self.nodes.nodes)[: self._scenario.tainted]:
             self._taint(name)
+        self.view.begin()
 
     def _taint(self, name: str) -> None:
         taint = {"key": POOL_TAINT, "value": "x", "effect": "NoSchedule"}
@@ -203,5 +210,7 @@ class _Run:
                 replica.stop()
             self._loop.call_later(fault.back_s, replica.start)
 
-        self._partbound.disturbed_until = max(self._partbound.disturbed_until, self._loop.now + fault.back_s)
+        until_ = self._loop.now + fault.back_s + TAKEOVER_S
+        self._order.disturbed_until = max(self._order.disturbed_until, until_)
+        self._partbound.disturbed_until = max(self._partbound.disturbed_until, until_ - TAKEOVER_S)
         process.stop_step, process.at_step = process.steps + fault.steps, act

@@ -6,13 +6,13 @@ import random
 
 import msgspec
 
+from muster.sim.fuzz.demand import HANDOVER, MIXED, NODE_FAULTS_MAX, QUEUE, demand
 from muster.sim.fuzz.weather import Weather, Window
 from muster.sim.fuzz.workload import JobSpec
 from muster.sim.virtual.loop import START_S
 
 FAULTS_S = 120.0
 """Faults begin within this time after the start; some last a little longer."""
-POOL_TAINT = "muster.dev/pool"
 
 
 class NodeFault(msgspec.Struct, frozen=True):
@@ -58,6 +58,8 @@ class Scenario(msgspec.Struct, frozen=True):
         weather = self.weather
         ends = [window.end for windows in weather.partitions.values() for window in windows]
         ends += [window.end for window in weather.slow]
+        ends += [window.end for windows in weather.mute.values() for window in windows]
+        ends += [window.end for window, _ in weather.denied.values()]
         if weather.refused or weather.unsent or weather.broken or weather.silent or weather.lost or weather.late:
             ends.append(weather.calm_at)
         if weather.watch_lasts_s:
@@ -68,7 +70,7 @@ class Scenario(msgspec.Struct, frozen=True):
     def stale_s(self) -> float:
         """How old a leader's knowledge may be through no fault of its own."""
         weather = self.weather
-        stale_s = 10.0
+        stale_s = 3.0 + 45.0 * bool(weather.mute)
         if weather.slow:
             stale_s += 4 * weather.slow_s
         if weather.watch_lasts_s or weather.refused or weather.unsent or weather.lost or weather.slow:
@@ -84,16 +86,17 @@ class Scenario(msgspec.Struct, frozen=True):
 def scenario(seed: int) -> Scenario:
     """Draw a run. Which faults there are at all is drawn first, so that runs differ in kind (swarm testing)."""
     rng = random.Random(f"scenario {seed}")
-    nodes = rng.randint(4, 14)
-    tainted = rng.choice((0, 0, rng.randint(1, nodes // 2)))
-    replicas = rng.choice((1, 2, 2, 3))
-    weather = _weather(rng, replicas)
+    nodes = rng.randint(5, 14)
+    tainted = rng.choice((0, rng.randint(1, nodes // 3)))
+    style = rng.choice((MIXED, MIXED, MIXED, QUEUE, HANDOVER))
+    replicas = 2 if style is HANDOVER else rng.choice((1, 2, 2, 3))
+    weather = _handover(rng) if style is HANDOVER else _weather(rng, nodes, replicas)
     return Scenario(
         seed=seed,
         nodes=nodes,
         tainted=tainted,
         replicas=replicas,
-        jobs=_jobs(rng, nodes, tainted),
+        jobs=demand(rng, style, nodes, tainted),
         weather=weather,
         node_faults=_node_faults(rng, nodes),
         replica_faults=_replica_faults(rng, replicas),
@@ -103,7 +106,11 @@ def scenario(seed: int) -> Scenario:
     )
 
 
-def _weather(rng: random.Random, replicas: int) -> Weather:
+def _weather(rng: random.Random, nodes: int, replicas: int) -> Weather:
+    if rng.random() < 0.4:
+        late = rng.choice((0.0, rng.uniform(0, 0.3)))
+        return Weather(calm_at=START_S + FAULTS_S, latency_s=rng.choice((0.001, 0.01)), late=late)
+
     def share(most: float) -> float:
         return rng.choice((0.0, 0.0, rng.uniform(0, most)))
 
@@ -123,41 +130,36 @@ def _weather(rng: random.Random, replicas: int) -> Weather:
         broken=share(0.1),
         silent=share(0.03),
         lost=share(0.03),
-        late=share(0.1),
+        late=share(0.3),
         watch_lasts_s=rng.choice((0.0, 0.0, rng.uniform(5, 60))),
         watch_silent=rng.choice((0.0, rng.random())),
+        denied=_denied(rng, nodes),
         partitions={f"controller-{number}": windows(40.0) for number in range(replicas)},
     )
 
 
-def _jobs(rng: random.Random, nodes: int, tainted: int) -> tuple[JobSpec, ...]:
-    specs = []
-    for number in range(rng.randint(2, 6)):
-        single = rng.random() < 0.2
-        runs_s = rng.uniform(5, 40)
-        restarts = sorted(rng.uniform(0, runs_s) for _ in range(rng.choice((0, 0, 1, 2))))
-        suspended_at = rng.uniform(5, 80)
-        specs.append(
-            JobSpec(
-                name=f"job-{number}",
-                size=1 if single else rng.randint(1, max(1, (nodes - tainted) // 2)),
-                gpus=rng.choice((2, 4)) if single else rng.choice((8, 8, 8, 4)),
-                arrives_s=rng.choice((0.0, rng.uniform(0, 60))),
-                runs_s=runs_s,
-                priority_class=rng.choice(("", "", "high")),
-                tolerates=POOL_TAINT if tainted and rng.random() < 0.5 else "",
-                grace_s=rng.choice((0, 2, 10)),
-                restarts=() if single else tuple(restarts),
-                suspended=(suspended_at, suspended_at + rng.uniform(1, 30)) if rng.random() < 0.15 else None,
-                single=single,
-            )
-        )
-    return tuple(specs)
+def _handover(rng: random.Random) -> Weather:
+    """Leaders lose the lease while their requests still arrive, late."""
+    mute: dict[str, tuple[Window, ...]] = {}
+    at = START_S
+    for turn in range(4):
+        at += rng.uniform(10, 20)
+        mute[f"controller-{turn % 2}"] = (*mute.get(f"controller-{turn % 2}", ()), Window(at, at + 25.0))
+        at += 25.0
+    return Weather(calm_at=at, latency_s=0.003, late=rng.uniform(0.2, 0.7), mute=mute)
+
+
+def _denied(rng: random.Random, nodes: int) -> dict[str, tuple[Window, int]]:
+    found = {}
+    for number in rng.sample(range(nodes), rng.choice((0, 0, 1, nodes // 2))):
+        start = START_S + rng.uniform(0, FAULTS_S)
+        found[f"node-{number:05d}"] = Window(start, start + rng.uniform(5, 60)), rng.choice((403, 500))
+    return found
 
 
 def _node_faults(rng: random.Random, nodes: int) -> tuple[NodeFault, ...]:
     found = []
-    for number in rng.sample(range(nodes), rng.choice((0, 0, 1, 2))):
+    for number in rng.sample(range(nodes), rng.choice((0, 0, 1, NODE_FAULTS_MAX))):
         start = rng.uniform(1, FAULTS_S)
         kind = rng.choice(("lost", "deleted", "cordoned"))
         found.append(NodeFault(kind, number, start, start + rng.uniform(5, 90)))

@@ -19,8 +19,8 @@ class PodFacts:
     """One version of a pod."""
 
     __slots__ = (
-        "attempt", "created", "ended", "gang", "name", "node", "pool", "priority", "requests", "running", "size",
-        "slot", "terminating", "tolerations", "uid", "without",
+        "attempt", "created", "disrupted", "ended", "gang", "name", "node", "pool", "priority", "requests", "running",
+        "size", "slot", "terminating", "tolerations", "uid", "without",
     )  # fmt: skip
 
     def __init__(self, obj: Obj) -> None:
@@ -43,6 +43,7 @@ class PodFacts:
         self.ended = phase in ENDED
         self.running = phase == "Running"
         self.terminating = "deletionTimestamp" in meta
+        self.disrupted = any(one["type"] == "DisruptionTarget" for one in items(status, "conditions"))
 
     @property
     def live(self) -> bool:
@@ -114,7 +115,14 @@ class View:
         self.jobs: dict[str, str] = {}
         self.checkers: list[Any] = []
         self._clock = clock
-        store.listeners.append(self._changed)
+        self._store = store
+
+    def begin(self) -> None:
+        """Look at what is there, and follow it from now on."""
+        for table in self._store.tables.values():
+            for item in table.items.values():
+                self._changed(table.resource, None, item)
+        self._store.listeners.append(self._changed)
 
     @property
     def now(self) -> float:

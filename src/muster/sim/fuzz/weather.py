@@ -40,6 +40,8 @@ class Weather(msgspec.Struct, frozen=True):
         late: done up to LATEST_S after it was sent.
         watch_lasts_s: mean time until a watch breaks; 0 for never.
         watch_silent: share of watches that fall silent.
+        denied: node -> when no pod may be bound to it, as an admission policy has it; with which status.
+        mute: client -> when its requests about leases are lost, and no others.
         partitions: client -> when nothing passes between it and the server.
     """
 
@@ -55,15 +57,26 @@ class Weather(msgspec.Struct, frozen=True):
     late: float = 0.0
     watch_lasts_s: float = 0.0
     watch_silent: float = 0.0
+    denied: dict[str, tuple[Window, int]] = {}
+    mute: dict[str, tuple[Window, ...]] = {}
     partitions: dict[str, tuple[Window, ...]] = {}
 
 
 class Weathered:
     """The fates of one client's requests."""
 
+    def denied(self, method: str, path: str, body: bytes) -> int:
+        """Return the status with which a policy refuses a request, 0 where it does not."""
+        if method == "POST" and path.endswith("/binding"):
+            for node, (window, status) in self._weather.denied.items():
+                if window.holds(self._loop.now) and f'"{node}"'.encode() in body:
+                    return status
+        return 0
+
     def __init__(self, loop: VirtualLoop, weather: Weather, client: str, rng: random.Random) -> None:
         self._loop = loop
         self._weather = weather
+        self._mute = weather.mute.get(client, ())
         self._partitions = weather.partitions.get(client, ())
         self._rng = rng
 
@@ -71,6 +84,8 @@ class Weathered:
         """Draw what becomes of a request."""
         weather, rng, now = self._weather, self._rng, self._loop.now
         if any(window.holds(now) for window in self._partitions):
+            return Fate(lost=True)
+        if "/leases/" in path and any(window.holds(now) for window in self._mute):
             return Fate(lost=True)
         there_s, back_s = self._way_s(now), self._way_s(now)
         draw = rng.random()

@@ -44,6 +44,7 @@ class JobSpec(msgspec.Struct, frozen=True):
         restarts: after so many seconds of running one pod fails, each once.
         suspended: (from, to) in seconds after the start: it is suspended meanwhile.
         single: a pod that is no gang.
+        endless: it need not be over at the end: it runs on, or is too large ever to run.
     """
 
     name: str
@@ -58,6 +59,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     restarts: tuple[float, ...] = ()
     suspended: tuple[float, float] | None = None
     single: bool = False
+    endless: bool = False
 
 
 class Job:
@@ -72,6 +74,7 @@ class Job:
         self.started_at: float | None = None
         self.failed = 0
         self.lost: dict[str, float] = {}
+        self.without: dict[str, list[str]] = {}
 
     @property
     def over(self) -> bool:
@@ -90,8 +93,8 @@ class Owner:
 
     @property
     def done(self) -> bool:
-        """Whether every job is over."""
-        return all(job.over for job in self.jobs.values())
+        """Whether every job is over that will ever be."""
+        return all(job.over or job.spec.endless for job in self.jobs.values())
 
     async def run(self) -> None:
         """Submit the jobs as they arrive; what follows happens by itself."""
@@ -180,8 +183,9 @@ class Owner:
             self._say(job, "Succeeded")
             self._remove_all(job)
             return
-        due = [job.spec.runs_s, *job.spec.restarts[job.failed : job.failed + 1]]
-        self._cluster.loop.call_at(job.started_at + min(due), self._look_soon, job.spec.name)
+        due_s = min(job.spec.runs_s, *job.spec.restarts[job.failed : job.failed + 1], float("inf"))
+        if due_s != float("inf"):
+            self._cluster.loop.call_at(job.started_at + due_s, self._look_soon, job.spec.name)
 
     def _replace_broken(self, job: Job, now: float) -> None:
         """Delete what is broken and make each missing pod anew, all under one new attempt."""
@@ -189,7 +193,8 @@ class Owner:
         for item in list(job.pods.values()):
             if item.terminating:
                 continue
-            if item.fields.get("status.phase") in _ENDED or self._node_lost(job, item, now):
+            vain = not item.fields.get("spec.nodeName") and self._excludes_in_vain(job, item)
+            if vain or item.fields.get("status.phase") in _ENDED or self._node_lost(job, item, now):
                 self._delete(item)
             else:
                 live[int(item.labels["slot"])] = item
@@ -216,6 +221,14 @@ class Owner:
             self._cluster.loop.call_at(since + DETECT_S, self._look_soon, job.spec.name)
             return False
         return True
+
+    def _excludes_in_vain(self, job: Job, item: Item) -> bool:
+        """Whether a waiting pod keeps away from a node that is well again: the job may need it."""
+        nodes = self._cluster.core.store.define("nodes").items
+        well = [name for name in job.lost if name in nodes and nodes[name].fields.get("ready") == "True"]
+        for name in well:
+            del job.lost[name]
+        return any(name not in job.lost for name in job.without.get(item.name, ()))
 
     def _runs(self, item: Item) -> bool:
         return item.fields.get("status.phase") == "Running" and not item.terminating
@@ -274,6 +287,7 @@ class Owner:
         if spec.pool:
             body["nodeSelector"] = {"pool": spec.pool}
         if job.lost:
+            job.without[meta["name"]] = sorted(job.lost)
             term = {"key": "metadata.name", "operator": "NotIn", "values": sorted(job.lost)}
             affinity = {"nodeSelectorTerms": [{"matchFields": [term]}]}
             body["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": affinity}}
