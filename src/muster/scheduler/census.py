@@ -9,7 +9,7 @@ import msgspec
 
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
-from muster.scheduler.nodes import Bucket, NodeRecord
+from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeReason, NodeWhy
 from muster.scheduler.resources import times_fits
@@ -34,6 +34,7 @@ def census(
 ) -> tuple[NodeCount, ...]:
     """Judge every node for pods of the class, most frequent reason first; `beside` are nodes of the gang's own."""
     counts: Counter[tuple[NodeWhy, str]] = Counter()
+    holders: Counter[str] = Counter()
     layer = Ledger(snapshot.buckets).layer
     rules = Rules(cls, layer, snapshot.matcher) if is_related(cls, layer) else None
     for bucket in snapshot.buckets.values():
@@ -44,18 +45,28 @@ def census(
             continue
         head = reserved.get(bucket.node_class.number)
         room = fits(cls, bucket)
+        usual = (NodeWhy.RESERVED, head.full_name) if head is not None else (NodeWhy.FREE, "")
+        if room and match.names is None and not beside and (head is not None or rules is None):
+            counts[usual] += len(bucket.names)
+            continue
+        port_taken = not room and times_fits(cls.request, bucket.free) > 0
         for name in bucket.names:
             if not match.serves(name):
                 counts[NodeWhy.EXCLUDED, ""] += 1
             elif name in beside:
                 counts[NodeWhy.IN_USE, "by its other slots"] += 1
+            elif port_taken:
+                counts[NodeWhy.HOST_PORT, ", ".join(str(port[2]) for port in cls.ports)] += 1
             elif not room:
-                counts[_taken(snapshot, snapshot.nodes[name], bucket, cls)] += 1
+                holders[_holder(snapshot, snapshot.nodes[name])] += 1
             elif head is not None:
-                counts[NodeWhy.RESERVED, head.full_name] += 1
+                counts[usual] += 1
             else:
                 forbidden = rules.why_not(name) if rules is not None else None
-                counts[(forbidden.why, forbidden.detail) if forbidden is not None else (NodeWhy.FREE, "")] += 1
+                counts[(forbidden.why, forbidden.detail) if forbidden is not None else usual] += 1
+    for key, count in holders.items():
+        by = snapshot.gangs[key].full_name if key else "pods of other schedulers"
+        counts[NodeWhy.IN_USE, f"by {by}"] += count
     return tuple(NodeCount(why, detail, count) for (why, detail), count in sorted(counts.items(), key=_largest_first))
 
 
@@ -63,19 +74,11 @@ def _largest_first(item: tuple[tuple[NodeWhy, str], int]) -> tuple[int, str, str
     return (-item[1], item[0][0].value, item[0][1])
 
 
-def _taken(snapshot: Snapshot, node: NodeRecord, bucket: Bucket, cls: PodClass) -> tuple[NodeWhy, str]:
-    """By whom the node is taken: the gang that has most pods or held slots on it."""
-    if times_fits(cls.request, bucket.free):
-        return (NodeWhy.HOST_PORT, ", ".join(str(port[2]) for port in cls.ports))
-    holders = Counter(occupants(snapshot, node))
-    if not holders:
-        return (NodeWhy.IN_USE, "by pods of other schedulers")
-    name, _ = min(holders.items(), key=lambda item: (-item[1], item[0]))
-    return (NodeWhy.IN_USE, f"by {name}")
-
-
-def occupants(snapshot: Snapshot, node: NodeRecord) -> list[str]:
-    """Return the full name of the gang of each pod and held slot of ours on the node."""
-    keys = [snapshot.pods[uid].gang for uid in node.pods if uid in snapshot.pods]
-    keys += [key for key, _ in node.holds]
-    return [snapshot.gangs[key].full_name for key in keys if key in snapshot.gangs]
+def _holder(snapshot: Snapshot, node: NodeRecord) -> str:
+    """By whom the node is taken: the key of the gang that has most pods or held slots on it, "" where none has any."""
+    pods, gangs = snapshot.pods, snapshot.gangs
+    keys = [pods[uid].gang for uid in node.pods if uid in pods] + [key for key, _ in node.holds]
+    keys = [key for key in keys if key in gangs]
+    if not keys or keys.count(keys[0]) == len(keys):
+        return keys[0] if keys else ""
+    return min(Counter(keys).items(), key=lambda item: (-item[1], item[0]))[0]

@@ -21,6 +21,9 @@ from muster.scheduler.reasons import NodeWhy
 from muster.scheduler.resources import times_fits
 from muster.scheduler.snapshot import Snapshot
 
+_Known = dict[tuple[Bucket, tuple[PodClass, ...]], int]
+"""The room that one node of a bucket gains when pods of these classes leave it: nodes that are alike are asked once."""
+
 
 class ChangeKind(StrEnum):
     """What could be done."""
@@ -154,9 +157,10 @@ def _nodes_needed(times: list[int], missing: int) -> int:
 def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int, beside: Collection[str]) -> list[Change]:
     """The gang whose end alone is enough (lowest priority, then smallest), else the few largest that are together."""
     gains: list[tuple[int, int, str]] = []
+    known: _Known = {}
     for other in snapshot.gangs.values():
         if other is not gang:
-            gain = _gain(snapshot, other, cls, beside)
+            gain = _gain(snapshot, other, cls, beside, known)
             if gain:
                 gains.append((other.priority, gain, other.full_name))
     enough = [item for item in gains if item[1] >= missing]
@@ -171,21 +175,34 @@ def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int, b
     return []
 
 
-def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str]) -> int:
+def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str], known: _Known) -> int:
     """For how many more pods of the class there would be room without the gang."""
-    freed: dict[str, dict[str, int]] = {}
+    if not gang.holds and len(gang.pending) == len(gang.pods):
+        return 0  # it is on no node
+    leaving: dict[str, tuple[PodClass, ...]] = {}
     for name, taken in _taken_by(gang):
-        node = snapshot.nodes[name]
-        if node.node_class is None or name in beside or not snapshot.matcher.match(cls, node.node_class).serves(name):
+        leaving[name] = (*leaving.get(name, ()), taken)
+    gain = 0
+    for name, classes in leaving.items():
+        bucket = snapshot.nodes[name].bucket
+        if bucket is None or name in beside:
             continue
-        room_left = freed.setdefault(name, node.free())
+        made = known.get((bucket, classes))
+        if made is None:
+            made = known[bucket, classes] = _room_made(cls, bucket, classes)
+        if made and snapshot.matcher.match(cls, bucket.node_class).serves(name):
+            gain += made
+    return gain
+
+
+def _room_made(cls: PodClass, bucket: Bucket, leaving: Iterable[PodClass]) -> int:
+    """For how many more pods of the class a node of the bucket has room once pods of these classes have left it."""
+    after = dict(bucket.free)
+    for taken in leaving:
         for resource, value in taken.request.items():
-            room_left[resource] = room_left.get(resource, 0) + value
+            after[resource] = after.get(resource, 0) + value
     most = 1 if cls.alone else sys.maxsize
-    return sum(
-        min(times_fits(cls.request, after), most) - min(times_fits(cls.request, snapshot.nodes[name].free()), most)
-        for name, after in freed.items()
-    )
+    return min(times_fits(cls.request, after), most) - min(times_fits(cls.request, bucket.free), most)
 
 
 def _taken_by(gang: Gang) -> list[tuple[str, PodClass]]:
