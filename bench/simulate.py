@@ -1,7 +1,7 @@
 """How long a simulated month takes: gang jobs after published statistics, on a large cluster whose nodes fail.
 
-Everything `muster simulate` does is timed, from the fitting of the model to the report, its checks included. There is
-no peer: others simulate one scheduling decision at a time (kube-scheduler-simulator) or in real time (KWOK).
+Everything `muster simulate` does is timed, from the fitting of the model to the report, its checks included. No peer is
+in this run.
 """
 
 from __future__ import annotations
