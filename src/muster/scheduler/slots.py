@@ -100,8 +100,8 @@ def _room_for(
         and min(bucket.free.values()) >= 0
     ):
         return None  # what is held is what it needs, and the node is not overfull: the usual case, kept cheap
-    if node.fully_held > (ours and held[1] is None):
-        return NodeReason(NodeWhy.IN_USE, "another gang's slot")
+    if (node.fully_held and not ours) or (node.fully_held > 1 and held[1] is None):
+        return NodeReason(NodeWhy.IN_USE, "another gang's slot")  # where ours is held too, both were given room once
     if node.fully_held:
         bucket = Bucket(bucket.key, bucket.node_class, node.free_without_holds(), bucket.ports)
     if ours and held[1] is not None:

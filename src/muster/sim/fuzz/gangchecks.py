@@ -119,8 +119,8 @@ class NoSlotLost(Checker):
     def _gone(self, old: PlacementFacts) -> None:
         uid = old.gang.partition("/")[2]
         since = self._podless.get(old.gang, self.view.now)
-        if old.gang in self._driven_out:
-            return
+        if old.gang in self._driven_out or not any(pod.node for pod in self.view.gangs[old.gang].values()):
+            return  # it makes room for others; or waited for room in vain, and nothing lies on its nodes
         if self.view.jobs.get(uid, "gone") in ENDED or self._ended.get(uid, -1e9) > self.view.now - self.stale_s:
             return
         if self.view.now - since < self._hold_s:
