@@ -202,6 +202,8 @@ def cluster(
         control_plane_binaries,
         directory=folder / "plane",
         scheduler=True,
+        feature_gates={"GenericWorkload": True},
+        runtime_config={"scheduling.k8s.io/v1alpha2": True},
         extra_args={
             "kube-apiserver": audit.apiserver_arguments,
             "kube-controller-manager": ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"],

@@ -21,6 +21,7 @@ import yaml
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.deploy.conftest import ACCOUNT, CHART, RELEASE, SYSTEM, Cluster, Jobs, until
+from tests.scenarios.deploy.foreign import name_every_kind
 from tests.scenarios.deploy.rights import forbidden, granted, used
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(420)]
@@ -406,6 +407,10 @@ async def test_jobs_under_pod_security(installed: Cluster, jobs: Jobs) -> None:
         return len(await jobs.pods("said")) == 1
 
     await until("a pod that says all that restricted wants is admitted", admitted)
+
+
+async def test_gangs_of_others_are_read_from_their_objects_once_a_pod_names_one(installed: Cluster, jobs: Jobs) -> None:
+    await name_every_kind(jobs, 0)
 
 
 async def test_every_right_is_used_and_none_is_missing(installed: Cluster, request: pytest.FixtureRequest) -> None:

@@ -16,6 +16,7 @@ import pytest
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.deploy.conftest import ACCOUNT, SYSTEM, Cluster, Jobs, until
+from tests.scenarios.deploy.foreign import name_every_kind
 from tests.scenarios.deploy.rights import granted, used
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
@@ -94,6 +95,7 @@ async def test_shadow_plans_everything_and_writes_nothing(shadowed: Shadowed, jo
     workers = sum(node.ready for node in (await jobs.client.list(Node, label_selector="role=worker")).items)
     assert f"would run with: +{9 - workers} nodes" in big
 
+    await name_every_kind(jobs, shadowed.since)
     for name in ("fits", "big", "claims-bound", "claims-unbound"):
         assert await jobs.pods(name) == {}
         assert (await jobs.status(name)).attempt == 0
