@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from muster.scheduler.plan import Bind
+from muster.scheduler.plan import Bind, Plan, TellToLeave
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World, node, reason_of
@@ -45,6 +45,7 @@ class Cluster(RuleBasedStateMachine):
         self.world = World(bind_deadline_s=30.0, hold_s=1000.0)
         self.attempts: Counter[str] = Counter()
         self.sizes: dict[str, int] = {}
+        self.priorities: dict[str, int] = {}
         self.gpus: dict[str, int] = {}
         self.asks: dict[str, dict[str, str]] = {}
         for name in NODES:
@@ -63,18 +64,20 @@ class Cluster(RuleBasedStateMachine):
         gpus=st.sampled_from([2, 8]),
         priority=st.integers(0, 2),
         labels=st.sets(st.sampled_from(sorted(LABELS))),
+        facts=st.builds(JobFacts, limit_s=st.sampled_from([None, 100.0, 1000.0]), requeue=st.booleans()),
     )
-    def submit(self, gang: str, size: int, gpus: int, priority: int, labels: set[str]) -> None:
+    def submit(self, gang: str, size: int, gpus: int, priority: int, labels: set[str], facts: JobFacts) -> None:
         if self.members(gang) or f"default/{gang}" in self.world.placements:
             return
-        self.sizes[gang], self.gpus[gang] = size, gpus
+        self.sizes[gang], self.gpus[gang], self.priorities[gang] = size, gpus, priority
+        self.world.set_job(gang, facts)
         self.asks[gang] = {key: LABELS[key] for key in labels}
         for slot in range(size):
-            self.add_member(gang, slot, priority=priority)
+            self.add_member(gang, slot)
         self.tick()
 
     def add_member(self, gang: str, slot: int, **spec: Any) -> None:
-        spec = {"gpus": self.gpus[gang], "nodeSelector": self.asks[gang], **spec}
+        spec = {"gpus": self.gpus[gang], "nodeSelector": self.asks[gang], "priority": self.priorities[gang], **spec}
         self.world.add_member(gang, slot, self.sizes[gang], attempt=self.attempts[gang], **spec)
 
     @rule(gang=st.sampled_from(GANGS), data=st.data())
@@ -104,10 +107,25 @@ class Cluster(RuleBasedStateMachine):
         """The job ends: its pods go, its slots are free."""
         self.world.remove_gang(gang)
         if gang in self.sizes:
-            self.world.state.set_job(f"uid-{gang}", JobFacts(ended="Succeeded"))
+            self.world.set_job(gang, JobFacts(ended="Succeeded"))
             self.settle()
+            del self.world.jobs[f"uid-{gang}"]
             self.world.state.remove_job(f"uid-{gang}")
             self.sizes.pop(gang)
+
+    @rule(gang=st.sampled_from(GANGS), done=st.booleans())
+    def obey(self, gang: str, done: bool) -> None:
+        """The controller of a job that is to leave deletes its pods; they end at once or later."""
+        placement = self.world.placements.get(f"default/{gang}")
+        if placement is None or placement.status.phase != "Preempting":
+            return
+        for name in self.members(gang):
+            if not done:
+                self.world.terminate(name)
+            else:
+                self.world.remove_pod(name)
+        if done:
+            self.attempts[gang] += 1
 
     @rule(name=st.sampled_from(NODES), ready=st.booleans())
     def health(self, name: str, ready: bool) -> None:
@@ -130,7 +148,7 @@ class Cluster(RuleBasedStateMachine):
         """Carry out only the first actions of a plan; the last bind may fail."""
         actions = self.world.decide().actions[:count]
         for action in actions[: -1 if fail else None]:
-            self.world.carry_out(action)
+            self.carry_out(action)
         if fail and actions and isinstance(actions[-1], Bind):
             bind = actions[-1]
             self.world.state.begin_bind(bind.uid, bind.node)
@@ -143,7 +161,38 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        self.world.run(rounds=60)
+        for _ in range(60):
+            plan = self.world.decide()
+            actions = plan.actions
+            if not actions:
+                self.never_two_gangs_that_wait_for_each_other(plan)
+                return
+            for action in actions:
+                self.carry_out(action)
+        raise AssertionError(f"still busy: {actions}")
+
+    def carry_out(self, action: object) -> None:
+        if isinstance(action, TellToLeave):
+            self.never_a_victim_of_equal_or_higher_priority(action)
+        self.world.carry_out(action)
+
+    def never_a_victim_of_equal_or_higher_priority(self, action: TellToLeave) -> None:
+        """Nor one for whom nobody is waiting who then fits; a gang that does not run may yield to an earlier one."""
+        victim = action.placement.spec.gang
+        if action.reason == "NoSpare":
+            return
+        nodes = {slot.node for slot in action.placement.spec.slots}
+        waiting = [
+            placement.spec.gang
+            for placement in self.world.placements.values()
+            if placement.spec.preempting and nodes & {slot.node for slot in placement.spec.slots}
+        ]
+        if action.reason == "Preempted":
+            assert any(self.priorities[gang] > self.priorities[victim] for gang in waiting), (victim, waiting)
+        else:
+            assert len(self.world.nodes_of(victim)) < self.sizes[victim], "a gang that runs has to yield"
+            order = self.world.gang(victim).order
+            assert any(self.world.gang(gang).order < order for gang in waiting), (victim, waiting)
 
     @rule()
     def new_scheduler(self) -> None:
@@ -162,12 +211,30 @@ class Cluster(RuleBasedStateMachine):
     def never_a_slot_promised_twice(self) -> None:
         promised: Counter[str] = Counter()
         for placement in self.world.placements.values():
-            if placement.status.phase != "Released":
+            if placement.status.phase not in ("Released", "Preempting") and not placement.spec.preempting:
                 for slot in placement.spec.slots:
                     present = self.world.nodes.get(slot.node)
                     if present is not None and present.uid == slot.node_uid:
                         promised[slot.node] += self.gpus[placement.spec.gang]
         assert all(count <= 8 for count in promised.values()), promised
+
+    @invariant()
+    def never_a_gang_waits_for_nodes_that_others_keep(self) -> None:
+        """Where others have to leave for a gang, all of it fits beside those that need not."""
+        for placement in self.world.placements.values():
+            if not placement.spec.preempting or placement.status.phase == "Preempting":
+                continue
+            gang = placement.spec.gang
+            for slot in placement.spec.slots:
+                used = self.gpus[gang]
+                for other in self.world.placements.values():
+                    name = other.spec.gang
+                    stays = name != gang and other.status.phase not in ("Released", "Preempting")
+                    stays = stays and self.priorities[name] >= self.priorities[gang]
+                    stays = stays and len(self.world.nodes_of(name)) == self.sizes[name]
+                    if stays and slot.node in {each.node for each in other.spec.slots}:
+                        used += self.gpus[name]
+                assert used <= 8 or slot.node not in self.world.nodes, (gang, slot)
 
     @invariant()
     def never_a_filler_in_a_held_slot(self) -> None:
@@ -210,7 +277,10 @@ class Cluster(RuleBasedStateMachine):
                 self.world.set_node(node(name, uid=f"uid-{name}-again", labels=LABELS))
             else:
                 self.world.set_node(node(name, uid=self.world.nodes[name].uid, labels=LABELS))
-        for _ in range(8):  # deadlines pass, owners make what was released anew
+        for _ in range(8):  # deadlines pass, owners make what was released anew, and those that are to leave do
+            self.settle()
+            for gang in list(self.sizes):
+                self.obey(gang, True)
             self.settle()
             for gang in list(self.sizes):
                 self.make_missing(gang)
@@ -235,6 +305,20 @@ class Cluster(RuleBasedStateMachine):
         if whole and len(whole) == len(waiting):
             first = min(whole, key=lambda gang: self.world.gang(gang).order)
             assert self.sizes[first] > free, (first, self.sizes[first], free)
+
+    def never_two_gangs_that_wait_for_each_other(self, plan: Plan) -> None:
+        """The nodes that later gangs hold without running are not enough for the first one that lost some."""
+        ready = [name for name, each in self.world.nodes.items() if each.ready]
+        stuck = [
+            gang
+            for gang in self.sizes
+            if self.world.nodes_of(gang) and reason_of(plan, self.world, gang) == "NotEnoughNodes"
+        ]
+        stuck = sorted((gang for gang in stuck if self.gpus[gang] == 8), key=lambda gang: self.world.gang(gang).order)
+        if len(stuck) > 1:
+            later = {node for gang in stuck[1:] for node in self.world.nodes_of(gang).values()}
+            enough = sum(name in later or not self.used(name) for name in ready)
+            assert self.sizes[stuck[0]] - len(self.world.nodes_of(stuck[0])) > enough, stuck
 
     def used(self, name: str) -> int:
         return sum(

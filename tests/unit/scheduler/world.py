@@ -28,6 +28,7 @@ from muster.scheduler.plan import (
 )
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.state import ClusterState
+from muster.scheduler.traits import JobFacts
 
 GPU = "nvidia.com/gpu"
 START = 1_700_000_000.0
@@ -60,6 +61,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, SchedulingPod] = {}
         self.placements: dict[str, Placement] = {}
+        self.jobs: dict[str, JobFacts] = {}
         self._versions = itertools.count(1)
 
     # What users, kubelets and other controllers do
@@ -120,6 +122,11 @@ class World:
         for slot in range(size):
             self.add_member(gang, slot, size, **options)
         self.now += 1.0
+
+    def set_job(self, gang: str, facts: JobFacts) -> None:
+        """The gang's TrainingJob says this."""
+        self.jobs[f"uid-{gang}"] = facts
+        self.state.set_job(f"uid-{gang}", facts)
 
     def _set_pod(self, pod: SchedulingPod) -> None:
         self.pods[pod.uid] = pod
@@ -226,6 +233,8 @@ class World:
     def listed(self) -> ClusterState:
         """What one knows who has just listed everything."""
         state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
+        for uid, facts in self.jobs.items():
+            state.set_job(uid, facts)
         for obj in self.nodes.values():
             state.set_node(obj)
         for placement in self.placements.values():
