@@ -25,6 +25,7 @@ from muster.scheduler.explain import explain
 from muster.scheduler.plan import WritePlacement
 from tests.unit.scheduler.world import World, node
 
+LARGE_NODES = 5000
 HOLDER_NODES = 50
 WAITING_NODES = 2
 
@@ -68,9 +69,10 @@ def from_scratch(nodes: int, pending: int) -> dict[str, float]:
 
 
 def replans(nodes: int, pending: int, rounds: int) -> dict[str, float]:
-    """One gang has every node, many wait; nodes fail and come back, each time a plan is made."""
+    """Large gangs have every node, many wait; nodes fail and come back, each time a plan is made."""
     world = with_nodes(nodes)
-    world.add_gang("large", nodes)
+    for number in range(-(-nodes // LARGE_NODES)):
+        world.add_gang(f"large-{number:06}", min(LARGE_NODES, nodes - number * LARGE_NODES))
     world.run()
     for number in range(pending):
         world.add_gang(f"waiting-{number:06}", WAITING_NODES)
