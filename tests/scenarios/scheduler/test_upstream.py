@@ -1,0 +1,113 @@
+"""What users of other gang schedulers ran into; each test carries the number of the upstream issue."""
+
+from __future__ import annotations
+
+import asyncio
+
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from tests.scenarios.scheduler.conftest import Cluster
+from tests.support.waiting import until
+
+
+async def _why(cluster: Cluster, count: int) -> bool:
+    return sum(event.reason == "FailedScheduling" for event in await cluster.events()) >= count
+
+
+async def _whole(cluster: Cluster, gangs: list[str], size: int) -> str:
+    """The first of the gangs that is bound whole; "" while none is."""
+    for gang in gangs:
+        if await cluster.is_bound(gang, size):
+            return gang
+    return ""
+
+
+async def test_nine_of_ten_pods_hold_nothing_713(cluster: Cluster) -> None:
+    """Coscheduling: 9 of 10 pods keep their resources for ever. Ours: nothing is bound, and others use the nodes."""
+    await cluster.add_nodes(10)
+    cluster.schedule()
+    for slot in range(9):
+        await cluster.client.create(cluster.pod("nine", slot, 10))
+    await cluster.add_gang("other", 10)
+    await cluster.until_bound("other", 10)
+    assert await cluster.bound("nine") == {}
+    await cluster.client.create(cluster.pod("nine", 9, 10))
+    await until("the gang waits as a whole, and says why", lambda: _why(cluster, 1))
+    assert await cluster.bound("nine") == {}
+
+
+async def test_interleaved_gangs_do_not_deadlock_with_room_free_114_117(cluster: Cluster) -> None:
+    """Coscheduling: gangs that arrive interleaved hold parts of each other's room. Ours: one after the other, whole."""
+    await cluster.add_nodes(5)
+    cluster.schedule()
+    gangs = ("one", "two", "three")
+    for slot in range(3):
+        for gang in gangs:
+            await cluster.client.create(cluster.pod(gang, slot, 3))
+    left = list(gangs)
+    while left:
+        first = await until("one of them is bound whole", lambda: _whole(cluster, left, 3))
+        left.remove(first)
+        assert [len(await cluster.bound(gang)) for gang in left] == [0] * len(left)
+        await cluster.kill(first)
+        placement = await cluster.placement(first)
+        assert placement is not None
+        await cluster.client.delete(type(placement), first, namespace=cluster.namespace)
+
+
+async def test_recreated_pods_are_not_blocked_358(cluster: Cluster) -> None:
+    """Coscheduling: pods made anew are denied for a while. Ours: they get the same slots at once."""
+    await cluster.add_nodes(4)
+    cluster.schedule()
+    await cluster.add_gang("train", 4)
+    await cluster.until_bound("train", 4)
+    before = sorted((await cluster.bound("train")).values())
+    await cluster.kill("train")
+    await cluster.add_gang("train", 4, attempt=1)
+    await cluster.until_bound("train", 4, "bound again")
+    after = await cluster.bound("train")
+    assert sorted(after.values()) == before
+    assert all(name.endswith("-1") for name in after)
+
+
+async def test_after_drain_and_uncordon_no_filler_takes_the_slot_5805(cluster: Cluster) -> None:
+    """Volcano: a filler takes the drained slot and the gang stays below its minimum. Ours: the slot is kept for it."""
+    names = await cluster.add_nodes(3)
+    cluster.schedule()
+    await cluster.add_gang("train", 3)
+    await cluster.until_bound("train", 3)
+    where = await cluster.bound("train")
+    drained = where["train-1-0"]
+    await cluster.client.patch(Node, drained, {"spec": {"unschedulable": True}})
+    await cluster.client.delete(Pod, "train-1-0", namespace=cluster.namespace, grace_s=0)
+    await cluster.client.create(cluster.pod("train", 1, 3, attempt=1))
+    await cluster.add_gang("filler", 1, gpus=1)
+    await until("both wait, and say why", lambda: _why(cluster, 2))
+    await cluster.client.patch(Node, drained, {"spec": {"unschedulable": False}})
+    await cluster.until_bound("train", 3, "bound whole again")
+    after = await cluster.bound("train")
+    assert sorted(after.values()) == sorted(names)
+    assert after["train-1-1"] == drained
+    assert await cluster.bound("filler") == {}
+
+
+async def test_two_failed_nodes_cost_two_members_14244(cluster: Cluster) -> None:
+    """Kueue: a second failed node evicts the whole job. Ours: both are replaced at once, the others stay."""
+    await cluster.add_nodes(10)
+    cluster.schedule()
+    await cluster.add_gang("train", 8)
+    await cluster.until_bound("train", 8)
+    kept = {pod.name: pod.uid for pod in await cluster.pods("train")}
+    where = await cluster.bound("train")
+    for slot in (2, 5):
+        name = f"train-{slot}-0"
+        del kept[name]
+        await cluster.remove_node(where[name])
+        await cluster.client.delete(Pod, name, namespace=cluster.namespace, grace_s=0)
+    await asyncio.gather(*(cluster.client.create(cluster.pod("train", slot, 8, attempt=1)) for slot in (2, 5)))
+    await cluster.until_bound("train", 8, "bound whole again")
+    pods = {pod.name: pod.uid for pod in await cluster.pods("train")}
+    assert {name: pods.get(name) for name in kept} == kept
+    placement = await cluster.placement("train")
+    assert placement is not None
+    assert placement.spec.attempt == 1
