@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -90,3 +91,36 @@ def test_sweep_ends_what_is_marked_and_what_that_started_and_nothing_else() -> N
             process.wait(5)
             assert process.stdout is not None
             process.stdout.close()
+
+
+def test_sweep_frees_shared_memory_that_only_the_swept_had_mapped() -> None:
+    cluster, other = uuid.uuid4().hex, uuid.uuid4().hex
+    own, common = [Path("/dev/shm") / f"muster-test-{uuid.uuid4().hex}" for _ in range(2)]
+    script = (
+        "import mmap, sys, time\n"
+        "files = [open(name, 'r+b') for name in sys.argv[1:]]\n"
+        "held = [mmap.mmap(file.fileno(), 0) for file in files]\n"
+        "print('mapped', flush=True)\n"
+        "time.sleep(1000)"
+    )
+
+    def start(cluster_id: str, *paths: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", script, *map(str, paths)]
+        process = subprocess.Popen(command, env={**os.environ, CLUSTER_MARKER: cluster_id}, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"mapped\n"
+        return process
+
+    try:
+        for path in (own, common):
+            path.write_bytes(b"\0" * 4096)
+        processes = [start(cluster, own, common), start(other, common)]
+        assert sweep(cluster) == 1
+        assert (own.exists(), common.exists()) == (False, True)
+        assert sweep(other) == 1
+        assert not common.exists()
+        for process in processes:
+            process.communicate()
+    finally:
+        for path in (own, common):
+            path.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ CLUSTER_MARKER = "MUSTER_CLUSTER_ID"
 NODE_MARKER = "MUSTER_NODE_NAME"
 POD_MARKER = "MUSTER_POD_UID"
 CONTAINER_MARKER = "MUSTER_CONTAINER_ID"
+_SHARED_MEMORY = "/dev/shm/"
 
 
 class SweepError(Exception):
@@ -26,7 +27,8 @@ def sweep(
     """Kill every process of a cluster's pods (of one node, pod or container of it), and whatever runs below them.
 
     Processes are found by the environment they were started with (/proc/PID/environ) and killed by pid and start
-    time, never by pid alone. Blocks until they are gone. Control groups of theirs go too.
+    time, never by pid alone. Blocks until they are gone. Control groups of theirs go too, and the shared memory that
+    only they had mapped: pods here share the machine's, and nothing else would ever free it.
 
     Returns:
         How many processes were killed.
@@ -43,21 +45,41 @@ def sweep(
         wanted[CONTAINER_MARKER] = container_id
     marks = {f"{name}={value}".encode() for name, value in wanted.items()}
     killed: set[tuple[int, int]] = set()
+    segments: set[str] = set()
     deadline = time.monotonic() + timeout_s
     while True:
         table = process_table()
         marked = {pid for pid in table if pid != os.getpid() and _carries(pid, marks)}
         found = marked | descendants(marked, table) - {os.getpid()}
         if not found:
+            if segments:
+                _remove(segments - {path for pid in table for path in _mapped(pid)})
             if not pod_uid and not container_id:
                 remove_control_groups(cluster_id, node)
             return len(killed)
         if time.monotonic() > deadline:
             raise SweepError(f"still there after SIGKILL: processes {', '.join(map(str, sorted(found)))}")
         for pid in found:
+            segments |= _mapped(pid)
             killed.add((pid, table[pid][1]))
             kill_process(pid, table[pid][1])
         time.sleep(0.005)
+
+
+def _mapped(pid: int) -> set[str]:
+    """Files in shared memory that the process has mapped (proc_pid_maps(5))."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            return {line.rstrip("\n").split(" ", 5)[-1].strip() for line in file if _SHARED_MEMORY in line}
+    except OSError:
+        return set()
+
+
+def _remove(segments: set[str]) -> None:
+    for path in segments:
+        if path.startswith(_SHARED_MEMORY):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def end_orphans() -> None:

@@ -32,6 +32,7 @@ from .basics import ARCHIVE, SELF, log, write_all
 from .door import Rank, RankDoor
 from .exits import outcome_of, signal_group
 from .launchers import mpi_command, torchrun_command
+from .leftovers import remove_leftovers
 from .link import ControllerLink
 from .output import OutputPump
 from .processes import Child, descendants, oom_kills
@@ -64,6 +65,7 @@ class Supervisor:
         self.then, self.exit_code = "", 0  # what follows stopping
         self.stop_deadline, self.kill_deadline = 0.0, float("inf")
         self.over = False
+        self.since = time.time()
         self.leave_at: float | None = None  # since SIGTERM: when to stop what still runs
         self.output = OutputPump()
         self.door = RankDoor(os.path.join(folder, "ranks"), self.post, self)
@@ -359,6 +361,7 @@ class Supervisor:
                 rank.alive = False
             attempt.roots.clear()
             shutil.rmtree(self.ssh_folder, ignore_errors=True)
+            remove_leftovers(self.since)
             if self.then == "finished" and attempt.exit is None:
                 attempt.exit = {
                     "attempt": attempt.number, "rank": -1, "code": 0, "signal": 0, "time": time.time(), "tail": [],

@@ -1,0 +1,81 @@
+"""What killed ranks leave in shared memory: the pod lives on, and nobody else would remove it before that is full.
+
+Communication libraries remove their segments when they end in order only (MPICH, Open MPI, NCCL, Python's and PyTorch's
+shared memory), and Hydra its description of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+SHARED_MEMORY = "/dev/shm"
+TEMPORARY = "/tmp"  # where Hydra writes, whatever TMPDIR says
+SEGMENTS = ("mpich_shm_", "nccl-", "vader_segment.", "sm_segment.", "psm_", "torch_")
+_DESCRIPTION, _PROXY = "hydra_hwloc_xmlfile_", "hydra_pmi_proxy"
+_YOUNG_S = 1.0  # may not be mapped yet by who has just made it: in a folder that pods share, another job's rank
+
+
+def remove_leftovers(since: float, shared_memory: str = SHARED_MEMORY, temporary: str = TEMPORARY) -> list[str]:
+    """Remove our user's segments, made after `since` (seconds since the epoch), that no process has mapped or open.
+
+    A description of Hydra's goes when every proxy that can have written it has ended. Returns the paths removed.
+    """
+    before = time.time() - _YOUNG_S
+    gone = set(_made(shared_memory, SEGMENTS, since, before))
+    if gone:
+        gone -= _in_use(shared_memory)
+    descriptions = _made(temporary, (_DESCRIPTION,), since, before)
+    if descriptions:
+        oldest = min(_proxies(), default=float("inf"))
+        gone |= {path for path, made in descriptions.items() if made < oldest - _YOUNG_S}
+    for path in gone:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    return sorted(gone)
+
+
+def _made(folder: str, prefixes: tuple[str, ...], since: float, before: float) -> dict[str, float]:
+    """Files of ours with such names and when they were made."""
+    found: dict[str, float] = {}
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefixes):
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    # The clock of files is that of the last tick, a moment behind time.time().
+                    if status.st_uid == os.geteuid() and since - _YOUNG_S <= status.st_ctime <= before:
+                        found[entry.path] = status.st_ctime
+    return found
+
+
+def _in_use(folder: str) -> set[str]:
+    """Paths below the folder that processes have mapped or open, as far as /proc shows theirs."""
+    used = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            used |= {line.rstrip("\n").split(" ", 5)[-1].strip() for line in file if folder in line}
+        with contextlib.suppress(OSError):
+            for handle in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    used.add(os.readlink(f"/proc/{pid}/fd/{handle}"))
+    return used
+
+
+def _proxies() -> list[float]:
+    """When Hydra's proxies that live now were started, seconds since the epoch."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    started = []
+    with open("/proc/stat", encoding="ascii") as file:
+        booted = next(float(line.split()[1]) for line in file if line.startswith("btime"))
+    for pid in _pids():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as process:
+            name, _, fields = process.read().rpartition(b")")
+            if name.endswith(b"(" + _PROXY.encode()):
+                started.append(booted + int(fields.split()[19]) / ticks)
+    return started
+
+
+def _pids() -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit()]

@@ -1,0 +1,86 @@
+"""What killed ranks leave in shared memory goes when their attempt is over, and nothing that is still in use."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from muster.trainingjobs.supervisor.leftovers import remove_leftovers
+from tests.support.waiting import until
+
+HOLD = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def popen(*command: object) -> subprocess.Popen[str]:
+        process = subprocess.Popen([str(part) for part in command], stdin=-1, stdout=-1, text=True)
+        started.append(process)
+        return process
+
+    yield popen
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def segment(folder: Path, name: str) -> Path:
+    path = folder / name
+    path.write_bytes(b"\0" * 4096)
+    return path
+
+
+async def removed(folder: Path, since: float, path: Path) -> list[str]:
+    """What goes once the files are no longer young."""
+    return list(await until("it is removed", lambda: remove_leftovers(since, str(folder), str(folder))))
+
+
+async def test_a_segment_goes_when_the_last_process_that_mapped_it_is_gone(tmp_path: Path, start: Start) -> None:
+    since = time.time()
+    used, unused = segment(tmp_path, "mpich_shm_1_0"), segment(tmp_path, "nccl-abc")
+    foreign = segment(tmp_path, "somebody-elses")
+    holder = start(sys.executable, "-c", HOLD, used)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "mapped\n"
+    assert await removed(tmp_path, since, unused) == [str(unused)]
+    assert used.exists()
+    holder.kill()
+    holder.wait()
+    assert await removed(tmp_path, since, used) == [str(used)]
+    assert foreign.exists()
+
+
+def test_what_was_there_before_stays(tmp_path: Path) -> None:
+    old = segment(tmp_path, "mpich_shm_1_0")
+    assert remove_leftovers(time.time() + 5.0, str(tmp_path), str(tmp_path)) == []
+    assert old.exists()
+
+
+async def test_a_description_stays_while_a_proxy_that_may_have_written_it_lives(tmp_path: Path, start: Start) -> None:
+    since = time.time()
+    program = tmp_path / "hydra_pmi_proxy"
+    program.symlink_to("/bin/sleep")
+    proxy = start(program, 60)
+    description = segment(tmp_path, "hydra_hwloc_xmlfile_abc")
+    await asyncio.sleep(2.5)  # the start of a process is known to the second
+    assert remove_leftovers(since, str(tmp_path), str(tmp_path)) == []
+    proxy.kill()
+    proxy.wait()
+    assert await removed(tmp_path, since, description) == [str(description)]
