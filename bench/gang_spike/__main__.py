@@ -17,7 +17,7 @@ from bench.gang_spike import figures
 from bench.gang_spike.outcome import Outcome
 from bench.gang_spike.shape import Shape
 from bench.gang_spike.sides import SIDES
-from bench.gang_spike.spike import BrokenError, measure
+from bench.gang_spike.spike import measure
 from bench.report import console, emit
 from muster.drills.controlplane import ControlPlaneUnavailableError
 from muster.drills.goprograms import NotBuiltError
@@ -55,9 +55,11 @@ def main(nodes: int, gangs: str, sides: str, repetitions: int, timeout_s: float,
                 for name in names:
                     try:
                         outcome = await measure(SIDES[name], shape, nodes, repetition, timeout_s)
-                    except BrokenError as error:
+                    except (ControlPlaneUnavailableError, NotBuiltError):
+                        raise
+                    except Exception as error:  # one that fails must not cost the figures of an hour
                         failed.append(name)
-                        out.print(f"{name}: {error}", markup=False)
+                        out.print(f"{name}: {type(error).__name__}: {error}", markup=False)
                         continue
                     outcomes.append(outcome)
                     loads.append(os.getloadavg()[0])
