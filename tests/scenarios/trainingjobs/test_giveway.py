@@ -1,0 +1,33 @@
+"""A job gives its nodes to one of higher priority, waits, and goes on as its next attempt."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from muster.kube.errors import AlreadyExists
+from muster.kube.meta import ObjectMeta
+from muster.kube.scheduling import PriorityClass
+from tests.scenarios.trainingjobs.conftest import Arena
+from tests.scenarios.trainingjobs.test_jobs import QUICK, train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+async def test_a_job_gives_way_to_one_of_higher_priority_and_goes_on_after_it(arena: Arena) -> None:
+    with contextlib.suppress(AlreadyExists):
+        name = ObjectMeta(name="muster-test-urgent")
+        await arena.client.create(PriorityClass(metadata=name, value=1000, description="test"))
+    await arena.submit("low", train(arena), replicas=3, backoffLimit=0, infrastructureLimit=0, unknownLimit=0)
+    await arena.phase("low", "Running", 1)
+    await arena.submit("high", QUICK, replicas=2, priorityClassName="muster-test-urgent")
+    waiting = await arena.reaches("low", lambda status: status.preemptions == 1)
+    assert waiting.attempt == 2
+    assert waiting.restarts is None or waiting.restarts.total == 0
+    assert waiting.faults == ()
+    await arena.phase("high", "Succeeded")
+    again = await arena.phase("low", "Running", 2)
+    assert (again.preemptions, again.slots_kept) == (1, None)
+    (arena.folder / "done").touch()
+    await arena.phase("low", "Succeeded", 2)
