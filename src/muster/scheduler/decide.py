@@ -195,7 +195,7 @@ class _Planner(CarryingOn):
     def make_room_in_order(self) -> None:
         """Others leave for gangs that are short of nodes: those of lower priority, and later ones that do not run."""
         for at, (gang, groups, stuck) in enumerate(self.short):
-            if gang.key in self.leaving:
+            if gang.key in self.leaving or gang.single:  # a pod without a placement has nowhere to keep the nodes
                 continue
             later = [other for other, _, broken in self.short[at + 1 :] if stuck and broken]
             made = make_room(
@@ -217,8 +217,6 @@ class _Planner(CarryingOn):
         names = few(other.full_name for other in made.victims)
         within_s = room_within_s(made.victims, self.settings)
         self.leaving.update(other.key for other in made.victims)
-        if gang.single:
-            return
         self.write(gang, made.nodes, reason=f"others leave for it: {names}", room_within_s=within_s)
         self.waits(gang, Reason(Why.MAKING_ROOM, len(gang.pending), detail=names))
         for slot, name in made.nodes.items():

@@ -130,6 +130,13 @@ def test_nobody_is_told_to_leave_where_that_is_not_allowed_or_does_not_help(why:
     assert not any(isinstance(action, WritePlacement) and action.placement.spec.preempting for action in actions)
 
 
+def test_nobody_leaves_for_a_pod_without_a_gang() -> None:
+    world = a_full_cluster()
+    world.add_pod("urgent", {"priority": 10})
+    assert world.decide().actions == ()
+    assert world.find("urgent").spec.node_name == ""
+
+
 def test_balloons_leave_first_and_at_once() -> None:
     world = World()
     world.add_nodes("a", "b", "c")
