@@ -100,3 +100,10 @@ def test_thousands_of_balloons_are_chosen_from_without_a_search() -> None:
     victims = [Victim(str(at), (0, -10.0), 8.0) for at in range(7500)]
     assert len(cheapest(victims, fits, steps_max=0)) == 3000
     assert asked < 100
+
+
+def test_one_gang_that_is_enough_leaves_instead_of_a_dearer_one_that_no_greedy_order_passes_over() -> None:
+    gangs = [(5, 18.0), (2, 15.0), (1, 17.0), (11, 30.0)]
+    victims = [Victim(str(at), (2, 0.0), cost, nodes) for at, (nodes, cost) in enumerate(gangs)]
+    chosen = cheapest(victims, lambda gone: sum(victims[at].nodes for at in gone) >= 3)
+    assert [victim.key for victim in chosen] == ["0"]
