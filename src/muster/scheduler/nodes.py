@@ -46,10 +46,11 @@ class NodeRecord:
         used: taken by pods that have not finished and by held slots.
         foreign_used: the part taken by pods that no gang of ours has.
         fully_held: slots held here whose size is not known (no pod of the gang exists): nothing else fits.
+        judged: its class among those classes, until the node object or its use by others changes.
     """
 
     __slots__ = (
-        "allocatable", "bucket", "empty_bucket", "foreign_used", "fully_held", "holds", "labels", "name",
+        "allocatable", "bucket", "empty_bucket", "foreign_used", "fully_held", "holds", "judged", "labels", "name",
         "node_class", "pods", "ports", "problem", "taints", "uid", "unschedulable", "used",
     )  # fmt: skip
 
@@ -68,6 +69,7 @@ class NodeRecord:
         self.holds: dict[tuple[str, int], PodClass | None] = {}
         self.fully_held = 0
         self.node_class: NodeClass | None = None
+        self.judged: tuple[NodeClasses, NodeClass] | None = None
         self.bucket: Bucket | None = None
         self.empty_bucket: Bucket | None = None
 
@@ -79,6 +81,7 @@ class NodeRecord:
         self.unschedulable = node.spec.unschedulable
         self.problem = node_problem(node)
         self.allocatable = allocatable(node)
+        self.judged = None
 
     def free(self) -> dict[str, int]:
         """Return what is left, as integers; nothing where a slot of unknown size is held. The caller may change it."""
@@ -101,6 +104,7 @@ class NodeRecord:
         _count(self.used, request, sign)
         if foreign:
             _count(self.foreign_used, request, sign)
+            self.judged = None
         for port in ports:
             self.ports[port] += sign
             if self.ports[port] <= 0:
@@ -193,6 +197,8 @@ class Buckets:
         ports: Iterable[HostPort],
     ) -> Bucket | None:
         """Put the node where it belongs now and return that bucket; no class, no bucket."""
+        if old is not None and old.node_class is node_class and old.free == free and old.ports == frozenset(ports):
+            return old
         key = bucket_key(node_class, free, ports) if node_class is not None else None
         if old is not None:
             if old.key == key:
@@ -229,7 +235,9 @@ class NodeClasses:
         self._classes: dict[object, NodeClass] = {}
 
     def of(self, node: NodeRecord) -> NodeClass:
-        """Return the class of the node, as seen through `label_keys`."""
+        """Return the class of the node, as seen through `label_keys`: judged once, until something changes."""
+        if node.judged is not None and node.judged[0] is self:
+            return node.judged[1]
         labels = {key: node.labels[key] for key in self.label_keys if key in node.labels}
         taints = tuple((t.key, t.value, t.effect) for t in node.taints)
         pool = pool_of(node)
@@ -247,4 +255,5 @@ class NodeClasses:
                 next(self._numbers), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable), pool
             )
             self._classes[key] = found
+        node.judged = (self, found)
         return found
