@@ -32,21 +32,21 @@ def _queue(rng: random.Random, nodes: int, tainted: int) -> list[JobSpec]:
     small = []
     for number in range(3 * open_nodes):
         arrives_s = 0.0 if number < open_nodes else rng.uniform(0, 60)
-        small.append(JobSpec(f"small-{number}", 1, 8, arrives_s, runs_s=rng.uniform(15, 40)))
+        small.append(JobSpec(f"small-{number}", 1, rng.choice((4, 8)), arrives_s, runs_s=rng.uniform(15, 40)))
     return [large, *small]
 
 
 def _stream(rng: random.Random) -> list[JobSpec]:
     specs = []
-    for number in range(40):
-        priority_class, single = rng.choice(("", "high")), rng.random() < 0.7
+    for number in range(60):
+        priority_class, single = rng.choice(("", "high")), rng.random() < 0.85
         specs.append(
             JobSpec(
                 f"job-{number}",
                 1 if single else 2,
                 8,
                 arrives_s=rng.uniform(0, 170),
-                runs_s=rng.uniform(1, 8),
+                runs_s=rng.uniform(4, 12),
                 priority_class=priority_class,
                 grace_s=0,
                 single=single,

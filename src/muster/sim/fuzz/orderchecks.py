@@ -12,7 +12,7 @@ READS = ("GET",)
 
 
 class NoGangPassedOver(Checker):
-    """No gang gets nodes while one of the same kind, that comes first and could run, waits for them.
+    """No gang gets nodes while one that comes first, could use them and could run, waits.
 
     Both may be placed by one plan whose writes arrive in any order: the earlier one gets `grace_s` to follow.
 
@@ -53,7 +53,7 @@ class NoGangPassedOver(Checker):
             self._gangs_placed.add(new.gang)
         self._note(placement.gang)
         if old is None and new is not None:
-            self._placed(new.gang)
+            self._placed(new)
 
     def _note(self, gang: str) -> None:
         pods = list(self.view.gangs[gang].values())
@@ -63,14 +63,15 @@ class NoGangPassedOver(Checker):
         else:
             self._ready_since.pop(gang, None)
 
-    def _placed(self, gang: str) -> None:
+    def _placed(self, placement: PlacementFacts) -> None:
+        gang = placement.gang
         mine = [pod for pod in self.view.gangs[gang].values() if pod.live]
         if not mine:
             return
         order = (-mine[0].priority, self._earliest[gang])
         for other, since in self._ready_since.items():
             theirs = list(self.view.gangs[other].values())
-            if since > self.view.now - self.stale_s or _kind(theirs[0]) != _kind(mine[0]):
+            if since > self.view.now - self.stale_s or not self._could_use(theirs[0], placement):
                 continue
             if (-theirs[0].priority, max(pod.created for pod in theirs)) < order and self._could_run(theirs):
                 self._suspected.append((self.view.now, gang, other))
@@ -83,9 +84,18 @@ class NoGangPassedOver(Checker):
             if since is None or since > at or at < self.disturbed_until:
                 continue
             if self.view.now - at > self._grace_s:
-                self.fail(f"{gang} was placed at {at:.3f}; {other}, of the same kind and before it, still waits")
+                self.fail(f"{gang} was placed at {at:.3f}; {other}, before it, still waits")
             left.append((at, gang, other))
         self._suspected = left
+
+    def _could_use(self, pod: PodFacts, placement: PlacementFacts) -> bool:
+        """Whether the pod would fit one of the placement's nodes, were it empty, and was allowed there all along."""
+        for name, uid in placement.slots.values():
+            node = self.view.node(name)
+            fits = node is not None and all(node.allocatable.get(what, 0) >= n for what, n in pod.requests.items())
+            if fits and not self.view.refused_lately(name, pod, uid, self.stale_s):
+                return True
+        return False
 
     def _could_run(self, pods: list[PodFacts]) -> bool:
         nodes = [
@@ -95,11 +105,6 @@ class NoGangPassedOver(Checker):
             and not any(self.view.refused_lately(name, pod, node.uid, self.stale_s) for pod in pods)
         ]
         return len(nodes) >= pods[0].size
-
-
-def _kind(pod: PodFacts) -> object:
-    tolerated = sorted(str(toleration.get("key")) for toleration in pod.tolerations)
-    return (pod.pool, tolerated, sorted(pod.requests.items()), bool(pod.without))
 
 
 def _uid(request: Request) -> str:

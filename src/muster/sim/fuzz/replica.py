@@ -33,6 +33,7 @@ class Replica:
         fates: of its requests.
         rng: source of its jitter.
         skew_s: how far its clock is ahead.
+        lease_s: how long its lease lasts; renewed and given up as `muster controller --lease-duration` does.
         failed: told of an exception that ends it.
     """
 
@@ -44,6 +45,7 @@ class Replica:
         rng: random.Random,
         *,
         skew_s: float,
+        lease_s: float,
         failed: Callable[[BaseException], None],
     ) -> None:
         self.name = name
@@ -53,6 +55,7 @@ class Replica:
         self._fates = fates
         self._rng = rng
         self._skew_s = skew_s
+        self._lease_s = lease_s
         self._failed = failed
         self._main: asyncio.Task[None] | None = None
         self._stopping = False
@@ -90,7 +93,15 @@ class Replica:
         seed = self._rng.getrandbits(64)
         client = self._cluster.client(self.name, self._fates)
         elector = LeaderElector(
-            client, CONTROLLER_LEASE, LEASE_NAMESPACE, identity, clock=self._clock, rng=random.Random(seed)
+            client,
+            CONTROLLER_LEASE,
+            LEASE_NAMESPACE,
+            identity,
+            lease_duration_s=self._lease_s,
+            renew_deadline_s=self._lease_s * 2 / 3,
+            retry_period_s=self._lease_s * 2 / 15,
+            clock=self._clock,
+            rng=random.Random(seed),
         )
 
         def make() -> SchedulerController:

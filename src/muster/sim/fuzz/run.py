@@ -118,8 +118,9 @@ class _Run:
     def _replica(self, number: int) -> Replica:
         name = f"controller-{number}"
         fates = Weathered(self._loop, self._scenario.weather, name, self._fork())
-        skew_s = self._scenario.skew_s[number]
-        return Replica(self.cluster, name, fates, self._fork(), skew_s=skew_s, failed=self._crashed)
+        scenario = self._scenario
+        times = {"skew_s": scenario.skew_s[number], "lease_s": scenario.lease_s}
+        return Replica(self.cluster, name, fates, self._fork(), **times, failed=self._crashed)
 
     def _crashed(self, error: BaseException) -> None:
         self._loop.fail(Violated(f"no controller ends by itself: {error!r}"))

@@ -51,6 +51,7 @@ class Scenario(msgspec.Struct, frozen=True):
     skew_s: tuple[float, ...]
     start_s: float
     stop_s: float
+    lease_s: float = 15.0
 
     @property
     def disturbed_until(self) -> float:
@@ -89,6 +90,8 @@ def scenario(seed: int) -> Scenario:
     nodes = rng.randint(5, 14)
     tainted = rng.choice((0, rng.randint(1, nodes // 3)))
     style = rng.choice((MIXED, MIXED, MIXED, QUEUE, HANDOVER))
+    if style is HANDOVER:
+        nodes, tainted = 4, 0
     replicas = 2 if style is HANDOVER else rng.choice((1, 2, 2, 3))
     weather = _handover(rng) if style is HANDOVER else _weather(rng, nodes, replicas)
     return Scenario(
@@ -103,6 +106,7 @@ def scenario(seed: int) -> Scenario:
         skew_s=tuple(rng.choice((0.0, 0.0, rng.uniform(-40, 40))) for _ in range(replicas)),
         start_s=rng.choice((0.05, 0.5, 3.0)),
         stop_s=rng.choice((0.05, 0.5, 3.0)),
+        lease_s=6.0 if style is HANDOVER else 15.0,
     )
 
 

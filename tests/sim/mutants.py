@@ -1,0 +1,135 @@
+"""Ways to break the scheduler, one idea each. What simulations are worth is whether they catch every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from muster.kube.client import Client
+from muster.scheduler import carryon, matching, slots, state
+from muster.scheduler.adapters import membership
+from muster.scheduler.controller import SchedulerController
+from muster.scheduler.gangs import Gang, PodRecord
+from muster.scheduler.nodetable import NodeTable
+from muster.scheduler.reservations import Reservations
+from muster.scheduler.slots import SlotReview
+from muster.scheduler.writer import PlacementWriter
+
+Mutant = Callable[[], Any]
+MUTANTS: dict[str, Mutant] = {}
+
+
+def _mutant(make: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
+    @contextmanager
+    def applied() -> Iterator[None]:
+        with ExitStack() as stack:
+            make(stack)
+            yield
+
+    MUTANTS[make.__name__] = applied
+    return make
+
+
+async def _nothing(*args: object) -> None:
+    return None
+
+
+@_mutant
+def bind_pod_by_pod(stack: ExitStack) -> None:
+    """As kube-scheduler does: every pod for itself."""
+
+    def alone(pod: Any) -> Any:
+        meta = msgspec.structs.replace(pod.metadata, labels={}, owner_references=())
+        return membership(msgspec.structs.replace(pod, metadata=meta))
+
+    stack.enter_context(patch.object(state, "membership", alone))
+
+
+@_mutant
+def forget_the_fence(stack: ExitStack) -> None:
+    """A new leader acts at once: the lease is a fence, is it not?"""
+    stack.enter_context(patch.object(SchedulerController, "_outwait", _nothing))
+
+
+@_mutant
+def drop_the_reservation(stack: ExitStack) -> None:
+    """A gang that waits for nodes keeps none: smaller ones pass it for ever."""
+    stack.enter_context(patch.object(Reservations, "keep", lambda *args: None))
+
+
+@_mutant
+def ignore_taints(stack: ExitStack) -> None:
+    stack.enter_context(patch.object(matching, "find_untolerated_taint", lambda *args: None))
+
+
+@_mutant
+def forget_held_slots(stack: ExitStack) -> None:
+    """A slot without a pod is free for others: its job finds it taken when it comes back."""
+    stack.enter_context(patch.object(NodeTable, "hold", lambda *args: None))
+    stack.enter_context(patch.object(NodeTable, "unhold", lambda *args: None))
+
+
+@_mutant
+def skip_the_uid_precondition(stack: ExitStack) -> None:
+    """Whatever pod has the name now is the one meant."""
+    bind = Client.bind
+
+    async def bind_by_name(self: Client, pod_name: str, node: str, *, namespace: str, uid: str) -> None:
+        await bind(self, pod_name, node, namespace=namespace, uid="")
+
+    stack.enter_context(patch.object(Client, "bind", bind_by_name))
+
+
+@_mutant
+def forget_the_deadline(stack: ExitStack) -> None:
+    """A gang that cannot be bound as a whole keeps what it has, and waits."""
+    stack.enter_context(patch.object(carryon.CarryingOn, "_overdue", lambda *args: None))
+
+
+@_mutant
+def release_without_removing(stack: ExitStack) -> None:
+    """The Placement says Released, the bound members stay."""
+    stack.enter_context(patch.object(PlacementWriter, "remove", _nothing))
+
+
+@_mutant
+def give_room_of_leaving_pods(stack: ExitStack) -> None:
+    """A pod that was asked to go takes no room any more, though its containers still run."""
+    count = NodeTable.count
+
+    def count_living(self: NodeTable, pod: PodRecord) -> None:
+        if pod.terminating:
+            self.uncount(pod)
+        else:
+            count(self, pod)
+
+    stack.enter_context(patch.object(NodeTable, "count", count_living))
+
+
+@_mutant
+def newest_first(stack: ExitStack) -> None:
+    """Who came last is placed first."""
+    order = property(lambda self: (-self.priority, -self.arrival, self.key))
+    stack.enter_context(patch.object(Gang, "order", order))
+
+
+@_mutant
+def ignore_priority(stack: ExitStack) -> None:
+    stack.enter_context(patch.object(Gang, "order", property(lambda self: (0.0, self.arrival, self.key))))
+
+
+@_mutant
+def move_on_restart(stack: ExitStack) -> None:
+    """A restarted gang takes whatever nodes are free: what lay on its old ones is lost."""
+    review = slots.review
+
+    def review_anew(*args: Any) -> SlotReview:
+        looked = review(*args)
+        reason = slots.NodeReason(slots.NodeWhy.GONE, "mutant")
+        return SlotReview(replace={**looked.replace, **dict.fromkeys((*looked.keep, *looked.wait), reason)})
+
+    stack.enter_context(patch.object(carryon, "review", review_anew))
