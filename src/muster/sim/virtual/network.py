@@ -72,6 +72,9 @@ class Fates(Protocol):
     def watch(self, path: str) -> WatchFate:
         """Return what becomes of this watch."""
 
+    def denied(self, method: str, path: str, body: bytes) -> int:
+        """Return the status with which a policy refuses a request that arrived, 0 where none does."""
+
     def delay_s(self) -> float:
         """Return how long this batch of watch events takes."""
 
@@ -89,6 +92,10 @@ class Calm:
     def watch(self, path: str) -> WatchFate:
         """It lasts."""
         return WatchFate()
+
+    def denied(self, method: str, path: str, body: bytes) -> int:
+        """Nothing is refused."""
+        return 0
 
     def delay_s(self) -> float:
         """A little while."""
@@ -165,8 +172,9 @@ class InProcessTransport:
 
     def _arrive(self, request: Request, fate: Fate, answered: asyncio.Future[Answer | None]) -> None:
         loop = asyncio.get_running_loop()
-        if fate.refused:
-            answer = _refusal(fate.refused)
+        status = fate.refused or self._fates.denied(request.method, request.path, request.body)
+        if status:
+            answer = _refusal(status)
             self._trace.add(loop.time(), self._client, request, answer.status, b"")
         else:
             response = self._core.handle(request)
@@ -247,6 +255,6 @@ def _settle(answered: asyncio.Future[Answer | None], answer: Answer | None) -> N
 
 
 def _refusal(status: int) -> Answer:
-    reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
+    reasons = {403: "Forbidden", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
     said = {"kind": "Status", "status": "Failure", "reason": reasons[status], "message": "simulated", "code": status}
     return Answer(status, encode(said), 1.0 if status == 429 else None)
