@@ -122,7 +122,9 @@ class Roster:
         wish = own if own is not None else self._wish(role, position)
         free_here = [slot for slot in here if slot not in self._live]
         if free_here:
-            return wish if wish in free_here and wish is not None else min(free_here)
+            if wish is not None and wish in free_here:
+                return wish
+            return min(free_here, key=lambda slot: (slot in self._role_of, slot))  # first those nobody has sat in
         if wish is not None and (wish == own or wish not in self._live):
             return wish
         left = self._part(role).left

@@ -772,6 +772,22 @@ def test_a_new_leader_finds_every_pod_in_the_slot_where_it_runs() -> None:
     assert world.decide().actions == ()
 
 
+def test_a_new_leader_tells_a_pod_that_is_done_from_the_one_that_came_to_its_node() -> None:
+    world = Foreign()
+    world.add_nodes("a", "b")
+    world.set_object("pod-group", "pg", {"minMember": 1})
+    for number in range(3):
+        world.grouped("pg", f"p{number}")
+    world.run()
+    world.finish("p0")
+    world.run()
+    assert world.ran_on("p0", "p2") == {"p0": "a", "p2": "a"}
+    world.forget_all()
+    gang = world.gang("pod-group.pg")
+    assert gang.roster is not None
+    assert (gang.roster.done, gang.current.keys(), gang.holds) == ({0}, {1, 2}, {})
+
+
 def test_a_size_on_the_pods_goes_before_what_the_object_says() -> None:
     world = Foreign()
     world.add_nodes("a", "b", "c")
