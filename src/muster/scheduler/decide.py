@@ -21,7 +21,7 @@ from itertools import islice
 from muster.scheduler.backfill import Start, start_of, would_end_at
 from muster.scheduler.carryon import CarryingOn
 from muster.scheduler.demand import demands
-from muster.scheduler.gangs import Gang
+from muster.scheduler.gangs import Gang, Order
 from muster.scheduler.joining import room_for_joiners
 from muster.scheduler.leaving import is_stuck, may_take, room_within_s
 from muster.scheduler.ledger import Ledger
@@ -73,7 +73,7 @@ class _Planner(CarryingOn):
 
     def place_in_order(self) -> None:
         """Go through everything that needs nodes, by priority and arrival."""
-        turns: list[tuple[tuple[float, float, str], int, _Turn]] = []
+        turns: list[tuple[Order, int, _Turn]] = []
         queues = list(self.snapshot.queues.values())
         for index, queue in enumerate(queues):
             turns.append((queue[0].order, index, (queue, 0)))

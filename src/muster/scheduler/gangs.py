@@ -17,6 +17,8 @@ from muster.scheduler.roster import Roster
 from muster.scheduler.traits import JobFacts, Traits, traits_of
 
 UNSCHEDULABLE = "Unschedulable"
+Order = tuple[float, float, float, str]
+"""A place in the queue; the lowest comes first."""
 
 
 def seconds(moment: datetime | None) -> float:
@@ -142,8 +144,8 @@ class Gang:
         self.job: JobFacts | None = None
         self.owner_missing = False
         self.failed_nodes: set[tuple[int, str]] = set()
-        self.queued_as: tuple[frozenset[int], tuple[float, float, str]] | None = None
-        self.joining_as: tuple[frozenset[int], tuple[float, float, str]] | None = None
+        self.queued_as: tuple[frozenset[int], Order] | None = None
+        self.joining_as: tuple[frozenset[int], Order] | None = None
         self.workload: WorkloadRef | None = None
         self.roster: Roster | None = None
         self.joiners: dict[int, PodRecord] = {}
@@ -154,9 +156,9 @@ class Gang:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def order(self) -> tuple[float, float, str]:
-        """Place in the queue: priority, then arrival, then name."""
-        return (-self.priority, self.arrival, self.key)
+    def order(self) -> Order:
+        """Place in the queue: priority, then what the job says of its place, then arrival, then name."""
+        return (-self.priority, -self.traits.queue_priority, self.arrival, self.key)
 
     @property
     def complete(self) -> bool:

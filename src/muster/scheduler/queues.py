@@ -6,12 +6,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from muster.scheduler.backfill import ends_at
-from muster.scheduler.gangs import Gang
+from muster.scheduler.gangs import Gang, Order
 from muster.scheduler.leaving import is_leaving, may_leave
 from muster.scheduler.placements import GIVEN_UP, is_open
 from muster.scheduler.snapshot import QueueKey
-
-Order = tuple[float, float, str]
 
 
 class Queue:

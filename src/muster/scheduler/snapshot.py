@@ -9,7 +9,7 @@ from typing import Protocol
 from muster.scheduler.adapters import SOURCES
 from muster.scheduler.adapters.membership import gang_key
 from muster.scheduler.backfill import Gains
-from muster.scheduler.gangs import Gang, PodRecord
+from muster.scheduler.gangs import Gang, Order, PodRecord
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodes import Bucket, BucketKey, NodeRecord
 
@@ -26,11 +26,11 @@ class Queue(Protocol):
 
     def __getitem__(self, index: int) -> Gang: ...
 
-    def position(self, order: tuple[float, float, str]) -> int:
+    def position(self, order: Order) -> int:
         """Return how many gangs of this queue are before `order`."""
         ...
 
-    def limited_after(self, order: tuple[float, float, str]) -> Iterator[Gang]:
+    def limited_after(self, order: Order) -> Iterator[Gang]:
         """Yield the gangs after `order` that have a time limit."""
         ...
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, LABEL_BALLOON, LABEL_BORROWED
+from muster.api.names import ANNOTATION_PRIORITY, ANNOTATION_SCALE_UP, APPROVED, LABEL_BALLOON, LABEL_BORROWED
 from muster.api.training_job import TrainingJob
 from muster.kube.pod import Pod
 
@@ -32,12 +32,15 @@ class Traits(msgspec.Struct, frozen=True):
         preempts: others may have to leave for it; false with preemptionPolicy Never.
         limit_s: activeDeadlineSeconds; None where a member has none.
         grace_s: terminationGracePeriodSeconds, the longest of all members.
+        queue_priority: place in the queue among gangs of the same priority (spec.priority of a TrainingJob); nobody
+            leaves for it.
     """
 
     rank: Rank = Rank.OTHER
     preempts: bool = True
     limit_s: float | None = None
     grace_s: float = DEFAULT_GRACE_S
+    queue_priority: int = 0
 
     def with_member(self, other: Traits) -> Traits:
         """Return what holds for a gang of these and one more member: the more protected, the more patient."""
@@ -49,13 +52,14 @@ class Traits(msgspec.Struct, frozen=True):
             self.preempts and other.preempts,
             None if None in limits else max(limit for limit in limits if limit is not None),
             max(self.grace_s, other.grace_s),
+            max(self.queue_priority, other.queue_priority),
         )
 
 
 @lru_cache(maxsize=1024)
-def _traits(rank: Rank, preempts: bool, limit_s: float | None, grace_s: float) -> Traits:
+def _traits(rank: Rank, preempts: bool, limit_s: float | None, grace_s: float, queue_priority: int) -> Traits:
     """One object for all pods that are alike."""
-    return Traits(rank, preempts, limit_s, grace_s)
+    return Traits(rank, preempts, limit_s, grace_s, queue_priority)
 
 
 def traits_of(pod: Pod) -> Traits:
@@ -72,7 +76,14 @@ def traits_of(pod: Pod) -> Traits:
         spec.preemption_policy != "Never",
         float(limit_s) if limit_s is not None else None,
         float(grace_s) if grace_s is not None else DEFAULT_GRACE_S,
+        _integer(pod.metadata.annotations.get(ANNOTATION_PRIORITY, "")),
     )
+
+
+def _integer(text: str) -> int:
+    """What is no number is none: only our own controller writes it."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 10 else 0
 
 
 class JobFacts(msgspec.Struct, frozen=True):

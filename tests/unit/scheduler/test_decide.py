@@ -426,3 +426,26 @@ def test_members_with_different_templates_are_placed_together_or_not_at_all() ->
     world.add_member("again", 1, 2, containers=[{"name": "c", "resources": {"requests": {"cpu": "1"}}}])
     world.run()
     assert world.nodes_of("again") == {}
+
+
+def test_a_job_that_asks_to_go_first_does_among_those_of_its_priority() -> None:
+    world = World()
+    world.add_nodes("a")
+    world.add_gang("first", 1)
+    world.now += 1
+    world.add_pod(
+        "urgent-0-0",
+        labels={"muster.dev/gang": "urgent", "muster.dev/slot": "0"},
+        annotations={
+            "muster.dev/gang-size": "1",
+            "muster.dev/gang-uid": "uid-urgent",
+            "muster.dev/attempt": "0",
+            "muster.dev/priority": "5",
+        },
+    )
+    world.now += 1
+    world.add_gang("higher", 1, priority=1)
+    order = sorted((world.gang(name) for name in ("first", "urgent", "higher")), key=lambda gang: gang.order)
+    assert [gang.name for gang in order] == ["higher", "urgent", "first"]
+    world.run()
+    assert list(world.nodes_of("higher").values()) == ["a"]
