@@ -104,7 +104,7 @@ def run(arguments: Sequence[str], program: str = "muster") -> int:
         click.echo(error.format_message())
         return ExitCode.BAD_INPUT
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else program
+        where = error.ctx.command_path if error.ctx else _typed(arguments, program)
         return _fail(CliError(_sentence(error.format_message()), f"see: {where} --help", ExitCode.BAD_INPUT))
     except click.ClickException as error:
         return _fail(CliError(_sentence(error.format_message()), exit_code=ExitCode.BAD_INPUT))
@@ -132,9 +132,24 @@ def _translated(error: Exception) -> CliError:
     return CliError(f"unexpected: {what}", "MUSTER_DEBUG=1 shows where it comes from")
 
 
+def _typed(arguments: Sequence[str], program: str) -> str:
+    """The command that was typed, with its groups: what click tells of an option without a value lacks it."""
+    path = [program]
+    group: click.Group = cli
+    for name in arguments:
+        below = group.get_command(click.Context(group), name)
+        if below is not None:
+            path.append(name)
+        if isinstance(below, click.Group):
+            group = below
+        elif below is not None:
+            break
+    return " ".join(path)
+
+
 def _sentence(text: str) -> str:
     """Click's message without its full stop and with a small first letter, as ours are."""
-    text = text.strip().removesuffix(".")
+    text = text.strip().removesuffix(".").replace("is not a valid integer range", "is not a whole number")
     return text[:1].lower() + text[1:]
 
 
