@@ -119,6 +119,32 @@ def test_ctrl_c_while_starting_leaves_nothing(muster: Muster, stage: str) -> Non
     nothing_remains(muster)
 
 
+@pytest.mark.parametrize("stage", ["starting the daemon", "starting the API server"])
+def test_a_second_up_waits_until_what_the_first_starts_is_ready(muster: Muster, stage: str) -> None:
+    first = muster.start("up", "--nodes", "2")
+    eventually(f"it says {stage!r}", lambda: stage in first.log.read_text())
+    second = muster.run("up")
+    assert second.returncode == 0, second
+    assert "up already: 2 nodes" in second.stdout
+    assert muster.run("list").returncode == 0, "its context is there"
+    control = muster.run("get", "nodes", "-o", "name", program=kubectl_program())
+    assert control.stdout.split() == ["node/node-0", "node/node-1"]
+    assert exit_code(first) == 0, first.log.read_text()
+    muster.ok("down")
+    nothing_remains(muster)
+
+
+def test_a_second_up_says_so_where_the_first_is_given_up(muster: Muster) -> None:
+    first = muster.start("up", "--nodes", "2")
+    eventually("it starts", lambda: "starting the API server" in first.log.read_text())
+    second = muster.start("up")
+    eventually("it waits", lambda: "is being started already: " in second.log.read_text())
+    os.kill(first.pid, signal.SIGINT)
+    assert (exit_code(first), exit_code(second)) == (130, 1), second.log.read_text()
+    assert "error: " in second.log.read_text()
+    nothing_remains(muster)
+
+
 def test_a_killed_cluster_continues_where_it_was(muster: Muster) -> None:
     muster.ok("up", "--nodes", "2")
     port = muster.spec()["port"]
@@ -161,11 +187,14 @@ def test_a_crashed_program_is_started_again_and_a_vanished_node_is_not(muster: M
     assert not programs("--node=node-1")
     eventually("node-1 not ready", lambda: _ready(muster, "node-1") != "True")
     assert not programs("--node=node-1")
-    muster.ok("fault", "return", "node-1")
+    assert muster.run("fault", "return", "node-1").stderr == "node-1 comes back\n"
     eventually("node-1 ready again", lambda: _ready(muster, "node-1") == "True")
-    unknown = muster.run("fault", "node", "node-9")
-    assert unknown.returncode == 1
-    assert "node-0, node-1" in unknown.stderr
+    there = muster.run("fault", "return", "node-1")
+    assert (there.returncode, there.stderr) == (0, "node-1 is there already: it has not vanished\n")
+    for what in ("node", "return"):
+        unknown = muster.run("fault", what, "node-9")
+        assert unknown.returncode == 4
+        assert "node-0, node-1" in unknown.stderr
 
 
 def test_two_clusters_beside_each_other(muster: Muster) -> None:

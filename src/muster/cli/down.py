@@ -6,7 +6,7 @@ import click
 
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.output import note
-from muster.cli.up import translated, waiting
+from muster.cli.up import layout_of, translated, waiting
 
 
 @click.command()
@@ -15,10 +15,10 @@ def command(name: str) -> int:
     """Stop the cluster on this machine and remove all of it: processes, jobs, files, the kubeconfig context."""
     from muster.cli.kubeconfig import remove_context, user_kubeconfig
     from muster.embedded import cluster
-    from muster.embedded.layout import DEFAULT_NAME, Layout, default_root
+    from muster.embedded.layout import DEFAULT_NAME
 
     name = name or DEFAULT_NAME
-    layout = Layout(default_root(name))
+    layout = layout_of(name)
     spec = layout.read_spec()
     if spec is None:
         if layout.root.exists():

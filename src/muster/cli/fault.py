@@ -10,7 +10,8 @@ import click
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.jobnames import job_argument
 from muster.cli.output import note
-from muster.cli.target import Target, cluster_options, resolve
+from muster.cli.program import prefix
+from muster.cli.target import Target, cluster_options, resolve, stored_at
 from muster.cli.up import translated
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ def node(name: str, target: Target) -> int:
     """Make the node NAME vanish, as a power cut does: its kubelet and every process on it, without a goodbye."""
     from muster.embedded import cluster
 
+    layout = _layout_with(resolve(target), name)
     with translated():
-        cluster.vanish(_layout(resolve(target)), name)
+        cluster.vanish(layout, name)
     note(f"{name} has vanished; `muster fault return {name}` brings it back")
     return ExitCode.DONE
 
@@ -43,9 +45,10 @@ def return_(name: str, target: Target) -> int:
     """Let the vanished node NAME come back."""
     from muster.embedded import cluster
 
+    layout = _layout_with(resolve(target), name)
     with translated():
-        cluster.bring_back(_layout(resolve(target)), name)
-    note(f"{name} comes back")
+        was_away = cluster.bring_back(layout, name)
+    note(f"{name} comes back" if was_away else f"{name} is there already: it has not vanished")
     return ExitCode.DONE
 
 
@@ -75,11 +78,33 @@ async def kill_rank(cluster: Cluster, layout: Layout, job_name: str, slot: int, 
         return await asyncio.to_thread(embedded.kill_rank, layout, pod.uid, rank)
 
 
+def _layout_with(cluster: Cluster, node: str) -> Layout:
+    """Where an embedded cluster lies that has this node."""
+    layout = _layout(cluster)
+    spec = layout.read_spec()
+    names = spec.node_names() if spec else []
+    if node not in names:
+        raise CliError(f"no node '{node}'", f"there are {', '.join(names)}", ExitCode.NOT_FOUND)
+    return layout
+
+
 def _layout(cluster: Cluster) -> Layout:
-    if cluster.embedded is None:
+    """Where an embedded cluster lies; raises CliError where the cluster is none, or does not run."""
+    from muster.embedded.layout import DEFAULT_NAME
+
+    if cluster.embedded:
+        return cluster.embedded
+    stored = stored_at(cluster.config.server)
+    spec = stored.read_spec() if stored else None
+    if spec:
+        name = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
         raise CliError(
-            f"faults are for embedded clusters only, and this is {cluster.description}",
-            "muster up starts one; --embedded chooses it",
-            ExitCode.BAD_INPUT,
+            f"the embedded cluster '{spec.name}' is not running",
+            f"start it again, jobs included: {prefix()} up{name}",
+            ExitCode.NO_CLUSTER,
         )
-    return cluster.embedded
+    raise CliError(
+        f"faults are for embedded clusters only, and this is {cluster.description}",
+        "muster up starts one; --embedded chooses it",
+        ExitCode.BAD_INPUT,
+    )

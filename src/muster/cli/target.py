@@ -169,12 +169,15 @@ def _running_clusters() -> list[Layout]:
 
 
 def embedded_at(server: str) -> Layout | None:
-    """The cluster on this machine whose API server has this address, if it is one of ours."""
+    """The cluster on this machine whose API server has this address, if it is one of ours and runs."""
+    layout = stored_at(server)
+    return layout if layout and layout.read_daemon() else None
+
+
+def stored_at(server: str) -> Layout | None:
+    """The cluster on this machine whose API server has this address, whether it runs or not."""
     address = urlsplit(server)
     if address.hostname not in ("127.0.0.1", "localhost"):
         return None
-    for layout in _candidates():
-        spec = layout.read_spec()
-        if spec and spec.port == address.port and layout.read_daemon():
-            return layout
-    return None
+    found = [layout for layout in _candidates() if (spec := layout.read_spec()) and spec.port == address.port]
+    return next((layout for layout in found if layout.read_daemon()), found[0] if found else None)

@@ -16,7 +16,7 @@ from muster.cli.output import console, interactive, note, paint
 from muster.cli.program import prefix
 
 if TYPE_CHECKING:
-    from muster.embedded.layout import Layout
+    from muster.embedded.layout import ClusterSpec, Layout
 
 _NODES, _GPUS = 4, 8
 
@@ -36,12 +36,10 @@ def command(nodes: int | None, gpus: int | None, name: str, port: int | None, ne
     """
     from muster.cli.kubeconfig import add_context, user_kubeconfig
     from muster.embedded import cluster
-    from muster.embedded.layout import DEFAULT_NAME, ClusterSpec, Layout, default_root, valid_name
+    from muster.embedded.layout import DEFAULT_NAME, ClusterSpec
 
     name = name or DEFAULT_NAME
-    if not valid_name(name):
-        raise BadInput(f"'{name}' is no name for a cluster", "at most 40 lower-case letters, digits and dashes")
-    layout = Layout(default_root(name))
+    layout = layout_of(name)
     stored = layout.read_spec()
     base = stored or ClusterSpec(name=name, nodes=_NODES, gpus=_GPUS)
     wanted = ClusterSpec(
@@ -51,7 +49,7 @@ def command(nodes: int | None, gpus: int | None, name: str, port: int | None, ne
         port=port or 0,
         network="netns" if (network or base.network) == "netns" else "host",
     )
-    if stored and layout.read_daemon():
+    if stored and (layout.read_daemon() or cluster.starting(layout)):
         return _up_already(stored.same_shape(wanted) and port in (None, stored.port), layout)
     started = time.monotonic()
     with waiting(f"starting the cluster '{name}'") as on_stage, translated():
@@ -70,22 +68,38 @@ def command(nodes: int | None, gpus: int | None, name: str, port: int | None, ne
     return ExitCode.DONE
 
 
-def _up_already(same: bool, layout: Layout) -> int:
-    from muster.embedded.cluster import status
+def layout_of(name: str) -> Layout:
+    """Where the cluster of that name lies; raises BadInput where no cluster can have it."""
+    from muster.embedded.layout import Layout, default_root, valid_name
 
-    current = status(layout)
-    assert current is not None
-    shape = (
-        f"{counted(current.spec.nodes, 'node')} with {counted(current.spec.gpus, 'GPU')} each, port {current.spec.port}"
-    )
+    if not valid_name(name):
+        raise BadInput(f"'{name}' is no name for a cluster", "at most 40 lower-case letters, digits and dashes")
+    return Layout(default_root(name))
+
+
+def _up_already(same: bool, layout: Layout) -> int:
+    """Refuse another shape; otherwise return when the cluster is ready, however far whoever starts it has come."""
+    from muster.cli.kubeconfig import add_context, user_kubeconfig
+    from muster.embedded import cluster
+
+    current = cluster.status(layout)
+    if current is None:
+        raise CliError("the cluster was removed just now", f"start it again: {prefix()} up", ExitCode.CONFLICT)
     if not same:
         raise CliError(
-            f"the cluster '{current.spec.name}' is up already, with another shape: {shape}",
+            f"the cluster '{current.spec.name}' is up already, with another shape: {_shape(current.spec)}",
             f"remove it first: {prefix()} down; or give the new one a --name of its own",
             ExitCode.CONFLICT,
         )
-    click.echo(f"the cluster '{current.spec.name}' is up already: {shape}, {current.stage}")
+    with waiting(f"the cluster '{current.spec.name}' is being started already") as on_stage, translated():
+        spec = cluster.join(layout, on_stage)
+    add_context(user_kubeconfig(), layout.kubeconfig, spec.context)  # whoever started it may not have come to it yet
+    click.echo(f"the cluster '{spec.name}' is up already: {_shape(spec)}")
     return ExitCode.DONE
+
+
+def _shape(spec: ClusterSpec) -> str:
+    return f"{counted(spec.nodes, 'node')} with {counted(spec.gpus, 'GPU')} each, port {spec.port}"
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +25,8 @@ from muster.embedded.layout import ClusterSpec, Layout
 START_S = 180.0
 STOP_S = 60.0
 _POLL_S = 0.1
+_LOCK_S = 0.5
+"""Longer than anybody holds the lock who only looks whether it is held."""
 _STARTING = "starting the daemon"
 
 
@@ -90,7 +93,8 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
         The shape it runs with.
 
     Raises:
-        ClusterConflictError: a port is in use, the stored cluster has another shape, or the folder holds other things.
+        ClusterConflictError: a port is in use, the stored cluster has another shape, the folder holds other things, or
+            somebody else starts it.
         ClusterTimeoutError: it was not ready in time.
         ClusterError: one of its programs does not start; the message ends with its last lines.
     """
@@ -103,20 +107,53 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
             f"{stored.network}",
             "remove it first: muster down",
         )
-    if layout.read_daemon():
-        raise ClusterConflictError(f"the cluster '{wanted.name}' is up already")
-    spec = _with_ports(stored or wanted, wanted.port)
     made = not layout.root.exists()
-    layout.write_spec(spec)
-    try:
-        _start_daemon(layout)
-        _wait_ready(layout, on_stage)
-    except BaseException:
-        if stored is None:
-            remove(layout, folder_too=made)
-        else:
-            _stop_processes(layout)
-        raise
+    layout.root.mkdir(parents=True, exist_ok=True)
+    with _alone(layout, _LOCK_S) as alone:
+        if not alone or layout.read_spec() != stored:
+            raise ClusterConflictError(f"somebody else starts '{wanted.name}' now", "muster up waits for it")
+        if layout.read_daemon():
+            raise ClusterConflictError(f"the cluster '{wanted.name}' is up already")
+        try:
+            spec = _with_ports(stored or wanted, wanted.port)
+            layout.write_spec(spec)
+            _start_daemon(layout)
+            _wait_ready(layout, on_stage)
+        except BaseException:
+            if stored is None:
+                remove(layout, folder_too=made)
+            else:
+                _stop_processes(layout)
+            raise
+    return spec
+
+
+def starting(layout: Layout) -> bool:
+    """Whether some process is within start() for this folder now."""
+    if not layout.root.is_dir():
+        return False
+    with _alone(layout) as alone:
+        return not alone
+
+
+def join(layout: Layout, on_stage: Callable[[str], None] = lambda stage: None) -> ClusterSpec:
+    """Wait until a cluster that somebody else starts, or has started, is ready.
+
+    Args:
+        layout: its folder.
+        on_stage: told what is being waited for.
+
+    Returns:
+        The shape it runs with.
+
+    Raises:
+        ClusterTimeoutError: it was not ready in time.
+        ClusterError: it was given up.
+    """
+    _wait_ready(layout, on_stage, given_up=lambda: not starting(layout))
+    spec = layout.read_spec()
+    if spec is None:
+        raise ClusterError("the cluster was removed as soon as it was ready")
     return spec
 
 
@@ -135,6 +172,8 @@ def stop(layout: Layout) -> bool:
 def remove(layout: Layout, *, folder_too: bool = True) -> None:
     """End every process of a cluster and delete its folder, or only what is in it."""
     _stop_processes(layout)
+    if not layout.root.exists():  # somebody else's `muster down` was quicker
+        return
     if folder_too:
         shutil.rmtree(layout.root)
         return
@@ -150,9 +189,9 @@ def vanish(layout: Layout, node: str) -> None:
     ask(layout.control_socket, timeout_s=30.0, op="vanish", node=node)
 
 
-def bring_back(layout: Layout, node: str) -> None:
-    """Let a vanished node's kubelet start again; raises ControlError."""
-    ask(layout.control_socket, op="return", node=node)
+def bring_back(layout: Layout, node: str) -> bool:
+    """Let a vanished node's kubelet start again; returns whether it had vanished, raises ControlError."""
+    return bool(ask(layout.control_socket, op="return", node=node)["vanished"])
 
 
 def kill_rank(layout: Layout, pod_uid: str, rank: int | None = None) -> int:
@@ -202,6 +241,27 @@ def _with_ports(spec: ClusterSpec, asked: int) -> ClusterSpec:
     return msgspec.structs.replace(spec, cluster_id=spec.cluster_id or uuid.uuid4().hex, **chosen)
 
 
+@contextlib.contextmanager
+def _alone(layout: Layout, within_s: float = 0.0) -> Iterator[bool]:
+    """Hold the lock of whoever starts a cluster, on the folder itself; False where another process keeps it."""
+    folder = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
+    deadline = time.monotonic() + within_s
+    try:
+        while not (locked := _locked(folder)) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        yield locked
+    finally:
+        os.close(folder)
+
+
+def _locked(folder: int) -> bool:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _start_daemon(layout: Layout) -> None:
     """Start the daemon in a session of its own, with nothing of ours but its log."""
     layout.kubeconfig.unlink(missing_ok=True)  # written anew by the API server: then it is there
@@ -216,15 +276,17 @@ def _start_daemon(layout: Layout) -> None:
         )
 
 
-def _wait_ready(layout: Layout, on_stage: Callable[[str], None]) -> None:
+def _wait_ready(layout: Layout, on_stage: Callable[[str], None], given_up: Callable[[], bool] = lambda: False) -> None:
+    """Wait for the daemon to be ready; `given_up` says whether one that does not run yet will never."""
     deadline = time.monotonic() + START_S
     seen = False
     while True:
         current = status(layout)
-        assert current is not None  # its shape was written before the daemon was started
+        if current is None:
+            raise ClusterError("the cluster was removed while it started")
         if current.ready:
             return
-        if seen and not current.running:
+        if not current.running and (seen or given_up()):
             raise ClusterError(f"the cluster did not start: {_log_tail(layout)}")
         seen = seen or current.running
         on_stage(current.stage if current.running else _STARTING)

@@ -145,8 +145,11 @@ class Daemon:
             case "vanish":
                 return await asyncio.to_thread(self._vanish, self._node(request))
             case "return":
-                self._node(request).start()
-                return {}
+                node = self._node(request)
+                vanished = not node.wanted
+                if vanished:
+                    node.start()
+                return {"vanished": vanished}
             case "kill-rank":
                 rank = await asyncio.to_thread(kill_rank, str(request.get("podUID", "")), request.get("rank"))
                 if rank is None:

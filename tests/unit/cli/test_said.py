@@ -17,7 +17,7 @@ from aiohttp import web
 
 from muster.cli.errors import ExitCode
 from muster.cli.main import run
-from muster.embedded.layout import Layout, ProcessId
+from muster.embedded.layout import ClusterSpec, Layout, ProcessId
 
 JOB = "/apis/muster.dev/v1alpha1/namespaces/default/trainingjobs/train"
 PODS = "/api/v1/namespaces/default/pods"
@@ -163,3 +163,27 @@ def test_an_unreachable_cluster_with_and_without_one_on_this_machine(
     said = capfd.readouterr().err
     assert ("use --embedded for the cluster on this machine" in said) == up
     assert ("muster up" in said) == (not up)
+
+
+@pytest.mark.parametrize("arguments", [["rank", "slow", "1"], ["node", "node-1"], ["return", "node-1"]])
+def test_faults_where_the_daemon_is_gone(
+    arguments: list[str],
+    state: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    Layout(state).write_spec(ClusterSpec(name="mine", port=20001))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "https://127.0.0.1:20001")))
+    assert run(["fault", *arguments]) == ExitCode.NO_CLUSTER
+    said = capfd.readouterr().err
+    assert "the embedded cluster 'mine' is not running" in said
+    assert "muster up --name mine" in said
+
+
+def test_faults_are_for_embedded_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "https://127.0.0.1:20002")))
+    assert run(["fault", "node", "node-1"]) == ExitCode.BAD_INPUT
+    assert "faults are for embedded clusters only" in capfd.readouterr().err
