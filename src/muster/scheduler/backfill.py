@@ -37,7 +37,12 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def ends_at(gang: Gang) -> float | None:
-    """Return when a gang that holds nodes has left them at the latest; None where nothing ends it."""
+    """Return when a gang that holds nodes has left them at the latest; None where nothing ends it.
+
+    One that has ended and only keeps slots gives them up with the next write: 0, which is before any time.
+    """
+    if gang.ended and not any(pod.counted_on for pod in gang.pods.values()):
+        return 0.0
     limit_s = gang.limit_s
     if limit_s is None:
         return None
