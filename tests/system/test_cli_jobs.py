@@ -72,6 +72,7 @@ def test_a_script_runs_and_leaves_nothing_once_it_is_deleted(muster: Muster) -> 
     done = run(muster, "hello.py", "--name", "hello", "--nodes", "2", "--wait")
     assert done.returncode == 0, done
     assert "created on the embedded cluster 'embedded' on this machine, namespace default: 2 nodes" in done.stderr
+    assert "no room" not in done.stderr
     lines = muster.ok("logs", "hello").splitlines()
     assert "[0] hello from rank 0 of 2" in lines
     assert "[1] hello from rank 1 of 2" in lines
@@ -90,6 +91,14 @@ def test_a_script_runs_and_leaves_nothing_once_it_is_deleted(muster: Muster) -> 
     muster.ok("delete", "hello")
     assert muster.json("list")["items"] == []
     eventually("the code's ConfigMap collected with its owner", lambda: not config_maps(muster))
+
+
+@pytest.mark.parametrize("how", ["--wait", "--follow"])
+def test_scripts_that_wait_get_the_job_as_it_ended(muster: Muster, how: str) -> None:
+    done = run(muster, "hello.py", how, "-o", "json")
+    assert done.returncode == 0, done
+    assert json.loads(done.stdout)["status"]["phase"] == "Succeeded"
+    assert "created on" in done.stderr
 
 
 def test_a_failing_script_shows_its_last_lines_and_exits_with_1(muster: Muster) -> None:
@@ -161,6 +170,23 @@ def test_following_logs_until_the_end(muster: Muster) -> None:
     assert run(muster, "steps.py", "--name", "steps").returncode == 0
     said = muster.ok("logs", "steps", "-f")
     assert [line for line in said.splitlines() if "step " in line] == [f"[0] step {step}" for step in range(5)]
+
+
+def test_ctrl_c_while_following_logs_says_what_goes_on(muster: Muster) -> None:
+    assert run(muster, "sleep.py", "--name", "slow").returncode == 0
+    following = muster.start("logs", "slow", "-f")
+    eventually("it follows", lambda: "sleeping" in following.log.read_text())
+    os.kill(following.pid, signal.SIGINT)
+    assert exit_code(following) == 130
+    said = following.log.read_text()
+    assert "'slow' goes on" in said
+    assert "watch again: muster logs slow -f; stop it: muster stop slow" in said
+
+
+def test_resuming_what_is_not_stopped_is_said(muster: Muster) -> None:
+    assert run(muster, "sleep.py", "--name", "slow").returncode == 0
+    done = muster.run("resume", "slow")
+    assert (done.returncode, done.stderr) == (0, "'slow' is not stopped: nothing to resume\n")
 
 
 def test_a_name_that_is_taken_changes_nothing(muster: Muster) -> None:
@@ -265,7 +291,9 @@ def _read_until(terminal: int, wanted: str, timeout_s: float = 30.0) -> str:
 
 
 def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
-    assert run(muster, "hello.py", "--name", "huge", "--nodes", "50", "--gpus", "2").returncode == 0
+    done = run(muster, "hello.py", "--name", "huge", "--nodes", "50", "--gpus", "2")
+    assert done.returncode == 0
+    assert f"no room for it now: the cluster has {NODES} nodes with 2 GPUs; muster explain huge" in done.stderr
     eventually("it says where to ask", lambda: "muster explain huge" in muster.ok("status", "huge"))
     said = muster.ok("explain", "huge")
 

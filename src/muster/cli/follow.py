@@ -145,9 +145,9 @@ def render(job: TrainingJob) -> RenderableType:
     return Group(*parts)
 
 
-async def follow(client: Client, namespace: str, name: str) -> TrainingJob:
-    """Show a job until it has ended or is suspended; returns its last state."""
-    with JobView() as view:
+async def follow(client: Client, namespace: str, name: str, *, stdout_is_data: bool = False) -> TrainingJob:
+    """Show a job until it has ended or is suspended, on stderr with `stdout_is_data`; returns its last state."""
+    with JobView(stdout_is_data=stdout_is_data) as view:
         async for job in job_states(client, namespace, name):
             view.show(job)
             if describe.finished(job) or (job.spec.suspend and job.status.phase == "Suspended"):
@@ -170,7 +170,8 @@ def report_end(job: TrainingJob) -> int:
         note(f"training job '{job.name}' is suspended; muster resume {job.name} continues it")
         return 0
     if status.phase == "Failed":
-        note(f"training job '{job.name}' failed: {status.message or 'no message'}")
+        said = status.message.splitlines()[:1] if status.faults else [status.message]  # the fault has the rest
+        note(f"training job '{job.name}' failed: {''.join(said) or 'no message'}")
         for fault in status.faults[-1:]:
             note(describe.fault_headline(fault))
             for line in fault.message.splitlines():
@@ -180,11 +181,11 @@ def report_end(job: TrainingJob) -> int:
 
 
 @contextlib.contextmanager
-def detachable(name: str, prefix: str) -> Iterator[None]:
+def detachable(name: str, prefix: str, again: str = "status {} --follow") -> Iterator[None]:
     """Within the block Ctrl-C only stops watching: the job goes on, and the user is told how to stop it."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):  # asyncio.run turns the first into the second
         note(f"\nstopped watching; '{name}' goes on")
-        note(f"watch again: {prefix} status {name} --follow; stop it: {prefix} stop {name}")
+        note(f"watch again: {prefix} {again.format(name)}; stop it: {prefix} stop {name}")
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None

@@ -11,6 +11,7 @@ import click
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.jobnames import job_argument
 from muster.cli.output import note, paint
+from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def command(
 
 async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wanted: Selection) -> int:
     from muster.cli import describe
+    from muster.cli.follow import detachable
     from muster.cli.pods import members
     from muster.cli.watch import get_job
 
@@ -85,7 +87,8 @@ async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wante
         found: set[str] = set()
         silent: list[Pod] = []
         if follow:
-            job = await _follow(client, job, wanted, found, silent)
+            with detachable(name, prefix(), "logs {} -f"):
+                job = await _follow(client, job, wanted, found, silent)
         else:
             pods = _chosen(job, await members(client, job), wanted)
             if not pods:

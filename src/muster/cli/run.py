@@ -225,15 +225,34 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, outpu
 
     async with cluster.client() as client:
         job = await create(client, parcel)
-        if output:
+        if output and not (follow or wait):
             print_data(as_data(job), output)
         _announce(job, cluster, parcel.archive)
+        if cluster.embedded:
+            await _warn_if_too_large(client, job)
         if not (follow or wait):
             note(f"watch it: {prefix()} status {job.name} --follow")
             return ExitCode.DONE
         with detachable(job.name, prefix()):
-            ended = await (follow_job if follow else wait_for_job)(client, job.namespace, job.name)
+            if follow:
+                ended = await follow_job(client, job.namespace, job.name, stdout_is_data=bool(output))
+            else:
+                ended = await wait_for_job(client, job.namespace, job.name)
+        if output:
+            print_data(as_data(ended), output)
         return report_end(ended)
+
+
+async def _warn_if_too_large(client: Client, job: TrainingJob) -> None:
+    """Say so where the cluster, even empty, has too few nodes for the job: slots of a gang never share one."""
+    from muster.kube.node import Node
+
+    nodes = (await client.list(Node)).items
+    spec = job.spec
+    fit = sum(int(node.status.allocatable.get(spec.gpu_resource, 0)) >= spec.gpus_per_node for node in nodes)
+    if fit < spec.replicas:
+        gpus = f" with {counted(spec.gpus_per_node, 'GPU')}" if spec.gpus_per_node else ""
+        note(f"no room for it now: the cluster has {counted(fit, 'node')}{gpus}; {prefix()} explain {job.name}")
 
 
 async def create(client: Client, parcel: Parcel) -> TrainingJob:

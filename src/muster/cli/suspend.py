@@ -33,7 +33,7 @@ async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool) -> int:
                 ExitCode.CONFLICT,
             )
         if job.spec.suspend == suspend:
-            note(f"'{name}' is {'stopped' if suspend else 'not stopped'} already")
+            note(f"'{name}' is stopped already" if suspend else f"'{name}' is not stopped: nothing to resume")
         else:
             await client.patch(TrainingJob, name, {"spec": {"suspend": suspend}}, namespace=cluster.namespace)
             if suspend:
