@@ -141,8 +141,8 @@ def newest_first(faults: Sequence[Fault]) -> list[Fault]:
     return told
 
 
-def fault_details(fault: Fault, *, final: bool = False) -> Iterator[str]:
-    """What else is known of a fault, line by line; nothing followed one that is `final`."""
+def fault_details(fault: Fault, *, final: bool = False, over: bool = False) -> Iterator[str]:
+    """What else is known of a fault, line by line; nothing followed one that is `final`, nothing more one `over`."""
     yield from fault.message.splitlines()
     if final:
         return
@@ -154,7 +154,7 @@ def fault_details(fault: Fault, *, final: bool = False) -> Iterator[str]:
     if useful is not None:
         yield f"useful again after {useful:.1f}s ({taken})"
     elif taken:
-        yield f"so far: {taken}"
+        yield f"{'got as far as' if over else 'so far'}: {taken}"
 
 
 def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
@@ -194,9 +194,14 @@ def _standing(job: TrainingJob) -> str:
     return f"{status.phase}: {message}" if message else status.phase
 
 
-def next_steps(job: TrainingJob, prefix: str = "muster") -> list[str]:
-    """Commands that make sense now, each with its reason."""
+def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False) -> list[str]:
+    """Commands that make sense now, each with its reason; `behind` where its pods have failed and the phase is old."""
     name = job.name
+    if behind:
+        return [
+            f"{prefix} status {name} --follow   # what comes of it",
+            f"{prefix} logs {name}   # what the ranks wrote",
+        ]
     match job.status.phase:
         case "Pending":
             return [f"{prefix} explain {name}   # what it waits for"]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 HEADERS = ("NAME", "PHASE", "NODES", "READY", "ATTEMPT", "STEP", "RESTARTS", "AGE")
 WIDE_HEADERS = (*HEADERS, "GPUS", "LAUNCHER", "MESSAGE")
+OPTIONAL = ("LAUNCHER", "GPUS", "RESTARTS", "ATTEMPT", "READY", "NODES", "STEP", "AGE")
+"""Columns that a narrow terminal goes without, the first ones first."""
 
 
 @click.command()
@@ -52,7 +54,7 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
     if all_namespaces:
         headers = ("NAMESPACE", *headers)
         rows = [(job.namespace, *row) for job, row in zip(jobs, rows, strict=True)]
-    print_table(headers, rows)
+    print_table(headers, rows, OPTIONAL)
     return ExitCode.DONE
 
 

@@ -26,6 +26,10 @@ PHASE_COLORS = {
     "Suspended": "blue",
 }
 
+_GAP = 3
+_CUT_TO = 20
+"""A last column that is wider is cut to what fits, if that much does."""
+
 
 def colored(stream: TextIO | None = None) -> bool:
     """Whether to colour what is written to `stream` (stdout): a terminal, no NO_COLOR, not a dumb one."""
@@ -60,22 +64,42 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print aligned columns; on a terminal the last one is cut to fit, elsewhere nothing is lost."""
-    widths = [max(len(row[column]) for row in (headers, *rows)) for column in range(len(headers))]
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str] = ()) -> None:
+    """Print aligned columns, all of them where stdout is no terminal.
+
+    A terminal that is too narrow is spared the columns named in `optional`, the first ones first, and is told so on
+    stderr; of a last column that is long, it gets what fits.
+    """
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    kept = list(range(len(headers)))
+    widths = [max(len(row[column]) for row in (headers, *rows)) for column in kept]
+    left_out = []
+    for name in optional:
+        if not room or _least(widths, kept) <= room:
+            break
+        if name in headers:
+            kept.remove(headers.index(name))
+            left_out.append(name)
     for number, row in enumerate((headers, *rows)):
         cells = []
         used = 0
-        for column, cell in enumerate(row):
-            last = column == len(row) - 1
-            if last and room and len(cell) > room - used:
-                cell = cell[: max(room - used - 1, 0)] + "…"
-            padding = "" if last else " " * (widths[column] - len(cell) + 3)
+        for column in kept:
+            cell = row[column]
+            last = column == kept[-1]
+            if last and widths[column] > _CUT_TO and _CUT_TO <= room - used < len(cell):
+                cell = cell[: room - used - 1] + "…"
+            padding = "" if last else " " * (widths[column] - len(cell) + _GAP)
             shown = paint(cell, bold=True) if number == 0 else phase(cell)
             cells.append(shown + padding)
             used += len(cell) + len(padding)
         click.echo("".join(cells).rstrip())
+    if left_out:
+        note(f"left out, the terminal is too narrow: {', '.join(left_out)}")
+
+
+def _least(widths: Sequence[int], kept: Sequence[int]) -> int:
+    """The width of a row of these columns whose last one is cut as far as it may be."""
+    return sum(widths[column] + _GAP for column in kept[:-1]) + min(widths[kept[-1]], _CUT_TO)
 
 
 def print_data(data: Any, form: str) -> None:

@@ -13,6 +13,7 @@ from muster.api.words import counted
 from muster.cli.errors import ExitCode
 from muster.cli.jobnames import job_argument
 from muster.cli.output import age, output_option, paint, phase, print_data, print_table
+from muster.cli.pods import slot_of, state_of
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from muster.kube.pod import Pod
 
 SLOTS_SHOWN = 32
+_LABEL_WIDTH = 13
 
 
 @click.command()
@@ -45,7 +47,10 @@ async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int
         job = await get_job(client, cluster.namespace, name)
         if follow:
             with detachable(name, prefix()):
-                return report_end(await follow_job(client, cluster.namespace, name))
+                ended = await follow_job(client, cluster.namespace, name, stdout_is_data=bool(output))
+            if output:
+                print_data(as_data(ended), output)
+            return report_end(ended)
         if output:
             print_data(as_data(job), output)
             return ExitCode.DONE
@@ -61,7 +66,7 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
     gpus = f" x {spec.gpus_per_node} {spec.gpu_resource}" if spec.gpus_per_node else ""
     fields = [
         ("Name", f"{job.name}  (namespace {job.namespace})"),
-        ("Phase", phase(status.phase) + (f": {status.message}" if status.message else "")),
+        ("Phase", _phase(job, pods)),
         (
             "Asked for",
             f"{counted(spec.replicas, 'node')}{gpus}, {counted(spec.ranks, 'rank')} each, launcher {spec.launcher}",
@@ -74,23 +79,42 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
     ]
     for label, value in fields:
         if value:
-            click.echo(f"{paint(label + ':', bold=True)}{' ' * (12 - len(label))}{value}")
+            click.echo(f"{paint(label + ':', bold=True)}{' ' * (_LABEL_WIDTH - 1 - len(label))}{value}")
     if pods:
         click.echo()
         rows = [_slot(pod) for pod in pods]
-        print_table(("SLOT", "NODE", "POD", "SINCE ATTEMPT", "STATE"), rows[:SLOTS_SHOWN])
+        print_table(("SLOT", "NODE", "POD", "SINCE ATTEMPT", "STATE"), rows[:SLOTS_SHOWN], ("SINCE ATTEMPT",))
         left = Counter(row[-1] for row in rows[SLOTS_SHOWN:])
         for state, count in left.most_common():
             click.echo(f"and {count} more: {state}")
     for number, fault in enumerate(describe.newest_first(status.faults)):
         click.echo()
         click.echo(f"{paint('Fault', 'red', bold=True)} {age(fault.time, now)} ago: {describe.fault_headline(fault)}")
-        for line in describe.fault_details(fault, final=number == 0 and describe.never_came(job)):
+        over = number > 0 or describe.finished(job)
+        for line in describe.fault_details(fault, final=number == 0 and describe.never_came(job), over=over):
             click.echo(f"  {line}")
     click.echo()
     click.echo(paint("Next:", bold=True))
-    for line in describe.next_steps(job, prefix()):
+    for line in describe.next_steps(job, prefix(), behind=_behind(job, pods)):
         click.echo(f"  {line}")
+
+
+def _phase(job: TrainingJob, pods: list[Pod]) -> str:
+    """Phase and message; of a message that a fault repeats below, the first line."""
+    status = job.status
+    first, *rest = status.message.splitlines() or [""]
+    lines = [phase(status.phase) + (f": {first}" if first else "")]
+    if _behind(job, pods):
+        lines[0] += " (pods have failed; the controller has not acted on it yet)"
+    if not status.faults:
+        lines += rest
+    return f"\n{' ' * _LABEL_WIDTH}".join(lines)
+
+
+def _behind(job: TrainingJob, pods: list[Pod]) -> bool:
+    """Whether pods of the current attempt have failed while the status speaks of ranks that run."""
+    newest = {slot_of(pod): pod for pod in pods}  # by age within a slot: an attempt keeps the pods of earlier ones
+    return job.status.phase in ("Starting", "Running") and any(pod.status.phase == "Failed" for pod in newest.values())
 
 
 def _checkpoint(job: TrainingJob, now: datetime) -> str:
@@ -99,7 +123,5 @@ def _checkpoint(job: TrainingJob, now: datetime) -> str:
 
 
 def _slot(pod: Pod) -> tuple[str, ...]:
-    from muster.cli.pods import slot_of, state_of
-
     attempt = pod.metadata.annotations.get("muster.dev/attempt", "-")
     return (str(slot_of(pod)), pod.spec.node_name or "-", pod.name, attempt, state_of(pod))
