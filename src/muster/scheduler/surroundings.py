@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ from muster.scheduler.daemons import DaemonSet
 from muster.scheduler.state import ClusterState
 
 log = logging.getLogger(__name__)
+_ASKED = 60
+_ASK_AGAIN_S = 1.0
 
 
 async def surroundings(
@@ -66,10 +69,17 @@ def _take_in(state: ClusterState, daemons: DaemonSet) -> None:
 
 
 async def _has_daemons(client: Client) -> bool:
-    try:
-        await client.list(DaemonSet, limit=1)
-    except NotFound:
-        return False
-    except ApiError as error:
-        log.warning("listing DaemonSets: %s", error)  # their informer goes on trying
+    """Whether they are served; an API server that cannot say for now is asked again, for a minute at most."""
+    for _ in range(_ASKED):
+        try:
+            await client.list(DaemonSet, limit=1)
+        except NotFound:
+            return False
+        except Forbidden:
+            return True  # their informer says what is missing
+        except ApiError as error:
+            log.warning("listing DaemonSets: %s", error)
+            await asyncio.sleep(_ASK_AGAIN_S)
+        else:
+            return True
     return True
