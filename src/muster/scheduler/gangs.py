@@ -183,8 +183,12 @@ class Gang:
     @property
     def surplus(self) -> list[int]:
         """Placed slots without a pod that nobody will come for: the workload has become smaller."""
-        extra = len(self.placed) - self.size
-        if self.roster is None or self.roster.shape is None or extra <= 0 or not self.current:
+        shape = self.roster.shape if self.roster is not None else None
+        if shape is None or not self.current:
+            return []
+        wanted = self.size if shape.size is not None else max(shape.minimum, len(self.current))
+        extra = len(self.placed) - wanted  # pods that wait to join have slots of their own
+        if extra <= 0:
             return []
         return sorted((slot for slot in self.placed if not self.members_by_slot.get(slot)), reverse=True)[:extra]
 

@@ -127,7 +127,7 @@ class Roster:
             return min(free_here, key=lambda slot: (slot in self._role_of, slot))  # first those nobody has sat in
         if wish is not None and (wish == own or wish not in self._live):
             return wish
-        left = self._part(role).left
+        left = self._left(role)
         if left:
             return min(left)
         while unclaimed and unclaimed[0] in self._role_of:
@@ -138,6 +138,16 @@ class Roster:
         while slot in self._role_of:
             slot += 1
         return slot
+
+    def _left(self, role: str) -> set[int]:
+        """Slots that a pod of the role may take after another.
+
+        That one may be done only where it is known how many there are at a time (a Job's later index comes after an
+        earlier one): elsewhere nobody comes after it, and its node may be that of one who joined.
+        """
+        part = self._part(role)
+        says = self.shape.roles.get(self._effective(role)) if self.shape is not None else None
+        return part.left - part.done if says is not None and says.size is None else part.left
 
     def _wish(self, role: str, position: tuple[int, ...]) -> int | None:
         """Where there is one role, pod 7 gets slot 7; a launcher gets slot 0, its worker 7 slot 8."""

@@ -788,6 +788,40 @@ def test_a_new_leader_tells_a_pod_that_is_done_from_the_one_that_came_to_its_nod
     assert (gang.roster.done, gang.current.keys(), gang.holds) == ({0}, {1, 2}, {})
 
 
+def test_a_new_leader_gives_nobody_the_slot_of_a_pod_that_is_done() -> None:
+    world = Foreign()
+    world.add_nodes("a", "b")
+    world.set_object("pod-group", "pg", {"minMember": 1})
+    for number in range(4):
+        world.grouped("pg", f"p{number}")
+    world.run()
+    world.finish("p0")
+    world.run()
+    assert world.ran_on() == {"p0": "a", "p1": "b", "p2": "a"}
+    world.forget_all()
+    gang = world.gang("pod-group.pg")
+    assert gang.roster is not None
+    assert (gang.roster.done, gang.holds) == ({0}, {})
+    assert {pod.name: pod.slot for pod in gang.pods.values()} == {"p0": 0, "p1": 1, "p2": 2, "p3": 3}
+
+
+def test_a_slot_whose_pod_is_done_and_gone_takes_no_room_while_others_wait() -> None:
+    world = Foreign()
+    world.add_nodes("a", "b")
+    world.set_object("pod-group", "pg", {"minMember": 1})
+    for number in range(4):
+        world.grouped("pg", f"p{number}")
+    world.run()
+    world.finish("p0")
+    world.run()
+    world.remove_pod("p0")
+    world.run()
+    assert world.gang("pod-group.pg").holds == {}
+    world.remove_pod("p2")
+    world.run()
+    assert world.ran_on() == {"p1": "b", "p3": "a"}
+
+
 def test_a_size_on_the_pods_goes_before_what_the_object_says() -> None:
     world = Foreign()
     world.add_nodes("a", "b", "c")

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from muster.scheduler.plan import Bind, WritePlacement
 from tests.unit.scheduler.test_adapters import Foreign
+from tests.unit.scheduler.test_properties import nodes_seen
 from tests.unit.scheduler.world import node
 
 NODES = [f"n{number}" for number in range(5)]
@@ -97,6 +98,7 @@ class Others(RuleBasedStateMachine):
     @rule()
     def settle(self) -> None:
         self.world.run(rounds=80)
+        self.never_another_view_than_a_new_leader_has()
 
     @rule()
     def new_scheduler(self) -> None:
@@ -129,6 +131,14 @@ class Others(RuleBasedStateMachine):
                 continue
             places = [gang.current.get(record.slot), gang.joiners.get(record.slot)]
             assert record in places or uid in gang.roster.standing, (pod.name, record.slot)
+
+    def never_another_view_than_a_new_leader_has(self) -> None:
+        """Except where an object was deleted under its pods, or a placement has none: a new leader then knows less."""
+        for gang in self.world.state.gangs.values():
+            if gang.roster is None or gang.roster.orphan or not gang.current:
+                return
+        fresh = self.world.listed().snapshot()
+        assert nodes_seen(self.world.state.snapshot(), set()) == nodes_seen(fresh, set())
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
