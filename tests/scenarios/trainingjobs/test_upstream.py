@@ -1,0 +1,71 @@
+"""What users of the MPI operator ran into when a rank or a worker failed; each test carries the upstream number."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+FAILS = """
+    import os, pathlib, sys
+    attempt = int(os.environ["MUSTER_ATTEMPT"])
+    (pathlib.Path({folder!r}) / ("{name}-%d-%s" % (attempt, os.environ["RANK"]))).touch()
+    sys.exit(attempt < 4)
+"""
+
+TOGETHER = """
+    import os, pathlib, socket, time
+    folder, rank, attempt = pathlib.Path({folder!r}), os.environ["RANK"], os.environ["MUSTER_ATTEMPT"]
+    place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank == "0":  # as mpirun: it starts nothing before all daemons have called, and waits for them without end
+        server = socket.create_server(place)
+        peer = server.accept()[0]
+    else:
+        while True:
+            try:
+                peer = socket.create_connection(place)
+                break
+            except OSError:
+                time.sleep(0.1)
+    peer.sendall(b"here")
+    assert peer.recv(4) == b"here"
+    (folder / ("met-%s-%s" % (attempt, rank))).touch()
+    peer.settimeout(0.1)
+    while not (folder / "done").exists():
+        try:
+            if not peer.recv(1) and not (folder / "done").exists():
+                raise SystemExit("lost communication with the other rank")
+        except TimeoutError:
+            pass
+"""
+
+
+async def test_a_failed_rank_is_tried_again_as_often_as_the_limit_says_651(arena: Arena) -> None:
+    """MPI operator: backoffLimit 3 with restartPolicy Never tries once. Ours: three times more, and never once more."""
+    for name, limit, phase in (("enough", 3, "Succeeded"), ("short", 2, "Failed")):
+        await arena.submit(name, FAILS.format(folder=str(arena.folder), name=name), backoffLimit=limit)
+        status = await arena.phase(name, phase)
+        assert status.restarts is not None
+        assert status.restarts.user == 3
+        attempts = {int(file.name.split("-")[1]) for file in arena.folder.glob(f"{name}-?-?")}
+        assert attempts == set(range(1, limit + 2))
+
+
+async def test_a_job_whose_worker_crashed_does_not_hang_when_it_is_launched_again_152(arena: Arena) -> None:
+    """MPI operator: the new launcher hangs: a worker is not back yet. Ours: an attempt begins when all are there."""
+    await arena.submit("train", TOGETHER.format(folder=str(arena.folder)), backoffLimit=0)
+
+    async def met(attempt: int) -> bool:
+        return all((arena.folder / f"met-{attempt}-{rank}").exists() for rank in (0, 1))
+
+    await until("the ranks have met", lambda: met(1), 90)
+    pods = {pod.metadata.labels["muster.dev/slot"]: pod for pod in await arena.pods("train")}
+    next(node for node in arena.nodes if node.name == pods["1"].spec.node_name).lose()
+    await until("they have met again", lambda: met(2), 90)
+    (arena.folder / "done").touch()
+    status = await arena.phase("train", "Succeeded", 2)
+    assert status.restarts is not None
+    assert (status.restarts.infrastructure, status.restarts.user) == (1, 0)
