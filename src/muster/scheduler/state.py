@@ -49,6 +49,7 @@ class ClusterState:
         self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
         self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
         self._on_the_way: dict[str, str] = {}
+        self._giving_up: dict[str, list[tuple[str, int]]] = {}
         self._gangs_by_uid: dict[str, set[str]] = defaultdict(set)
         self._jobs: dict[str, JobFacts] = {}
         self._jobs_known = False
@@ -368,14 +369,25 @@ class ClusterState:
                 self._effective(gang, None)
 
     def begin_write(self, gang: Gang, intended: Placement | None) -> None:
-        """A write of the placement is on its way (None: its deletion); its slots count from now on."""
+        """A write of the placement is on its way (None: its deletion); its slots count from now on.
+
+        So do those that it gives up until it has ended. Who reads of the write of another gang first, or of no other as
+        this one was lost, would see the room promised twice.
+        """
         gang.writing = True
         if intended is not None:
+            before = gang.holds.copy()
             self._effective(gang, intended)
+            for slot, (node, cls) in before.items():
+                if gang.placed.get(slot, ("",))[0] != node:
+                    self._table.hold(node, gang.key, slot, cls)
+                    self._giving_up.setdefault(gang.key, []).append((node, slot))
 
     def end_write(self, gang: Gang, written: Placement | None, *, deleted: bool = False) -> None:
         """The write ended: with what the API server answered, with its deletion, or (both unset) in vain."""
         gang.writing = False
+        for node, slot in self._giving_up.pop(gang.key, ()):
+            self._table.unhold(node, gang.key, slot)
         if written is not None:
             same = gang.seen is not None and gang.seen.uid == written.uid
             gang.seen = newer(gang.seen, written) if same and gang.seen is not None else written

@@ -449,3 +449,31 @@ def test_a_job_that_asks_to_go_first_does_among_those_of_its_priority() -> None:
     assert [gang.name for gang in order] == ["higher", "urgent", "first"]
     world.run()
     assert list(world.nodes_of("higher").values()) == ["a"]
+
+
+def test_what_a_slot_leaves_is_given_to_nobody_before_the_write_that_moves_it_has_ended() -> None:
+    """That write may come after the other gang's, or be lost: then both gangs would keep the one node's room."""
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("moves", 1)
+    world.carry_out(world.decide().actions[0])
+    moves = world.gang("moves")
+    world.state.avoid(moves, 0, "a")
+    (move,) = world.decide().actions
+    assert isinstance(move, WritePlacement)
+    assert [slot.node for slot in move.placement.spec.slots] == ["b"]
+
+    world.state.begin_write(moves, move.placement)
+    world.add_gang("comes", 1)
+    plan = world.decide()
+    assert plan.actions == ()
+    assert reason_of(plan, world, "comes") == "NotEnoughNodes"
+
+    world.state.end_write(moves, None)
+    retried, *others = world.decide().actions
+    assert retried == move
+    assert others == []
+
+    world.carry_out(retried)
+    world.run()
+    assert (world.nodes_of("moves"), world.nodes_of("comes")) == ({0: "b"}, {0: "a"})
