@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from muster.sim.fuzz.view import NodeFacts, PlacementFacts, PodFacts, View
 
+GIVEN_UP = ("Released", "Preempting")
+"""Phases of placements that hold nothing any more: their pods that run still do, until they are gone."""
+
 
 class Violated(AssertionError):
     """An invariant does not hold. The message says which, when, and what was seen."""
@@ -100,7 +103,7 @@ class NoRoomGivenTwice(Checker):
 
     def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
         """Look at the nodes that a placement names anew."""
-        if new is None or new.phase == "Released":
+        if new is None or new.phase in GIVEN_UP:
             return
         member = next(iter(self.view.gangs[new.gang].values()), None)
         for slot, placed in new.slots.items():
@@ -111,16 +114,16 @@ class NoRoomGivenTwice(Checker):
         node = self.view.node(name)
         if node is None:
             return
-        here = [pod for pod in self.view.on_node[name].values() if not pod.ended and not _yields(pod, by)]
+        here = [pod for pod in self.view.on_node[name].values() if not pod.ended and not self._yields(pod, by)]
         taken = {(pod.gang, pod.slot) for pod in here}
         held = [
             self._requests(placement, slot)
             for placement in self.view.placements.values()
-            if placement.phase != "Released"
+            if placement.phase not in GIVEN_UP
             for slot, placed in placement.slots.items()
             if placed == (name, node.uid)
             and (placement.gang, slot) not in taken
-            and not any(_yields(pod, by) for pod in self.view.gangs[placement.gang].values())
+            and not any(self._yields(pod, by) for pod in self.view.gangs[placement.gang].values())
         ]
         for resource, capacity in node.allocatable.items():
             used = sum(pod.requests.get(resource, 0) for pod in here)
@@ -132,7 +135,12 @@ class NoRoomGivenTwice(Checker):
         pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
         return dict(pods[0].requests) if pods else {}
 
+    def _yields(self, pod: PodFacts, to: PodFacts) -> bool:
+        """Whether the pod's gang has less right to a node: less priority, or the same and it came later.
 
-def _yields(pod: PodFacts, to: PodFacts) -> bool:
-    """Whether the pod's gang has less right to a node: less priority, or the same and it came later."""
-    return bool(pod.gang != to.gang or not pod.gang) and (-pod.priority, pod.created) > (-to.priority, to.created)
+        A gang came with its first pod, whatever became of that one; of two that came in one second the first by name.
+        """
+        if pod.gang and pod.gang == to.gang:
+            return False
+        its, other = (-pod.priority, self.view.arrival(pod)), (-to.priority, self.view.arrival(to))
+        return its > other or (its == other and bool(to.gang) and pod.gang > to.gang)

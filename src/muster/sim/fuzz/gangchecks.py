@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.embedded.apiserver.request import Request
 from muster.embedded.objects import decode
-from muster.sim.fuzz.checks import Checker, just_bound
+from muster.sim.fuzz.checks import GIVEN_UP, Checker, just_bound
 from muster.sim.fuzz.view import PlacementFacts, PodFacts, View
 from muster.sim.virtual.network import Trace
 
@@ -106,7 +106,7 @@ class NoSlotLost(Checker):
                 self.fail(f"{new.name} has two slots on one node")
             if old is not None and new.attempt < old.attempt:
                 self.fail(f"{new.name} went from revision {old.attempt} back to {new.attempt}")
-        if old is None or old.phase == "Released":
+        if old is None or old.phase in GIVEN_UP:
             self._driven_out.discard(new.gang if new is not None and old is None else "")
             return
         if new is None:

@@ -113,6 +113,7 @@ class View:
         self.nodes: defaultdict[str, list[NodeFacts]] = defaultdict(list)
         self.placements: dict[str, PlacementFacts] = {}
         self.jobs: dict[str, str] = {}
+        self._arrivals: dict[str, str] = {}
         self.checkers: list[Any] = []
         self._clock = clock
         self._store = store
@@ -133,6 +134,10 @@ class View:
         """The present version of a node, None where it is gone."""
         versions = self.nodes.get(name)
         return versions[-1] if versions and versions[-1].until == float("inf") else None
+
+    def arrival(self, pod: PodFacts) -> str:
+        """When the first pod of the pod's gang came; for one without a gang, when it did."""
+        return self._arrivals[pod.gang] if pod.gang else pod.created
 
     def usable(self, node: str, pod: PodFacts, uid: str, within_s: float) -> str:
         """Why no version of the node in the last `within_s` takes the pod; "" where one does."""
@@ -186,6 +191,7 @@ class View:
             self.pods[pod.uid] = pod
             self.gangs[pod.gang][pod.uid] = pod
             self.on_node[pod.node][pod.uid] = pod
+            self._arrivals[pod.gang] = min(self._arrivals.get(pod.gang, pod.created), pod.created)
         for checker in self.checkers:
             checker.pod(before, pod)
 
