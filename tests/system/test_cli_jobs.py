@@ -97,8 +97,11 @@ def test_a_script_runs_and_leaves_nothing_once_it_is_deleted(muster: Muster) -> 
 def test_scripts_that_wait_get_the_job_as_it_ended(muster: Muster, how: str) -> None:
     done = run(muster, "hello.py", how, "-o", "json")
     assert done.returncode == 0, done
-    assert json.loads(done.stdout)["status"]["phase"] == "Succeeded"
+    ended = json.loads(done.stdout)
+    assert ended["status"]["phase"] == "Succeeded"
     assert "created on" in done.stderr
+    followed = muster.run("status", ended["metadata"]["name"], "--follow", "-o", "json")
+    assert (followed.returncode, json.loads(followed.stdout)["status"]["phase"]) == (0, "Succeeded")
 
 
 def test_a_failing_script_shows_its_last_lines_and_exits_with_1(muster: Muster) -> None:
