@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster.kube.core import Event
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
 
@@ -43,6 +44,12 @@ TOGETHER = """
 """
 
 
+TRIES = """
+    import os, pathlib
+    (pathlib.Path({folder!r}) / ("tried-%s-%s" % (os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]))).touch()
+"""
+
+
 async def test_a_failed_rank_is_tried_again_as_often_as_the_limit_says_651(arena: Arena) -> None:
     """MPI operator: backoffLimit 3 with restartPolicy Never tries once. Ours: three times more, and never once more."""
     for name, limit, phase in (("enough", 3, "Succeeded"), ("short", 2, "Failed")):
@@ -69,3 +76,19 @@ async def test_a_job_whose_worker_crashed_does_not_hang_when_it_is_launched_agai
     status = await arena.phase("train", "Succeeded", 2)
     assert status.restarts is not None
     assert (status.restarts.infrastructure, status.restarts.user) == (1, 0)
+
+
+async def test_a_job_that_waits_for_nodes_uses_up_no_tries_482(arena: Arena) -> None:
+    """MPI operator: the launcher fails until all workers are there, and its retries run out. Ours: nothing starts."""
+    await arena.submit("train", TRIES.format(folder=str(arena.folder)), replicas=4, backoffLimit=0, unknownLimit=0)
+
+    async def said() -> bool:
+        events = (await arena.client.list(Event, arena.namespace)).items
+        return any(event.reason == "FailedScheduling" for event in events)
+
+    await until("it waits for a fourth node, and says so", said, 60)
+    assert not list(arena.folder.glob("tried-*"))
+    arena.add_node()
+    status = await arena.phase("train", "Succeeded", 1)
+    assert (status.restarts, status.faults) == (None, ())
+    assert len(list(arena.folder.glob("tried-1-*"))) == 4
