@@ -145,6 +145,9 @@ class _Run:
                 await task
             while self._loop.now < self._partbound.disturbed_until + TAKEOVER_S + SETTLE_S:
                 await self._second()
+            for replica in self.replicas:
+                if replica.process is not None:
+                    replica.process.stop_step = None  # a fault whose step has not come would disturb the rest
             self._rest.resting = True
             await asyncio.sleep(REST_S)
 
@@ -201,6 +204,7 @@ class _Run:
             return
 
         def act() -> None:
+            self._disturb(fault)  # in quiet times its step comes long after the fault's moment
             if fault.kind == "halt":
                 process.halt()
                 self._loop.call_later(fault.back_s, process.resume)
@@ -211,7 +215,11 @@ class _Run:
                 replica.stop()
             self._loop.call_later(fault.back_s, replica.start)
 
-        until_ = self._loop.now + fault.back_s + TAKEOVER_S
-        self._order.disturbed_until = max(self._order.disturbed_until, until_)
-        self._partbound.disturbed_until = max(self._partbound.disturbed_until, until_ - TAKEOVER_S)
+        self._disturb(fault)
         process.stop_step, process.at_step = process.steps + fault.steps, act
+
+    def _disturb(self, fault: ReplicaFault) -> None:
+        """Ask for nothing that takes a leader until one may be there again."""
+        back = self._loop.now + fault.back_s
+        self._order.disturbed_until = max(self._order.disturbed_until, back + TAKEOVER_S)
+        self._partbound.disturbed_until = max(self._partbound.disturbed_until, back)
