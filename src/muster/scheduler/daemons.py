@@ -93,6 +93,11 @@ class Daemons:
             if not there:
                 del self._pods[node]
 
+    @property
+    def some(self) -> bool:
+        """Whether there is any DaemonSet."""
+        return bool(self._sets)
+
     def leave_room(self, node: NodeRecord, free: dict[str, int]) -> dict[str, int]:
         """Return `free` without what pods that have yet to come to the node ask for; what is short stays as short."""
         if not self._sets or node.node_class is None:

@@ -96,7 +96,7 @@ class Ledger:
         self.layer = other.layer
 
     def _shift(self, bucket: Bucket, names: Sequence[str], free: dict[str, int], ports: frozenset[HostPort]) -> None:
-        key = bucket_key(bucket.node_class, free, ports)
+        key = bucket_key(bucket.node_class.number, free, ports)
         target = self._over.get(key)
         if target is None:
             target = self._over[key] = Bucket(key, bucket.node_class, free, ports)

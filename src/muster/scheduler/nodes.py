@@ -28,7 +28,12 @@ BucketKey = tuple[int, tuple[tuple[str, int], ...], frozenset[HostPort]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeClass:
-    """What nodes of a class have in common. `labels` holds only the labels that some pod class reads."""
+    """What nodes of a class have in common.
+
+    Attributes:
+        labels: only the labels that some pod class reads.
+        whole: the key of the bucket of its nodes that have nothing on them.
+    """
 
     number: int
     labels: dict[str, str]
@@ -37,6 +42,10 @@ class NodeClass:
     problem: str
     allocatable: dict[str, int]
     pool: Pool = Pool.NONE
+    whole: BucketKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "whole", bucket_key(self.number, self.allocatable, ()))
 
 
 class NodeRecord:
@@ -82,6 +91,11 @@ class NodeRecord:
         self.problem = node_problem(node)
         self.allocatable = allocatable(node)
         self.judged = None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing is on it or kept on it."""
+        return not self.fully_held and not self.ports and not any(self.used.values())
 
     def free(self) -> dict[str, int]:
         """Return what is left, as integers; nothing where a slot of unknown size is held. The caller may change it."""
@@ -199,25 +213,38 @@ class Buckets:
         """Put the node where it belongs now and return that bucket; no class, no bucket."""
         if old is not None and old.node_class is node_class and old.free == free and old.ports == frozenset(ports):
             return old
-        key = bucket_key(node_class, free, ports) if node_class is not None else None
+        if node_class is not None:
+            return self._put(name, old, node_class, bucket_key(node_class.number, free, ports), free)
+        if old is not None:
+            self._leave(name, old)
+        return None
+
+    def move_whole(self, name: str, old: Bucket | None, node_class: NodeClass) -> Bucket:
+        """As `move`, for a node with nothing on it: most are, and what they have left need not be counted."""
+        return self._put(name, old, node_class, node_class.whole, node_class.allocatable)
+
+    def _put(
+        self, name: str, old: Bucket | None, node_class: NodeClass, key: BucketKey, free: dict[str, int]
+    ) -> Bucket:
         if old is not None:
             if old.key == key:
                 return old
-            old.remove(name)
-            if not old.names:
-                del self.all[old.key]
-        if node_class is None or key is None:
-            return None
+            self._leave(name, old)
         bucket = self.all.get(key)
         if bucket is None:
-            bucket = self.all[key] = Bucket(key, node_class, free, key[2])
+            bucket = self.all[key] = Bucket(key, node_class, dict(free), key[2])
         bucket.add(name)
         return bucket
 
+    def _leave(self, name: str, old: Bucket) -> None:
+        old.remove(name)
+        if not old.names:
+            del self.all[old.key]
 
-def bucket_key(node_class: NodeClass, free: dict[str, int], ports: Iterable[HostPort]) -> BucketKey:
+
+def bucket_key(class_number: int, free: dict[str, int], ports: Iterable[HostPort]) -> BucketKey:
     """Return the key of nodes of that class with that much room."""
-    return (node_class.number, tuple(sorted(free.items())), frozenset(ports))
+    return (class_number, tuple(sorted(free.items())), frozenset(ports))
 
 
 class NodeClasses:

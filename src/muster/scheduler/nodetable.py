@@ -145,6 +145,10 @@ class NodeTable:
                 self.domains.version += 1
                 self.empty_domains.version += 1
             (self.pools.add if node_class is not None and node_class.pool else self.pools.discard)(name)
+            if node_class is not None and not self._daemons.some and record.untouched:
+                record.bucket = self.buckets.move_whole(name, record.bucket, node_class)
+                record.empty_bucket = self.empty_buckets.move_whole(name, record.empty_bucket, node_class)
+                continue
             free = self._daemons.leave_room(record, record.free())
             record.bucket = self.buckets.move(name, record.bucket, record.node_class, free, record.ports)
             free = self._daemons.leave_room(record, record.free_when_empty())
