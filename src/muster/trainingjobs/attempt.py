@@ -12,7 +12,7 @@ from muster.api.words import counted
 from muster.kube.pod import Pod
 from muster.trainingjobs import incident, lastcall, outcome, statuses
 from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
-from muster.trainingjobs.faults import Evidence, row_of
+from muster.trainingjobs.faults import Evidence, row_named, row_of
 from muster.trainingjobs.plan import (
     Action,
     CreatePod,
@@ -106,10 +106,20 @@ class Attempt:
             return []
         late = self._exits(self.status.faults[-1].attempt)
         if self.status.phase == "Restarting":
-            late += [each for number, each in self.broken.items() if self.slots[number].attempt < self.status.attempt]
+            late += [
+                each
+                for number, each in self.broken.items()
+                if self.slots[number].attempt < self.status.attempt and not self._is_our_deletion(each)
+            ]
             lost = node_gone(self.snapshot, self.status.faults[-1], self.clock)
             late += [lost] if lost is not None else []
         return late
+
+    def _is_our_deletion(self, evidence: Evidence) -> bool:
+        """Whether a pod only goes because it is replaced: seen before its successor is, that says nothing new."""
+        fault = self.status.faults[-1]
+        replaced = evidence.slot == fault.slot and row_named(fault.rule).replace
+        return row_of(evidence).id == "pod-deleted" and (replaced or evidence.node in self.status.excluded_nodes)
 
     def _settled(self) -> bool:
         """Whether nothing more about the newest fault is to be expected soon."""

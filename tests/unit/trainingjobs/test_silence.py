@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from muster.trainingjobs.plan import WriteStatus
+from muster.trainingjobs.plan import DeletePod, WriteStatus
 from muster.trainingjobs.snapshot import Settings
 from tests.unit.trainingjobs.world import World, make_job
 
@@ -78,6 +78,19 @@ def test_a_wrong_alarm_without_spare_nodes_is_over_once_the_node_renews_its_leas
     world.leases[node] = world.now
     world.until("Running", 10, attempt=2)
     assert world.holder(1).spec.node_name == node
+
+
+def test_a_deletion_of_our_own_is_no_later_evidence() -> None:
+    world = World(make_job(3), nodes=3).started()
+    cut(world, 1)
+    world.now += SETTINGS.cut_timeout_s
+    for action in world.plan().actions:  # the status says that the slot is lost
+        world.act(action)
+    delete = next(action for action in world.plan().actions if isinstance(action, DeletePod))
+    world.act(delete)  # and its successor is not there, or not seen yet
+    assert world.holder(1).terminating
+    world.control()
+    assert world.status.faults[-1].rule == "lost-contact"
 
 
 def test_a_wrong_alarm_is_over_within_a_bounded_time_where_no_lease_tells() -> None:
