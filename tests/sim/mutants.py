@@ -10,9 +10,9 @@ from unittest.mock import patch
 import msgspec
 
 from muster.kube.client import Client
+from muster.kube.leader import Term
 from muster.scheduler import carryon, matching, slots, state
 from muster.scheduler.adapters import membership
-from muster.scheduler.controller import SchedulerController
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.nodetable import NodeTable
 from muster.scheduler.reservations import Reservations
@@ -52,7 +52,7 @@ def bind_pod_by_pod(stack: ExitStack) -> None:
 @_mutant
 def forget_the_fence(stack: ExitStack) -> None:
     """A new leader acts at once: the lease is a fence, is it not?"""
-    stack.enter_context(patch.object(SchedulerController, "_outwait", _nothing))
+    stack.enter_context(patch.object(Term, "outwait", _nothing))
 
 
 @_mutant

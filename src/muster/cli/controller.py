@@ -25,11 +25,10 @@ from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
-from muster.kube.leader import LEASE_DURATION_S, LeaderElector
+from muster.kube.leader import LEASE_DURATION_S, LeaderElector, Term
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.shadow import Shadow
-from muster.scheduler.terms import schedule_while_leading
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
@@ -84,13 +83,13 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
 
-        def scheduler() -> SchedulerController:
-            return SchedulerController(
+        async def schedule(term: Term) -> None:
+            scheduler = SchedulerController(
                 client, options.namespace, identity, waits=jobs.waits, shadow=shadow, progress=progress
             )
+            await scheduler.run(asyncio.Event(), term=term)
 
-        schedule = schedule_while_leading(elector, scheduler)
-        await _until(stop, [jobs.run(), elector.run(), schedule])
+        await _until(stop, [jobs.run(), elector.run(), elector.while_leading(schedule, "scheduler")])
 
 
 def _elector(client: Client, options: ControllerOptions, identity: str) -> LeaderElector:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from muster.kube.errors import ApiError, ConfigError, Conflict
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
-from muster.kube.leader import LeaderElector
+from muster.kube.leader import LeaderElector, Term
 from muster.kube.meta import KubeObject
 from muster.kube.metrics import KubeMetrics, kube_metrics
 from muster.kube.workqueue import WorkQueue, WorkQueueShutDown
@@ -117,28 +117,10 @@ class Controller:
         if self._elector is None:
             await self._work()
             return
-        while True:
-            await self._elector.acquired.wait()
-            term = asyncio.create_task(self._term(self._elector), name=f"{self.name}/term")
-            lost = asyncio.create_task(self._elector.lost.wait())
-            try:
-                await asyncio.wait([term, lost], return_when=asyncio.FIRST_COMPLETED)
-                if term.done():
-                    term.result()
-            finally:
-                for task in (term, lost):
-                    task.cancel()
-                await asyncio.gather(term, lost, return_exceptions=True)
+        await self._elector.while_leading(self._term, f"{self.name}/term")
 
-    async def _term(self, elector: LeaderElector) -> None:
-        term = elector.term
-        if term is None:
-            return
-        if term.previous_holder:
-            wait_s = term.previous_deadline + self._fence_s - asyncio.get_running_loop().time()
-            if wait_s > 0:
-                log.info("%s: waiting %.1f s for requests of %s", self.name, wait_s, term.previous_holder)
-                await asyncio.sleep(wait_s)
+    async def _term(self, term: Term) -> None:
+        await term.outwait(self._fence_s, self.name)
         while True:
             try:
                 await asyncio.gather(*(informer.refresh(SYNC_TIMEOUT_S) for informer in self._informers))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -46,6 +47,15 @@ class Term:
     previous_holder: str
     previous_deadline: float
     transitions: int
+
+    async def outwait(self, fence_s: float, who: str) -> None:
+        """Wait until no request of the previous holder can take effect any more: `fence_s` after it stopped."""
+        if not self.previous_holder:
+            return
+        wait_s = self.previous_deadline + fence_s - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            log.info("%s: waiting %.1f s for requests of %s", who, wait_s, self.previous_holder)
+            await asyncio.sleep(wait_s)
 
 
 class LeaderElector:
@@ -116,6 +126,28 @@ class LeaderElector:
     def holder(self) -> str:
         """Who was last seen to hold the lease."""
         return (self._observed.spec.holder_identity or "") if self._observed is not None else ""
+
+    async def while_leading(self, work: Callable[[Term], Coroutine[Any, Any, None]], name: str) -> None:
+        """Run `work` anew in each term, and cancel it when that is over, until cancelled.
+
+        What ends `work` by itself with an error ends this as well.
+        """
+        while True:
+            await self.acquired.wait()
+            leading = self.term
+            if leading is None:  # over already, and nobody has said so yet
+                await self.lost.wait()
+                continue
+            term = asyncio.create_task(work(leading), name=name)
+            lost = asyncio.create_task(self.lost.wait())
+            try:
+                await asyncio.wait([term, lost], return_when=asyncio.FIRST_COMPLETED)
+                if term.done():
+                    term.result()
+            finally:
+                for task in (term, lost):
+                    task.cancel()
+                await asyncio.gather(term, lost, return_exceptions=True)
 
     async def run(self) -> None:
         """Compete until cancelled, then release the lease. Several terms may begin and end meanwhile."""

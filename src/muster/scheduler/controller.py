@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
@@ -49,8 +48,6 @@ from muster.scheduler.state import ClusterState
 from muster.scheduler.surroundings import surroundings
 from muster.scheduler.traits import job_facts
 from muster.scheduler.writer import PlacementAction, PlacementWriter
-
-log = logging.getLogger(__name__)
 
 NAME = "scheduler"
 SYNC_TIMEOUT_S = 120.0
@@ -122,7 +119,8 @@ class SchedulerController:
 
         `term` is the time of leading: requests of a leader before it are waited out, then everything is listed anew.
         """
-        await self._outwait(term)
+        if term is not None:
+            await term.outwait(self._request_timeout_s, NAME)
         self.state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
         common: dict[str, Any] = {
             "clock": self._clock,
@@ -177,14 +175,6 @@ class SchedulerController:
                 await self._followers.stop()
                 if self._progress is not None:
                     self._progress.drop(NAME)
-
-    async def _outwait(self, term: Term | None) -> None:
-        if term is None or not term.previous_holder:
-            return
-        wait_s = term.previous_deadline + self._request_timeout_s - asyncio.get_running_loop().time()
-        if wait_s > 0:
-            log.info("waiting %.1f s for requests of %s", wait_s, term.previous_holder)
-            await asyncio.sleep(wait_s)
 
     def _informers(self) -> list[Informer[Any]]:
         # The state is the one copy of nodes and pods.

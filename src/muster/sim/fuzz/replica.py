@@ -10,10 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from muster.api.names import CONTROLLER_LEASE
 from muster.kube.client import Client
-from muster.kube.leader import LeaderElector
+from muster.kube.leader import LeaderElector, Term
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
-from muster.scheduler.terms import schedule_while_leading
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.network import Fates
 from muster.sim.virtual.process import Process
@@ -104,12 +103,12 @@ class Replica:
             rng=random.Random(seed),
         )
 
-        def make() -> SchedulerController:
-            return self._scheduler(client, identity, seed)
+        async def schedule(term: Term) -> None:
+            await self._scheduler(client, identity, seed).run(asyncio.Event(), term=term)
 
         async with asyncio.TaskGroup() as group:
             group.create_task(elector.run())
-            group.create_task(schedule_while_leading(elector, make))
+            group.create_task(elector.while_leading(schedule, "scheduler"))
 
     def _scheduler(self, client: Client, identity: str, seed: int) -> SchedulerController:
         return SchedulerController(
