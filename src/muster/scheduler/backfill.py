@@ -79,6 +79,9 @@ class Gains:
         self._known: dict[str, dict[PodClass, int]] = {}
         self._serving: dict[str, dict[PodClass, int]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._known or self._serving)
+
     def forget(self, keys: Iterable[str]) -> None:
         """Something changed on nodes of these gangs."""
         for key in keys:

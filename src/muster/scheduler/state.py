@@ -78,7 +78,8 @@ class ClusterState:
             if not gang.pods and gang.placement is None and not gang.writing:
                 self._forget(gang)
         self._dirty.clear()
-        self._gains.forget(self._table.touched_gangs(self.pods))
+        if self._gains:  # without time limits none are reckoned, and most clusters have none
+            self._gains.forget(self._table.touched_gangs(self.pods))
         if self._table.settle(self._classes.label_keys):
             self._matcher.forget()
             self._gains.clear()
