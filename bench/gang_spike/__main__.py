@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
 import sys
 
 import click
-import uvloop
 from rich.console import Console
 from rich.logging import RichHandler
 
@@ -19,6 +16,7 @@ from bench.gang_spike.shape import Shape
 from bench.gang_spike.sides import SIDES
 from bench.gang_spike.spike import measure
 from bench.report import console, emit
+from bench.running import interrupted
 from muster.drills.controlplane import ControlPlaneUnavailableError
 from muster.drills.goprograms import NotBuiltError
 
@@ -46,10 +44,6 @@ def main(nodes: int, gangs: str, sides: str, repetitions: int, timeout_s: float,
     failed: list[str] = []
 
     async def run() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         for shape in shapes:
             for repetition in range(repetitions):
                 for name in names:
@@ -65,18 +59,10 @@ def main(nodes: int, gangs: str, sides: str, repetitions: int, timeout_s: float,
                     loads.append(os.getloadavg()[0])
                     _tell(out, outcome)
 
-    interrupted = False
-    try:
-        uvloop.run(run())
-    except asyncio.CancelledError:
-        interrupted = True
-        out.print("interrupted: the report holds what was measured until now")
-    except (ControlPlaneUnavailableError, NotBuiltError) as error:
-        out.print(f"bench.gang_spike: {error}")
-        sys.exit(3)
+    stopped = interrupted("gang_spike", out, run)
     emit(figures.report(outcomes, nodes, loads), target, figures.tables(outcomes))
-    if interrupted or failed:
-        sys.exit(130 if interrupted else 1)
+    if stopped or failed:
+        sys.exit(130 if stopped else 1)
 
 
 def _shapes(gangs: str, nodes: int) -> list[Shape]:

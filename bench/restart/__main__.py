@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import signal
 import sys
 
 import click
-import uvloop
 from rich.console import Console
 from rich.logging import RichHandler
 
@@ -18,8 +15,7 @@ from bench.report import console, emit
 from bench.restart import figures, jobset, muster
 from bench.restart.cluster import FAULTS
 from bench.restart.outcome import RANKS_RUNNING, Outcome
-from muster.drills.controlplane import ControlPlaneUnavailableError
-from muster.drills.goprograms import NotBuiltError
+from bench.running import interrupted
 
 _SIDES = {"muster": muster.measure, "jobset": jobset.measure}
 
@@ -45,10 +41,6 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
     failed: list[str] = []
 
     async def run() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         for side in sides or tuple(_SIDES):
             try:
                 async for outcome in _SIDES[side](gangs, FAULTS, repetitions):
@@ -59,18 +51,10 @@ def main(sizes: str, repetitions: int, sides: tuple[str, ...], target: str, show
                 failed.append(side)
                 out.print(f"{side}: {error}", *getattr(error, "__notes__", ()), sep="\n", markup=False)
 
-    interrupted = False
-    try:
-        uvloop.run(run())
-    except asyncio.CancelledError:
-        interrupted = True
-        out.print("interrupted: the report holds what was measured until now")
-    except (ControlPlaneUnavailableError, NotBuiltError) as error:
-        out.print(f"bench.restart: {error}")
-        sys.exit(3)
+    stopped = interrupted("restart", out, run)
     emit(figures.report(outcomes, loads), target, figures.tables(outcomes))
-    if interrupted or failed:
-        sys.exit(130 if interrupted else 1)
+    if stopped or failed:
+        sys.exit(130 if stopped else 1)
 
 
 def _tell(out: Console, outcome: Outcome, show_writes: bool) -> None:
