@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,6 +20,15 @@ from muster.kube.struct import from_dict
 _KIND: Final = TrainingJob.RESOURCE.kind
 _SCHEMA: Final[Schema] = next(object_schema(kind) for kind in KINDS if kind.resource == TrainingJob.RESOURCE)
 _STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+
+_ELSEWHERE: Final = {
+    "spec": {
+        **dict.fromkeys(("nodes", "workers", "numnodes", "nnodes", "slots", "size"), "replicas"),
+        **dict.fromkeys(("gpus", "gpuspernodes", "numgpus"), "gpusPerNode"),
+        **dict.fromkeys(("nprocpernode", "slotsperworker", "ranks"), "ranksPerNode"),
+    }
+}
+"""By where they stand: what fields are called elsewhere, in small letters, and here."""
 
 
 class Complaint(NamedTuple):
@@ -47,6 +56,8 @@ class ManifestError(Exception):
 def load_training_job(text: str, source: str = "<manifest>") -> TrainingJob:
     """The one TrainingJob in `text`. Raises ManifestError with everything wrong in it."""
     node = _compose(text, source)
+    if other := _other_kind(node):
+        raise ManifestError(source, [other])
     complaints = [*_duplicates(node), *_unknown(node, _SCHEMA, "")]
     data = yaml.SafeLoader("").construct_document(node) if not complaints else None
     if not isinstance(data, dict):
@@ -80,6 +91,15 @@ def _compose(text: str, source: str) -> yaml.MappingNode:
     if not isinstance(documents[0], yaml.MappingNode):
         raise ManifestError(source, [_complain(documents[0], f"a {_KIND} is a map that starts with apiVersion: ...")])
     return documents[0]
+
+
+def _other_kind(node: yaml.MappingNode) -> Complaint | None:
+    """A complaint where the manifest names another kind: its fields are then nothing to speak of."""
+    found = _find(node, "kind")
+    if found is node or found.value == _KIND:
+        return None
+    named = repr(found.value) if isinstance(found, yaml.ScalarNode) else "no name"
+    return _complain(found, f"kind: {named}; a {_KIND} is wanted, other kinds are for kubectl apply -f")
 
 
 def _identity(node: yaml.MappingNode, data: dict[str, Any]) -> Iterator[Complaint]:
@@ -117,9 +137,15 @@ def _unknown(node: yaml.Node, schema: Schema, path: str) -> Iterator[Complaint]:
         if key.value in properties:
             yield from _unknown(value, properties[key.value], field)
         else:
-            near = difflib.get_close_matches(str(key.value), properties, n=1, cutoff=0.6)
-            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(properties))}"
+            near = _nearest(str(key.value), properties, path)
+            hint = f"did you mean {near}?" if near else f"known here: {', '.join(sorted(properties))}"
             yield _complain(key, f"{field}: unknown field; {hint}")
+
+
+def _nearest(name: str, properties: Collection[str], path: str) -> str:
+    """The field that was meant, by what it is called elsewhere or by its letters; "" where nothing is near."""
+    meant = _ELSEWHERE.get(path, {}).get(name.lower(), "")
+    return meant or next(iter(difflib.get_close_matches(name, properties, n=1, cutoff=0.6)), "")
 
 
 def _at(root: yaml.Node, problem: Problem) -> Complaint:

@@ -18,14 +18,6 @@ from muster.cli.errors import BadInput
 from muster.kube.struct import from_dict, to_dict
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own alphabet for generated names: no vowels, no look-alikes
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-_ALIASES = {
-    **dict.fromkeys(("nodes", "workers", "numnodes", "nnodes", "slots", "size"), "replicas"),
-    **dict.fromkeys(("gpus", "gpuspernodes", "numgpus"), "gpusPerNode"),
-    **dict.fromkeys(("nprocpernode", "slotsperworker", "ranks"), "ranksPerNode"),
-}
-"""What fields are called elsewhere, in small letters, and here."""
 
 
 class Script(NamedTuple):
@@ -145,42 +137,12 @@ def read_manifest(file: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     source = "<stdin>" if file == "-" else file
-    _check_kind(text, source)
     try:
         manifest = to_dict(load_training_job(text, source))
     except ManifestError as error:
-        raise BadInput(_called_here(str(error)), "docs/reference/trainingjob.md lists every field") from None
+        raise BadInput(str(error), "docs/reference/trainingjob.md lists every field") from None
     del manifest["status"]  # a file says what is wanted
     return manifest
-
-
-def _check_kind(text: str, source: str) -> None:
-    """Refuse a manifest of another kind before anything else is said of its fields; raises BadInput."""
-    import yaml
-
-    try:
-        root = yaml.compose(text, yaml.SafeLoader)
-    except yaml.YAMLError:
-        return  # said with its line when it is loaded
-    kind = TrainingJob.RESOURCE.kind
-    for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
-        if key.value == "kind" and value.value != kind:
-            where = f"{source}:{value.start_mark.line + 1}:{value.start_mark.column + 1}"
-            found = f"'{value.value}'" if isinstance(value, yaml.ScalarNode) else "no name"
-            raise BadInput(f"{where}: kind: {found}; a {kind} is wanted", "other kinds are for kubectl apply -f")
-
-
-def _called_here(complaints: str) -> str:
-    """Complaints in which fields that have other names elsewhere are suggested under ours."""
-    return re.sub(
-        r"(?m)\bspec\.(\w+): unknown field; .*$",
-        lambda found: (
-            f"spec.{found[1]}: unknown field; did you mean {_ALIASES[found[1].lower()]}?"
-            if found[1].lower() in _ALIASES
-            else found[0]
-        ),
-        complaints,
-    )
 
 
 def checked(manifest: dict[str, Any]) -> TrainingJob:

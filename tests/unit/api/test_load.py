@@ -44,7 +44,7 @@ def test_yaml_and_json_are_the_same() -> None:
         (GOOD + "  launcher: slurm\n", "8:13: spec.launcher: invalid enum value 'slurm'"),
         (GOOD + "  replicas: 3\n", "8:3: replicas: given twice, first on line 5; keep one"),
         (GOOD + "  template: {spec: {restartPolicy: Always}}\n", "8:36: spec.template.spec.restartPolicy: cannot be"),
-        (GOOD.replace("kind: TrainingJob", "kind: Job"), "2:7: kind: 'Job'; write kind: TrainingJob"),
+        (GOOD.replace("kind: TrainingJob\n", ""), "1:1: kind: missing; write kind: TrainingJob"),
         (GOOD + "---\n" + GOOD, " 2 documents in it; one TrainingJob is wanted"),
         ("", " nothing in it; one TrainingJob is wanted"),
         ("- a\n", "1:1: a TrainingJob is a map that starts with apiVersion: ..."),
@@ -53,6 +53,31 @@ def test_yaml_and_json_are_the_same() -> None:
 )
 def test_the_complaint_names_line_and_remedy(text: str, want: str) -> None:
     assert [line for line in complaints(text) if line.startswith(f"job.yaml:{want}")] != []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("nodes", "replicas"),
+        ("numNodes", "replicas"),
+        ("nnodes", "replicas"),
+        ("size", "replicas"),
+        ("numGPUs", "gpusPerNode"),
+        ("nprocPerNode", "ranksPerNode"),
+        ("slotsPerWorker", "ranksPerNode"),
+    ],
+)
+def test_fields_that_have_other_names_elsewhere_are_suggested_under_ours(theirs: str, ours: str) -> None:
+    assert complaints(f"{GOOD}  {theirs}: 4\n") == [f"job.yaml:8:3: spec.{theirs}: unknown field; did you mean {ours}?"]
+    assert ours not in complaints(f"{GOOD}  mpi: {{{theirs}: 4}}\n")[0], "only where that field is"
+
+
+@pytest.mark.parametrize(("kind", "named"), [("Job", "'Job'"), ("[a]", "no name")])
+def test_of_another_kind_nothing_but_that_is_said(kind: str, named: str) -> None:
+    text = f"apiVersion: batch/v1\nkind: {kind}\nmetadata: {{name: a}}\nspec: {{parallelism: 2, nodes: 3}}\n"
+    assert complaints(text) == [
+        f"job.yaml:2:7: kind: {named}; a TrainingJob is wanted, other kinds are for kubectl apply -f"
+    ]
 
 
 def test_everything_wrong_is_said_at_once() -> None:
