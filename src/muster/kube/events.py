@@ -130,13 +130,32 @@ class EventRecorder:
             self._outcomes.labels("suppressed").inc()
             return
         message = self._aggregated(reference, type_, reason, _cut(message))
+        try:
+            self._pending.put_nowait(self._made(reference, type_, reason, message))
+        except asyncio.QueueFull:
+            self._outcomes.labels("dropped").inc()
+
+    async def once(self, about: ObjectReference, type_: str, reason: str, message: str, *, action: str) -> None:
+        """Write an event that cannot come twice, such as that a pod was bound, at once; failures are only counted.
+
+        The caller keeps the pace: none of the limits above hold.
+        """
+        try:
+            await self._create(self._made(about, type_, reason, _cut(message), action))
+        except (ApiError, ConfigError) as error:
+            self._failed(about, reason, error)
+        else:
+            self._outcomes.labels("created").inc()
+
+    def _made(self, about: ObjectReference, type_: str, reason: str, message: str, action: str = "") -> Event:
         now = datetime.fromtimestamp(self._clock(), UTC)
-        event = Event(
-            metadata=ObjectMeta(namespace=reference.namespace or "default"),
-            involved_object=reference,
+        return Event(
+            metadata=ObjectMeta(namespace=about.namespace or "default"),
+            involved_object=about,
             type=type_,
             reason=reason,
             message=message,
+            action=action,
             source=EventSource(component=self._component),
             first_timestamp=now,
             last_timestamp=now,
@@ -144,10 +163,6 @@ class EventRecorder:
             reporting_component=self._component,
             reporting_instance=self._instance,
         )
-        try:
-            self._pending.put_nowait(event)
-        except asyncio.QueueFull:
-            self._outcomes.labels("dropped").inc()
 
     def _allowed(self, about: str) -> bool:
         now = self._now()
@@ -183,8 +198,7 @@ class EventRecorder:
             try:
                 self._outcomes.labels(await self._write_one(event)).inc()
             except (ApiError, ConfigError) as error:
-                log.info("event %s about %s not written: %s", event.reason, event.involved_object.name, error)
-                self._outcomes.labels("failed").inc()
+                self._failed(event.involved_object, event.reason, error)
             finally:
                 self._pending.task_done()
 
@@ -205,11 +219,18 @@ class EventRecorder:
                 seen.count, seen.last_at = seen.count + 1, now
                 self._seen.move_to_end(key)
                 return "counted"
-        base = about.name[:200] or "event"
-        created = await self._client.create(_named(event, f"{base}.{self._rng.getrandbits(64):016x}"))
+        created = await self._create(event)
         self._seen[key] = _Seen(created.name, created.namespace, 1, now)
         _trim(self._seen)
         return "created"
+
+    async def _create(self, event: Event) -> Event:
+        base = event.involved_object.name[:200] or "event"
+        return await self._client.create(_named(event, f"{base}.{self._rng.getrandbits(64):016x}"))
+
+    def _failed(self, about: ObjectReference, reason: str, error: Exception) -> None:
+        log.info("event %s about %s not written: %s", reason, about.name, error)
+        self._outcomes.labels("failed").inc()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -23,6 +23,7 @@ from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node, lean
 from muster.scheduler.adapters.membership import Workload
+from muster.scheduler.announcing import Announcer
 from muster.scheduler.binder import Binder
 from muster.scheduler.decide import decide
 from muster.scheduler.followers import WorkloadFollower
@@ -158,8 +159,9 @@ class SchedulerController:
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
         ) as events:
             self._reporter = Reporter(self._client, events, self._waits)
+            self._announcer = Announcer(events, self._binder.idle)
             helpers = [informer.run() for informer in informers]
-            helpers += [self._binder.run(), self._provisioner.run()]
+            helpers += [self._binder.run(), self._provisioner.run(), self._announcer.run()]
             helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._changed.set))
             tasks = [asyncio.create_task(helper) for helper in helpers]
             main = asyncio.create_task(self._plan_on(informers), name=f"{NAME}/plan")
@@ -273,9 +275,10 @@ class SchedulerController:
         self._provisioner.submit(binds)
 
     def _bound(self, bind: Bind) -> None:
+        self._announcer.bound(bind)
         gang = self.state.gangs.get(bind.gang)
         if gang is not None and gang.single:
-            self._reporter.single_bound(gang, bind.node)
+            self._reporter.single_bound(gang)
 
     async def _write(self, action: PlacementAction) -> None:
         gang = self.state.gangs[action.gang]

@@ -1,4 +1,4 @@
-"""Tells people what happens to gangs: one event when a reason changes, on the job (or the first pod), never one a pod.
+"""Tells people what happens to gangs: one event when a reason changes, on the job (or the first pod), not one a pod.
 
 Pods' conditions stay as they are while a gang waits: `Unschedulable` would make cluster autoscalers add nodes for one
 member of a gang. A pod that will never be placed as it is gets PodScheduled False, once a reason; all pods of a gang do
@@ -120,7 +120,7 @@ class Reporter:
         self._event(
             gang,
             NORMAL,
-            "Scheduled",
+            "GangBound",
             f"all of it is bound: {counted(len(gang.placed), 'pod')} on {counted(nodes, 'node')}",
         )
 
@@ -128,10 +128,9 @@ class Reporter:
         """Say that the gang was given up half bound."""
         self._event(gang, WARNING, "GangReleased", f"{why}; its bound pods are deleted to be made anew")
 
-    def single_bound(self, gang: Gang, node: str) -> None:
-        """Say that a pod without a gang was bound."""
+    def single_bound(self, gang: Gang) -> None:
+        """A pod without a gang was bound: it does not wait any more."""
         self._said.pop(gang.key, None)
-        self._event(gang, NORMAL, "Scheduled", f"assigned {gang.full_name} to {node}")
 
     def warn(self, workload: Workload) -> None:
         """Say on the object itself what would go wrong with it, once."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 
+from muster.kube.pod import Pod
 from muster.scheduler.explain import explain, load_snapshot
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.waiting import until
@@ -19,6 +21,26 @@ async def test_a_gang_of_8_on_10_nodes_is_bound(cluster: Cluster) -> None:
     assert placement is not None
     assert len(set(bound.values())) == 8
     assert {f"train-{slot.slot}-0": slot.node for slot in placement.spec.slots} == bound
+
+
+async def test_every_pod_of_a_gang_has_a_scheduled_event_that_names_its_node(cluster: Cluster) -> None:
+    await cluster.add_nodes(3)
+    await cluster.add_gang("train", 3)
+    cluster.schedule()
+
+    async def told() -> dict[str, str]:
+        events = [event for event in await cluster.events() if event.reason == "Scheduled"]
+        return {event.involved_object.uid: event.message for event in events}
+
+    await until("an event for each pod", lambda: _have(told, 3))
+    pods = (await cluster.client.list(Pod, cluster.namespace)).items
+    assert await told() == {
+        pod.uid: f"Successfully assigned {cluster.namespace}/{pod.name} to {pod.spec.node_name}" for pod in pods
+    }
+
+
+async def _have(told: Callable[[], Awaitable[dict[str, str]]], count: int) -> bool:
+    return len(await told()) >= count
 
 
 async def test_of_two_gangs_that_each_want_the_cluster_one_is_bound_whole_then_the_other(cluster: Cluster) -> None:

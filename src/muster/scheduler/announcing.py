@@ -1,0 +1,59 @@
+"""A Scheduled event for every pod that was bound, as kube-scheduler gives: people and audits look for it.
+
+They come after the binds: five thousand of them at once would cost the API server more than the binds themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from muster.kube.core import ObjectReference
+from muster.kube.events import NORMAL, EventRecorder
+from muster.scheduler.plan import Bind
+
+EVENTS_PER_S = 100.0
+QUEUED_MAX = 20_000
+"""More than the pods of the largest clusters: beyond it the oldest are not told, events are best effort."""
+BINDING_WAIT_S = 5.0
+"""How long binds under way keep an event back: where there are always some, events come all the same."""
+
+
+class Announcer:
+    """Writes the events one after the other, slowly, while no bind is under way.
+
+    Args:
+        events: writes them.
+        idle: waits until no bind is under way, for so many seconds at most.
+        per_s: events a second at most.
+    """
+
+    def __init__(
+        self, events: EventRecorder, idle: Callable[[float], Awaitable[None]], per_s: float = EVENTS_PER_S
+    ) -> None:
+        self._events = events
+        self._idle = idle
+        self._pause_s = 1 / per_s
+        self._queue: deque[Bind] = deque(maxlen=QUEUED_MAX)
+        self._work = asyncio.Event()
+
+    def bound(self, bind: Bind) -> None:
+        """Tell of this pod when there is time."""
+        self._queue.append(bind)
+        self._work.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            while self._queue:
+                await self._idle(BINDING_WAIT_S)
+                bind = self._queue.popleft()
+                about = ObjectReference(
+                    api_version="v1", kind="Pod", namespace=bind.namespace, name=bind.pod, uid=bind.uid
+                )
+                text = f"Successfully assigned {bind.namespace}/{bind.pod} to {bind.node}"
+                await self._events.once(about, NORMAL, "Scheduled", text, action="Binding")
+                await asyncio.sleep(self._pause_s)
+            self._work.clear()
+            await self._work.wait()
