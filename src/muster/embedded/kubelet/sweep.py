@@ -9,12 +9,12 @@ import time
 from muster.embedded.kubelet.cgroups import remove_control_groups
 from muster.embedded.kubelet.process import SHIMS, spawning
 from muster.embedded.kubelet.shim import descendants, kill_process, process_table
+from muster.trainingjobs.supervisor.leftovers import SHARED_MEMORY, mapped_files
 
 CLUSTER_MARKER = "MUSTER_CLUSTER_ID"
 NODE_MARKER = "MUSTER_NODE_NAME"
 POD_MARKER = "MUSTER_POD_UID"
 CONTAINER_MARKER = "MUSTER_CONTAINER_ID"
-_SHARED_MEMORY = "/dev/shm/"
 
 
 class SweepError(Exception):
@@ -53,33 +53,23 @@ def sweep(
         found = marked | descendants(marked, table) - {os.getpid()}
         if not found:
             if segments:
-                _remove(segments - {path for pid in table for path in _mapped(pid)})
+                _remove(segments - {path for pid in table for path in mapped_files(pid, SHARED_MEMORY)})
             if not pod_uid and not container_id:
                 remove_control_groups(cluster_id, node)
             return len(killed)
         if time.monotonic() > deadline:
             raise SweepError(f"still there after SIGKILL: processes {', '.join(map(str, sorted(found)))}")
         for pid in found:
-            segments |= _mapped(pid)
+            segments |= mapped_files(pid, SHARED_MEMORY)
             killed.add((pid, table[pid][1]))
             kill_process(pid, table[pid][1])
         time.sleep(0.005)
 
 
-def _mapped(pid: int) -> set[str]:
-    """Files in shared memory that the process has mapped (proc_pid_maps(5))."""
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            return {line.rstrip("\n").split(" ", 5)[-1].strip() for line in file if _SHARED_MEMORY in line}
-    except OSError:
-        return set()
-
-
 def _remove(segments: set[str]) -> None:
     for path in segments:
-        if path.startswith(_SHARED_MEMORY):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def end_orphans() -> None:

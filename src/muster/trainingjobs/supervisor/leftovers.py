@@ -50,12 +50,19 @@ def _made(folder: str, prefixes: tuple[str, ...], since: float, before: float) -
     return found
 
 
+def mapped_files(pid: int, folder: str) -> set[str]:
+    """Paths below the folder that the process has mapped (proc_pid_maps(5)), as far as /proc shows them."""
+    mapped: set[str] = set()
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        mapped |= {line.rstrip("\n").split(" ", 5)[-1].strip() for line in file if folder in line}
+    return {path for path in mapped if path.startswith(folder + "/")}
+
+
 def _in_use(folder: str) -> set[str]:
-    """Paths below the folder that processes have mapped or open, as far as /proc shows theirs."""
+    """Paths below the folder that processes have mapped, and whatever they have open."""
     used = set()
     for pid in _pids():
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
-            used |= {line.rstrip("\n").split(" ", 5)[-1].strip() for line in file if folder in line}
+        used |= mapped_files(pid, folder)
         with contextlib.suppress(OSError):
             for handle in os.listdir(f"/proc/{pid}/fd"):
                 with contextlib.suppress(OSError):
@@ -77,5 +84,5 @@ def _proxies() -> list[float]:
     return started
 
 
-def _pids() -> list[str]:
-    return [name for name in os.listdir("/proc") if name.isdigit()]
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
