@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster.scheduler.plan import Bind, WritePlacement
-from tests.unit.scheduler.test_adapters import Foreign
+from tests.unit.scheduler.foreign import Foreign
 from tests.unit.scheduler.test_properties import nodes_seen
 from tests.unit.scheduler.world import node
 
