@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.apiserver.cases import CASES, Case, Step
+from tests.scenarios.apiserver.cases import CASES
+from tests.scenarios.apiserver.operations import Case, Step
 from tests.support.apiserver import Api
 from tests.support.controlplane import RealCluster
 from tests.support.waiting import eventually

@@ -1,0 +1,108 @@
+"""Cases of making, changing and deleting objects of any kind."""
+
+from __future__ import annotations
+
+from tests.scenarios.apiserver.operations import (
+    CM,
+    JSON,
+    NS,
+    PODS,
+    STRATEGIC,
+    Case,
+    Step,
+    config,
+    delete,
+    get,
+    patch,
+    post,
+    put,
+    status_only,
+)
+
+CASES = [
+    Case(
+        "crud",
+        [
+            post(CM, config("a", x="1")),
+            post(CM, config("a", x="1")),
+            get(CM + "/a"),
+            get(CM + "/absent"),
+            put(CM + "/a", config("a", x="2")),
+            put(CM + "/a", config("b", x="2")),
+            put(CM + "/absent", config("absent", x="2")),
+            put(CM + "/a", {**config("a", x="3"), "metadata": {"name": "a", "resourceVersion": "1"}}),
+            put(
+                CM + "/a",
+                {**config("a", x="3"), "metadata": {"name": "a", "uid": "11111111-1111-1111-1111-111111111111"}},
+            ),
+            patch(CM + "/a", {"data": {"x": None, "y": "4"}, "metadata": {"labels": {"k": "v"}}}),
+            patch(CM + "/a", {"metadata": {"resourceVersion": "1"}}),
+            patch(CM + "/a", [{"op": "add", "path": "/data/z", "value": "5"}], JSON),
+            patch(CM + "/a", [{"op": "test", "path": "/data/z", "value": "6"}], JSON),
+            patch(CM + "/a", [{"op": "remove", "path": "/data/missing"}], JSON),
+            patch(CM + "/a", {"data": {"q": "1"}}, STRATEGIC),
+            Step("POST", CM + "?dryRun=All", config("dry", x="1")),
+            get(CM + "/dry"),
+            delete(CM + "/a", {"preconditions": {"uid": "nope"}}),
+            delete(CM + "/a", {"preconditions": {"resourceVersion": "1"}}),
+            delete(CM + "/a"),
+            delete(CM + "/a"),
+        ],
+        status_only,
+    ),
+    Case(
+        "bad_requests",
+        [
+            post(CM, config("Upper_Case")),
+            post(CM, {**config("a"), "metadata": {"name": "a", "labels": {"bad key!": "x"}}}),
+            post(CM, {**config("a"), "metadata": {"name": "a", "labels": {"k": "bad value!"}}}),
+            post(CM, {**config("a"), "metadata": {"name": "a", "annotations": {"bad key!": "x"}}}),
+            post(CM, {**config("a"), "metadata": {"name": "a", "namespace": "other"}}),
+            post(CM, {**config("a"), "metadata": {}}),
+            post(CM, {**config("a"), "apiVersion": "v2"}),
+            post(CM, {**config("a", **{"bad key": "x"})}),
+            post("/api/v1/namespaces/absent/configmaps", config("a")),
+            post("/api/v1/namespaces", {"metadata": {"name": "a.b"}}),
+            get("/api/v1/namespaces/{ns}/nothings"),
+            Step("GET", CM + "?labelSelector=a%20in", compare=False),
+            get(CM + "?fieldSelector=data.x=1"),
+            get(PODS + "?fieldSelector=spec.foo=1"),
+            get(PODS + "?limit=x"),
+            Step("PATCH", CM + "/a", {}, "application/unknown"),
+            Step("DELETE", "/api/v1/namespaces/default"),
+        ],
+        status_only,
+    ),
+    Case(
+        "generate_name",
+        [
+            post(CM, {"metadata": {"generateName": "gen-"}, "data": {}}),
+            get(CM + "?fieldSelector=metadata.name!=kube-root-ca.crt"),
+        ],
+    ),
+    Case(
+        "finalizers",
+        [
+            post(CM, {**config("a"), "metadata": {"name": "a", "finalizers": ["x.dev/y"]}}),
+            delete(CM + "/a", {"propagationPolicy": "Foreground"}),
+            Step("GET", CM + "/a", until=200),
+            patch(CM + "/a", {"metadata": {"finalizers": None}}),
+            Step("GET", CM + "/a", until=404),
+            post(CM, config("b")),
+            delete(CM + "/b", {"propagationPolicy": "Sideways"}),
+        ],
+        status_only,
+    ),
+    Case(
+        "secrets",
+        [
+            post(NS + "/secrets", {"metadata": {"name": "s"}, "stringData": {"a": "b"}}),
+            post(NS + "/secrets", {"metadata": {"name": "t"}, "data": {"bad key": "Yg=="}}),
+            patch(NS + "/secrets/s", {"type": "other"}),
+            patch(NS + "/secrets/s", {"immutable": True}),
+            patch(NS + "/secrets/s", {"stringData": {"a": "c"}}),
+            get(NS + "/secrets?fieldSelector=type=Opaque"),
+        ],
+        status_only,
+    ),
+]
