@@ -166,8 +166,8 @@ def _coscheduling_group(gang: str, size: int) -> Mapping[str, Any]:
     }
 
 
-RAW = Side("raw", "nobody", _nobody)
-"""The limit: pods are created and bound by one client, each gang as soon as it is complete."""
+RAW = Side("raw", "nobody", _nobody, _muster_gang)
+"""The limit: Muster's pods are created and bound by one client, each gang as soon as it is complete."""
 SIDES = {
     side.name: side
     for side in (

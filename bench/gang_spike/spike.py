@@ -108,9 +108,7 @@ async def _create(where: Cluster, side: Side, shape: Shape) -> float:
     """Create everything, gang by gang; return the event loop's time after the last answer."""
 
     async def create(member: tuple[str, int]) -> None:
-        gang, slot = member
-        fields = side.in_gang(gang, slot, shape.size)
-        await where.creator.create(pod(f"{gang}-{slot}", side.scheduler_name, fields), kind=BoundPod)
+        await _create_pod(where, side, shape, member)
 
     for gang in shape.gang_names():
         if side.gang_object is not None:
@@ -126,8 +124,8 @@ async def _create_and_bind(where: Cluster, side: Side, shape: Shape) -> float:
     complete: asyncio.Queue[BoundPod] = asyncio.Queue()
 
     async def create(member: tuple[str, int]) -> None:
-        gang, slot = member
-        made = await where.creator.create(pod(f"{gang}-{slot}", side.scheduler_name, {}), kind=BoundPod)
+        gang, _ = member
+        made = await _create_pod(where, side, shape, member)
         waiting[gang].append(made)
         if len(waiting[gang]) == shape.size:
             for ready in waiting.pop(gang):
@@ -147,6 +145,12 @@ async def _create_and_bind(where: Cluster, side: Side, shape: Shape) -> float:
         for binder in binders:
             binder.cancel()
     return created
+
+
+async def _create_pod(where: Cluster, side: Side, shape: Shape, member: tuple[str, int]) -> BoundPod:
+    gang, slot = member
+    fields = side.in_gang(gang, slot, shape.size)
+    return await where.creator.create(pod(f"{gang}-{slot}", side.scheduler_name, fields), kind=BoundPod)
 
 
 async def _all(items: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:

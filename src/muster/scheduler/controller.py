@@ -54,7 +54,7 @@ NAME = "scheduler"
 SYNC_TIMEOUT_S = 120.0
 IDLE_S = 5.0
 """A plan is made at least this often, for what only time changes and as a sign of life."""
-PAUSE_S = 0.01
+PAUSE_S = 0.02
 """Events that come in a burst are planned for together."""
 MARK_BOUND_WAIT_S = 5.0
 """Pods wait for binds and nobody waits for the word that a gang is bound: it goes after them, but not for ever."""
