@@ -25,6 +25,15 @@ class PlacedSlot(KubeStruct):
     )
 
 
+class GivenUpSlot(KubeStruct):
+    """A slot the gang goes on without, as no spare node was there for it (noSpare: Shrink)."""
+
+    slot: Annotated[int, Meta(ge=0, description="The slot.")]
+    attempt: Annotated[
+        int, Meta(ge=0, description="The attempt its pod was made for; a pod of a later one is a member again.")
+    ] = 0
+
+
 class PlacementSpec(KubeStruct):
     """The plan for one gang."""
 
@@ -35,6 +44,10 @@ class PlacementSpec(KubeStruct):
     size: Annotated[int, Meta(ge=1, description="Members of the gang, those that may join later not counted.")]
     attempt: Annotated[int, Meta(ge=0, description="Revision of the plan, one more at each change.")] = 0
     slots: Annotated[tuple[PlacedSlot, ...], Meta(description="The node of each placed slot, in order of slots.")] = ()
+    given_up: Annotated[
+        tuple[GivenUpSlot, ...],
+        Meta(description="Slots nobody waits for: their pods join again where there is room that nobody waits for."),
+    ] = ()
     bind_deadline: Annotated[
         datetime | None, Meta(description="A plan not fully bound by then is completed or released.")
     ] = None

@@ -9,6 +9,7 @@ The rules, in the order in which they apply:
   from those whose time limit ends them before it starts. One that would not fit into the empty cluster keeps nothing:
   it would block for ever.
 - Gangs of lower priority leave for one that does not fit otherwise, if it then does.
+- A gang that lost nodes for which none is spare goes on with fewer where its job says so.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from muster.scheduler.backfill import Start, start_of, would_end_at
 from muster.scheduler.carryon import CarryingOn
 from muster.scheduler.demand import demands
 from muster.scheduler.gangs import Gang, Order
-from muster.scheduler.joining import room_for_joiners
-from muster.scheduler.leaving import is_stuck, may_take, room_within_s
+from muster.scheduler.joining import as_many_as_fit, room_for_joiners
+from muster.scheduler.leaving import goes_on_without, is_stuck, may_take, room_within_s
 from muster.scheduler.ledger import Ledger
 from muster.scheduler.makeroom import MadeRoom, make_room
 from muster.scheduler.placing import Groups, Shortage, choose, shortage
@@ -159,7 +160,7 @@ class _Planner(CarryingOn):
                 chosen = room_for_joiners(self.ledger, self.snapshot.matcher, gang, closed)
                 if chosen:
                     self.write(gang, chosen, reason="more members join")
-                if len(chosen) < len(gang.joiners):
+                if len(chosen) < len(gang.joiners) and gang.elastic:
                     break  # those after it ask for the same
 
     def _short(self, gang: Gang, groups: Groups, short: Shortage, closed: Collection[int]) -> bool:
@@ -197,7 +198,11 @@ class _Planner(CarryingOn):
         for at, (gang, groups, stuck) in enumerate(self.short):
             if gang.key in self.leaving or gang.single:  # a pod without a placement has nowhere to keep the nodes
                 continue
-            later = [other for other, _, broken in self.short[at + 1 :] if stuck and broken]
+            later = [
+                other
+                for other, lost, broken in self.short[at + 1 :]
+                if stuck and broken and not goes_on_without(other, _count(lost))
+            ]
             made = make_room(
                 self,
                 gang,
@@ -207,10 +212,25 @@ class _Planner(CarryingOn):
             )
             if made is not None:
                 self._take_over(gang, made)
+            elif stuck and self._shrink(gang, groups):
+                continue
             elif stuck and gang.job is not None and gang.job.requeue and is_stuck(gang, self.settings):
                 self.tell_to_leave(
                     gang, "NoSpare", "no spare node is there for the one it lost, and noSpare is Requeue"
                 )
+
+    def _shrink(self, gang: Gang, groups: Groups) -> bool:
+        """Go on without the slots for which no node is spare, if the job says so and enough others are left."""
+        ledger = self.ledger.fork()
+        chosen = as_many_as_fit(ledger, self.snapshot.matcher, gang, groups)
+        lost = {slot for slots in groups.values() for slot in slots} - chosen.keys()
+        if not goes_on_without(gang, len(lost)):
+            return False
+        self.ledger.adopt(ledger)
+        self.waiting.pop(gang.key, None)
+        text = f"no spare node is there: it goes on with {gang.wanted - len(lost)} of {gang.size} nodes"
+        self.write(gang, chosen, reason=text, without=lost)
+        return True
 
     def _take_over(self, gang: Gang, made: MadeRoom) -> None:
         """Write the plan first: nobody else can get these nodes then, and whoever leads has the others leave them."""
@@ -258,6 +278,10 @@ class _Planner(CarryingOn):
         return not gang.single and any(
             key != gang.key and self.snapshot.gangs[key].placement is not None for key in others
         )
+
+
+def _count(groups: Groups) -> int:
+    return sum(len(slots) for slots in groups.values())
 
 
 def _groups(gang: Gang, slots: Mapping[int, object]) -> dict[PodClass, list[int]]:

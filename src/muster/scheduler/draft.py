@@ -73,6 +73,7 @@ class Draft:
             self.settings.bind_deadline_s if room_within_s is None else room_within_s,
             keep_deadline=keep_deadline,
             preempting=room_within_s is not None,
+            given_up=_given_up(gang, nodes, without),
         )
         self.actions.append(WritePlacement(gang.key, placement, reason))
 
@@ -102,3 +103,11 @@ class Draft:
         """Return how many pods of each class fit, leaving out classes of nodes that are closed, and some nodes."""
         matcher = self.snapshot.matcher
         return {cls: sum(c.room for c in candidates(self.ledger, matcher, cls, closed, beside)) for cls in classes}
+
+
+def _given_up(gang: Gang, placed: Collection[int], without: Collection[int]) -> dict[int, int]:
+    """Slot -> attempt of the slots that the gang goes on without, for members that are nodes' worth."""
+    if gang.elastic:
+        return {}
+    lost = {slot: gang.current[slot].attempt for slot in without if slot in gang.current}
+    return {slot: attempt for slot, attempt in (gang.given_up | lost).items() if slot not in placed}

@@ -177,7 +177,10 @@ def _when(start: Start | None) -> str:
 
 def _not_waiting(gang: Gang, *, supposed: bool) -> str:
     if gang.complete and not gang.pending:
-        return "all its pods have a node"
+        if gang.wanted == gang.size:
+            return "all its pods have a node"
+        rest = "the others join again where there is room that nobody waits for"
+        return f"goes on with {gang.wanted} of {gang.size} nodes, as no spare one was there; {rest}"
     if not gang.current:
         return "no pods; its slots are kept for it" if gang.placement is not None else "no pods"
     return f"{'would be' if supposed else 'about to be'} placed: there is room for all of it"

@@ -102,13 +102,15 @@ class Gang:
         failed_nodes: (slot, node) where binding failed for good; not used again for the slot.
         roster: who is a member, where an object of others says how many there are; None where the pods say so.
         joiners: slot -> pending pod beyond the minimum: not in `current` before it is placed.
+        given_up: slot -> attempt: the gang goes on without it, and without pods of the slot up to that attempt.
     """
 
     __slots__ = (
-        "arrival", "binding", "counts", "current", "ended", "failed_nodes", "holds", "job", "joiners", "joining_as",
-        "key", "members_by_slot", "name", "namespace", "owner", "owner_missing", "pending", "pending_class", "placed",
-        "placement", "podless_since", "pods", "priority", "problems", "queued_as", "revision_since", "roster", "seen",
-        "single", "size", "size_attempt", "slot_class", "traits", "uid", "unknown_holds", "workload", "writing",
+        "arrival", "binding", "counts", "current", "ended", "failed_nodes", "given_up", "holds", "job", "joiners",
+        "joining_as", "key", "members_by_slot", "name", "namespace", "owner", "owner_missing", "pending",
+        "pending_class", "placed", "placement", "podless_since", "pods", "priority", "problems", "queued_as",
+        "revision_since", "roster", "seen", "single", "size", "size_attempt", "slot_class", "traits", "uid",
+        "unknown_holds", "workload", "writing",
     )  # fmt: skip
 
     def __init__(self, key: str, namespace: str, name: str, uid: str, size: int, *, single: bool) -> None:
@@ -149,6 +151,7 @@ class Gang:
         self.workload: WorkloadRef | None = None
         self.roster: Roster | None = None
         self.joiners: dict[int, PodRecord] = {}
+        self.given_up: dict[int, int] = {}
 
     @property
     def full_name(self) -> str:
@@ -163,7 +166,12 @@ class Gang:
     @property
     def complete(self) -> bool:
         """Whether every slot has a live member, or as many have one as must run together."""
-        return self.roster.complete if self.roster is not None else len(self.current) >= self.size
+        return self.roster.complete if self.roster is not None else len(self.current) >= self.wanted
+
+    @property
+    def wanted(self) -> int:
+        """How many members it goes on with: all, but for slots that were given up and have no newer pod."""
+        return self.size - sum(slot not in self.current for slot in self.given_up)
 
     @property
     def limit_s(self) -> float | None:
@@ -194,7 +202,9 @@ class Gang:
 
     def extras(self, slots: Collection[int]) -> set[int]:
         """Return those of the slots without which the gang is whole."""
-        return set() if self.roster is None else {slot for slot in slots if not self.roster.is_member(slot)}
+        if self.roster is None:
+            return set() if self.job is None else {slot for slot in slots if slot in self.job.left_out}
+        return {slot for slot in slots if not self.roster.is_member(slot)}
 
     def nodes_beside(self, slots: Collection[int]) -> set[str]:
         """Return the nodes of all other slots than these: they take no more of the gang. Foreign gangs share nodes."""
@@ -218,7 +228,7 @@ class Gang:
         if self.complete:
             return None
         if roster is None:
-            return Reason(Why.WAITING_FOR_PODS, self.size, len(self.current))
+            return Reason(Why.WAITING_FOR_PODS, self.wanted, len(self.current))
         if roster.shape is None and self.workload is not None:
             return Reason(Why.WAITING_FOR_WORKLOAD, have=roster.present, detail=described(self.workload))
         return Reason(Why.WAITING_FOR_PODS, roster.minimum, roster.ready)

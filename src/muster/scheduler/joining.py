@@ -1,4 +1,4 @@
-"""Pods beyond a gang's minimum: they take what room is left, and never what anybody waits for."""
+"""Pods that a gang goes on without for now: they take what room is left, and never what anybody waits for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger
 from muster.scheduler.matching import Matcher
-from muster.scheduler.placing import Shortage, choose
+from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.podclass import PodClass
 
 
@@ -17,10 +17,20 @@ def room_for_joiners(ledger: Ledger, matcher: Matcher, gang: Gang, reserved: Col
     for slot, pod in sorted(gang.joiners.items()):
         if pod.cls is not None and pod.problem is None:
             groups.setdefault(pod.cls, []).append(slot)
+    return as_many_as_fit(ledger, matcher, gang, groups, reserved)
+
+
+def as_many_as_fit(
+    ledger: Ledger, matcher: Matcher, gang: Gang, groups: Groups, reserved: Collection[int] = ()
+) -> dict[int, str]:
+    """Return slot -> node for as many of the slots as there is room for, and take that room."""
+    beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
     chosen: dict[int, str] = {}
     for cls, slots in groups.items():
-        found = choose(ledger, matcher, {cls: slots}, reserved=reserved, failed=gang.failed_nodes)
+        taken = beside | set(chosen.values()) if beside else beside
+        found = choose(ledger, matcher, {cls: slots}, reserved=reserved, failed=gang.failed_nodes, taken=taken)
         if isinstance(found, Shortage) and found.have:
-            found = choose(ledger, matcher, {cls: slots[: found.have]}, reserved=reserved, failed=gang.failed_nodes)
+            part = {cls: slots[: found.have]}
+            found = choose(ledger, matcher, part, reserved=reserved, failed=gang.failed_nodes, taken=taken)
         chosen.update({} if isinstance(found, Shortage) else found)
     return chosen

@@ -51,6 +51,17 @@ def is_stuck(gang: Gang, settings: Settings) -> bool:
     return bool(gang.pending)
 
 
+def goes_on_without(gang: Gang, lost: int) -> bool:
+    """Whether the gang goes on if it gives up so many slots for which no node is spare.
+
+    It does where its job says so, it was bound as a whole once, and as many slots are left as the job needs.
+    """
+    placement = gang.placement
+    if gang.job is None or not gang.job.fewest or placement is None or placement.status.phase != "Bound":
+        return False
+    return gang.wanted - lost >= gang.job.fewest
+
+
 def may_take(gang: Gang, other: Gang, settings: Settings) -> bool:
     """Whether `other` has to leave for `gang`.
 

@@ -53,7 +53,7 @@ def make_room(
             other.key,
             (_STUCK_RANK, float(last - at)) if at <= last else (int(other.traits.rank), float(other.priority)),
             work_lost(other, draft.now),
-            other.size,
+            other.wanted,
         )
         for at, other in enumerate(may)
     ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 import msgspec
 
 from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
-from muster.api.placement import LeavingReason, PlacedSlot, Placement, PlacementSpec, PlacementStatus
+from muster.api.placement import GivenUpSlot, LeavingReason, PlacedSlot, Placement, PlacementSpec, PlacementStatus
 from muster.kube.meta import ObjectMeta
 from muster.scheduler.gangs import Gang
 
@@ -29,6 +30,13 @@ def placed_slots(placement: Placement | None) -> dict[int, tuple[str, str]]:
     if placement is None or placement.status.phase in GIVEN_UP:
         return {}
     return {slot.slot: (slot.node, slot.node_uid) for slot in placement.spec.slots}
+
+
+def given_up_slots(placement: Placement | None) -> dict[int, int]:
+    """Return slot -> attempt of the slots that the gang goes on without."""
+    if placement is None or placement.status.phase in GIVEN_UP:
+        return {}
+    return {each.slot: each.attempt for each in placement.spec.given_up}
 
 
 def started_at(placement: Placement, bind_deadline_s: float) -> datetime:
@@ -66,8 +74,9 @@ def planned(
     *,
     keep_deadline: bool = False,
     preempting: bool = False,
+    given_up: Mapping[int, int] = MappingProxyType({}),
 ) -> Placement:
-    """Return the gang's next Placement: `nodes` is slot -> (node, node UID).
+    """Return the gang's next Placement: `nodes` is slot -> (node, node UID), `given_up` slot -> attempt.
 
     An existing one is changed under its resourceVersion; `keep_deadline` when a plan that is still open is mended, so
     that mending never prolongs it. `preempting` where others have to leave its nodes, until that deadline.
@@ -82,9 +91,10 @@ def planned(
     spec = PlacementSpec(
         gang=gang.name,
         gang_uid=gang.uid,
-        size=len(nodes) if gang.elastic else gang.size,
+        size=len(nodes) if gang.elastic else gang.size - len(given_up),
         attempt=old.spec.attempt + 1 if old is not None else 0,
         slots=tuple(PlacedSlot(slot=slot, node=node, node_uid=uid) for slot, (node, uid) in sorted(nodes.items())),
+        given_up=tuple(GivenUpSlot(slot=slot, attempt=attempt) for slot, attempt in sorted(given_up.items())),
         bind_deadline=deadline,
         preempting=preempting,
     )

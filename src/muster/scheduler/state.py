@@ -21,7 +21,7 @@ from muster.scheduler.foreign import ForeignGangs
 from muster.scheduler.gangs import Gang, PodRecord, is_unschedulable, newest, seconds
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodetable import NodeTable
-from muster.scheduler.placements import TRAINING_JOB, newer, placed_slots
+from muster.scheduler.placements import TRAINING_JOB, given_up_slots, newer, placed_slots
 from muster.scheduler.podclass import ClassTable, PodClass
 from muster.scheduler.queues import Queues
 from muster.scheduler.reasons import Reason, Why
@@ -318,7 +318,7 @@ class ClusterState:
                 del gang.counts[cls]
         member = newest(gang.members_by_slot[slot])
         self.foreign.note(gang, slot, member)
-        if member is not None and not self.foreign.counts(gang, slot, member):
+        if member is not None and (_is_given_up(gang, slot, member) or not self.foreign.counts(gang, slot, member)):
             gang.joiners[slot] = member
         elif member is not None and member.cls is not None:
             gang.current[slot] = member
@@ -343,13 +343,14 @@ class ClusterState:
             return
         spec = placement.spec
         key = gang_key(placement.namespace, spec.gang, spec.gang_uid)
-        gang = self._gang(key, placement.namespace, Membership(key, spec.gang, spec.gang_uid, spec.size))
+        size = spec.size + len(spec.given_up)
+        gang = self._gang(key, placement.namespace, Membership(key, spec.gang, spec.gang_uid, size))
         self._now = now
         self.foreign.adopt(gang)
         if not gang.current and gang.podless_since is None:
             gang.podless_since = now
         if not gang.pods and (gang.roster is None or gang.roster.shape is None):
-            gang.size = spec.size
+            gang.size = size
         created = seconds(placement.metadata.creation_timestamp)
         gang.arrival = min(gang.arrival, created) if gang.arrival else created
         if gang.seen is not None and gang.seen.uid == placement.uid:
@@ -400,6 +401,7 @@ class ClusterState:
     def _effective(self, gang: Gang, placement: Placement | None) -> None:
         before, after = gang.placed, placed_slots(placement)
         gang.placement, gang.placed = placement, after
+        given_up, gang.given_up = gang.given_up, given_up_slots(placement)
         if placement is None:
             gang.failed_nodes.clear()
         self._set_owner_missing(gang)
@@ -413,6 +415,9 @@ class ClusterState:
                 self._hold(gang, slot)
                 if gang.roster is not None and slot in gang.members_by_slot:
                     self._refresh(gang, slot)
+        for slot in given_up.keys() | gang.given_up.keys():
+            if given_up.get(slot) != gang.given_up.get(slot) and slot in gang.members_by_slot:
+                self._refresh(gang, slot)
 
     def _hold_on(self, node: str) -> None:
         """A node appeared or went: hold or give up the slots placed on it."""
@@ -525,6 +530,11 @@ def _bound_since(pod: Pod) -> float:
         if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
             return condition.last_transition_time.timestamp()
     return seconds(pod.status.start_time)
+
+
+def _is_given_up(gang: Gang, slot: int, member: PodRecord) -> bool:
+    """Whether the gang goes on without this pod; one that has a node is there all the same."""
+    return not member.node and member.attempt <= gang.given_up.get(slot, -1)
 
 
 def _slot_class(gang: Gang, slot: int) -> PodClass | None:

@@ -96,6 +96,8 @@ class JobFacts(msgspec.Struct, frozen=True):
         started_at: when its ranks first ran.
         saved_at: when its last checkpoint was complete.
         requeue: without a spare node it gives up its slots (noSpare: Requeue).
+        fewest: without a spare node it goes on while so many slots are left (noSpare: Shrink); 0 where it does not.
+        left_out: slots that the attempt which runs goes on without.
         since: when it began to wait for nodes, from which it has its place in the queue.
         scale_up: autoscalers may add nodes for it.
     """
@@ -106,6 +108,8 @@ class JobFacts(msgspec.Struct, frozen=True):
     started_at: float = 0.0
     saved_at: float = 0.0
     requeue: bool = False
+    fewest: int = 0
+    left_out: tuple[int, ...] = ()
     since: float = 0.0
     scale_up: bool = False
 
