@@ -58,7 +58,7 @@ async def test_a_killed_rank_restarts_in_place(arena: Arena) -> None:
     await arena.submit("train", train(arena))
     await arena.phase("train", "Running", 1)
     before = {pod.uid for pod in await arena.pods("train")}
-    await _until_written(arena, 1)
+    await until_written(arena, 1)
     os.kill(rank_pid(arena, 1, 1), signal.SIGKILL)
     status = await arena.phase("train", "Running", 2)
     assert {pod.uid for pod in await arena.pods("train")} == before
@@ -73,7 +73,7 @@ async def test_a_lost_node_costs_one_slot_and_not_the_user_11789(arena: Arena) -
     """Kueue: each replaced node uses up the Job's backoffLimit. Ours: with a limit of 0 the job goes on, uncharged."""
     await arena.submit("train", train(arena), backoffLimit=0, unknownLimit=0)
     await arena.phase("train", "Running", 1)
-    await _until_written(arena, 1)
+    await until_written(arena, 1)
     pods = {pod.metadata.labels["muster.dev/slot"]: pod for pod in await arena.pods("train")}
     lost = next(node for node in arena.nodes if node.name == pods["1"].spec.node_name)
     lost.lose()
@@ -91,7 +91,7 @@ async def test_a_lost_node_costs_one_slot_and_not_the_user_11789(arena: Arena) -
 async def test_a_killed_controller_changes_nothing_for_what_runs(arena: Arena) -> None:
     await arena.submit("train", train(arena))
     await arena.phase("train", "Running", 1)
-    await _until_written(arena, 1)
+    await until_written(arena, 1)
     pids = {rank_pid(arena, 1, rank) for rank in (0, 1)}
     arena.controllers[-1].kill()
     arena.control()
@@ -101,7 +101,7 @@ async def test_a_killed_controller_changes_nothing_for_what_runs(arena: Arena) -
     assert {rank_pid(arena, 1, rank) for rank in (0, 1)} == pids
 
 
-async def _until_written(arena: Arena, attempt: int) -> None:
+async def until_written(arena: Arena, attempt: int) -> None:
     async def written() -> bool:
         return all((arena.folder / f"pid-{attempt}-{rank}").exists() for rank in (0, 1))
 

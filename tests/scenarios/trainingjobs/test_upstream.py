@@ -1,11 +1,14 @@
-"""What users of the MPI operator ran into when a rank or a worker failed; each test carries the upstream number."""
+"""What users of the MPI operator and of JobSet ran into when a rank or a worker failed, by upstream number."""
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from muster.kube.core import Event
+from muster.kube.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
+from tests.scenarios.trainingjobs.test_jobs import QUICK, rank_pid, train, until_written
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -92,3 +95,43 @@ async def test_a_job_that_waits_for_nodes_uses_up_no_tries_482(arena: Arena) -> 
     status = await arena.phase("train", "Succeeded", 1)
     assert (status.restarts, status.faults) == (None, ())
     assert len(list(arena.folder.glob("tried-1-*"))) == 4
+
+
+@pytest.mark.parametrize("how", ["deleted", "shut-down"])
+async def test_a_worker_that_is_taken_away_restarts_the_others_with_it_574(arena: Arena, how: str) -> None:
+    """JobSet: only the worker that was deleted, or whose node shut down, starts again. Ours: all ranks do, as one."""
+    await arena.submit("train", train(arena), backoffLimit=0, unknownLimit=0)
+    await arena.phase("train", "Running", 1)
+    await until_written(arena, 1)
+    stayed = psutil.Process(rank_pid(arena, 1, 0))
+    pods = {pod.metadata.labels["muster.dev/slot"]: pod for pod in await arena.pods("train")}
+    if how == "deleted":
+        await arena.client.delete(Pod, pods["1"].name, namespace=arena.namespace)
+    else:
+        next(node for node in arena.nodes if node.name == pods["1"].spec.node_name).lose()
+    await arena.phase("train", "Running", 2)
+    await until_written(arena, 2)
+    assert not stayed.is_running()
+    assert pods["0"].uid in {pod.uid for pod in await arena.pods("train")}
+    (arena.folder / "done").touch()
+    status = await arena.phase("train", "Succeeded", 2)
+    assert status.restarts is not None
+    assert (status.restarts.infrastructure, status.restarts.total) == (1, 1)
+
+
+@pytest.mark.parametrize("limit", [50, 0])
+async def test_an_evicted_worker_leaves_none_of_the_others_running_for_nothing_647(arena: Arena, limit: int) -> None:
+    """MPI operator: it fails the job and lets the other workers run. Ours: it goes on, or all nodes are given back."""
+    await arena.submit("train", train(arena), backoffLimit=0, unknownLimit=0, infrastructureLimit=limit)
+    await arena.phase("train", "Running", 1)
+    await until_written(arena, 1)
+    pods = {pod.metadata.labels["muster.dev/slot"]: pod for pod in await arena.pods("train")}
+    await arena.client.evict(pods["1"].name, namespace=arena.namespace)
+    if limit:
+        await arena.phase("train", "Running", 2)
+        (arena.folder / "done").touch()
+    status = await arena.phase("train", "Succeeded" if limit else "Failed")
+    assert [fault.rule for fault in status.faults] == ["evicted"]
+    await arena.submit("next", QUICK, replicas=len(arena.nodes))
+    await arena.phase("next", "Succeeded")
+    assert not any(pod.status.phase == "Running" for pod in await arena.pods("train"))
