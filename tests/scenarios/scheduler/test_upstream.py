@@ -36,7 +36,7 @@ async def test_nine_of_ten_pods_hold_nothing_713(cluster: Cluster) -> None:
     assert await cluster.bound("nine") == {}
 
 
-async def test_interleaved_gangs_do_not_deadlock_with_room_free_114_117(cluster: Cluster) -> None:
+async def test_interleaved_gangs_do_not_deadlock_with_room_free_117(cluster: Cluster) -> None:
     """Coscheduling: gangs that arrive interleaved hold parts of each other's room. Ours: one after the other, whole."""
     await cluster.add_nodes(5)
     cluster.schedule()

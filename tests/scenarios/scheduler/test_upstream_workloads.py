@@ -10,7 +10,17 @@ from muster.kube.batch import Job
 from muster.kube.pod import Pod
 from muster.kube.workloads import JobSet, RayCluster
 from tests.scenarios.scheduler.conftest import Cluster
-from tests.scenarios.scheduler.test_adapters import JOBSET, MPIJOB, RAYCLUSTER, add, is_bound, make, template
+from tests.scenarios.scheduler.test_adapters import (
+    COSCHEDULING,
+    JOBSET,
+    MPIJOB,
+    RAYCLUSTER,
+    add,
+    is_bound,
+    make,
+    template,
+    why,
+)
 from tests.support import workloads
 from tests.support.waiting import until
 
@@ -70,6 +80,33 @@ async def test_a_launcher_that_is_made_when_the_workers_run_is_not_waited_for_60
 
 async def has_bound(cluster: Cluster, *pods: str) -> bool:
     return set(pods) <= (await cluster.bound("")).keys()
+
+
+@pytest.mark.usefixtures("kinds")
+async def test_a_group_of_two_jobs_starts_when_the_second_one_comes_114(cluster: Cluster, jobs: bool) -> None:
+    """Coscheduling: refused again and again, both stay Pending with room free. Ours: both start once both are there."""
+    await cluster.add_nodes(2)
+    cluster.schedule()
+    await make(cluster, COSCHEDULING, "pg", {"minMember": 2})
+    labels = {workloads.POD_GROUP: "pg"}
+    pod = {**template(cluster, restartPolicy="OnFailure"), "metadata": {"labels": labels}}
+
+    async def add_job(name: str) -> None:
+        made = await cluster.client.create(
+            workloads.object_of(Job.RESOURCE, name, cluster.namespace, {"template": pod}), kind=Job
+        )
+        if not jobs:
+            await add(cluster, f"{name}-x", labels, owners=(workloads.owner(Job.RESOURCE, name, made.uid),))
+
+    async def waits() -> bool:
+        return "1 of 2 are there" in await why(cluster, "pg")
+
+    await add_job("first")
+    await until("the first one waits, and says for what", waits, ignoring=(AssertionError,))
+    assert await cluster.bound("") == {}
+    await add_job("second")
+    await until("both are bound", lambda: is_bound(cluster, "pod-group.pg"))
+    assert {name.split("-")[0] for name in await cluster.bound("")} == {"first", "second"}
 
 
 async def test_an_index_that_is_done_is_not_waited_for_142330(cluster: Cluster, jobs: bool) -> None:
