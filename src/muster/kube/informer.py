@@ -13,8 +13,8 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
-from types import MappingProxyType, TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from types import MappingProxyType
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
@@ -375,81 +375,6 @@ class Informer(Generic[T]):
         except TimeoutError:
             why = f": {self.last_error}" if self.last_error is not None else ""
             raise TimeoutError(f"{self.kind.RESOURCE.plural}: no complete list within {timeout_s:g} s{why}") from None
-
-
-class InformerSet:
-    """Informers that start and stop together. An async context manager."""
-
-    def __init__(self, client: Client, *, progress: Progress | None = None, metrics: KubeMetrics | None = None) -> None:
-        self._client = client
-        self._progress = progress
-        self._metrics = metrics
-        self._informers: dict[tuple[type[KubeObject], str | None, str, str], Informer[Any]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self._started = False
-
-    async def __aenter__(self) -> Self:
-        self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    def __iter__(self) -> Any:
-        return iter(self._informers.values())
-
-    def add(
-        self,
-        kind: type[T],
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        **options: Any,
-    ) -> Informer[T]:
-        """Return the informer for this selection, made on first use (with `options` of Informer)."""
-        selection = (kind, namespace, label_selector, field_selector)
-        known = self._informers.get(selection)
-        if known is None:
-            known = Informer(
-                self._client,
-                kind,
-                namespace=namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
-                progress=self._progress,
-                metrics=self._metrics,
-                **options,
-            )
-            self._informers[selection] = known
-            if self._started:
-                self._tasks.append(asyncio.create_task(known.run()))
-        return known
-
-    def start(self) -> None:
-        """Run all informers, and those added later."""
-        if not self._started:
-            self._started = True
-            self._tasks = [asyncio.create_task(informer.run()) for informer in self._informers.values()]
-
-    async def wait_synced(self, timeout_s: float) -> None:
-        """Wait until each has its first complete list. Raises TimeoutError naming one that has not, and why."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        for informer in list(self._informers.values()):
-            await informer.wait_synced(max(0.0, deadline - asyncio.get_running_loop().time()))
-
-    async def refresh(self, timeout_s: float) -> None:
-        """Take new consistent lists of everything. Raises TimeoutError."""
-        await asyncio.gather(*(informer.refresh(timeout_s) for informer in self._informers.values()))
-
-    async def stop(self) -> None:
-        """Stop all informers; their stores stay as they are."""
-        tasks, self._tasks, self._started = self._tasks, [], False
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

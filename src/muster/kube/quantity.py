@@ -51,11 +51,6 @@ def format_quantity(value: int | Fraction, *, binary: bool = False) -> str:
     return _format(_to_nano(value), "binary" if binary else "decimal")
 
 
-def format_milli(value_milli: int) -> str:
-    """Write a number of thousandths canonically: 1500 is `1500m`, 2000 is `2`."""
-    return format_quantity(Fraction(value_milli, 1000))
-
-
 def canonical_quantity(quantity: QuantityLike, *, finest_exponent: int = -9) -> str:
     """Rewrite a quantity as the API server stores it: same family of suffixes. Raises QuantityError.
 

@@ -92,11 +92,6 @@ def from_label_selector(selector: LabelSelector | None) -> Selector:
     return Selector((*equal, *rules))
 
 
-def from_labels(labels: Mapping[str, str]) -> Selector:
-    """Return the selector of objects that have all of `labels`."""
-    return Selector(tuple(Requirement(key, IN, (value,)) for key, value in labels.items()))
-
-
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
     """Conditions `(field path, equal, value)` on fields; all must hold."""

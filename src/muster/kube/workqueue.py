@@ -53,7 +53,6 @@ class WorkQueue(Generic[K]):
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._getters: deque[asyncio.Future[None]] = deque()
-        self._added_at: dict[K, float] = {}
         self._shut_down = False
 
     def __len__(self) -> int:
@@ -70,11 +69,6 @@ class WorkQueue(Generic[K]):
         """Keys that wait for their time."""
         return len(self._due)
 
-    @property
-    def oldest_age_s(self) -> float:
-        """How long the longest-waiting ready key has waited; 0 when none waits."""
-        return self._now() - self._added_at[self._ready[0]] if self._ready else 0.0
-
     def add(self, key: K) -> None:
         """Hand `key` out as soon as a worker is free. Does nothing when it waits already, or after `shut_down`."""
         if self._shut_down or key in self._queued:
@@ -85,7 +79,6 @@ class WorkQueue(Generic[K]):
             return
         self._queued.add(key)
         self._ready.append(key)
-        self._added_at[key] = self._now()
         self._wake_one()
 
     def add_after(self, key: K, delay_s: float) -> None:
@@ -137,7 +130,6 @@ class WorkQueue(Generic[K]):
                 raise
         key = self._ready.popleft()
         self._queued.discard(key)
-        self._added_at.pop(key, None)
         self._running.add(key)
         return key
 

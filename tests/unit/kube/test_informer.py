@@ -18,7 +18,7 @@ from muster.kube.client import Client
 from muster.kube.core import ConfigMap
 from muster.kube.health import Progress
 from muster.kube.index import Index
-from muster.kube.informer import Informer, InformerSet
+from muster.kube.informer import Informer
 from muster.kube.meta import identity
 from muster.kube.metrics import kube_metrics
 from muster.kube.pod import Pod
@@ -320,12 +320,9 @@ class Late(random.Random):
 async def test_progress_and_metrics(client: Client, api: FakeApi) -> None:
     registry = CollectorRegistry()
     progress = Progress(registry=registry)
-    informers = InformerSet(client, progress=progress, metrics=kube_metrics(registry))
-    informer = informers.add(ConfigMap)
-    assert informers.add(ConfigMap) is informer
-    assert informers.add(ConfigMap, namespace="default") is not informer
-    async with informers:
-        await informers.wait_synced(10)
+    options: dict[str, Any] = {"progress": progress, "metrics": kube_metrics(registry)}
+    async with following(client, **options) as (informer, _), following(client, **options) as (other, _):
+        await asyncio.gather(synced(api, informer), synced(api, other))
         await until("both watches", lambda: len(api.watches) == 2)
         api.put("a")
         await until("the object", lambda: informer.store)
@@ -334,7 +331,7 @@ async def test_progress_and_metrics(client: Client, api: FakeApi) -> None:
         await until(
             "both informers count it", lambda: registry.get_sample_value("muster_informer_events_total", labels) == 2
         )
-        await informers.refresh(10)
+        await informer.refresh(10)
     assert progress.overdue() == {}
     assert informer.store
 

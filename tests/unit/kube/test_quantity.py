@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from muster.kube.quantity import (
     QuantityError,
     canonical_quantity,
-    format_milli,
     format_quantity,
     milli,
     parse_quantity,
@@ -144,4 +143,3 @@ def test_integers_round_away_from_zero(value: Fraction) -> None:
 @given(st.integers(-(2**62), 2**62), st.booleans())
 def test_format_round_trips(value: int, binary: bool) -> None:
     assert parse_quantity(format_quantity(value, binary=binary)) == value
-    assert milli(format_milli(value)) == value

@@ -22,7 +22,6 @@ from muster.kube.selectors import (
     Selector,
     SelectorError,
     from_label_selector,
-    from_labels,
     node_term_matches,
     parse_field_selector,
     parse_selector,
@@ -90,7 +89,6 @@ def test_written_selectors_read_back_the_same(rules: tuple[Requirement, ...], la
 
 @given(st.dictionaries(names, names, max_size=4), st.dictionaries(names, names, max_size=4))
 def test_equality_selects_exactly_supersets(wanted: dict[str, str], labels: dict[str, str]) -> None:
-    assert from_labels(wanted).matches(labels) is (wanted.items() <= labels.items())
     assert from_label_selector(LabelSelector(match_labels=wanted)).matches(labels) is (wanted.items() <= labels.items())
 
 

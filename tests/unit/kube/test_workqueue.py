@@ -60,17 +60,6 @@ async def test_the_earliest_of_several_times_stands_and_adding_beats_them() -> N
     queue.shut_down()
 
 
-async def test_the_age_of_the_longest_waiting_key_is_known() -> None:
-    now = [10.0]
-    queue: WorkQueue[str] = WorkQueue(clock=lambda: now[0])
-    queue.add("a")
-    now[0] += 5
-    queue.add("b")
-    assert queue.oldest_age_s == 5
-    await queue.get()
-    assert queue.oldest_age_s == 0
-
-
 async def test_shutting_down_hands_out_what_is_ready_and_ends_every_wait() -> None:
     queue: WorkQueue[str] = WorkQueue()
     waiters = [asyncio.create_task(queue.get()) for _ in range(3)]

@@ -16,7 +16,6 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-APPLY_CBOR = "application/apply-patch+cbor"
 MAX_OPERATIONS = 10_000
 
 

@@ -187,13 +187,6 @@ class Registry:
         """Return the type that owns a table."""
         return self._by_storage.get(storage)
 
-    def of_kind(self, api_version: str, kind: str) -> ResourceType | None:
-        """Return the type of an object by what it says it is."""
-        for resource in self._types.values():
-            if resource.kind == kind and resource.api_version == api_version:
-                return resource
-        return None
-
     def all(self) -> list[ResourceType]:
         """Return every type, in the order added."""
         return list(self._types.values())

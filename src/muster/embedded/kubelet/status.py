@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -191,9 +191,3 @@ def _dated(condition: PodCondition, before: PodCondition | None, pod: Pod, now: 
     changed = before is None or before.status != condition.status or before.last_transition_time is None
     at = now if changed or before is None else before.last_transition_time
     return msgspec.structs.replace(condition, last_transition_time=at, observed_generation=pod.metadata.generation)
-
-
-def by_spec_order(containers: Iterable[Container], statuses: Iterable[ContainerStatus]) -> tuple[ContainerStatus, ...]:
-    """Statuses in the order of their containers; others are dropped."""
-    named = {status.name: status for status in statuses}
-    return tuple(named[container.name] for container in containers if container.name in named)

@@ -22,7 +22,6 @@ SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critica
 HIGHEST_USER_PRIORITY = 1_000_000_000
 CONFIG_BYTES = 1 << 20
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
-PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
 class ReturningStrategy(Strategy):
