@@ -13,22 +13,20 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
-from types import MappingProxyType
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import msgspec
 
+from muster.kube.cache import Cache, Handler
 from muster.kube.client import PAGE, Client
 from muster.kube.errors import ApiError, ConfigError, Gone, Invalid, ServerTimeout
 from muster.kube.health import Progress
-from muster.kube.index import Index, IndexFunction
+from muster.kube.index import IndexFunction
 from muster.kube.meta import KubeObject
 from muster.kube.metrics import KubeMetrics, kube_metrics
 from muster.kube.watch import ADDED, BOOKMARK, DELETED, INITIAL_EVENTS_END, MODIFIED, WatchEvent
 
 T = TypeVar("T", bound=KubeObject)
-Handler = Callable[[T | None, T | None], None]
-"""Called with (old, new): (None, new) when added, (old, None) when deleted. Must not block; never mutates."""
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +91,6 @@ class Informer(Generic[T]):
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._transform = transform
-        self._stored = stored
         self._page = page
         self._watch_list = watch_list
         self._watch_timeout_s = watch_timeout_s
@@ -107,10 +104,7 @@ class Informer(Generic[T]):
             each: self._metrics.informer_events.labels(kind.RESOURCE.plural, each)
             for each in (ADDED, MODIFIED, DELETED, BOOKMARK)
         }
-        self._store: dict[str, T] = {}
-        self._view: Mapping[str, T] = MappingProxyType(self._store)
-        self._indexes: dict[str, Index[T]] = {}
-        self._handlers: list[Handler[T]] = []
+        self._cache: Cache[T] = Cache(self.name, stored)
         self._resource_version = ""
         self._last_progress = 0.0
         self._lists = 0
@@ -123,12 +117,12 @@ class Informer(Generic[T]):
     @property
     def store(self) -> Mapping[str, T]:
         """All objects by key; a live, read-only view."""
-        return self._view
+        return self._cache.objects
 
     @property
     def indexes(self) -> Mapping[str, Mapping[str, Mapping[str, T]]]:
         """Index name -> value -> key -> object; live and read-only."""
-        return cast("Mapping[str, Mapping[str, Mapping[str, T]]]", MappingProxyType(self._indexes))
+        return self._cache.indexes
 
     @property
     def has_synced(self) -> bool:
@@ -147,25 +141,19 @@ class Informer(Generic[T]):
 
     def get(self, key: str) -> T | None:
         """Return the object with this key, if there is one."""
-        return self._store.get(key)
+        return self._cache.objects.get(key)
 
     def by_index(self, name: str, value: str) -> Mapping[str, T]:
         """Return the objects found under `value`, by key. Raises KeyError for an unknown index."""
-        return self._indexes[name].get(value, {})
+        return self._cache.indexes[name].get(value, {})
 
     def add_index(self, name: str, function: IndexFunction[T]) -> None:
         """Add an index over what is and will be in the store. Raises ValueError when the name is taken."""
-        if name in self._indexes:
-            raise ValueError(f"{self.name} already has an index {name!r}")
-        self._indexes[name] = index = Index(function)
-        for key, obj in self._store.items():
-            index.update(key, None, obj)
+        self._cache.add_index(name, function)
 
     def add_handler(self, handler: Handler[T]) -> None:
         """Call `handler` for every change from now on, and first for every object already in the store."""
-        self._handlers.append(handler)
-        for obj in list(self._store.values()):
-            self._call(handler, None, obj)
+        self._cache.add_handler(handler)
 
     async def wait_synced(self, timeout_s: float) -> None:
         """Wait for the first complete list. Raises TimeoutError saying what stands in the way."""
@@ -305,59 +293,27 @@ class Informer(Generic[T]):
         if event.type == BOOKMARK:
             self._resource_version = obj.metadata.resource_version
         else:
-            self._change(obj.key, None if event.type == DELETED else self._kept(obj))
+            self._cache.change(obj.key, None if event.type == DELETED else self._kept(obj))
             self._resource_version = event.resource_version
-            self._objects_metric.set(len(self._store))
+            self._objects_metric.set(len(self._cache.objects))
         self.last_error = None
         self._events_metric[event.type].inc()
         self._moved()
 
     def _replace(self, fresh: dict[str, T], version: str) -> None:
-        """Make the store equal to a complete list, in place and without a break, telling handlers what differs."""
-        for key in [key for key in self._store if key not in fresh]:
-            self._change(key, None)
-        for key, obj in fresh.items():
-            old = self._store.get(key)
-            if old is None or old.metadata.resource_version != obj.metadata.resource_version:
-                self._change(key, obj)
+        """Take a complete list."""
+        self._cache.become(fresh)
         self._resource_version = version
         self.last_error = None
         self._lists += 1
         self._listed.set()
         self._listed = asyncio.Event()
         self._metrics.informer_lists.labels(self.kind.RESOURCE.plural).inc()
-        self._objects_metric.set(len(self._store))
+        self._objects_metric.set(len(self._cache.objects))
         self._moved()
 
     def _kept(self, obj: T) -> T:
         return self._transform(obj) if self._transform is not None else obj
-
-    def _change(self, key: str, new: T | None) -> None:
-        old = self._store.get(key)
-        if old is not None and new is not None:
-            if old.metadata.uid != new.metadata.uid:  # deleted and made again while nobody looked
-                self._change(key, None)
-                old = None
-            elif old.metadata.resource_version == new.metadata.resource_version:
-                return
-        kept = self._stored(new) if new is not None and self._stored is not None else new
-        if kept is not None:
-            self._store[key] = kept
-        elif old is not None:
-            del self._store[key]
-        else:
-            return
-        for index in self._indexes.values():
-            index.update(key, old, kept)
-        for handler in self._handlers:
-            self._call(handler, old, new)
-
-    def _call(self, handler: Handler[T], old: T | None, new: T | None) -> None:
-        try:
-            handler(old, new)
-        except Exception:
-            # One bad handler must not stop the others from hearing of a change.
-            log.exception("%s: a handler failed", self.name)
 
     def _moved(self) -> None:
         self._last_progress = asyncio.get_running_loop().time()

@@ -1,0 +1,86 @@
+"""Objects of one kind by key, found by indexes too; whoever handles changes hears of each real difference, once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from muster.kube.index import Index, IndexFunction
+from muster.kube.meta import KubeObject
+
+T = TypeVar("T", bound=KubeObject)
+Handler = Callable[[T | None, T | None], None]
+"""Called with (old, new): (None, new) when added, (old, None) when deleted. Must not block; never mutates."""
+
+log = logging.getLogger(__name__)
+
+
+class Cache(Generic[T]):
+    """The objects, the indexes over them, and the handlers of their changes.
+
+    Args:
+        name: who keeps it, for what is said of it.
+        stored: from an object to what is kept of it, which indexes and `old` see; handlers hear of the whole one.
+    """
+
+    def __init__(self, name: str, stored: Callable[[T], T] | None = None) -> None:
+        self._name = name
+        self._stored = stored
+        self._objects: dict[str, T] = {}
+        self._indexes: dict[str, Index[T]] = {}
+        self._handlers: list[Handler[T]] = []
+        self.objects: Mapping[str, T] = MappingProxyType(self._objects)
+        """All objects by key; a live, read-only view."""
+        self.indexes: Mapping[str, Mapping[str, Mapping[str, T]]] = MappingProxyType(self._indexes)
+        """Index name -> value -> key -> object; live and read-only."""
+
+    def add_index(self, name: str, function: IndexFunction[T]) -> None:
+        """Add an index over what is and will be here. Raises ValueError when the name is taken."""
+        if name in self._indexes:
+            raise ValueError(f"{self._name} already has an index {name!r}")
+        self._indexes[name] = index = Index(function)
+        for key, obj in self._objects.items():
+            index.update(key, None, obj)
+
+    def add_handler(self, handler: Handler[T]) -> None:
+        """Call `handler` for every change from now on, and first for every object that is here already."""
+        self._handlers.append(handler)
+        for obj in list(self._objects.values()):
+            self._call(handler, None, obj)
+
+    def become(self, fresh: Mapping[str, T]) -> None:
+        """Become equal to a complete list, in place and without a break; handlers hear what differs."""
+        for key in [key for key in self._objects if key not in fresh]:
+            self.change(key, None)
+        for key, obj in fresh.items():
+            self.change(key, obj)
+
+    def change(self, key: str, new: T | None) -> None:
+        """Take note that the object at `key` is `new` now, or is gone; one at the same resourceVersion is no news."""
+        old = self._objects.get(key)
+        if old is not None and new is not None:
+            if old.metadata.uid != new.metadata.uid:  # deleted and made again while nobody looked
+                self.change(key, None)
+                old = None
+            elif old.metadata.resource_version == new.metadata.resource_version:
+                return
+        kept = self._stored(new) if new is not None and self._stored is not None else new
+        if kept is not None:
+            self._objects[key] = kept
+        elif old is not None:
+            del self._objects[key]
+        else:
+            return
+        for index in self._indexes.values():
+            index.update(key, old, kept)
+        for handler in self._handlers:
+            self._call(handler, old, new)
+
+    def _call(self, handler: Handler[T], old: T | None, new: T | None) -> None:
+        try:
+            handler(old, new)
+        except Exception:
+            # One bad handler must not stop the others from hearing of a change.
+            log.exception("%s: a handler failed", self._name)
