@@ -1,4 +1,4 @@
-"""A Scheduled event for every pod that was bound, as kube-scheduler gives: people and audits look for it.
+"""Events about what was bound, once there is time: each pod's Scheduled, as kube-scheduler gives, and its gang's.
 
 They come after the binds: five thousand of them at once would cost the API server more than the binds themselves.
 """
@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 
 from muster.kube.core import ObjectReference
 from muster.kube.events import NORMAL, EventRecorder
-from muster.scheduler.plan import Bind
 
 EVENTS_PER_S = 100.0
 QUEUED_MAX = 20_000
@@ -35,12 +34,12 @@ class Announcer:
         self._events = events
         self._idle = idle
         self._pause_s = 1 / per_s
-        self._queue: deque[Bind] = deque(maxlen=QUEUED_MAX)
+        self._queue: deque[tuple[ObjectReference, str, str]] = deque(maxlen=QUEUED_MAX)
         self._work = asyncio.Event()
 
-    def bound(self, bind: Bind) -> None:
-        """Tell of this pod when there is time."""
-        self._queue.append(bind)
+    def bound(self, about: ObjectReference, reason: str, message: str) -> None:
+        """Tell of a pod, or of a gang, when there is time."""
+        self._queue.append((about, reason, message))
         self._work.set()
 
     async def run(self) -> None:
@@ -48,12 +47,8 @@ class Announcer:
         while True:
             while self._queue:
                 await self._idle(BINDING_WAIT_S)
-                bind = self._queue.popleft()
-                about = ObjectReference(
-                    api_version="v1", kind="Pod", namespace=bind.namespace, name=bind.pod, uid=bind.uid
-                )
-                text = f"Successfully assigned {bind.namespace}/{bind.pod} to {bind.node}"
-                await self._events.once(about, NORMAL, "Scheduled", text, action="Binding")
+                about, reason, message = self._queue.popleft()
+                await self._events.once(about, NORMAL, reason, message, action="Binding")
                 await asyncio.sleep(self._pause_s)
             self._work.clear()
             await self._work.wait()

@@ -29,7 +29,6 @@ from muster.scheduler.decide import decide
 from muster.scheduler.followers import WorkloadFollower
 from muster.scheduler.lookups import follow_claims
 from muster.scheduler.metrics import scheduler_metrics
-from muster.scheduler.placements import placed_slots
 from muster.scheduler.plan import (
     Bind,
     MarkBound,
@@ -56,8 +55,8 @@ IDLE_S = 5.0
 """A plan is made at least this often, for what only time changes and as a sign of life."""
 PAUSE_S = 0.02
 """Events that come in a burst are planned for together."""
-MARK_BOUND_WAIT_S = 5.0
-"""Pods wait for binds and nobody waits for the word that a gang is bound: it goes after them, but not for ever."""
+MARK_BOUND_WAIT_S = 15.0
+"""Pods wait for binds, nobody for the word that a gang is bound: it goes after them, well within a bind deadline."""
 
 
 class SchedulerController:
@@ -158,10 +157,10 @@ class SchedulerController:
         async with EventRecorder(
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
         ) as events:
-            self._reporter = Reporter(self._client, events, self._waits)
-            self._announcer = Announcer(events, self._binder.idle)
+            announcer = Announcer(events, self._binder.idle)
+            self._reporter = Reporter(self._client, events, announcer, self._waits)
             helpers = [informer.run() for informer in informers]
-            helpers += [self._binder.run(), self._provisioner.run(), self._announcer.run()]
+            helpers += [self._binder.run(), self._provisioner.run(), announcer.run()]
             helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._changed.set))
             tasks = [asyncio.create_task(helper) for helper in helpers]
             main = asyncio.create_task(self._plan_on(informers), name=f"{NAME}/plan")
@@ -275,10 +274,7 @@ class SchedulerController:
         self._provisioner.submit(binds)
 
     def _bound(self, bind: Bind) -> None:
-        self._announcer.bound(bind)
-        gang = self.state.gangs.get(bind.gang)
-        if gang is not None and gang.single:
-            self._reporter.single_bound(gang)
+        self._reporter.pod_bound(bind)
 
     async def _write(self, action: PlacementAction) -> None:
         gang = self.state.gangs[action.gang]
@@ -289,7 +285,7 @@ class SchedulerController:
         if isinstance(action, TellToLeave):
             self._reporter.told_to_leave(gang, action.message)
         elif isinstance(action, WritePlacement) and not action.placement.spec.preempting:
-            self._reporter.placed(gang, placed_slots(action.placement), action.reason)
+            self._reporter.placed(gang, action.reason)
         elif isinstance(action, MarkBound):
             self._reporter.bound(gang)
         elif isinstance(action, ReleaseGang):

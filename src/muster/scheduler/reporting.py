@@ -20,11 +20,12 @@ from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.meta import OwnerReference
 from muster.kube.pod import Pod
 from muster.scheduler.adapters.membership import Workload
+from muster.scheduler.announcing import Announcer
 from muster.scheduler.demand import Demand
 from muster.scheduler.explain import explain
 from muster.scheduler.gangs import Gang
 from muster.scheduler.placements import timestamp
-from muster.scheduler.plan import Plan, Refuse
+from muster.scheduler.plan import Bind, Plan, Refuse
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.snapshot import Snapshot
 
@@ -48,9 +49,10 @@ AGAIN_S = 15.0
 class Reporter:
     """Remembers what was said of each gang; `waits` is told of gangs as well, where somebody listens."""
 
-    def __init__(self, client: Client, events: EventRecorder, waits: Waits | None = None) -> None:
+    def __init__(self, client: Client, events: EventRecorder, announcer: Announcer, waits: Waits | None = None) -> None:
         self._client = client
         self._events = events
+        self._announcer = announcer
         self._waits = waits
         self._told: dict[str, tuple[str, str, float]] = {}
         self._since: dict[str, tuple[Why, float]] = {}
@@ -104,11 +106,11 @@ class Reporter:
         if told is not None and self._waits is not None:
             self._waits(told[0], "")
 
-    def placed(self, gang: Gang, nodes: Mapping[int, tuple[str, str]], reason: str) -> None:
-        """Say that the gang was given nodes, or other nodes than before."""
+    def placed(self, gang: Gang, reason: str) -> None:
+        """The gang was given nodes; say so where it had others before."""
         self._forget(gang.key)
-        what = f"placed on {counted(len(nodes), 'node')}" if not reason else f"placed again ({reason})"
-        self._event(gang, NORMAL, "Placed", what)
+        if reason:
+            self._event(gang, NORMAL, "Placed", f"placed again ({reason})")
 
     def told_to_leave(self, gang: Gang, why: str) -> None:
         """Say that the gang has to give its nodes back."""
@@ -117,20 +119,22 @@ class Reporter:
     def bound(self, gang: Gang) -> None:
         """Say that the whole gang is bound."""
         nodes = len({node for node, _ in gang.placed.values()})
-        self._event(
-            gang,
-            NORMAL,
-            "GangBound",
-            f"all of it is bound: {counted(len(gang.placed), 'pod')} on {counted(nodes, 'node')}",
-        )
+        about = _reference(gang)
+        if about is not None:
+            text = f"all of it is bound: {counted(len(gang.placed), 'pod')} on {counted(nodes, 'node')}"
+            self._announcer.bound(about, "GangBound", text)
+
+    def pod_bound(self, bind: Bind) -> None:
+        """Say that a pod was bound."""
+        if bind.slot < 0:
+            self._said.pop(bind.gang, None)
+        about = ObjectReference(api_version="v1", kind="Pod", namespace=bind.namespace, name=bind.pod, uid=bind.uid)
+        text = f"Successfully assigned {bind.namespace}/{bind.pod} to {bind.node}"
+        self._announcer.bound(about, "Scheduled", text)
 
     def released(self, gang: Gang, why: str) -> None:
         """Say that the gang was given up half bound."""
         self._event(gang, WARNING, "GangReleased", f"{why}; its bound pods are deleted to be made anew")
-
-    def single_bound(self, gang: Gang) -> None:
-        """A pod without a gang was bound: it does not wait any more."""
-        self._said.pop(gang.key, None)
 
     def warn(self, workload: Workload) -> None:
         """Say on the object itself what would go wrong with it, once."""

@@ -21,7 +21,7 @@ class Recorder:
 
 def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None:
     world, events, told = World(), Recorder(), list[tuple[str, str]]()
-    reporter = Reporter(None, events, lambda key, why: told.append((key, why)))  # type: ignore[arg-type]
+    reporter = Reporter(None, events, None, lambda key, why: told.append((key, why)))  # type: ignore[arg-type]
 
     def plan(after_s: float = 0.0) -> None:
         world.now += after_s
@@ -51,7 +51,7 @@ def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None
 
 def test_what_passes_by_itself_is_said_only_when_it_lasts() -> None:
     world, events, told = World(), Recorder(), list[tuple[str, str]]()
-    reporter = Reporter(None, events, lambda key, why: told.append((key, why)))  # type: ignore[arg-type]
+    reporter = Reporter(None, events, None, lambda key, why: told.append((key, why)))  # type: ignore[arg-type]
     world.add_nodes("a", "b")
     world.add_member("half", 0, 2)
     for expected in (0, 1):
