@@ -24,7 +24,7 @@ from muster.sim.virtual.sealed import LeftTheSimulation, sealed
 SOURCE = Path(__file__).parents[2] / "src/muster"
 SIMULATED = ("sim/virtual", "sim/fuzz", "scheduler", "embedded/apiserver", "embedded/controllers")
 FILES = ("sim/nodes.py", "sim/nodeobjects.py", "embedded/store.py", "embedded/watchhub.py")
-KUBE = ("cache", "client", "controller", "events", "informer", "leader", "workqueue")
+KUBE = ("cache", "client", "controller", "events", "informer", "leader", "restclient", "workqueue")
 OUTSIDE = {"embedded/apiserver/__main__.py", "embedded/apiserver/server.py", "embedded/apiserver/proxy.py",
            "embedded/apiserver/statedir.py", "embedded/apiserver/record.py", "embedded/apiserver/metrics.py",
            "sim/virtual/sealed.py", "sim/fuzz/__main__.py"}  # fmt: skip

@@ -1,27 +1,18 @@
-"""The client of the API server: typed requests with retries, over one session."""
+"""The client of the API server: requests about objects of our kinds."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
-from types import TracebackType
-from typing import Any, Self, TypeVar, cast, overload
-
-import aiohttp
-from prometheus_client import Counter, Histogram
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar, cast, overload
 
 from muster.kube.auth import TokenRequest
-from muster.kube.config import ClusterConfig
 from muster.kube.core import ServiceAccount
-from muster.kube.errors import ApiError, NotFound, ServerTimeout, TooManyRequests, Unavailable
+from muster.kube.errors import ApiError
 from muster.kube.meta import KubeObject, Listing, ListMeta, Resource
-from muster.kube.metrics import KubeMetrics, kube_metrics
 from muster.kube.pod import Pod
+from muster.kube.restclient import RestClient
 from muster.kube.struct import decode, encode
-from muster.kube.transport import Answer, HttpTransport, NotSent, Transport
 from muster.kube.watch import WatchDecoder, WatchEvent
 
 T = TypeVar("T", bound=KubeObject)
@@ -33,63 +24,10 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 PAGE = 500
 """Objects a page of a long list, as in client-go."""
-_JSON = "application/json"
-_RETRIES = 6
-_BACKOFF_BASE_S = 0.1
-_BACKOFF_MAX_S = 10.0
 
 
-class Client:
-    """Talks to one API server. An async context manager; use it from one event loop.
-
-    Retried, with exponential backoff and full jitter, honouring Retry-After: 429, 503 that carry Retry-After (the
-    server did not act), connections that could not be made, and for idempotent requests lost connections and gateway
-    errors.
-    Every method raises ApiError (see muster.kube.errors) and, when there are no usable credentials, ConfigError.
-
-    Args:
-        config: the cluster.
-        user_agent: User-Agent header.
-        timeout_s: deadline of each single request.
-        connections: requests under way at once.
-        retry_for_s: no request is retried longer than this.
-        rng: source of jitter.
-        metrics: where requests are counted.
-        transport: how requests travel; HTTP by default.
-    """
-
-    def __init__(
-        self,
-        config: ClusterConfig,
-        *,
-        user_agent: str = "muster",
-        timeout_s: float = 30.0,
-        connections: int = 64,
-        retry_for_s: float = 60.0,
-        rng: random.Random | None = None,
-        metrics: KubeMetrics | None = None,
-        transport: Transport | None = None,
-    ) -> None:
-        self.config = config
-        self._timeout_s = timeout_s
-        self._retry_for_s = retry_for_s
-        self._rng = rng or random.Random()
-        self._metrics = metrics or kube_metrics()
-        self._transport = transport or HttpTransport(config, user_agent=user_agent, connections=connections)
-        self._resources: dict[tuple[str, str], Resource] = {}
-        self._counted: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._transport.close()
+class Client(RestClient):
+    """Reads, writes and watches objects of one API server by their kinds; what is raised and retried: RestClient."""
 
     async def get(self, kind: type[T], name: str, namespace: str | None = None) -> T:
         """Read one object; from the context's namespace when a namespaced kind is asked for without one."""
@@ -356,111 +294,8 @@ class Client:
             self._metrics.requests.labels("WATCH", str(error.status or error.reason)).inc()
             raise
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        verb: str = "",
-        idempotent: bool | None = None,
-        retry_refused: bool = True,
-    ) -> bytes:
-        """Send any request and return the body of the answer.
-
-        Args:
-            method: HTTP method.
-            path: below the server's URL, such as `/version`.
-            params: query parameters.
-            body: JSON, unless `headers` has another Content-Type.
-            headers: additional headers.
-            verb: name in the metrics, `method` by default.
-            idempotent: whether it may be sent twice; by default all but POST and PATCH may.
-            retry_refused: whether to repeat what 429 or 503 with Retry-After refused.
-        """
-        verb = verb or method
-        if idempotent is None:
-            idempotent = method not in ("POST", "PATCH")
-        sent_headers = {"Content-Type": _JSON} if body is not None else {}
-        sent_headers.update(headers or {})
-        clock = asyncio.get_running_loop().time
-        give_up_at = clock() + self._retry_for_s
-        for attempt in range(_RETRIES):
-            error: ApiError
-            started = time.perf_counter()
-            try:
-                answer = await self._transport.request(
-                    method, path, params=params or {}, body=body, headers=sent_headers, timeout_s=self._timeout_s
-                )
-                self._count(verb, answer, started)
-                if answer.status < 300:
-                    return answer.body
-                error = answer.error()
-            except ApiError as lost:
-                self._metrics.requests.labels(verb, str(lost.status or lost.reason)).inc()
-                error = lost
-            if attempt == _RETRIES - 1 or not _may_retry(error, idempotent, retry_refused):
-                raise error
-            delay_s = self._delay_s(attempt, error.retry_after_s)
-            if clock() + delay_s > give_up_at:
-                raise error
-            self._metrics.retries.labels(verb, error.reason or str(error.status)).inc()
-            await asyncio.sleep(delay_s)
-        raise AssertionError("unreachable")
-
-    def stream(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Open an answer of unknown length, such as a log; read its `content`."""
-        return self._transport.stream(method, path, params=params or {})
-
-    def websocket(
-        self, path: str, *, params: Mapping[str, str] | None = None, protocols: Sequence[str] = ()
-    ) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
-        """Open a WebSocket, such as exec with protocol `v5.channel.k8s.io`."""
-        return self._transport.websocket(path, params=params or {}, protocols=protocols)
-
-    async def resource(self, api_version: str, kind: str) -> Resource:
-        """Ask the server where a kind lives (once). Raises NotFound when it does not serve it."""
-        known = self._resources.get((api_version, kind))
-        if known is not None:
-            return known
-        group, _, version = api_version.rpartition("/")
-        body = await self.request("GET", f"/apis/{api_version}" if group else f"/api/{api_version}")
-        for entry in decode(body, dict)["resources"]:
-            if "/" not in entry["name"]:
-                found = Resource(group, version, entry["name"], entry["kind"], entry["namespaced"])
-                self._resources[(api_version, entry["kind"])] = found
-        if (api_version, kind) not in self._resources:
-            raise NotFound(404, "NotFound", f"{self.config.server} serves no kind {kind} in {api_version}")
-        return self._resources[(api_version, kind)]
-
     def _namespace(self, resource: Resource, namespace: str | None) -> str | None:
         return (namespace or self.config.namespace) if resource.namespaced else None
-
-    def _delay_s(self, attempt: int, retry_after_s: float | None) -> float:
-        backoff_s = self._rng.uniform(0, min(_BACKOFF_MAX_S, _BACKOFF_BASE_S * 2**attempt))
-        return backoff_s if retry_after_s is None else retry_after_s + backoff_s
-
-    def _count(self, verb: str, answer: Answer, started: float) -> None:
-        counted = self._counted.get((verb, answer.status))
-        if counted is None:
-            requests = self._metrics.requests.labels(verb, str(answer.status))
-            counted = self._counted[(verb, answer.status)] = (requests, self._metrics.request_seconds.labels(verb))
-        counted[0].inc()
-        counted[1].observe(time.perf_counter() - started)
-
-
-def _may_retry(error: ApiError, idempotent: bool, retry_refused: bool) -> bool:
-    if isinstance(error, NotSent):
-        return error.reason != "TLSFailure"
-    if isinstance(error, TooManyRequests):
-        return retry_refused
-    if isinstance(error, Unavailable) and error.retry_after_s is not None:
-        return retry_refused
-    return idempotent and isinstance(error, Unavailable | ServerTimeout)
 
 
 def _selection(label_selector: str, field_selector: str) -> dict[str, str]:
