@@ -21,7 +21,8 @@ from muster.kube.workqueue import WorkQueue
 from tests.support.waiting import until
 from tests.unit.kube.fakeapi import FakeApi
 
-FAST: dict[str, Any] = {"lease_duration_s": 1.5, "renew_deadline_s": 1.2, "retry_period_s": 0.05}  # slack for a busy machine
+# Long enough that a busy machine renews in time.
+FAST: dict[str, Any] = {"lease_duration_s": 1.5, "renew_deadline_s": 1.2, "retry_period_s": 0.05}
 
 
 @asynccontextmanager
