@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.scheduler.conftest import Cluster
@@ -50,24 +51,26 @@ async def test_interleaved_gangs_do_not_deadlock_with_room_free_117(cluster: Clu
         left.remove(first)
         assert [len(await cluster.bound(gang)) for gang in left] == [0] * len(left)
         await cluster.kill(first)
-        placement = await cluster.placement(first)
-        assert placement is not None
-        await cluster.client.delete(type(placement), first, namespace=cluster.namespace)
+        await cluster.client.delete(Placement, first, namespace=cluster.namespace)
 
 
 async def test_recreated_pods_are_not_blocked_358(cluster: Cluster) -> None:
-    """Coscheduling: pods made anew are denied for a while. Ours: they get the same slots at once."""
-    await cluster.add_nodes(4)
+    """Coscheduling: pods made anew are denied for a while. Ours: their slots are kept, and theirs at once."""
+    await cluster.add_nodes(6)
     cluster.schedule()
-    await cluster.add_gang("train", 4)
-    await cluster.until_bound("train", 4)
-    before = sorted((await cluster.bound("train")).values())
+    for gang, size in (("first", 2), ("train", 4)):
+        await cluster.add_gang(gang, size)
+        await cluster.until_bound(gang, size)
+    before = await cluster.bound("train")
+    await cluster.kill("first")  # other nodes are free now
+    await cluster.client.delete(Placement, "first", namespace=cluster.namespace)
     await cluster.kill("train")
+    await cluster.add_gang("other", 4)
+    await until("the other one waits, and says why", lambda: _why(cluster, 1))
     await cluster.add_gang("train", 4, attempt=1)
     await cluster.until_bound("train", 4, "bound again")
-    after = await cluster.bound("train")
-    assert sorted(after.values()) == before
-    assert all(name.endswith("-1") for name in after)
+    assert await cluster.bound("train") == {f"{name[:-2]}-1": node for name, node in before.items()}
+    assert await cluster.bound("other") == {}
 
 
 async def test_after_drain_and_uncordon_no_filler_takes_the_slot_5805(cluster: Cluster) -> None:

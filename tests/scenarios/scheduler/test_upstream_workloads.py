@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from muster.api.placement import Placement
 from muster.kube.batch import Job
 from muster.kube.pod import Pod
 from muster.kube.workloads import JobSet, RayCluster
@@ -204,7 +205,5 @@ async def test_a_job_set_stopped_in_the_middle_of_its_recovery_holds_nothing_148
     await cluster.client.patch(JobSet, "js", {"spec": {"suspend": False}}, namespace=cluster.namespace)
     resumed = await add_pods(2, 0, 1)
     await cluster.kill("other")
-    other = await cluster.placement("other")
-    assert other is not None
-    await cluster.client.delete(type(other), "other", namespace=cluster.namespace)
+    await cluster.client.delete(Placement, "other", namespace=cluster.namespace)
     await until("it is placed anew", lambda: is_bound(cluster, "jobset.js", *resumed))
