@@ -45,7 +45,7 @@ def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None
     assert len(told) == 2
     gang = world.state.snapshot().find("default", "large")
     assert gang is not None
-    reporter.placed(gang, {}, "")
+    reporter.placed(gang, "")
     assert told[2:] == [("default/large", "")]
 
 
