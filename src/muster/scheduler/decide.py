@@ -42,7 +42,8 @@ _Turn = tuple[Queue, int] | tuple[Gang, SlotReview, bool]
 def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Plan:
     """Return everything to do. `now` in seconds since the epoch."""
     planner = _Planner(snapshot, now, settings)
-    for gang in sorted(snapshot.attention.values(), key=lambda gang: gang.order):
+    free = [gang for gang in snapshot.attention.values() if not gang.writing]
+    for gang in sorted(free, key=lambda gang: gang.order):
         planner.carry_on(gang)
     planner.place_in_order()
     planner.make_room_in_order()
