@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from muster.embedded.apiserver.kinds.core import (
     ConfigMapStrategy,
     EventStrategy,
@@ -38,11 +40,10 @@ CREATE_ONLY = ("create",)
 
 
 def _core() -> list[ResourceType]:
+    core = partial(ResourceType, "", "v1")
     return [
-        ResourceType("", "v1", "configmaps", "ConfigMap", strategy=ConfigMapStrategy(), short_names=("cm",)),
-        ResourceType(
-            "",
-            "v1",
+        core("configmaps", "ConfigMap", strategy=ConfigMapStrategy(), short_names=("cm",)),
+        core(
             "events",
             "Event",
             strategy=EventStrategy(),
@@ -52,9 +53,7 @@ def _core() -> list[ResourceType]:
             known_fields_message=False,
             storage_name="events",
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "namespaces",
             "Namespace",
             namespaced=False,
@@ -66,9 +65,7 @@ def _core() -> list[ResourceType]:
             fields=("status.phase", "name"),
             known_fields_message=False,
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "nodes",
             "Node",
             namespaced=False,
@@ -79,18 +76,14 @@ def _core() -> list[ResourceType]:
             fields=("spec.unschedulable",),
             known_fields_message=False,
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "persistentvolumeclaims",
             "PersistentVolumeClaim",
             strategy=ReturningStrategy(),
             short_names=("pvc",),
             subresources=(status_of("PersistentVolumeClaim"),),
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "persistentvolumes",
             "PersistentVolume",
             namespaced=False,
@@ -98,9 +91,7 @@ def _core() -> list[ResourceType]:
             short_names=("pv",),
             subresources=(status_of("PersistentVolume"),),
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "pods",
             "Pod",
             strategy=PodStrategy(),
@@ -119,18 +110,14 @@ def _core() -> list[ResourceType]:
             known_fields_message=False,
             indexes=("spec.nodeName",),
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "resourcequotas",
             "ResourceQuota",
             strategy=QuotaStrategy(),
             short_names=("quota",),
             subresources=(status_of("ResourceQuota"),),
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "secrets",
             "Secret",
             strategy=SecretStrategy(),
@@ -138,18 +125,14 @@ def _core() -> list[ResourceType]:
             fields=("type",),
             known_fields_message=False,
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "serviceaccounts",
             "ServiceAccount",
             strategy=ServiceAccountStrategy(),
             short_names=("sa",),
             subresources=(Subresource("token", "TokenRequest", CREATE_ONLY, "authentication.k8s.io", "v1"),),
         ),
-        ResourceType(
-            "",
-            "v1",
+        core(
             "services",
             "Service",
             strategy=ServiceStrategy(),
