@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prometheus_client import CollectorRegistry
 
 from muster.api.placement import Placement
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.core import Event
-from muster.kube.errors import AlreadyExists, ApiError, NotFound
+from muster.kube.errors import ApiError, NotFound
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
 from tests.support.apiserver import ApiServer
+from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[3]
 POOL = "muster.dev/test-pool"
 _HEARTBEAT_S = 5.0
 GPU = "nvidia.com/gpu"
@@ -48,25 +47,8 @@ class Cluster:
         return Client(load_config(str(self.kubeconfig)), **options)
 
     async def start(self) -> None:
-        for path in sorted((ROOT / "deploy/chart/muster/files/crds").glob("*.yaml")):
-            with contextlib.suppress(AlreadyExists):
-                await self.client.create(yaml.safe_load(path.read_text()))
-        await until("our kinds are served", self._served)
-        await self.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
-        await until("a service account", self._service_account)
-
-    async def _served(self) -> bool:
-        with contextlib.suppress(ApiError):
-            for plural in ("placements", "trainingjobs"):
-                await self.client.request("GET", f"/apis/muster.dev/v1alpha1/{plural}")
-            return True
-        return False
-
-    async def _service_account(self) -> bool:
-        with contextlib.suppress(NotFound):
-            await self.client.request("GET", f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default")
-            return True
-        return False
+        await install_kinds(self.client)
+        await make_namespace(self.client, self.namespace)
 
     async def add_nodes(self, count: int, *, gpus: int = 8, labels: dict[str, str] | None = None) -> list[str]:
         names = [f"{self.namespace}-n{len(self.nodes) + index}" for index in range(count)]

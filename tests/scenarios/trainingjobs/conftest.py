@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from muster.api.training_job import TrainingJob, TrainingJobStatus
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
 from muster.kube.config import load_config
-from muster.kube.errors import AlreadyExists, ApiError, NotFound
+from muster.kube.errors import ApiError, NotFound
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.support.apiserver import ApiServer
+from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[3]
 DEADLINE_S = 90.0
 
 
@@ -104,13 +103,9 @@ class Arena:
             self.port = probe.getsockname()[1]
 
     async def start(self, nodes: int) -> None:
-        for path in sorted((ROOT / "deploy/chart/muster/files/crds").glob("*.yaml")):
-            with contextlib.suppress(AlreadyExists):
-                await self.client.create(yaml.safe_load(path.read_text()))
-        await until("our kinds are served", self._served)
+        await install_kinds(self.client)
         for namespace in (self.namespace, self.system):
-            await self.client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        await until("a service account", self._service_account)
+            await make_namespace(self.client, namespace)
         self.control()
         for _ in range(nodes):
             self.add_node()
@@ -136,29 +131,6 @@ class Arena:
         )
         self.controllers.append(process)
         return process
-
-    async def _served(self) -> bool:
-        with contextlib.suppress(ApiError):
-            for plural in ("placements", "trainingjobs"):
-                await self.client.request("GET", f"/apis/muster.dev/v1alpha1/{plural}")
-            return True
-        return False
-
-    async def _service_account(self) -> bool:
-        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts"
-        with contextlib.suppress(NotFound):
-            await self.client.request("GET", f"{path}/default")
-            return True
-        if self.server.kind == "embedded":
-            with contextlib.suppress(ApiError):
-                await self.client.create(
-                    {
-                        "apiVersion": "v1",
-                        "kind": "ServiceAccount",
-                        "metadata": {"name": "default", "namespace": self.namespace},
-                    }
-                )
-        return False
 
     async def _nodes_ready(self) -> bool:
         known = {node.name for node in (await self.client.list(Node)).items if node.ready}
