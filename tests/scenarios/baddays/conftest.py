@@ -31,7 +31,7 @@ from tests.support.waiting import until
 NODE_GRACE_S = 16
 """Silence after which a node is not Ready: days are shorter here."""
 
-TRAIN = """
+BEGIN = """
     import os, pathlib, time
     import muster
     folder = pathlib.Path({folder!r})
@@ -40,12 +40,17 @@ TRAIN = """
     mine = "%d-%d" % (muster.attempt(), muster.rank())
     (folder / ("began-" + mine)).write_text(str(step))
     (folder / ("pid-" + mine)).write_text(str(os.getpid()))
+    save = lambda path: pathlib.Path(path).write_text(str(step))
     while not (folder / "done").exists():
         step += 1
+"""
+"""How each rank begins: from the last checkpoint, and where it says so; what it does at each step follows."""
+
+TRAIN = f"""{BEGIN}
         if muster.rank() == 0:
             muster.report(step=step, total_steps=100000)
             if step % 10 == 0:
-                muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
+                muster.save_checkpoint(step, save)
         time.sleep(0.05)
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.baddays.conftest import BadDay, lives, stays, stopped
+from tests.scenarios.baddays.conftest import BEGIN, BadDay, lives, stays, stopped
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
@@ -43,21 +43,13 @@ async def test_a_controller_killed_between_fault_and_restart_is_followed_by_one_
 
 AWAY_S = 60.0
 
-SAVING = """
-    import os, pathlib, time
-    import muster
-    folder = pathlib.Path({folder!r})
-    mine = "%d-%d" % (muster.attempt(), muster.rank())
-    (folder / ("pid-" + mine)).write_text(str(os.getpid()))
-    step = 0
-    while not (folder / "done").exists():
-        step += 1
+SAVING = f"""{BEGIN}
         muster.report(step=step, total_steps=100000)
         if step % 10 == 0:
             (folder / ("saving-" + mine)).write_text(str(step))
             wait_s = 600 if (folder / "refused").exists() else 10
             try:
-                muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)), deadline_s=wait_s)
+                muster.save_checkpoint(step, save, deadline_s=wait_s)
             except muster.ControllerUnavailable as error:
                 (folder / "refused").write_text("%d: %s" % (step, error))
         (folder / ("writing-" + mine)).write_text(str(step))

@@ -12,7 +12,7 @@ import pytest
 from muster.api.training_job import TrainingJob
 from muster.kube.errors import NotFound
 from muster.kube.node import Node
-from tests.scenarios.baddays.conftest import BadDay, Job, lives, processes_of, stopped, supervisor_of
+from tests.scenarios.baddays.conftest import BEGIN, BadDay, Job, lives, processes_of, stopped, supervisor_of
 from tests.support.controlgroups import need_control_groups
 from tests.support.kubectl import kubectl_program
 from tests.support.waiting import until
@@ -111,20 +111,10 @@ async def test_a_kubelet_that_restarts_costs_its_slots_pod_and_not_the_user(bad:
     assert [(fault.slot, fault.cause) for fault in status.faults] == [(1, "infrastructure")], status.faults
 
 
-ASKED = """
-    import os, pathlib, time
-    import muster
-    folder = pathlib.Path({folder!r})
-    last = muster.last_checkpoint()
-    step = int(pathlib.Path(last.path).read_text()) if last else 0
-    mine = "%d-%d" % (muster.attempt(), muster.rank())
-    (folder / ("began-" + mine)).write_text(str(step))
-    (folder / ("pid-" + mine)).write_text(str(os.getpid()))
-    while not (folder / "done").exists():
-        step += 1
+ASKED = f"""{BEGIN}
         muster.report(step=step)
         if muster.should_checkpoint() and not (folder / ("saved-" + mine)).exists():
-            muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
+            muster.save_checkpoint(step, save)
             (folder / ("saved-" + mine)).write_text(str(step))
         time.sleep(0.05)
 """
