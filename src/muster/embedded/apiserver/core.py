@@ -15,7 +15,7 @@ from muster.embedded.apiserver.kinds.crds import resource_type
 from muster.embedded.apiserver.patches import APPLY_PATCH, applied_object, change_for
 from muster.embedded.apiserver.podsubresources import PodSubresources
 from muster.embedded.apiserver.quota import QuotaLedger
-from muster.embedded.apiserver.reads import Reads, WatchResponse
+from muster.embedded.apiserver.reads import Reads
 from muster.embedded.apiserver.registry import Registry, ResourceType
 from muster.embedded.apiserver.request import ProxyResponse, Request, Response, json_response
 from muster.embedded.apiserver.reviews import review
@@ -32,6 +32,7 @@ from muster.embedded.apiserver.status import (
 )
 from muster.embedded.apiserver.strategy import Context
 from muster.embedded.apiserver.tokens import TokenAuthority
+from muster.embedded.apiserver.watches import WatchResponse
 from muster.embedded.apiserver.writes import Writes, key_of
 from muster.embedded.objects import Clock, Obj, decode
 from muster.embedded.store import Store

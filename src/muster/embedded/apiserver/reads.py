@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -26,11 +25,11 @@ from muster.embedded.apiserver.status import (
 )
 from muster.embedded.apiserver.strategy import Context
 from muster.embedded.apiserver.tables import table
+from muster.embedded.apiserver.watches import Bookmarks, WatchResponse
 from muster.embedded.objects import Obj, encode
 from muster.embedded.store import Expired, Item, Table
-from muster.embedded.watchhub import ADDED, View, Watcher, frame
+from muster.embedded.watchhub import ADDED, View, frame
 
-BOOKMARK_INTERVAL_S = 60.0
 DEFAULT_TIMEOUT_S = 1800.0
 TOO_OLD_CONTINUE = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -38,104 +37,6 @@ TOO_OLD_CONTINUE = (
     "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
     "deleted between the time the first chunk was returned and now may show up in the list."
 )
-
-
-class WatchResponse:
-    """An open watch: call `batch` until it returns None."""
-
-    def __init__(
-        self,
-        watcher: Watcher,
-        first: list[bytes],
-        table: Table,
-        current: Current,
-        *,
-        bookmarks: Bookmarks,
-        timeout_s: float,
-    ) -> None:
-        self.content_type = "application/json;stream=watch"
-        self.table = table
-        self._watcher = watcher
-        self._first = first
-        self._current = current
-        self._bookmarks = bookmarks
-        self._loop = asyncio.get_running_loop()
-        self._end = self._loop.time() + timeout_s
-        self._next_bookmark = self._loop.time() + BOOKMARK_INTERVAL_S
-
-    async def batch(self) -> bytes | None:
-        """Return the next frames in one piece, None once the watch has ended."""
-        if self._first:
-            frames, self._first = self._first, []
-            return b"".join([*frames, *self._watcher.take()])
-        while True:
-            frames = self._watcher.take()
-            if frames:
-                return b"".join(frames)
-            now = self._loop.time()
-            if self._watcher.closed or now >= self._end:
-                self.close()
-                return None
-            if self._bookmarks.wanted and now >= self._next_bookmark:
-                self._next_bookmark = now + BOOKMARK_INTERVAL_S
-                return self._bookmarks.frame(self._current.version)
-            until = min(self._end, self._next_bookmark) if self._bookmarks.wanted else self._end
-            try:
-                async with asyncio.timeout_at(until):
-                    await self._watcher.wait()
-            except TimeoutError:
-                continue
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (batch := await self.batch()) is not None:
-            yield batch
-
-    def close(self) -> None:
-        """Give the watch up."""
-        self._watcher.close()
-
-
-class Current:
-    """Where the store stands."""
-
-    def __init__(self, context: Context) -> None:
-        self._store = context.store
-
-    @property
-    def version(self) -> int:
-        """The newest version."""
-        return self._store.version
-
-
-class Bookmarks:
-    """Bookmark events of a kind."""
-
-    def __init__(self, resource: ResourceType, form: Form, wanted: bool) -> None:
-        self.wanted = wanted
-        self._head: Obj = {"kind": resource.kind, "apiVersion": resource.api_version}
-        if form.name.startswith("PartialObjectMetadata"):
-            self._head = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
-        self._table = form.name == "Table"
-
-    def frame(self, version: int, *, initial_end: bool = False) -> bytes:
-        """Write a bookmark at a version."""
-        meta: Obj = {"resourceVersion": str(version), "creationTimestamp": None}
-        if initial_end:
-            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
-        body: Obj = {**self._head, "metadata": meta}
-        if self._table:
-            row = {
-                "cells": [],
-                "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta},
-            }
-            body = {
-                "kind": "Table",
-                "apiVersion": "meta.k8s.io/v1",
-                "metadata": {"resourceVersion": str(version)},
-                "columnDefinitions": [],
-                "rows": [row],
-            }
-        return frame("BOOKMARK", encode(body))
 
 
 class Reads:
@@ -223,9 +124,7 @@ class Reads:
             status = expired(str(error)).status()
             return Response(200, frame("ERROR", encode(status)), content_type="application/json;stream=watch")
         timeout_s = request.number("timeoutSeconds") or DEFAULT_TIMEOUT_S
-        return WatchResponse(
-            watcher, first, table, Current(self._context), bookmarks=bookmarks, timeout_s=float(timeout_s)
-        )
+        return WatchResponse(watcher, first, self._context.store, bookmarks=bookmarks, timeout_s=float(timeout_s))
 
     def _page(self, resource: ResourceType, selection: Selected, request: Request) -> tuple[list[Item], Obj]:
         table = self._table(resource)

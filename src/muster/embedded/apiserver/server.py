@@ -14,10 +14,10 @@ from muster.embedded.apiserver.auth import Authenticator
 from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.metrics import Metrics
 from muster.embedded.apiserver.proxy import KubeletProxy
-from muster.embedded.apiserver.reads import WatchResponse
 from muster.embedded.apiserver.record import Recorder
 from muster.embedded.apiserver.request import ProxyResponse, Request, Response, json_response
 from muster.embedded.apiserver.status import StatusError, unauthorized
+from muster.embedded.apiserver.watches import WatchResponse
 
 MAX_BODY_BYTES = 3 << 20
 WRITE_TIMEOUT_S = 60.0

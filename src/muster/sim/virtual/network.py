@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from muster.embedded.apiserver.core import ApiCore
-from muster.embedded.apiserver.reads import WatchResponse
 from muster.embedded.apiserver.request import ADMIN, Request, Response, User
+from muster.embedded.apiserver.watches import WatchResponse
 from muster.kube.errors import ServerTimeout, Unavailable
 from muster.kube.struct import encode
 from muster.kube.transport import Answer, Headers, NotSent, Params

@@ -1,0 +1,98 @@
+"""An open watch: the frames it sends, bookmarks among them, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from muster.embedded.apiserver.finish import Form
+from muster.embedded.apiserver.registry import ResourceType
+from muster.embedded.objects import Obj, encode
+from muster.embedded.store import Store
+from muster.embedded.watchhub import Watcher, frame
+
+BOOKMARK_INTERVAL_S = 60.0
+
+
+class WatchResponse:
+    """An open watch: call `batch` until it returns None."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        first: list[bytes],
+        store: Store,
+        *,
+        bookmarks: Bookmarks,
+        timeout_s: float,
+    ) -> None:
+        self.content_type = "application/json;stream=watch"
+        self._watcher = watcher
+        self._first = first
+        self._store = store
+        self._bookmarks = bookmarks
+        self._loop = asyncio.get_running_loop()
+        self._end = self._loop.time() + timeout_s
+        self._next_bookmark = self._loop.time() + BOOKMARK_INTERVAL_S
+
+    async def batch(self) -> bytes | None:
+        """Return the next frames in one piece, None once the watch has ended."""
+        if self._first:
+            frames, self._first = self._first, []
+            return b"".join([*frames, *self._watcher.take()])
+        while True:
+            frames = self._watcher.take()
+            if frames:
+                return b"".join(frames)
+            now = self._loop.time()
+            if self._watcher.closed or now >= self._end:
+                self.close()
+                return None
+            if self._bookmarks.wanted and now >= self._next_bookmark:
+                self._next_bookmark = now + BOOKMARK_INTERVAL_S
+                return self._bookmarks.frame(self._store.version)
+            until = min(self._end, self._next_bookmark) if self._bookmarks.wanted else self._end
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._watcher.wait()
+            except TimeoutError:
+                continue
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (batch := await self.batch()) is not None:
+            yield batch
+
+    def close(self) -> None:
+        """Give the watch up."""
+        self._watcher.close()
+
+
+class Bookmarks:
+    """Bookmark events of a kind."""
+
+    def __init__(self, resource: ResourceType, form: Form, wanted: bool) -> None:
+        self.wanted = wanted
+        self._head: Obj = {"kind": resource.kind, "apiVersion": resource.api_version}
+        if form.name.startswith("PartialObjectMetadata"):
+            self._head = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+        self._table = form.name == "Table"
+
+    def frame(self, version: int, *, initial_end: bool = False) -> bytes:
+        """Write a bookmark at a version."""
+        meta: Obj = {"resourceVersion": str(version), "creationTimestamp": None}
+        if initial_end:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        body: Obj = {**self._head, "metadata": meta}
+        if self._table:
+            row = {
+                "cells": [],
+                "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta},
+            }
+            body = {
+                "kind": "Table",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": {"resourceVersion": str(version)},
+                "columnDefinitions": [],
+                "rows": [row],
+            }
+        return frame("BOOKMARK", encode(body))
