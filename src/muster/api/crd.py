@@ -10,7 +10,7 @@ import msgspec
 from muster.api.names import GROUP, JOB_NAME_MAX, VERSION
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
 from muster.api.schema import Schema, struct_schema
-from muster.api.training_job import DNS_LABEL, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from muster.api.training_job import DNS_LABEL, LEFT_OUT_MAX, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from muster.kube.meta import Resource
 from muster.kube.struct import KubeStruct
 
@@ -82,6 +82,15 @@ KINDS: Final = (
             _fixed("gpusPerNode"),
             _fixed("gpuResource"),
             _fixed("ranksPerNode", optional=True),
+            (
+                "has(self.minReplicas) == (has(self.noSpare) && self.noSpare == 'Shrink')",
+                "minReplicas and noSpare: Shrink go together: set both or neither",
+            ),
+            (
+                f"!has(self.minReplicas) || (self.minReplicas <= self.replicas && "
+                f"self.replicas - self.minReplicas <= {LEFT_OUT_MAX})",
+                f"minReplicas must be at most replicas, and at most {LEFT_OUT_MAX} fewer",
+            ),
         ),
     ),
     Kind(

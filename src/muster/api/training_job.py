@@ -15,7 +15,10 @@ Launcher = Literal["mpi", "torchrun", "none"]
 RemoteShell = Literal["supervisor", "sshd"]
 Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Stopping", "Succeeded", "Failed"]
 Cause = Literal["user", "infrastructure", "unknown"]
-NoSpare = Literal["Wait", "Requeue"]
+NoSpare = Literal["Wait", "Shrink", "Requeue"]
+
+LEFT_OUT_MAX = 256
+"""Nodes that a job may go on without: their slots are listed in its status, which is bounded."""
 
 DNS_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 RESOURCE_NAME = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -154,10 +157,22 @@ class TrainingJobSpec(KubeStruct):
         NoSpare,
         Meta(
             description="What a job does that lost a node while no other one is free: Wait keeps its healthy nodes "
-            "until there is one, unless an earlier job that lost nodes too needs them; Requeue gives all of them back "
-            "and waits for its turn."
+            "until there is one, unless an earlier job that lost nodes too needs them; Shrink goes on without it while "
+            "minReplicas nodes are left; Requeue gives all of them back and waits for its turn."
         ),
     ] = "Wait"
+    min_replicas: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=NODES_PER_GANG_MAX,
+                description="With noSpare: Shrink the fewest nodes the job goes on with after it lost some; below that "
+                f"it waits. At most {LEFT_OUT_MAX} fewer than replicas. It always starts with replicas.",
+            ),
+        ]
+        | None
+    ) = None
     shared_memory: Annotated[
         str, Meta(description="Size of /dev/shm, a quantity such as 64Gi. Half of the node's memory where not given.")
     ] = ""
@@ -262,6 +277,13 @@ class TrainingJobStatus(KubeStruct):
         ),
     ] = 0
     ready_slots: Annotated[int, Meta(description="Slots whose supervisor has joined.")] = 0
+    size: Annotated[
+        int, Meta(description="Nodes of the current attempt: fewer than spec.replicas while it goes on without some.")
+    ] = 0
+    left_out: Annotated[
+        tuple[int, ...],
+        Meta(max_length=LEFT_OUT_MAX, description="Slots the current attempt goes on without (noSpare: Shrink)."),
+    ] = ()
     restarts: Annotated[Restarts | None, Meta(description="Restarts so far, by whose fault they were.")] = None
     preemptions: Annotated[
         int,

@@ -10,7 +10,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from muster.api.names import JOB_NAME_MAX, WORKER_CONTAINER
-from muster.api.training_job import DNS_LABEL, QUANTITY, SHA256, CodeSource, TrainingJob, TrainingJobSpec
+from muster.api.training_job import (
+    DNS_LABEL,
+    LEFT_OUT_MAX,
+    QUANTITY,
+    SHA256,
+    CodeSource,
+    TrainingJob,
+    TrainingJobSpec,
+)
 from muster.kube.struct import from_dict, to_dict
 
 
@@ -70,6 +78,7 @@ def validate(job: TrainingJob) -> list[Problem]:
         problems.append(
             Problem("spec.mpi", f"means nothing to launcher {spec.launcher}; remove it or use launcher: mpi")
         )
+    problems += _sizes(spec)
     problems += _template(spec.template)
     return problems
 
@@ -134,6 +143,23 @@ def _code(code: CodeSource) -> Iterator[Problem]:
         yield Problem("spec.code.sha256", "needed with url: 64 hex digits, as `sha256sum FILE` prints them")
     if code.sha256 and not code.url:
         yield Problem("spec.code.sha256", "goes with url only; remove it")
+
+
+def _sizes(spec: TrainingJobSpec) -> Iterator[Problem]:
+    fewest = spec.min_replicas
+    if fewest is None:
+        if spec.no_spare == "Shrink":
+            yield Problem("spec.minReplicas", "missing; noSpare: Shrink needs the fewest nodes the job goes on with")
+        return
+    if spec.no_spare != "Shrink":
+        yield Problem(
+            "spec.minReplicas", f"means nothing with noSpare: {spec.no_spare}; remove it or write Shrink there"
+        )
+    if fewest > spec.replicas:
+        yield Problem("spec.minReplicas", f"{fewest} is more than replicas, which is {spec.replicas}")
+    elif spec.replicas - fewest > LEFT_OUT_MAX:
+        least = spec.replicas - LEFT_OUT_MAX
+        yield Problem("spec.minReplicas", f"at most {LEFT_OUT_MAX} fewer than replicas; write {least} or more")
 
 
 def _template(template: dict[str, Any]) -> Iterator[Problem]:

@@ -54,8 +54,11 @@ def progress_text(job: TrainingJob) -> str:
 
 
 def slots_text(job: TrainingJob) -> str:
-    """`3/4 slots ready`."""
-    return f"{job.status.ready_slots}/{job.spec.replicas} slots ready"
+    """`3/4 slots ready`; of a job that shrank `2/2 slots ready, 1 of 3 left out`."""
+    status, wanted = job.status, job.spec.replicas
+    missing = len(status.left_out)
+    without = f", {missing} of {wanted} left out" if missing else ""
+    return f"{status.ready_slots}/{wanted - missing} slots ready{without}"
 
 
 def restarts(job: TrainingJob) -> int:
@@ -172,7 +175,8 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
             lines.append(f"useful again {useful:.1f}s after the fault of attempt {fault.attempt}")
     if (before is None or status.attempt != before.attempt) and not never_came(new):
         if status.attempt > 1 and status.slots_kept is not None:
-            lines.append(f"attempt {status.attempt}: {status.slots_kept} of {new.spec.replicas} slots kept their pods")
+            size = status.size or new.spec.replicas
+            lines.append(f"attempt {status.attempt}: {status.slots_kept} of {size} slots kept their pods")
         elif status.attempt > 1:
             lines.append(f"attempt {status.attempt}")
     waits_anew = before is not None and status.phase == "Pending" and status.message != before.message

@@ -83,7 +83,7 @@ def _row(job: TrainingJob) -> tuple[str, ...]:
     return (
         job.name,
         status.phase,
-        str(spec.replicas),
+        f"{status.size}/{spec.replicas}" if status.left_out else str(spec.replicas),
         str(status.ready_slots),
         str(attempt(job)),
         step,

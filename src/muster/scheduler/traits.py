@@ -130,6 +130,8 @@ def job_facts(job: TrainingJob) -> JobFacts:
         started_at=status.start_time.timestamp() if status.start_time is not None else 0.0,
         saved_at=saved.timestamp() if saved is not None else 0.0,
         requeue=spec.no_spare == "Requeue",
+        fewest=(spec.min_replicas or 0) if spec.no_spare == "Shrink" else 0,
+        left_out=status.left_out,
         since=since.timestamp() if since is not None else 0.0,
         scale_up=job.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED,
     )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from muster.api.training_job import TrainingJobStatus
 from muster.api.words import counted
 from muster.kube.pod import Pod
-from muster.trainingjobs import incident, lastcall, outcome, statuses
+from muster.trainingjobs import growing, incident, lastcall, outcome, statuses
 from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
 from muster.trainingjobs.faults import Evidence, row_named, row_of
 from muster.trainingjobs.plan import (
@@ -26,7 +26,7 @@ from muster.trainingjobs.plan import (
 )
 from muster.trainingjobs.pods import excluded_nodes
 from muster.trainingjobs.runplan import run_plan
-from muster.trainingjobs.slots import Clock, Slot, in_contact, joined, pod_uids
+from muster.trainingjobs.slots import Clock, Slot, in_contact, joined, left_out, pod_uids
 from muster.trainingjobs.snapshot import JobSnapshot
 
 _SILENCE: Final = "lost-contact"
@@ -42,6 +42,10 @@ class Attempt:
         self.snapshot, self.slots, self.clock = snapshot, slots, clock
         self.job, self.status, self.now = snapshot.job, snapshot.job.status, clock.now
         self.running = self.status.phase == "Running"
+        outside = left_out(snapshot, slots)
+        self.outside = [slot for slot in slots if slot.number in outside]
+        self.part = [slot for slot in slots if slot.number not in outside]
+        self.fault = statuses.restart_fault(self.status)
         self.broken = dict(self._broken())
 
     def actions(self) -> list[Action]:
@@ -56,19 +60,34 @@ class Attempt:
         if late is not None:
             return [self._write(late, "Reattributed"), RecordEvent("Reattributed", _attribution(late))]
         if self.running:
-            return [self._direct(self._run_plan()), *self._progress()]
+            return self._run_on()
         exhausted = statuses.exhausted(self.job)
         if exhausted is not None:
             hold: list[Action] = [self._direct(None)]
             return outcome.failed(self.snapshot, exhausted, self.now) if self._settled() else hold
         return [self._direct(None), *(self._node_back() or self._make_pods()), *self._advance()]
 
+    def _run_on(self) -> list[Action]:
+        """What a running attempt needs: that it is told so, and the slots it goes on without."""
+        if not self.outside:
+            return [self._direct(self._run_plan()), *self._progress()]
+        more = growing.ready(self.snapshot, self.outside, self.broken, self.now)
+        grown = growing.grow(self.snapshot, more, self.now)
+        if grown:
+            return grown
+        others = growing.tend(self.snapshot, self.outside, self.broken, self.clock)
+        if self.status.last_checkpoint is not None:
+            others = self._node_back() or others
+        if not any(isinstance(action, WriteStatus) for action in others):
+            others += self._progress()
+        return [self._direct(self._run_plan(), checkpoint_now=bool(more)), *others]
+
     # -- faults
 
     def _broken(self) -> Iterator[tuple[int, Evidence]]:
         for slot in self.slots:
             evidence = broken(self.snapshot, slot, self.clock)
-            if evidence is None and self.running and slot.pod is None:
+            if evidence is None and self.running and slot.pod is None and slot in self.part:
                 evidence = gone(slot, self.clock)
             if evidence is not None:
                 yield slot.number, evidence
@@ -79,13 +98,15 @@ class Attempt:
 
     def _incident(self) -> list[Action] | None:
         """End the attempt where something of it broke; what broke before it began is replaced within it."""
+        part = {slot.number for slot in self.part}
         if self.running:
-            evidence = [*self.broken.values(), *self._exits(self.status.attempt)]
+            evidence = [each for number, each in self.broken.items() if number in part]
+            evidence += self._exits(self.status.attempt)
         else:
             evidence = [each for number, each in self.broken.items() if self._belongs(self.slots[number])]
         if not evidence:
             return None
-        replaced = sum(1 for each in self.broken.values() if row_of(each).replace)
+        replaced = sum(1 for number, each in self.broken.items() if number in part and row_of(each).replace)
         status, verdict = incident.restart(self.snapshot, self.slots, evidence, replaced, self.now)
         message = f"{status.faults[-1].cause}: {status.faults[-1].message}"
         return [
@@ -105,13 +126,13 @@ class Attempt:
         if not self.status.faults:
             return []
         late = self._exits(self.status.faults[-1].attempt)
-        if self.status.phase == "Restarting":
+        if self.status.phase == "Restarting" and self.fault is not None:
             late += [
                 each
                 for number, each in self.broken.items()
                 if self.slots[number].attempt < self.status.attempt and not self._is_our_deletion(each)
             ]
-            lost = node_gone(self.snapshot, self.status.faults[-1], self.clock)
+            lost = node_gone(self.snapshot, self.fault, self.clock)
             late += [lost] if lost is not None else []
         return late
 
@@ -137,10 +158,16 @@ class Attempt:
     # -- pods
 
     def _to_replace(self, slot: Slot) -> bool:
-        """Whether the slot needs another pod: only where it is broken, or on a node to keep away from."""
+        """Whether the slot needs another pod: only where it is broken, on a node to keep away from, or was given up."""
         if slot.attempt >= self.status.attempt:
             return False
+        if not slot.node and slot.pod is not None and self._was_given_up(slot):
+            return True  # a pod of this attempt asks again
         return slot.number in self.broken or (bool(slot.node) and slot.node in self.status.excluded_nodes)
+
+    def _was_given_up(self, slot: Slot) -> bool:
+        placement = self.snapshot.placement
+        return placement is not None and any(each.slot == slot.number for each in placement.spec.given_up)
 
     def _make_pods(self) -> list[Action]:
         attempt, excluded = self.status.attempt, self.status.excluded_nodes
@@ -177,7 +204,7 @@ class Attempt:
             return []
         long = self._waited_long(waiting)
         ready = {name for name in self.status.excluded_nodes if self._is_back(name)}
-        back = {name for name in ready if long or self._was_never_lost(name)}
+        back = {name for name in ready if long or (not self.running and self._was_never_lost(name))}
         if not back:
             return []
         kept = tuple(name for name in self.status.excluded_nodes if name not in back)
@@ -211,11 +238,11 @@ class Attempt:
 
     def _advance(self) -> list[Action]:
         """Write what was reached: admitted, bound, stopped, placed, joined; at the end that the attempt runs."""
-        pods = [slot.pod for slot in self.slots if slot.pod is not None and not self._to_replace(slot)]
-        ready = sum(1 for slot in self.slots if not self._to_replace(slot) and joined(slot, self.snapshot, self.now))
-        complete = len(pods) == len(self.slots)
+        pods = [slot.pod for slot in self.part if slot.pod is not None and not self._to_replace(slot)]
+        ready = sum(1 for slot in self.part if not self._to_replace(slot) and joined(slot, self.snapshot, self.now))
+        complete = len(pods) == len(self.part)
         bound = complete and all(pod.spec.node_name for pod in pods)
-        if bound and ready == len(self.slots):
+        if bound and ready == len(self.part):
             return self._begin_running()
         status = self._admission(self.status, complete)
         reason: Reason | None = None
@@ -252,13 +279,15 @@ class Attempt:
 
     def _stages(self, status: TrainingJobStatus, bound: bool) -> TrainingJobStatus:
         """The status with the stages reached, each at the time at which it was: they are written with what else is."""
-        healthy = [slot for slot in self.slots if slot.attempt < status.attempt and not self._to_replace(slot)]
+        if self.fault is None:
+            return status
+        healthy = [slot for slot in self.part if slot.attempt < status.attempt and not self._to_replace(slot)]
         members = [slot.member for slot in healthy]
         if all(member is not None and member.state == "idle" for member in members):
             at = max((member.state_at for member in members if member is not None), default=self.now)
             status = statuses.with_stage(status, "stopped", self._within_fault(at))
         if bound:
-            pods = [slot.pod for slot in self.slots if slot.pod is not None and slot.attempt == status.attempt]
+            pods = [slot.pod for slot in self.part if slot.pod is not None and slot.attempt == status.attempt]
             at = max((self.snapshot.seen.get((pod.uid, "bound"), self.now) for pod in pods), default=0.0)
             status = statuses.with_stage(status, "placed", self._within_fault(at))
         return status
@@ -270,53 +299,58 @@ class Attempt:
         return min(max(moment, detected), self.now)
 
     def _message(self, created: int, ready: int, bound: bool) -> str:
-        size = len(self.slots)
+        size = len(self.part)
         if created < size:
             refusal = self.snapshot.refusal
             return f"{created}/{size} pods created" + (f"; the next was refused: {refusal.message}" if refusal else "")
         if not bound:
-            waiting = [slot.pod for slot in self.slots if slot.pod is not None and not slot.node]
+            waiting = [slot.pod for slot in self.part if slot.pod is not None and not slot.node]
             said = self.snapshot.waits_for or next(
                 (each.message for pod in waiting for each in pod.status.conditions if each.type == "PodScheduled"), ""
             )
             return f"waiting for {len(waiting)} of {size} nodes" + (f": {said}" if said else "")
-        starting = (waiting_message(slot.pod) for slot in self.slots if slot.pod is not None and slot.member is None)
+        starting = (waiting_message(slot.pod) for slot in self.part if slot.pod is not None and slot.member is None)
         said = next((text for text in starting if text), "")
         return f"{ready}/{size} nodes ready" + (f"; {said}" if said else "")
 
     def _begin_running(self) -> list[Action]:
         status = self._admission(self.status, complete=True)
-        if status.phase == "Restarting":
+        if status.phase == "Restarting" and self.fault is not None:
             status = self._stages(status, bound=True)
             for stage in ("ready", "running"):
                 status = statuses.with_stage(status, stage, self.now)
         status = self._kept(status)
-        message = f"attempt {status.attempt} runs on {counted(len(self.slots), 'node')}"
+        size, wanted = len(self.part), len(self.slots)
+        nodes = counted(size, "node") if size == wanted else f"{size} of {wanted} nodes: no spare one is there"
+        message = f"attempt {status.attempt} runs on {nodes}"
         status = statuses.with_condition(
             status, "Running", True, "Running", message, self.now, self.job.metadata.generation
         )
         status = replace(
             status,
             phase="Running",
-            ready_slots=len(self.slots),
+            ready_slots=size,
+            size=size,
+            left_out=tuple(slot.number for slot in self.outside),
             message=message,
             start_time=status.start_time or statuses.at(self.now),
             observed_generation=self.job.metadata.generation,
         )
-        return [self._write(status, "Running"), RecordEvent("Running", message)]
+        reason: Reason = "Running" if size == wanted else "Shrunk"
+        return [self._write(status, "Running"), RecordEvent(reason, message, warning=size < wanted)]
 
     def _kept(self, status: TrainingJobStatus) -> TrainingJobStatus:
         """The status with what the restart cost in the end: late evidence may have replaced more slots."""
-        if status.phase != "Restarting" or not status.faults:
+        if status.phase != "Restarting" or self.fault is None:
             return status
-        kept = sum(1 for slot in self.slots if slot.attempt < status.attempt)
-        newest = replace(status.faults[-1], slots=len(self.slots) - kept)
+        kept = sum(1 for slot in self.part if slot.attempt < status.attempt)
+        newest = replace(status.faults[-1], slots=len(self.part) - kept)
         return replace(statuses.with_newest_fault(status, newest), slots_kept=kept)
 
     def _run_plan(self) -> RunPlan | None:
         """The plan once every supervisor is known; after that the shell keeps it for the attempt."""
-        known = all(slot.member is not None and slot.member.address for slot in self.slots)
-        return run_plan(self.snapshot, self.slots) if known else None
+        known = all(slot.member is not None and slot.member.address for slot in self.part)
+        return run_plan(self.snapshot, self.part) if known else None
 
     def _progress(self) -> list[Action]:
         """Write progress when it is due, and at once when it is the first useful step after a fault."""
@@ -335,7 +369,7 @@ class Attempt:
     def _write(self, status: TrainingJobStatus, reason: Reason) -> WriteStatus:
         return WriteStatus(statuses.fitted(status), reason)
 
-    def _direct(self, run: RunPlan | None) -> Direct:
+    def _direct(self, run: RunPlan | None, *, checkpoint_now: bool = False) -> Direct:
         return Direct(
             Directive(
                 attempt=self.status.attempt,
@@ -343,7 +377,8 @@ class Attempt:
                 grace_s=self.job.spec.stop_grace_seconds,
                 run=run,
                 slots=pod_uids(self.slots),
-                checkpoint_now=self.running and lastcall.asks(self.snapshot, self.slots, self.clock),
+                checkpoint_now=checkpoint_now
+                or (self.running and lastcall.asks(self.snapshot, self.slots, self.clock)),
             )
         )
 

@@ -60,6 +60,7 @@ class Caches:
             client, Event, field_selector="involvedObject.kind=Node,type=Warning", watch_timeout_s=_EVENTS_WATCH_S
         )
         self.events.add_handler(self._event_seen)
+        self.jobs.add_index(_NODE, lambda job: () if job.status.completion_time else job.status.excluded_nodes)
         self._hardware: dict[str, HardwareEvidence] = {}
         self._leases: dict[str, Renewal] = {}
         self._asking: set[str] = set()
@@ -85,6 +86,10 @@ class Caches:
     def jobs_on(self, node: str) -> set[str]:
         """Keys of the jobs with a pod on the node."""
         return {key for pod in self.pods.by_index(_NODE, node).values() for key in _gang_keys(pod)}
+
+    def jobs_avoiding(self, node: str) -> list[str]:
+        """Keys of the jobs that keep away from the node, as far as it is not Ready."""
+        return [job.key for job in self.jobs.by_index(_NODE, node).values()]
 
     def nodes_named(self, names: Iterable[str]) -> Mapping[str, Node]:
         """Those of the nodes that exist."""

@@ -168,6 +168,8 @@ class TrainingJobController:
         node = new or old
         assert node is not None
         self._queue_jobs_on(node.name)
+        for key in self.caches.jobs_avoiding(node.name):
+            self.controller.queue.add(key)
 
     def _queue_jobs_on(self, node: str) -> None:
         for key in self.caches.jobs_on(node):

@@ -88,8 +88,7 @@ def _begin(snapshot: JobSnapshot, now: float) -> list[Action]:
             RecordEvent("InvalidSpec", message, warning=True),
         ]
     status = replace(
-        job.status,
-        attempt=1,
+        statuses.next_attempt(job, job.status),
         phase="Pending",
         observed_generation=generation,
         message=f"creating {counted(job.spec.replicas, 'pod')}",
@@ -125,8 +124,7 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], now: float) -> list[Action
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Suspended")]
     generation = job.metadata.generation
     status = replace(
-        job.status,
-        attempt=job.status.attempt + 1,
+        statuses.next_attempt(job, job.status),
         phase="Pending",
         ready_slots=0,
         observed_generation=generation,

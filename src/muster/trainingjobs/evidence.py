@@ -272,7 +272,7 @@ def _contact(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evide
 def _had_joined(snapshot: JobSnapshot, slot: Slot) -> bool:
     """Whether an earlier controller had heard of the supervisor: attempts run only when all have joined."""
     status = snapshot.job.status
-    return slot.attempt < status.attempt or status.phase == "Running"
+    return slot.attempt < status.attempt or (status.phase == "Running" and slot.number not in status.left_out)
 
 
 def _patience_s(snapshot: JobSnapshot, member: Member, alive_at: float) -> float:

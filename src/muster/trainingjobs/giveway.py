@@ -50,10 +50,10 @@ def give_way(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
             return [last_directive(snapshot, slots, "run", checkpoint_now=True)]
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Preempted")]
     _, why = statuses.condition_reason(job.status, "Running")
-    attempt = job.status.attempt + 1
+    status = statuses.next_attempt(job, job.status)
+    attempt = status.attempt
     status = replace(
-        job.status,
-        attempt=attempt,
+        status,
         phase="Pending",
         ready_slots=0,
         preemptions=job.status.preemptions + 1,

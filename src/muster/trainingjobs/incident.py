@@ -20,7 +20,7 @@ from muster.trainingjobs.faults import (
     row_named,
     row_of,
 )
-from muster.trainingjobs.slots import Slot
+from muster.trainingjobs.slots import Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _CLOCK_SKEW_S: Final = 600.0
@@ -41,7 +41,7 @@ def restart(
     verdict = judge(every)
     assert verdict is not None, "an incident has evidence"
     first = verdict.evidence
-    at, suspicion = _where(verdict, slots, now)
+    at, suspicion = _where(verdict, slots[verdict.evidence.slot], taking_part(snapshot, slots), now)
     fault = Fault(
         attempt=old.attempt,
         slot=at.number,
@@ -56,12 +56,11 @@ def restart(
         timeline=Timeline(fault=statuses.at(_happened(first, now)), detected=statuses.at(now)),
     )
     status = replace(
-        old,
-        attempt=old.attempt + 1,
+        statuses.next_attempt(job, old),
         phase="Restarting",
         restarts=statuses.charged(old.restarts, verdict.cause),
         progress=snapshot.progress or old.progress,
-        slots_kept=job.spec.replicas - replaced,
+        slots_kept=(old.size or job.spec.replicas) - replaced,
         time_to_useful_seconds=None,
     )
     status = statuses.excluding(statuses.with_fault(status, fault), _excluded(every))
@@ -131,12 +130,11 @@ def reattributed(
     return statuses.fitted(status) if status is not old else None
 
 
-def _where(verdict: Verdict, slots: Sequence[Slot], now: float) -> tuple[Slot, str]:
+def _where(verdict: Verdict, own: Slot, slots: Sequence[Slot], now: float) -> tuple[Slot, str]:
     """The slot to name: while only consequences are known, one whose supervisor was just cut off; and its story.
 
     Whether that supervisor is lost is known in a moment (evidence of kind contact), and only then is it charged so.
     """
-    own = slots[verdict.evidence.slot]
     if verdict.row.tier < _CONSEQUENCE_TIER:
         return own, ""
     cut = [each for each in slots if each.member is not None and _cut_off(each.member, now)]

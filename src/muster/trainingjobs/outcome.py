@@ -10,7 +10,7 @@ from muster.api.training_job import Cause, Progress, TrainingJobStatus
 from muster.trainingjobs import statuses
 from muster.trainingjobs.plan import Action, Reason, RecordEvent, WriteStatus
 from muster.trainingjobs.runplan import rank_order
-from muster.trainingjobs.slots import Clock, Slot
+from muster.trainingjobs.slots import Clock, Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot
 
 
@@ -51,12 +51,12 @@ def useful(status: TrainingJobStatus, progress: Progress, now: float) -> Trainin
 
 def _succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
     """With mpi the launcher speaks for all ranks; else every node must have finished."""
-    attempt = snapshot.job.status.attempt
+    attempt, part = snapshot.job.status.attempt, taking_part(snapshot, slots)
     if snapshot.job.spec.launcher == "mpi":
-        if not any(slot.member is not None and slot.member.state == "finished" for slot in slots):
+        if not any(slot.member is not None and slot.member.state == "finished" for slot in part):
             return False
-        return _finished_well(rank_order(slots, snapshot.nodes)[0], attempt)
-    return all(_finished_well(slot, attempt) for slot in slots)
+        return _finished_well(rank_order(part, snapshot.nodes)[0], attempt)
+    return all(_finished_well(slot, attempt) for slot in part)
 
 
 def _finished_well(slot: Slot, attempt: int) -> bool:

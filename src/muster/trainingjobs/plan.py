@@ -16,6 +16,8 @@ Reason = Literal[
     "Suspended",
     "Resumed",
     "Preempted",
+    "Shrunk",
+    "Growing",
     "Starting",
     "Running",
     "Restarting",

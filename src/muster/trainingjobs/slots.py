@@ -81,6 +81,33 @@ def slots_of(snapshot: JobSnapshot) -> tuple[list[Slot], list[Pod]]:
     return slots, superseded
 
 
+def left_out(snapshot: JobSnapshot, slots: Sequence[Slot]) -> frozenset[int]:
+    """The slots that the current attempt goes on without (noSpare: Shrink).
+
+    Of one that runs they are in the status. One that is yet to run goes on without those the scheduler gave up, as far
+    as it has seen the pods of this attempt: a pod of an earlier one is made anew, and asks again.
+    """
+    job, placement = snapshot.job, snapshot.placement
+    if job.status.phase == "Running":
+        return frozenset(job.status.left_out)
+    if placement is None or placement.status.phase in ("Preempting", "Released"):
+        return frozenset()
+    attempts = {each.slot: each.attempt for each in placement.spec.given_up}
+    return frozenset(
+        slot.number
+        for slot in slots
+        if slot.pod is not None
+        and not slot.node
+        and job.status.attempt <= slot.attempt <= attempts.get(slot.number, -1)
+    )
+
+
+def taking_part(snapshot: JobSnapshot, slots: Sequence[Slot]) -> list[Slot]:
+    """The slots of the current attempt."""
+    outside = left_out(snapshot, slots)
+    return [slot for slot in slots if slot.number not in outside] if outside else list(slots)
+
+
 def in_contact(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
     """Whether its supervisor is there: it polls now, or did a moment ago."""
     member = slot.member

@@ -85,6 +85,11 @@ def budget_used_up(exhausted: tuple[Cause, int]) -> str:
     return f"{_LIMITS[cause]} {limit} is used up"
 
 
+def next_attempt(job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status with the next attempt's number, which asks for all nodes again."""
+    return replace(status, attempt=status.attempt + 1, size=job.spec.replicas, left_out=())
+
+
 def with_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:
     """The status with one more fault, the oldest dropped beyond the bound."""
     return replace(status, faults=(*status.faults, fault)[-FAULTS_MAX:])
@@ -99,6 +104,12 @@ def excluding(status: TrainingJobStatus, nodes: tuple[str, ...]) -> TrainingJobS
     """The status with more excluded nodes, newest last, the oldest dropped beyond the bound."""
     kept = tuple(name for name in status.excluded_nodes if name not in nodes)
     return replace(status, excluded_nodes=(*kept, *dict.fromkeys(nodes))[-EXCLUDED_MAX:])
+
+
+def restart_fault(status: TrainingJobStatus) -> Fault | None:
+    """The fault that the current attempt comes after; None where another reason ended the one before."""
+    newest = status.faults[-1] if status.faults else None
+    return newest if newest is not None and newest.attempt == status.attempt - 1 else None
 
 
 def stage_reached(status: TrainingJobStatus, stage: Stage) -> bool:

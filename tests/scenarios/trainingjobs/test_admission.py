@@ -26,6 +26,10 @@ async def test_what_an_active_job_is_made_of_cannot_change(arena: Arena) -> None
         await arena.client.patch(TrainingJob, "train", {"spec": {"replicas": 3}}, namespace=arena.namespace)
     with pytest.raises(Invalid, match="at most 52"):
         await arena.submit("a" * 53, QUICK)
+    with pytest.raises(Invalid, match="go together"):
+        await arena.submit("shrinks", QUICK, noSpare="Shrink")
+    with pytest.raises(Invalid, match="minReplicas must be at most replicas"):
+        await arena.submit("shrinks", QUICK, noSpare="Shrink", minReplicas=3)
 
 
 async def test_the_schema_refuses_what_makes_no_sense(arena: Arena) -> None:

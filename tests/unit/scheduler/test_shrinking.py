@@ -116,10 +116,16 @@ def test_a_slot_that_joins_takes_no_node_of_its_own_gang() -> None:
 
 
 def test_a_joining_slot_whose_node_breaks_is_given_up_again_and_makes_nobody_leave() -> None:
-    world = a_job_without_spares()
+    world = World()
+    world.add_nodes(*"abc")
+    add_job(world, "train", 3, facts=JobFacts(fewest=2), priority=5)
+    world.run()
     lose(world, 1, attempt=2)
     world.run()
     runs_without(world, 1)
+    world.add_nodes("lows")
+    add_job(world, "low", 1)
+    world.run()
     world.add_nodes("new")
     write = next(action for action in world.decide().actions)
     world.carry_out(write)
@@ -128,6 +134,7 @@ def test_a_joining_slot_whose_node_breaks_is_given_up_again_and_makes_nobody_lea
     plan = world.run()
     assert given_up(world) == {1: 2}
     assert plan.waiting == {}
+    assert phase(world, "low") == "Bound"
 
 
 def test_a_pod_of_a_later_attempt_asks_again_as_a_member() -> None:

@@ -240,7 +240,7 @@ class World:
                 return
             if newer and member.state != "idle":
                 member = replace(member, state="idle", attempt=directive.attempt)
-            elif directive.desired == "run" and directive.run is not None and member.state == "idle":
+            elif directive.desired == "run" and member.state == "idle" and _takes_part(uid, directive):
                 exit_attempt = member.exit.attempt if member.exit else 0
                 if directive.attempt >= member.attempt and directive.attempt > exit_attempt:
                     assert self.job is not None
@@ -350,3 +350,7 @@ class World:
 
     def actions(self, kind: type) -> list[Any]:
         return [action for action in self.log if isinstance(action, kind)]
+
+
+def _takes_part(uid: str, directive: Directive) -> bool:
+    return directive.run is not None and any(host.pod_uid == uid for host in directive.run.hosts)

@@ -1,0 +1,75 @@
+"""Slots that a running attempt goes on without (noSpare: Shrink): they ask for nodes meanwhile, and come back.
+
+Nobody waits for them. While the job keeps checkpoints their pods stay, and the scheduler gives them nodes that nobody
+waits for. Once such pods are ready the ranks are asked for a checkpoint, and the next attempt goes on from it with
+more nodes; that is charged to nobody. A job of which no checkpoint is known would lose all it did: the pods are
+deleted, and it asks for all its nodes again at its next restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from muster.api.words import counted
+from muster.trainingjobs import statuses
+from muster.trainingjobs.faults import Evidence, row_of
+from muster.trainingjobs.plan import Action, CreatePod, DeletePod, Reason, RecordEvent, WriteStatus
+from muster.trainingjobs.slots import Clock, Slot, joined
+from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.stopping import lost
+
+
+def tend(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Evidence], clock: Clock) -> list[Action]:
+    """Keep one pod for each of these slots while the job keeps checkpoints, and none while it does not."""
+    status = snapshot.job.status
+    if status.last_checkpoint is None:
+        return [_delete(snapshot, slot) for slot in outside if _stays(slot)]
+    bad = [broken[slot.number] for slot in outside if slot.number in broken and row_of(broken[slot.number]).exclude]
+    nodes = tuple(each.node for each in bad if each.node and each.node not in status.excluded_nodes)
+    if nodes:
+        return [WriteStatus(statuses.fitted(statuses.excluding(status, nodes)), "SlotBroken")]
+    deletes: list[Action] = [_delete(snapshot, slot) for slot in outside if _stays(slot) and slot.number in broken]
+    refusal = snapshot.refusal
+    if refusal is not None and not clock.passed(refusal.retry_at):
+        return deletes
+    # a pod of an earlier attempt may be left on a node where nobody is there to confirm that it ended
+    empty = [slot for slot in outside if slot.pod is None or (slot.attempt < status.attempt and not _stays(slot))]
+    return deletes + [CreatePod(slot.number, status.attempt, status.excluded_nodes, "SlotEmpty") for slot in empty]
+
+
+def ready(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Evidence], now: float) -> list[Slot]:
+    """The slots that could take part from now on; none while others have a node and are yet to start there."""
+    sound = [slot for slot in outside if slot.node and slot.number not in broken]
+    able = [slot for slot in sound if joined(slot, snapshot, now)]
+    return able if len(able) == len(sound) else []
+
+
+def grow(snapshot: JobSnapshot, more: Sequence[Slot], now: float) -> list[Action]:
+    """End the attempt for one with these slots, if there is a checkpoint that was made since they are ready."""
+    job, old = snapshot.job, snapshot.job.status
+    last, since = old.last_checkpoint, max((slot.member.state_at for slot in more if slot.member), default=now)
+    if not more or last is None or last.attempt != old.attempt or last.time is None or last.time.timestamp() < since:
+        return []
+    are = "nodes are" if len(more) != 1 else "node is"
+    why = f"{len(more)} more {are} ready: attempt {old.attempt} ends at its checkpoint of step {last.step}"
+    status = replace(
+        statuses.next_attempt(job, old),
+        phase="Restarting",
+        progress=snapshot.progress or old.progress,
+        slots_kept=None,
+        message=f"{why}; restarting as attempt {old.attempt + 1} on up to {counted(job.spec.replicas, 'node')}",
+    )
+    status = statuses.with_condition(status, "Running", False, "Growing", why, now, job.metadata.generation)
+    return [WriteStatus(statuses.fitted(status), "Growing"), RecordEvent("Growing", why)]
+
+
+def _stays(slot: Slot) -> bool:
+    return slot.pod is not None and not slot.pod.terminating
+
+
+def _delete(snapshot: JobSnapshot, slot: Slot) -> DeletePod:
+    assert slot.pod is not None
+    reason: Reason = "Shrunk" if snapshot.job.status.last_checkpoint is None else "SlotBroken"
+    return DeletePod(slot.pod.name, slot.pod.uid, reason, force=lost(snapshot, slot.node))

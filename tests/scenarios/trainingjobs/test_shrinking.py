@@ -1,0 +1,89 @@
+"""A node vanishes and none is spare: the job goes on with fewer ranks, and with all of them when there is a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenarios.trainingjobs.conftest import Arena, TestNode
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+ELASTIC = """
+    import os, pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    last = muster.last_checkpoint()
+    step = int(pathlib.Path(last.path).read_text()) if last else 0
+    said = "%s of %s on %s from %d" % (os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["NODE_RANK"], step)
+    (folder / ("ran-%d-%d" % (muster.attempt(), muster.rank()))).write_text(said)
+    while not (folder / "done").exists():
+        step += 1
+        muster.report(step=step)
+        if step == 5 or muster.should_checkpoint():
+            muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
+        time.sleep(0.05)
+"""
+"""It saves once by itself, and then only when it is asked to."""
+
+
+async def shrunk(arena: Arena) -> TestNode:
+    """A job on all three nodes that lost the one of slot 1 and runs on the other two; returns the node."""
+    folder = str(arena.folder)
+    await arena.submit(
+        "train",
+        ELASTIC.format(folder=folder),
+        replicas=3,
+        minReplicas=2,
+        noSpare="Shrink",
+        backoffLimit=0,
+        checkpoint={"path": f"{folder}/checkpoints"},
+    )
+    await arena.reaches("train", lambda status: status.last_checkpoint is not None)
+    name = next(pod.spec.node_name for pod in await arena.pods("train") if pod.name == "train-1-1")
+    lost = next(node for node in arena.nodes if node.name == name)
+    lost.lose()
+    status = await arena.phase("train", "Running", 2)
+    assert (status.size, status.left_out, status.ready_slots) == (2, (1,), 2)
+    assert status.restarts is not None
+    assert (status.restarts.infrastructure, status.restarts.user) == (1, 0)
+    return lost
+
+
+async def ran(arena: Arena, attempt: int, ranks: int) -> list[tuple[int, int, int, int]]:
+    """What each rank of an attempt said: rank, world size, node rank, and the step it began from."""
+
+    async def all_wrote() -> bool:
+        return len([path for path in arena.folder.glob(f"ran-{attempt}-*") if path.read_text()]) == ranks
+
+    await until(f"{ranks} ranks of attempt {attempt} run", all_wrote)
+    texts = [path.read_text() for path in sorted(arena.folder.glob(f"ran-{attempt}-*"))]
+    said = [tuple(int(word) for word in text.split() if word.isdecimal()) for text in texts]
+    return [(rank, size, node, step) for rank, size, node, step in said]
+
+
+async def test_it_goes_on_from_the_checkpoint_with_one_rank_less_and_ends(arena: Arena) -> None:
+    await shrunk(arena)
+    assert await ran(arena, 2, 2) == [(0, 2, 0, 5), (1, 2, 1, 5)]
+    (arena.folder / "done").touch()
+    status = await arena.phase("train", "Succeeded", 2)
+    assert status.size == 2
+
+
+@pytest.mark.parametrize("which", ["another node", "the same node"])
+async def test_it_grows_again_at_a_checkpoint_that_it_is_asked_for(arena: Arena, which: str) -> None:
+    lost = await shrunk(arena)
+    if which == "another node":
+        arena.add_node()
+    else:
+        lost.restart()
+    status = await arena.phase("train", "Running", 3)
+    assert (status.size, status.left_out) == (3, ())
+    assert status.restarts is not None
+    assert status.restarts.total == 1  # nobody is charged for growing
+    last = status.last_checkpoint
+    assert last is not None
+    assert last.attempt == 2
+    assert await ran(arena, 3, 3) == [(rank, 3, rank, last.step) for rank in range(3)]
+    (arena.folder / "done").touch()
+    await arena.phase("train", "Succeeded", 3)
