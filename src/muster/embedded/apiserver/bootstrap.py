@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.embedded.apiserver.core import ApiCore
-from muster.embedded.apiserver.kinds.core import SYSTEM_CLASSES
+from muster.embedded.apiserver.kinds.cluster import SYSTEM_CLASSES
 from muster.embedded.objects import Obj
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from muster.embedded.apiserver.kinds.core import (
-    ConfigMapStrategy,
-    EventStrategy,
+from muster.embedded.apiserver.kinds.cluster import (
     NamespaceStrategy,
     NodeStrategy,
     PriorityClassStrategy,
     QuotaStrategy,
+)
+from muster.embedded.apiserver.kinds.core import (
+    ConfigMapStrategy,
+    EventStrategy,
     RbacStrategy,
     ReturningStrategy,
     SecretStrategy,

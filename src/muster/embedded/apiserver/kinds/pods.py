@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.embedded.apiserver.kinds.core import SYSTEM_CLASSES
+from muster.embedded.apiserver.kinds.cluster import SYSTEM_CLASSES
 from muster.embedded.apiserver.kinds.poddefaults import (
     default_spec,
     default_tolerations,
