@@ -21,6 +21,7 @@ from muster.kube.credentials import (
     TokenFile,
 )
 from muster.kube.errors import ConfigError
+from muster.kube.kubeconfig import read_kubeconfigs
 
 if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
@@ -131,7 +132,7 @@ def from_kubeconfig(paths: list[Path], context: str | None = None) -> ClusterCon
     from msgspec import ValidationError
 
     where = os.pathsep.join(map(str, paths))
-    merged = _merge([_load(path) for path in paths])
+    merged = read_kubeconfigs(paths)
     name = context or merged["current-context"]
     known = sorted(entry["name"] for entry in merged["contexts"])
     if not name:
@@ -227,56 +228,6 @@ def _credentials(
     if user.auth_provider:
         raise ConfigError(f"{where}: auth-provider is no longer part of Kubernetes; use an exec credential plugin")
     return Anonymous()
-
-
-def _load(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        data = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError):
-        # The parser's own message may quote the file, keys and tokens included.
-        raise ConfigError(f"kubeconfig {path} is not YAML") from None
-    if data is None:
-        data = {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"kubeconfig {path} is not a mapping")
-    return _absolute(data, path.absolute().parent, path)
-
-
-def _absolute(data: dict[str, Any], folder: Path, path: Path) -> dict[str, Any]:
-    """Make the paths in a kubeconfig absolute: each file's are relative to itself."""
-    for section, inner, keys in (
-        ("clusters", "cluster", ("certificate-authority",)),
-        ("users", "user", ("client-certificate", "client-key", "tokenFile")),
-    ):
-        for entry in data.get(section) or ():
-            if not isinstance(entry, dict) or not isinstance(entry.get(inner, {}), dict):
-                raise ConfigError(f"kubeconfig {path}: an entry of {section!r} is not a mapping")
-            body = entry.setdefault(inner, {})
-            for key in keys:
-                if body.get(key):
-                    body[key] = str(folder / body[key])
-            command = (body.get("exec") or {}).get("command", "")
-            if os.sep in command:
-                body["exec"]["command"] = str(folder / command)
-    return data
-
-
-def _merge(files: list[dict[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = {"current-context": "", "clusters": [], "contexts": [], "users": []}
-    for data in files:
-        merged["current-context"] = merged["current-context"] or data.get("current-context") or ""
-        for section in ("clusters", "contexts", "users"):
-            names = {entry["name"] for entry in merged[section]}
-            merged[section] += [
-                entry
-                for entry in data.get(section) or ()
-                if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry["name"] not in names
-            ]
-    return merged
 
 
 def _entry(entries: list[dict[str, Any]], name: str, inner: str) -> Mapping[str, Any]:
