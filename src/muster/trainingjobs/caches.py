@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -42,22 +43,33 @@ _GANG, _NODE = "gang", "node"
 class Caches:
     """Informers of jobs, their pods, Placements, nodes, and Events of nodes."""
 
-    def __init__(self, client: Client, progress: Progress | None, clock: Callable[[], float] = steady_time) -> None:
+    def __init__(
+        self,
+        client: Client,
+        progress: Progress | None,
+        clock: Callable[[], float] = steady_time,
+        rng: random.Random | None = None,
+    ) -> None:
         """Nothing is listed before `run`."""
         self._client = client
         self._clock = clock
-        self.jobs = Informer(client, TrainingJob, progress=progress)
+        self.jobs = Informer(client, TrainingJob, progress=progress, rng=rng)
         self.pods = Informer(
             client,
             Pod,
             label_selector=f"{LABEL_MANAGED_BY}={MANAGED_BY}",
             indexes={_GANG: _gang_keys, _NODE: lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()},
             progress=progress,
+            rng=rng,
         )
-        self.placements = Informer(client, Placement, progress=progress)
-        self.nodes = Informer(client, Node, transform=lean, progress=progress)
+        self.placements = Informer(client, Placement, progress=progress, rng=rng)
+        self.nodes = Informer(client, Node, transform=lean, progress=progress, rng=rng)
         self.events = Informer(
-            client, Event, field_selector="involvedObject.kind=Node,type=Warning", watch_timeout_s=_EVENTS_WATCH_S
+            client,
+            Event,
+            field_selector="involvedObject.kind=Node,type=Warning",
+            watch_timeout_s=_EVENTS_WATCH_S,
+            rng=rng,
         )
         self.events.add_handler(self._event_seen)
         self.jobs.add_index(_NODE, lambda job: () if job.status.completion_time else job.status.excluded_nodes)
@@ -83,9 +95,9 @@ class Caches:
         found = self.pods.by_index(_GANG, job.key).values()
         return tuple(pod for pod in found if any(owner.uid == job.uid for owner in pod.metadata.owner_references))
 
-    def jobs_on(self, node: str) -> set[str]:
+    def jobs_on(self, node: str) -> list[str]:
         """Keys of the jobs with a pod on the node."""
-        return {key for pod in self.pods.by_index(_NODE, node).values() for key in _gang_keys(pod)}
+        return list(dict.fromkeys(key for pod in self.pods.by_index(_NODE, node).values() for key in _gang_keys(pod)))
 
     def jobs_avoiding(self, node: str) -> list[str]:
         """Keys of the jobs that keep away from the node, as far as it is not Ready."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -59,6 +60,7 @@ class TrainingJobController:
         progress: marked by the loops.
         registry: where metrics go.
         clock: seconds since the epoch.
+        rng: source of jitter.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class TrainingJobController:
         progress: Progress | None = None,
         registry: CollectorRegistry = REGISTRY,
         clock: Callable[[], float] = steady_time,
+        rng: random.Random | None = None,
     ) -> None:
         """Nothing is contacted before `run`."""
         self._client = client
@@ -84,9 +87,9 @@ class TrainingJobController:
         self._metrics = training_job_metrics(registry)
         self._shadow = Shadow(shadow, pods, self._metrics) if shadow is not None else None
         self.strain = Strain(clock)
-        self.members = Members(cluster_secret, self._member_changed, clock)
-        self.caches = Caches(client, progress, clock)
-        self._events = EventRecorder(client, "muster-trainingjobs", instance=identity)
+        self.members = Members(cluster_secret, self._member_changed, clock, rng)
+        self.caches = Caches(client, progress, clock, rng)
+        self._events = EventRecorder(client, "muster-trainingjobs", instance=identity, clock=clock, rng=rng)
         self._executor = Executor(client, self.members, self._events, pods, self._metrics, self._wrote, clock)
         self._book = ProgressBook()
         self._pacer = Pacer()
@@ -97,7 +100,7 @@ class TrainingJobController:
         self._rest_until: dict[str, float] = {}
         self._waits_for: dict[str, str] = {}
         self.controller = Controller(
-            NAME, self._reconcile, informers=self.caches.required, elector=elector, progress=progress
+            NAME, self._reconcile, informers=self.caches.required, elector=elector, progress=progress, rng=rng
         )
         self._metrics.members.set_function(lambda: len(self.members))
         self._metrics.polls.set_function(lambda: self.members.polling)

@@ -109,7 +109,7 @@ class Members:
     def sweep(self) -> None:
         """Look at jobs with a silent member again; call every second."""
         now = self._clock()
-        for key in {key for key, since in self._silent.values() if now - since > _BETWEEN_POLLS_S}:
+        for key in dict.fromkeys(key for key, since in self._silent.values() if now - since > _BETWEEN_POLLS_S):
             self._changed(key)
 
     def clear(self) -> None:
@@ -197,6 +197,10 @@ class Members:
         member = gang.members.get(pod_uid)
         if member is None:
             return
+        if self._desired(gang, pod_uid)[0] == "exit":  # its silence means nothing, as long as its pod may be kept
+            del gang.members[pod_uid]
+            self._total -= 1
+            return
         now = self._clock() - late_s
         gang.members[pod_uid] = replace(member, silent_since=now, heard_at=now, cut=cut)
         self._silent[pod_uid] = (gang.key, now)
@@ -207,9 +211,7 @@ class Members:
         directive = gang.directive
         if directive is None:
             return None
-        desired, code = directive.desired, directive.exit_code
-        if pod_uid not in gang.slots:
-            desired, code = "exit", 1
+        desired, code = self._desired(gang, pod_uid)
         run = directive.run
         if desired == "run" and (run is None or pod_uid not in gang.ranks):
             desired = "hold"  # a member that runs this attempt stays as it is
@@ -224,6 +226,15 @@ class Members:
         if desired == "run" and run is not None:
             answer["run"] = self._run(job_uid, directive.attempt, run, gang.ranks[pod_uid])
         return answer
+
+    def _desired(self, gang: Gang, pod_uid: str) -> tuple[str, int]:
+        """What a pod is to do as far as its gang's directive goes, and with which code it is to end."""
+        directive, member = gang.directive, gang.members.get(pod_uid)
+        if directive is None:
+            return "hold", 0
+        if pod_uid not in gang.slots and (member is None or member.made_for < directive.attempt):
+            return "exit", 1  # superseded; one made for this attempt came after the job was looked at
+        return directive.desired, directive.exit_code
 
     def _run(self, job_uid: str, attempt: int, run: RunPlan, rank: int) -> Answer:
         ours = run.hosts if rank == 0 else (run.hosts[0], run.hosts[rank])

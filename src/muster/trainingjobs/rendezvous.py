@@ -6,7 +6,7 @@ import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from muster.kube.errors import ApiError
 from muster.kube.pki import KeyPair
 from muster.kube.pod import Pod
 from muster.trainingjobs.members import Members
+from muster.trainingjobs.slots import attempt_of
 from muster.trainingjobs.snapshot import Member, RankExit, SupervisorState
 from muster.trainingjobs.strain import Strain
 from muster.trainingjobs.tokens import TokenReviewer
@@ -99,7 +100,15 @@ class Jobs(Protocol):
         """Take a report; a checkpoint is in the job's status on return. Raises Stale, ApiError."""
 
 
-Handler = Callable[[web.Request, Pod], Any]
+class Question(Protocol):
+    """What is looked at of a request."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Its headers, whatever their case."""
+
+    async def read(self) -> bytes:
+        """Its body."""
 
 
 class RendezvousServer:
@@ -121,7 +130,7 @@ class RendezvousServer:
         app.router.add_post("/v1/report", self.report)
         return app
 
-    async def supervise(self, request: web.Request) -> web.Response:
+    async def supervise(self, request: Question) -> web.Response:
         """The long poll of a supervisor."""
         pod, refusal = await self._caller(request)
         if pod is None:
@@ -134,6 +143,7 @@ class RendezvousServer:
             return _answer(400, {"message": f"protocol {said.protocol} is not spoken here, {PROTOCOL} is"})
         member = Member(
             pod_uid=pod.uid,
+            made_for=attempt_of(pod),
             state=said.state,
             attempt=said.attempt,
             address=said.address,
@@ -145,7 +155,7 @@ class RendezvousServer:
             return _not_leading()
         return _answer(200, answer)
 
-    async def report(self, request: web.Request) -> web.Response:
+    async def report(self, request: Question) -> web.Response:
         """Progress or a checkpoint from a rank."""
         pod, refusal = await self._caller(request, self._reporters)
         if pod is None:
@@ -166,7 +176,7 @@ class RendezvousServer:
         return _answer(200, {"checkpointNow": self._members.checkpoint_now(_gang_uid(pod))})
 
     async def _caller(
-        self, request: web.Request, gone: Mapping[str, Pod] = MappingProxyType({})
+        self, request: Question, gone: Mapping[str, Pod] = MappingProxyType({})
     ) -> tuple[Pod | None, web.Response]:
         """The pod that asks, or None and why it is refused.
 

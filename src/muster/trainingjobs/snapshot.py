@@ -33,6 +33,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pod_uid: its pod.
+        made_for: the attempt at which its pod was made.
         state: what it does.
         attempt: the attempt it does that for.
         state_at: when the controller heard of that state for that attempt.
@@ -46,6 +47,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     pod_uid: str
+    made_for: int = 0
     state: SupervisorState = "idle"
     attempt: int = 0
     state_at: float = 0.0
