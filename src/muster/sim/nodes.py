@@ -90,6 +90,7 @@ class SimPod:
     pod: Pod
     node: SimNode
     phase: str = "starting"
+    code: int | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -272,6 +273,7 @@ class SimNodes:
         await asyncio.sleep(self._start_s)
 
         def ended(code: int) -> None:
+            sim.code = code
             self._spawn(self.end(sim.pod.uid, code))
 
         await self._runtime.start(sim.pod, address, ended)
@@ -279,6 +281,8 @@ class SimNodes:
         if await self._write_status(sim.pod, patch) and sim.phase == "starting":
             sim.phase = "running"
             self._changed()
+            if sim.code is not None:  # they ended before anybody was told that they run
+                await self.end(sim.pod.uid, sim.code)
 
     async def _stop(self, sim: SimPod, running: bool) -> None:
         if running:

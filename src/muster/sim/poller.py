@@ -7,13 +7,28 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-
-from muster.sim.longpoll import Link
+from typing import Any, Protocol
 
 PROTOCOL = 1
 ANSWER_S = 60.0
 PAUSE_MAX_S = 15.0
+
+
+class Link(Protocol):
+    """A connection to the controller, made when needed and made anew after it was lost."""
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a connection."""
+
+    async def post(self, path: str, token: str, body: dict[str, Any], timeout_s: float) -> tuple[int, dict[str, Any]]:
+        """Send one request; returns status and answer. Raises OSError, EOFError, ValueError or TimeoutError."""
+
+    def cut(self) -> None:
+        """Close at once, whoever waits for an answer."""
+
+    def reset(self) -> None:
+        """Close as a machine that is gone."""
 
 
 class Poller:

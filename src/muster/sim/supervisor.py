@@ -13,8 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from muster.sim.longpoll import Link
-from muster.sim.poller import Poller
+from muster.sim.poller import Link, Poller
 
 SHELL_PORT = 30000
 
@@ -27,11 +26,15 @@ class Work:
         stop_s: from SIGTERM to the last rank's end.
         launch_s: from `run` to the first step.
         step_s: between two steps.
+        steps: after which the program has done its work; for ever without.
+        saved_steps: between two checkpoints that the program makes by itself; none without.
     """
 
     stop_s: float = 0.5
     launch_s: float = 0.5
     step_s: float = 0.5
+    steps: int | None = None
+    saved_steps: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,7 @@ class SimSupervisor:
         on_change: called when its state changes.
         on_exit: called with its exit code when it was told to end.
         wall: seconds since the epoch, for what a rank's exit says.
+        together: whether so many nodes run this attempt: a step takes all ranks.
     """
 
     def __init__(
@@ -72,12 +76,15 @@ class SimSupervisor:
         on_change: Callable[[], None],
         on_exit: Callable[[int], None],
         wall: Callable[[], float],
+        together: Callable[[int, int], bool] = lambda attempt, nodes: True,
     ) -> None:
         self.identity = identity
         self.state, self.attempt, self.node_rank, self.step = "idle", 0, -1, 0
         self.exit_code = 0
+        self.saved = 0
+        """The step of the last checkpoint that the controller said it has."""
         self._report_link, self._token = report_link, token
-        self._work, self._wall = work, wall
+        self._work, self._wall, self._together = work, wall, together
         self._on_change, self._on_exit = on_change, on_exit
         self._directive: dict[str, Any] = {}
         self._last_begun, self._then = 0, ""
@@ -90,7 +97,11 @@ class SimSupervisor:
 
     def kill_rank(self) -> None:
         """The rank of this node is killed by SIGKILL."""
-        self._fail(137, 9, "rank exited")
+        self._ended(137, 9, "rank exited")
+
+    def fail_rank(self, code: int) -> None:
+        """The rank of this node exits with a code."""
+        self._ended(code, 0, "rank exited")
 
     def stall(self) -> None:
         """The program waits for a rank that is gone, as collective operations do."""
@@ -161,12 +172,12 @@ class SimSupervisor:
     def _begin(self, number: int, run: dict[str, Any]) -> None:
         self.state, self.attempt, self._last_begun, self._exit = "running", number, number, None
         self.node_rank = int(run["nodeRank"])
-        self._tell()
         if self.node_rank == 0:
-            first = int((run.get("checkpoint") or {}).get("step", 0))
-            self._program = self._spawn(self._train(number, first))
+            self.step = int((run.get("checkpoint") or {}).get("step", 0))
+            self._program = self._spawn(self._train(number, int(run["nodes"])))
+        self._tell()
 
-    def _fail(self, code: int, signal: int, reason: str) -> None:
+    def _ended(self, code: int, signal: int, reason: str) -> None:
         self._exit = {
             "attempt": self.attempt,
             "rank": self.node_rank,
@@ -194,6 +205,7 @@ class SimSupervisor:
             self.state = "exited"
             self._on_change()
             self._on_exit(self.exit_code)
+            self.close()
             return
         self.state = self._then
         if self._then == "idle":
@@ -206,13 +218,18 @@ class SimSupervisor:
 
     # ---- the program of node rank 0
 
-    async def _train(self, attempt: int, first: int) -> None:
-        self.step = first
+    async def _train(self, attempt: int, nodes: int) -> None:
         await asyncio.sleep(self._work.launch_s)
         while True:
+            if self.step >= (self._work.steps or float("inf")):
+                self._ended(0, 0, "launcher exited")
+                return
+            if not self._together(attempt, nodes):
+                await asyncio.sleep(self._work.step_s)
+                continue
             body: dict[str, Any] = {"attempt": attempt, "step": self.step + 1, "metrics": {"loss": 1.0}}
             wanted, self._checkpoint_wanted = self._checkpoint_wanted, None
-            if wanted is not None:
+            if wanted is not None or (self._work.saved_steps and (self.step + 1) % self._work.saved_steps == 0):
                 body["checkpoint"] = {"path": f"/checkpoints/{self.step + 1}", "step": self.step + 1}
             try:
                 status, _ = await self._report_link.post("/v1/report", self._token, body, 30.0)
@@ -221,10 +238,12 @@ class SimSupervisor:
                 status = 0
             if status == 200:
                 self.step += 1
+                self.saved = self.step if "checkpoint" in body else self.saved
                 if wanted is not None and not wanted.done():
                     wanted.set_result(self.step)
-            elif wanted is not None:
-                self._checkpoint_wanted = wanted
+            else:
+                self._report_link.cut()  # that replica may not lead
+                self._checkpoint_wanted = wanted or self._checkpoint_wanted
             await asyncio.sleep(self._work.step_s)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -6,14 +6,15 @@ import asyncio
 import base64
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from muster.api.names import LABEL_GANG, TOKEN_AUDIENCE, WORKER_CONTAINER
 from muster.kube.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
 from muster.kube.client import Client
 from muster.kube.pod import Pod
-from muster.sim.longpoll import Link
+from muster.sim.longpoll import Link as TlsLink
+from muster.sim.poller import Link
 from muster.sim.supervisor import Identity, SimSupervisor, Work
 
 _TOKEN_S = 3600
@@ -43,7 +44,6 @@ class SupervisorRuntime:
         worker = next(one for one in pod.spec.containers if one.name == WORKER_CONTAINER)
         env = {one.name: one.value for one in worker.env}
         token = await self._token(pod)
-        tls = self._context(env["MUSTER_CA_DATA"])
         identity = Identity(
             job=f"{env['MUSTER_NAMESPACE']}/{env['MUSTER_JOB']}",
             slot=int(env["MUSTER_SLOT"]),
@@ -51,18 +51,30 @@ class SupervisorRuntime:
             pod_uid=pod.uid,
             address=address,
         )
-        url = env["MUSTER_URL"]
         self.supervisors[pod.uid] = SimSupervisor(
             identity,
-            (Link(url, tls), Link(url, tls)),
-            Link(url, tls),
+            (self.connect(pod, env), self.connect(pod, env)),
+            self.connect(pod, env),
             token,
-            work=self._work,
+            work=self.work_of(identity.job),
             rng=random.Random(self._rng.random()),
             on_change=self._changed,
             on_exit=ended,
             wall=lambda: self._now().timestamp(),
+            together=lambda attempt, nodes: self.together(identity.job, attempt, nodes),
         )
+
+    def connect(self, pod: Pod, env: Mapping[str, str]) -> Link:
+        """A connection of the pod's to the controller."""
+        return TlsLink(env["MUSTER_URL"], self._context(env["MUSTER_CA_DATA"]))
+
+    def work_of(self, job: str) -> Work:
+        """How long ranks of a job (`namespace/name`) take."""
+        return self._work
+
+    def together(self, job: str, attempt: int, nodes: int) -> bool:
+        """Whether so many nodes of a job run this attempt; taken for granted here."""
+        return True
 
     async def stop(self, pod: Pod) -> None:
         """End the pod's supervisor."""

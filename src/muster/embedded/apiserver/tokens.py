@@ -25,6 +25,7 @@ ISSUER = "https://kubernetes.default.svc.cluster.local"
 API_AUDIENCES = (ISSUER,)
 DEFAULT_SECONDS, LEAST_SECONDS, MOST_SECONDS = 3600, 600, 1 << 32
 _SIGNATURE_HALF = 32
+_SIGNING = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)  # RFC 6979: simulations issue the same tokens again
 DELETED_POD_GRACE_S = 60.0  # tokens of a deleted pod stay valid this long after its deletion time, as upstream
 
 
@@ -191,7 +192,7 @@ class TokenAuthority:
     def _sign(self, claims: Obj) -> str:
         head = _encode(encode({"alg": "ES256", "kid": "muster", "typ": "JWT"}))
         signed = f"{head}.{_encode(encode(claims))}"
-        r, s = utils.decode_dss_signature(self._key.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
+        r, s = utils.decode_dss_signature(self._key.sign(signed.encode(), _SIGNING))
         return f"{signed}.{_encode(r.to_bytes(_SIGNATURE_HALF, 'big') + s.to_bytes(_SIGNATURE_HALF, 'big'))}"
 
     def _verified(self, token: str) -> Obj:

@@ -1,18 +1,18 @@
-"""Runs seeds for a set time, or one seed again: `python -m muster.sim.fuzz --help`."""
+"""Runs many seeds, or one again: `python -m muster.sim.fuzz --help`. The last line is JSON where asked for."""
 
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
-import time
+from pathlib import Path
+
+import msgspec
 
 from muster.embedded.apiserver.request import Request
-from muster.sim.fuzz.run import Outcome, run
+from muster.sim.fuzz.many import Finding, Summary, many
+from muster.sim.fuzz.run import run
 from muster.sim.fuzz.scenario import scenario
 from muster.sim.virtual.loop import START_S
-
-AGAIN = "python -m muster.sim.fuzz --seed {seed} --trace"
 
 
 def main(arguments: list[str]) -> int:
@@ -23,44 +23,39 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="first of many seeds (default: %(default)s)")
     parser.add_argument("--seeds", type=int, help="how many seeds; without it, as many as the time allows")
     parser.add_argument("--seconds", type=float, default=60.0, help="for how long (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side (default: %(default)s)")
+    parser.add_argument("--kept", type=Path, help="file for a line a seed; seeds in it are not run again")
+    parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON at the end")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         return _one(options.seed, trace=options.trace)
-    return _many(options.first, options.seeds, options.seconds)
+    for came in many(options.first, options.seeds, options.seconds, options.jobs, options.kept):
+        if isinstance(came, Finding):
+            print(f"seed {came.seed}: {came.violation}\n    {came.again}", flush=True)
+            continue
+        _say(came)
+        if options.json:
+            print(msgspec.json.encode({"fuzz": came}).decode())
+        return 1 if came.findings else 0
+    raise AssertionError("there is always a summary")
+
+
+def _say(came: Summary) -> None:
+    used = max(came.cpu_s, 1e-9)
+    print(
+        f"{came.seeds} seeds from {came.first} on, {len(came.findings)} failed; {came.events} events, "
+        f"{came.requests} requests, {came.virtual_hours} virtual hours; {came.cpu_s:.0f} CPU-seconds in "
+        f"{came.wall_s:.0f} s: {came.seeds / used:.1f} seeds and {came.events / used:.0f} events a CPU-second"
+    )
 
 
 def _one(seed: int, *, trace: bool) -> int:
     drawn = scenario(seed)
     print(drawn)
     outcome = run(drawn, saw=_print if trace else None)
-    print(f"{outcome.requests} requests, {outcome.steps} steps, {outcome.virtual_s:.0f} s, trace {outcome.digest}")
+    print(f"{outcome.requests} requests, {outcome.steps} events, {outcome.virtual_s:.0f} s, trace {outcome.digest}")
     print(outcome.violation or "every invariant held")
     return 1 if outcome.violation else 0
-
-
-def _many(first: int, seeds: int | None, seconds: float) -> int:
-    started, used = time.monotonic(), time.process_time()
-    outcomes: list[Outcome] = []
-    seed = first
-    while seeds is None or seed < first + seeds:
-        if seeds is None and time.monotonic() - started > seconds:
-            break
-        outcome = run(scenario(seed))
-        outcomes.append(outcome)
-        if outcome.violation:
-            print(f"seed {seed}: {outcome.violation}\n    {AGAIN.format(seed=seed)}", flush=True)
-        seed += 1
-        gc.collect()  # runs leave circles behind, and collect none themselves
-    used = max(time.process_time() - used, 1e-9)
-    failed = sum(bool(outcome.violation) for outcome in outcomes)
-    requests, steps = sum(one.requests for one in outcomes), sum(one.steps for one in outcomes)
-    hours = sum(one.virtual_s for one in outcomes) / 3600
-    print(
-        f"{len(outcomes)} seeds from {first} on, {failed} failed; {hours:.1f} virtual hours, {requests} requests, "
-        f"{steps} steps; {len(outcomes) / used:.1f} seeds, {requests / used:.0f} requests and {steps / used:.0f} steps "
-        "a CPU-second"
-    )
-    return 1 if failed else 0
 
 
 def _print(now: float, client: str, request: Request, code: int, body: bytes) -> None:

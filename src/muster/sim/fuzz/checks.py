@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.embedded.objects import Obj
 from muster.sim.fuzz.view import NodeFacts, PlacementFacts, PodFacts, View
 
 GIVEN_UP = ("Released", "Preempting")
@@ -35,6 +36,9 @@ class Checker:
 
     def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
         """A Placement changed."""
+
+    def job(self, name: str, old: Obj, new: Obj) -> None:
+        """The status of a training job changed; `old` is empty where the job is new."""
 
     def second(self) -> None:
         """A second has passed."""

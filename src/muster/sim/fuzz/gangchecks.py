@@ -84,6 +84,7 @@ class NoSlotLost(Checker):
         self._podless: dict[str, float] = {}
         self._driven_out: set[str] = set()
         self._ended: dict[str, float] = {}
+        self._kept_away: dict[tuple[str, int], tuple[float, PodFacts]] = {}
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
         """Note since when a gang has no live pod, and which gangs have to make room for others."""
@@ -92,6 +93,8 @@ class NoSlotLost(Checker):
             return
         if pod.disrupted:
             self._driven_out.add(pod.gang)
+        if new is None and pod.without:
+            self._kept_away[pod.gang, pod.slot] = self.view.now, pod
         if any(one.live for one in self.view.gangs[pod.gang].values()):
             self._podless.pop(pod.gang, None)
         else:
@@ -141,6 +144,9 @@ class NoSlotLost(Checker):
         members = [pod for pod in self.view.gangs[old.gang].values() if pod.slot == slot]
         if node in self._denied or any(pod.node == to for pod in members):
             return
+        at, gone = self._kept_away.get((old.gang, slot), (-1e9, None))
+        if gone is not None and node in gone.without and self.view.now - at <= self.stale_s:
+            return  # the pod that kept away from the node has only just gone
         serves = all(not self.view.refused_lately(node, pod, uid, self.stale_s) for pod in members)
         if serves:
             self.fail(f"slot {slot} of {old.name} was moved from {node} to {to}, though {node} serves")

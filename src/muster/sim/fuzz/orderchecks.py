@@ -30,7 +30,6 @@ class NoGangPassedOver(Checker):
         self.disturbed_until = 0.0
         self._grace_s = grace_s
         self._suspected: list[tuple[float, str, str]] = []
-        self._earliest: dict[str, str] = {}
         self._ready_since: dict[str, float] = {}
         self._gangs_placed: set[str] = set()
 
@@ -39,8 +38,6 @@ class NoGangPassedOver(Checker):
         pod = new or old
         if pod is None or not pod.gang:
             return
-        if old is None and new is not None:
-            self._earliest[pod.gang] = min(self._earliest.get(pod.gang, new.created), new.created)
         self._note(pod.gang)
 
     def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
@@ -68,7 +65,7 @@ class NoGangPassedOver(Checker):
         mine = [pod for pod in self.view.gangs[gang].values() if pod.live]
         if not mine:
             return
-        order = (-mine[0].priority, self._earliest[gang])
+        order = (-mine[0].priority, self.view.arrival(mine[0]))
         for other, since in self._ready_since.items():
             theirs = list(self.view.gangs[other].values())
             if since > self.view.now - self.stale_s or not self._could_use(theirs[0], placement):

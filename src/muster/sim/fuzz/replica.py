@@ -1,4 +1,4 @@
-"""A replica of `muster controller` as a simulated process: it competes for the lease and schedules while it leads."""
+"""A replica of `muster controller` as a simulated process: it competes for the lease, and works while it leads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from muster.kube.client import Client
 from muster.kube.leader import LeaderElector, Term
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
+from muster.sim.fuzz.rendezvous import serve
 from muster.sim.virtual.cluster import VirtualCluster
+from muster.sim.virtual.line import Lines
 from muster.sim.virtual.network import Fates
 from muster.sim.virtual.process import Process
+from muster.trainingjobs.controller import TrainingJobController
+from muster.trainingjobs.pods import PodSettings
+from muster.trainingjobs.rendezvous import RendezvousServer
+from muster.trainingjobs.tokens import TokenReviewer
 
 LEASE_NAMESPACE = "default"
 BIND_DEADLINE_S = 30.0
 HOLD_S = 120.0
+PODS = PodSettings(url="https://controller", ca_pem="simulated", muster_image="muster")
 _METRICS = CollectorRegistry()
 
 
@@ -34,6 +41,7 @@ class Replica:
         skew_s: how far its clock is ahead.
         lease_s: how long its lease lasts; renewed and given up as `muster controller --lease-duration` does.
         failed: told of an exception that ends it.
+        lines: where its supervisors reach it; without, no controller of training jobs runs in it.
     """
 
     def __init__(
@@ -46,6 +54,7 @@ class Replica:
         skew_s: float,
         lease_s: float,
         failed: Callable[[BaseException], None],
+        lines: Lines | None = None,
     ) -> None:
         self.name = name
         self.process: Process | None = None
@@ -56,6 +65,7 @@ class Replica:
         self._skew_s = skew_s
         self._lease_s = lease_s
         self._failed = failed
+        self._lines = lines
         self._main: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -64,7 +74,7 @@ class Replica:
         if self.process is not None and not self.process.dead:
             if not self._stopping:
                 return
-            self.process.kill()
+            self.kill()
         self._stopping = False
         self.lives += 1
         self.process = Process(f"{self.name}.{self.lives}")
@@ -75,6 +85,8 @@ class Replica:
         """End at once, with whatever is on its way."""
         if self.process is not None:
             self.process.kill()
+            if self._lines is not None:
+                self._lines.ended(self.process)
 
     def stop(self) -> None:
         """Ask it to end, as SIGTERM does; its last words are written."""
@@ -83,8 +95,8 @@ class Replica:
             self._main.cancel()
 
     def _ended(self, main: asyncio.Task[None]) -> None:
-        if self.process is not None and main is self._main:
-            self.process.dead = True
+        if main is self._main:
+            self.kill()
         if not main.cancelled() and (error := main.exception()) is not None:
             self._failed(error)
 
@@ -103,14 +115,38 @@ class Replica:
             rng=random.Random(seed),
         )
 
+        jobs = self._training_jobs(client, elector, identity, seed) if self._lines is not None else None
+
         async def schedule(term: Term) -> None:
-            await self._scheduler(client, identity, seed).run(asyncio.Event(), term=term)
+            await self._scheduler(client, identity, seed, jobs).run(asyncio.Event(), term=term)
 
         async with asyncio.TaskGroup() as group:
+            if jobs is not None:
+                group.create_task(jobs.run())
             group.create_task(elector.run())
             group.create_task(elector.while_leading(schedule, "scheduler"))
 
-    def _scheduler(self, client: Client, identity: str, seed: int) -> SchedulerController:
+    def _training_jobs(self, client: Client, elector: LeaderElector, identity: str, seed: int) -> TrainingJobController:
+        """The controller of training jobs, and its face towards supervisors."""
+        jobs = TrainingJobController(
+            client,
+            elector=elector,
+            cluster_secret=b"simulated",
+            pods=PODS,
+            identity=identity,
+            registry=_METRICS,
+            clock=self._clock,
+            rng=random.Random(seed + 2),
+        )
+        assert self._lines is not None
+        assert self.process is not None
+        server = RendezvousServer(jobs, jobs.members, TokenReviewer(client, self._clock))
+        self._lines.listen(self.process, serve(server))
+        return jobs
+
+    def _scheduler(
+        self, client: Client, identity: str, seed: int, jobs: TrainingJobController | None
+    ) -> SchedulerController:
         return SchedulerController(
             client,
             LEASE_NAMESPACE,
@@ -119,6 +155,7 @@ class Replica:
             self._clock,
             settings=Settings(hold_s=HOLD_S),
             rng=random.Random(seed + 1),
+            waits=jobs.waits if jobs is not None else None,
             registry=_METRICS,
         )
 

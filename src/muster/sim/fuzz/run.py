@@ -11,17 +11,24 @@ from datetime import UTC, datetime
 import msgspec
 
 from muster.embedded.apiserver.request import Request
+from muster.kube.client import Client
 from muster.sim.fuzz.checks import NoNodeOverCapacity, NoRoomGivenTwice, NothingWhereItDoesNotFit, Violated
 from muster.sim.fuzz.demand import POOL_TAINT
 from muster.sim.fuzz.gangchecks import BoundWhereItsSlotIs, NoGangPartBoundForLong, NoSlotLost
+from muster.sim.fuzz.jobchecks import AttemptsEndOnce, NoChargeForWhatTheUserDidNot, NoJobFails
 from muster.sim.fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest, NoWriteWithoutPrecondition
+from muster.sim.fuzz.rankchecks import NoRankInAPartBoundGang
+from muster.sim.fuzz.ranks import Ranks
 from muster.sim.fuzz.replica import BIND_DEADLINE_S, HOLD_S, Replica
+from muster.sim.fuzz.roads import RoadWeather, WeatheredRoads
 from muster.sim.fuzz.scenario import NodeFault, ReplicaFault, Scenario
+from muster.sim.fuzz.training import Training
 from muster.sim.fuzz.view import View
 from muster.sim.fuzz.weather import LATEST_S, Weathered
-from muster.sim.fuzz.workload import GPU, Owner
+from muster.sim.fuzz.workload import GPU, NAMESPACE, Owner
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster, until
+from muster.sim.virtual.line import Lines
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.sealed import sealed
 
@@ -29,7 +36,11 @@ END_S = 1200.0
 """All jobs must be over by then."""
 TAKEOVER_S = 45.0
 """A lease ends after 15 s, requests of its holder are waited out for 10 s more; then releasing takes a moment."""
+STOP_RANKS_S = 240.0
+"""A new leader hears all supervisors anew for 45 s; where more than half of them are silent it waits for 120 s more."""
 SETTLE_S = 30.0
+LAST_WORDS_S = 15.0
+"""What is left to say of the last job is said by then."""
 REST_S = 30.0
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
 
@@ -91,15 +102,19 @@ class _Run:
         self._partbound = self._check(scenario.stale_s)
         NoWriteWithoutPrecondition(self.view, self.cluster.trace)
         self._rest = NoWritesAtRest(self.view, self.cluster.trace)
+        self._lines: Lines | None = None
+        self._training: Training | None = None
+        self._together: NoRankInAPartBoundGang | None = None
+        kubelets = self.cluster.client("kubelets")
         self.nodes = SimNodes(
-            self.cluster.client("kubelets"),
-            runtime=EmptyRuntime(),
+            kubelets,
+            runtime=self._train(scenario.roads, kubelets) if scenario.roads is not None else EmptyRuntime(),
             now=lambda: datetime.fromtimestamp(loop.now, UTC),
             start_s=scenario.start_s,
             stop_s=scenario.stop_s,
             prefix="node",
         )
-        self.owner = Owner(self.cluster, list(scenario.jobs))
+        self.owner = Owner(self.cluster, [job for job in scenario.jobs if job.single or scenario.roads is None])
         self.replicas = [self._replica(number) for number in range(scenario.replicas)]
 
     def _check(self, stale_s: float) -> NoGangPartBoundForLong:
@@ -112,6 +127,23 @@ class _Run:
         self._order = NoGangPassedOver(view, stale_s, stale_s + LATEST_S)
         return NoGangPartBoundForLong(view, stale_s, BIND_DEADLINE_S + TAKEOVER_S, self._scenario.disturbed_until)
 
+    def _train(self, roads: RoadWeather, kubelets: Client) -> Ranks:
+        """Have supervisors in pods of training jobs, which the controller carries."""
+        scenario = self._scenario
+        self._lines = Lines(self._loop, WeatheredRoads(self._loop, roads, self._fork()), self._fork())
+        jobs = [job for job in scenario.jobs if not job.single]
+        runs_s = {f"{NAMESPACE}/{job.name}": job.runs_s for job in jobs}
+        seed = self._fork().getrandbits(32)
+        ranks = Ranks(kubelets, self._lines, stop_s=scenario.stop_s, runs_s=runs_s, seed=seed)
+        self._training = Training(self.cluster, ranks, jobs)
+        AttemptsEndOnce(self.view, scenario.stale_s)
+        NoChargeForWhatTheUserDidNot(self.view, scenario.stale_s, self._training.failed)
+        NoJobFails(self.view, scenario.stale_s)
+        self._together = NoRankInAPartBoundGang(
+            self.view, scenario.stale_s, ranks, STOP_RANKS_S, scenario.disturbed_until
+        )
+        return ranks
+
     def _fork(self) -> random.Random:
         return random.Random(self._rng.getrandbits(64))
 
@@ -120,7 +152,7 @@ class _Run:
         fates = Weathered(self._loop, self._scenario.weather, name, self._fork())
         scenario = self._scenario
         times = {"skew_s": scenario.skew_s[number], "lease_s": scenario.lease_s}
-        return Replica(self.cluster, name, fates, self._fork(), **times, failed=self._crashed)
+        return Replica(self.cluster, name, fates, self._fork(), **times, failed=self._crashed, lines=self._lines)
 
     def _crashed(self, error: BaseException) -> None:
         self._loop.fail(Violated(f"no controller ends by itself: {error!r}"))
@@ -136,20 +168,32 @@ class _Run:
             for one in self._scenario.replica_faults:
                 self._loop.call_at(self._start + one.at, self._replica_fault, one)
             await self.owner.run()
-            while not self.owner.done:
+            self._begin_training()
+            while waiting := self._waiting():
                 if self._loop.now > self._start + END_S:
-                    waiting = sorted(job.spec.name for job in self.owner.jobs.values() if not job.over)
                     raise Violated(f"no starvation: {', '.join(waiting)} not over after {END_S:g} s")
                 await self._second()
             for task in self._faults:
                 await task
-            while self._loop.now < self._partbound.disturbed_until + TAKEOVER_S + SETTLE_S:
+            quiet = max(self._partbound.disturbed_until + TAKEOVER_S + SETTLE_S, self._loop.now + LAST_WORDS_S)
+            while self._loop.now < quiet:
                 await self._second()
             for replica in self.replicas:
                 if replica.process is not None:
                     replica.process.stop_step = None  # a fault whose step has not come would disturb the rest
             self._rest.resting = True
             await asyncio.sleep(REST_S)
+
+    def _begin_training(self) -> None:
+        if self._training is None or self._lines is None or self._scenario.roads is None:
+            return
+        self._training.begin()
+        for node, window in self._scenario.roads.dark.items():
+            self._loop.call_at(window.start, self._lines.dark, node, window.end)
+
+    def _waiting(self) -> list[str]:
+        """Jobs that are not over."""
+        return [*self.owner.unfinished, *(self._training.unfinished if self._training is not None else ())]
 
     async def _second(self) -> None:
         await asyncio.sleep(1.0)
@@ -223,3 +267,5 @@ class _Run:
         back = self._loop.now + fault.back_s
         self._order.disturbed_until = max(self._order.disturbed_until, back + TAKEOVER_S)
         self._partbound.disturbed_until = max(self._partbound.disturbed_until, back)
+        if self._together is not None:
+            self._together.disturbed_until = self._partbound.disturbed_until

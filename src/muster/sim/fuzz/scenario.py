@@ -7,12 +7,15 @@ import random
 import msgspec
 
 from muster.sim.fuzz.demand import HANDOVER, MIXED, NODE_FAULTS_MAX, QUEUE, demand
+from muster.sim.fuzz.roads import RoadWeather, road_weather
 from muster.sim.fuzz.weather import Weather, Window
 from muster.sim.fuzz.workload import JobSpec
 from muster.sim.virtual.loop import START_S
 
 FAULTS_S = 120.0
 """Faults begin within this time after the start; some last a little longer."""
+TRAINED = 0.4
+"""Share of runs in which the controller of training jobs carries the gangs, and not a model that never fails."""
 
 
 class NodeFault(msgspec.Struct, frozen=True):
@@ -38,7 +41,7 @@ class ReplicaFault(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Everything about a run but the code it tests."""
+    """Everything about a run but the code it tests. Without `roads` a model that never fails owns the gangs."""
 
     seed: int
     nodes: int
@@ -52,6 +55,7 @@ class Scenario(msgspec.Struct, frozen=True):
     start_s: float
     stop_s: float
     lease_s: float = 15.0
+    roads: RoadWeather | None = None
 
     @property
     def disturbed_until(self) -> float:
@@ -65,6 +69,9 @@ class Scenario(msgspec.Struct, frozen=True):
             ends.append(weather.calm_at)
         if weather.watch_lasts_s:
             ends.append(weather.calm_at + 95.0 * bool(weather.watch_silent))
+        if self.roads is not None:
+            ends += [window.end for window in self.roads.dark.values()]
+            ends.append(self.roads.calm_at if self.roads.broken else START_S)
         return max(ends, default=START_S)
 
     @property
@@ -94,7 +101,7 @@ def scenario(seed: int) -> Scenario:
         nodes, tainted = 4, 0
     replicas = 2 if style is HANDOVER else rng.choice((1, 2, 2, 3))
     weather = _handover(rng) if style is HANDOVER else _weather(rng, nodes, replicas)
-    return Scenario(
+    drawn = Scenario(
         seed=seed,
         nodes=nodes,
         tainted=tainted,
@@ -108,6 +115,17 @@ def scenario(seed: int) -> Scenario:
         stop_s=rng.choice((0.05, 0.5, 3.0)),
         lease_s=6.0 if style is HANDOVER else 15.0,
     )
+    return _trained(drawn, random.Random(f"training {seed}"))
+
+
+def _trained(drawn: Scenario, rng: random.Random) -> Scenario:
+    """Have the controller of training jobs carry the gangs in a share of the runs."""
+    if rng.random() >= TRAINED:
+        return drawn
+    # What runs on would have something to report while all is to be at rest.
+    jobs = tuple(job for job in drawn.jobs if job.runs_s != float("inf"))
+    roads = road_weather(rng, drawn.nodes, drawn.weather.calm_at, START_S)
+    return msgspec.structs.replace(drawn, jobs=jobs, roads=roads)
 
 
 def _weather(rng: random.Random, nodes: int, replicas: int) -> Weather:

@@ -136,7 +136,7 @@ class View:
         return versions[-1] if versions and versions[-1].until == float("inf") else None
 
     def arrival(self, pod: PodFacts) -> str:
-        """When the first pod of the pod's gang came; for one without a gang, when it did."""
+        """When the first pod of the pod's gang came, or its job; for one without a gang, when it did."""
         return self._arrivals[pod.gang] if pod.gang else pod.created
 
     def usable(self, node: str, pod: PodFacts, uid: str, within_s: float) -> str:
@@ -173,9 +173,19 @@ class View:
         elif resource == "placements.muster.dev":
             self._placement(old, new)
         elif resource == "trainingjobs.muster.dev":
-            item = new or old
-            assert item is not None
-            self.jobs[item.uid] = section(item.object(), "status").get("phase", "") if new is not None else "gone"
+            self._job(old, new)
+
+    def _job(self, old: Item | None, new: Item | None) -> None:
+        item = new or old
+        assert item is not None
+        status = section(item.object(), "status")
+        self.jobs[item.uid] = status.get("phase", "") if new is not None else "gone"
+        if new is not None:
+            gang, created = f"{item.name}/{item.uid}", item.object()["metadata"]["creationTimestamp"]
+            self._arrivals[gang] = min(self._arrivals.get(gang, created), created)
+            before = section(old.object(), "status") if old is not None else {}
+            for checker in self.checkers:
+                checker.job(item.name, before, status)
 
     def _pod(self, old: Item | None, new: Item | None) -> None:
         item = new or old

@@ -92,9 +92,9 @@ class Owner:
         cluster.core.store.listeners.append(self._changed)
 
     @property
-    def done(self) -> bool:
-        """Whether every job is over that will ever be."""
-        return all(job.over or job.spec.endless for job in self.jobs.values())
+    def unfinished(self) -> list[str]:
+        """Jobs that are not over, and are to be some time."""
+        return sorted(name for name, job in self.jobs.items() if not (job.over or job.spec.endless))
 
     async def run(self) -> None:
         """Submit the jobs as they arrive; what follows happens by itself."""

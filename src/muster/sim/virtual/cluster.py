@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from muster.api.crd import KINDS, definition
 from muster.embedded.apiserver.bootstrap import bootstrap
@@ -25,6 +27,10 @@ from muster.sim.virtual.process import Process
 
 LOG_CAPACITY = 2_000
 """Events of a kind that watches can be resumed over; few, so that 410 happens."""
+
+
+SIGNING_KEY = ec.derive_private_key(1, ec.SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+"""Of service account tokens: the same in all runs, as a signature is part of the trace."""
 
 
 class LoopClock:
@@ -50,7 +56,8 @@ class VirtualCluster:
         self.loop = loop
         self.trace = Trace()
         self._rng = rng
-        self.core = ApiCore(Store(log_capacity=LOG_CAPACITY), LoopClock(loop), random.Random(rng.getrandbits(64)))
+        seeded = random.Random(rng.getrandbits(64))
+        self.core = ApiCore(Store(log_capacity=LOG_CAPACITY), LoopClock(loop), seeded, SIGNING_KEY)
         bootstrap(self.core, "")
         for kind in KINDS:
             self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))

@@ -12,6 +12,7 @@ import contextlib
 import heapq
 import itertools
 import sys
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context, copy_context
@@ -215,7 +216,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     break
                 for task in left:
                     task.cancel()
-                with contextlib.suppress(Stuck, TooManySteps):
+                with contextlib.suppress(Stuck, TooManySteps), warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines whose tasks never began
                     self._until(asyncio.gather(*left, return_exceptions=True))
         finally:
             asyncio._set_running_loop(None)

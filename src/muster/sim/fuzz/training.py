@@ -1,0 +1,104 @@
+"""Training jobs that the real controller carries: submitted, suspended and resumed, ranks failed, till success."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.embedded.objects import section
+from muster.embedded.watchhub import Item
+from muster.sim.fuzz.ranks import Ranks
+from muster.sim.fuzz.workload import JOBS, NAMESPACE, JobSpec
+from muster.sim.virtual.cluster import VirtualCluster
+
+RESOURCE = "trainingjobs.muster.dev"
+_LIMIT = 1000
+"""Of faults that are not the program's: no job fails for them here."""
+_AGAIN_S = 2.0
+
+
+def training_job(spec: JobSpec) -> dict[str, Any]:
+    """The job as its user submits it."""
+    body: dict[str, Any] = {
+        "replicas": spec.size,
+        "gpusPerNode": spec.gpus,
+        "ranksPerNode": 1,
+        "launcher": "mpi",
+        "image": "train",
+        "command": ["train"],
+        "backoffLimit": len(spec.restarts),
+        "infrastructureLimit": _LIMIT,
+        "unknownLimit": _LIMIT,
+        "stopGraceSeconds": spec.grace_s,
+    }
+    if spec.priority_class:
+        body["priorityClassName"] = spec.priority_class
+    if spec.grace_s:
+        body["checkpoint"] = {"path": "/checkpoints"}
+    return {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": spec.name}, "spec": body}
+
+
+class Training:
+    """What users do to the training jobs of a run.
+
+    Args:
+        cluster: where they are.
+        ranks: of all jobs.
+        specs: the jobs.
+
+    Attributes:
+        failed: how often a rank of a job was made to fail, by name.
+    """
+
+    def __init__(self, cluster: VirtualCluster, ranks: Ranks, specs: list[JobSpec]) -> None:
+        self._cluster, self._ranks = cluster, ranks
+        self._specs = {spec.name: spec for spec in specs}
+        self._phases: dict[str, str] = {}
+        self._live: dict[str, set[str]] = {spec.name: set() for spec in specs}
+        self.failed = {spec.name: 0 for spec in specs}
+        cluster.core.store.listeners.append(self._changed)
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Jobs that are not over, and are to be some time."""
+        return [
+            name
+            for name, spec in sorted(self._specs.items())
+            if not spec.endless and (self._phases.get(name) != "Succeeded" or self._live[name])
+        ]
+
+    def begin(self) -> None:
+        """Have everything happen in its time from now on."""
+        loop = self._cluster.loop
+        for name, spec in self._specs.items():
+            loop.call_later(spec.arrives_s, self._cluster.call, "POST", JOBS, training_job(spec))
+            for at in spec.restarts:
+                loop.call_later(spec.arrives_s + at, self._fail_a_rank, name)
+            if spec.suspended is not None:
+                for at, suspend in zip(spec.suspended, (True, False), strict=True):
+                    loop.call_later(max(at, spec.arrives_s), self._suspend, name, suspend)
+
+    def _suspend(self, name: str, suspend: bool) -> None:
+        if self._phases.get(name) != "Succeeded":
+            self._cluster.call("PATCH", f"{JOBS}/{name}", {"spec": {"suspend": suspend}})
+
+    def _fail_a_rank(self, name: str) -> None:
+        """Have a rank exit with 1, once all run."""
+        if self._phases.get(name) == "Succeeded":
+            return
+        running = [one for one in self._ranks.of(f"{NAMESPACE}/{name}") if one.state == "running"]
+        if self._phases.get(name) != "Running" or len(running) < self._specs[name].size:
+            self._cluster.loop.call_later(_AGAIN_S, self._fail_a_rank, name)
+            return
+        self.failed[name] += 1
+        running[self.failed[name] % len(running)].fail_rank(1)
+
+    def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
+        item = new or old
+        assert item is not None
+        if resource == RESOURCE and item.name in self._specs:
+            self._phases[item.name] = section(item.object(), "status").get("phase", "")
+        elif resource == "pods":
+            live = self._live.get(item.labels.get("muster.dev/gang", ""))
+            if live is not None:
+                ended = new is None or new.fields.get("status.phase") in ("Succeeded", "Failed")
+                live.discard(item.uid) if ended else live.add(item.uid)
