@@ -211,6 +211,17 @@ class Restarts(KubeStruct):
     total: Annotated[int, Meta(description="All of them.")] = 0
 
 
+class Backoff(KubeStruct):
+    """Faults of the program in a row, and the pause before the next attempt."""
+
+    failures: Annotated[
+        int, Meta(description="Faults charged to the program in a row, while no attempt got further than those before.")
+    ] = 0
+    until: Annotated[
+        datetime | None, Meta(description="The next attempt begins no earlier: 10 s, doubled each time, at most 6 min.")
+    ] = None
+
+
 class Progress(KubeStruct):
     """What the program said last; written at a bounded pace, so a little behind."""
 
@@ -285,6 +296,9 @@ class TrainingJobStatus(KubeStruct):
         Meta(max_length=LEFT_OUT_MAX, description="Slots the current attempt goes on without (noSpare: Shrink)."),
     ] = ()
     restarts: Annotated[Restarts | None, Meta(description="Restarts so far, by whose fault they were.")] = None
+    backoff: Annotated[
+        Backoff | None, Meta(description="Whether the program fails again and again, and until when it is held.")
+    ] = None
     preemptions: Annotated[
         int,
         Meta(description="How often its nodes were taken back for other jobs; charged to nobody, bounded by nothing."),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from muster.api.training_job import TrainingJobStatus
 from muster.api.words import counted
 from muster.kube.pod import Pod
-from muster.trainingjobs import growing, incident, lastcall, outcome, statuses
+from muster.trainingjobs import growing, incident, lastcall, outcome, pausing, statuses
 from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
 from muster.trainingjobs.faults import Evidence, row_named, row_of
 from muster.trainingjobs.plan import (
@@ -184,7 +184,13 @@ class Attempt:
         refusal = self.snapshot.refusal
         if creates and refusal is not None and not self.clock.passed(refusal.retry_at):
             creates = []
+        if creates and self.fault is not None and self.fault.cause == "user" and self._held():
+            creates = []  # such as pods that cannot start: they would fail as fast as they are made
         return deletes + creates
+
+    def _held(self) -> bool:
+        """Whether the attempt is not to begin yet, as the program failed again and again."""
+        return not self.clock.passed(pausing.begins_at(self.status))
 
     def _node_back(self) -> list[Action]:
         """Where a replacement waits in vain, let it use an excluded node that is Ready again.
@@ -242,7 +248,7 @@ class Attempt:
         ready = sum(1 for slot in self.part if not self._to_replace(slot) and joined(slot, self.snapshot, self.now))
         complete = len(pods) == len(self.part)
         bound = complete and all(pod.spec.node_name for pod in pods)
-        if bound and ready == len(self.part):
+        if bound and ready == len(self.part) and not self._held():
             return self._begin_running()
         status = self._admission(self.status, complete)
         reason: Reason | None = None
@@ -300,6 +306,8 @@ class Attempt:
 
     def _message(self, created: int, ready: int, bound: bool) -> str:
         size = len(self.part)
+        if self._held() and (ready == size or created < size):
+            return pausing.said(self.status)
         if created < size:
             refusal = self.snapshot.refusal
             return f"{created}/{size} pods created" + (f"; the next was refused: {refusal.message}" if refusal else "")

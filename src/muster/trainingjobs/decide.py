@@ -130,6 +130,7 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], now: float) -> list[Action
         observed_generation=generation,
         message=f"resumed as attempt {job.status.attempt + 1}: creating {counted(job.spec.replicas, 'pod')}",
     )
+    status = replace(status, backoff=None)  # somebody has looked at it
     status = statuses.with_condition(status, "Suspended", False, "Resumed", "spec.suspend is false", now, generation)
     return [WriteStatus(statuses.fitted(status), "Resumed"), RecordEvent("Resumed", status.message)]
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobStatus
-from muster.trainingjobs import statuses
+from muster.trainingjobs import pausing, statuses
 from muster.trainingjobs.evidence import hardware
 from muster.trainingjobs.faults import (
     HARDWARE_WINDOW_S,
@@ -59,6 +59,7 @@ def restart(
         statuses.next_attempt(job, old),
         phase="Restarting",
         restarts=statuses.charged(old.restarts, verdict.cause),
+        backoff=pausing.after_fault(old, verdict.cause, snapshot.progress or old.progress, now),
         progress=snapshot.progress or old.progress,
         slots_kept=(old.size or job.spec.replicas) - replaced,
         time_to_useful_seconds=None,
@@ -84,7 +85,8 @@ def _what_follows(job: TrainingJob, status: TrainingJobStatus) -> str:
     fault, exhausted = status.faults[-1], statuses.exhausted(replace(job, status=status))
     ended = f"attempt {fault.attempt} ended ({fault.rule}, slot {fault.slot})"
     if exhausted is None:
-        return f"{ended}; restarting as attempt {status.attempt}"
+        held = pausing.said(status) if fault.cause == "user" else ""
+        return f"{ended}; {held or f'restarting as attempt {status.attempt}'}"
     return f"{ended}; {statuses.budget_used_up(exhausted)}: the job fails unless another cause shows soon"
 
 
@@ -125,6 +127,7 @@ def reattributed(
             at = statuses.at(order_at(verdict.evidence))
             better = replace(better, time=at, timeline=replace(fault.timeline or Timeline(), fault=at))
         status = replace(statuses.with_newest_fault(status, better), restarts=restarts)
+        status = pausing.attributed(status, fault.cause, verdict.cause, now)
         if old.phase == "Restarting" and reason_of(snapshot.job, old) != reason_of(snapshot.job, status):
             status = replace(status, message=_what_follows(snapshot.job, status))
     return statuses.fitted(status) if status is not old else None

@@ -154,6 +154,6 @@ def test_the_status_never_outgrows_its_bound(tails: list[str]) -> None:
     world = World(make_job(2, backoffLimit=100, unknownLimit=100)).started()
     for tail in tails:
         world.exit_rank(0, 1, tail=tail)
-        world.until("Running", attempt=world.status.attempt + 1)  # `act` checks the size of every write
+        world.until("Running", 400, attempt=world.status.attempt + 1)  # `act` checks the size of every write
         world.step()
     assert len(world.status.faults) == min(8, len(tails))

@@ -1,0 +1,74 @@
+"""A pause before a restart that is charged to the program, longer each time while its attempts get nowhere.
+
+As a Kubernetes Job does: 10 s, doubled each time, at most 6 min (Kubernetes: Jobs, pod backoff failure policy). The
+first restart comes at once, and so does the one after an attempt that got further: it reported a step beyond all
+before, or a checkpoint, or ran for 10 min (as kubelets forget their back-off). The pods stay on their nodes meanwhile.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Final
+
+from msgspec.structs import replace
+
+from muster.api.training_job import Backoff, Cause, Progress, TrainingJobStatus
+from muster.trainingjobs import statuses
+
+FIRST_S: Final = 10.0
+MOST_S: Final = 360.0
+LONG_S: Final = 600.0
+"""An attempt that ran for so long got further, whatever it reported."""
+
+
+def after_fault(old: TrainingJobStatus, cause: Cause, progress: Progress | None, now: float) -> Backoff | None:
+    """What holds after a fault of that cause ended the attempt of which `old` speaks; `progress` is its newest."""
+    if cause != "user":
+        return old.backoff
+    before = old.backoff.failures if old.backoff is not None and not _got_further(old, progress, now) else 0
+    return _backoff(before + 1, now)
+
+
+def attributed(status: TrainingJobStatus, was: Cause, cause: Cause, now: float) -> TrainingJobStatus:
+    """The status after late evidence moved the newest fault from one cause to another."""
+    if "user" not in (was, cause) or was == cause:
+        return status
+    before = status.backoff.failures if status.backoff is not None else 0
+    if cause == "user":
+        return replace(status, backoff=_backoff(before + 1, now))
+    return replace(status, backoff=Backoff(failures=before - 1) if before > 1 else None)
+
+
+def begins_at(status: TrainingJobStatus) -> float:
+    """When the next attempt may begin, seconds since the epoch; 0 where nothing holds it."""
+    until = status.backoff.until if status.backoff is not None else None
+    return until.timestamp() if until is not None else 0.0
+
+
+def said(status: TrainingJobStatus) -> str:
+    """When the attempt begins and why then, where there is a pause; else ""."""
+    if status.backoff is None or status.backoff.until is None:
+        return ""
+    moment = status.backoff.until.astimezone(UTC).strftime("%H:%M:%S UTC")
+    return (
+        f"attempt {status.attempt} begins at {moment}: the program failed {status.backoff.failures} times in a row "
+        "and got no further"
+    )
+
+
+def _backoff(failures: int, now: float) -> Backoff:
+    if failures < 2:
+        return Backoff(failures=failures)
+    pause_s = min(MOST_S, FIRST_S * 2.0 ** min(failures - 2, 10))
+    return Backoff(failures=failures, until=statuses.at(now + pause_s))
+
+
+def _got_further(old: TrainingJobStatus, progress: Progress | None, now: float) -> bool:
+    if old.last_checkpoint is not None and old.last_checkpoint.attempt == old.attempt:
+        return True
+    most = max((fault.step for fault in old.faults if fault.step is not None), default=None)
+    if progress is not None and (most is None or progress.step > most):
+        return True
+    runs = next((each for each in old.conditions if each.type == "Running" and each.status == "True"), None)
+    since = runs.last_transition_time if runs is not None else None
+    return since is not None and now - since.timestamp() >= LONG_S
