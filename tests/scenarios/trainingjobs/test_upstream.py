@@ -54,7 +54,7 @@ TRIES = """
 
 
 async def test_a_failed_rank_is_tried_again_as_often_as_the_limit_says_651(arena: Arena) -> None:
-    """MPI operator: backoffLimit 3 with restartPolicy Never tries once. Ours: as often as the limit says, never more."""
+    """MPI operator: backoffLimit 3 with restartPolicy Never tries once. Ours: as often as it says, never more."""
     for name, limit, phase in (("enough", 2, "Succeeded"), ("short", 1, "Failed")):
         await arena.submit(name, FAILS.format(folder=str(arena.folder), name=name), backoffLimit=limit)
         status = await arena.phase(name, phase)
