@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RESORT_SHARE = 16
 """Where more than one in so many names came or went, sorting anew is cheaper than moving each to its place."""
 NOTHING: dict[str, int] = {}
+NO_LABELS: dict[str, str] = {}
 BucketKey = tuple[int, tuple[tuple[str, int], ...], frozenset[HostPort]]
 
 
@@ -55,12 +56,13 @@ class NodeRecord:
         used: taken by pods that have not finished and by held slots.
         foreign_used: the part taken by pods that no gang of ours has.
         fully_held: slots held here whose size is not known (no pod of the gang exists): nothing else fits.
-        judged: its class among those classes, until the node object or its use by others changes.
+        judged: its class among the classes of `judged_by`, until the node object or its use by others changes.
+        stale: what it would have left without gangs may have changed since it was put in its `empty_bucket`.
     """
 
     __slots__ = (
-        "allocatable", "bucket", "empty_bucket", "foreign_used", "fully_held", "holds", "judged", "labels", "name",
-        "node_class", "pods", "ports", "problem", "taints", "uid", "unschedulable", "used",
+        "allocatable", "bucket", "empty_bucket", "foreign_used", "fully_held", "holds", "judged", "judged_by",
+        "labels", "name", "node_class", "pods", "ports", "problem", "stale", "taints", "uid", "unschedulable", "used",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -78,7 +80,9 @@ class NodeRecord:
         self.holds: dict[tuple[str, int], PodClass | None] = {}
         self.fully_held = 0
         self.node_class: NodeClass | None = None
-        self.judged: tuple[NodeClasses, NodeClass] | None = None
+        self.judged: NodeClass | None = None
+        self.judged_by: NodeClasses | None = None
+        self.stale = True
         self.bucket: Bucket | None = None
         self.empty_bucket: Bucket | None = None
 
@@ -91,6 +95,7 @@ class NodeRecord:
         self.problem = node_problem(node)
         self.allocatable = allocatable(node)
         self.judged = None
+        self.stale = True
 
     @property
     def untouched(self) -> bool:
@@ -119,6 +124,7 @@ class NodeRecord:
         if foreign:
             _count(self.foreign_used, request, sign)
             self.judged = None
+            self.stale = True
         for port in ports:
             self.ports[port] += sign
             if self.ports[port] <= 0:
@@ -201,6 +207,8 @@ class Buckets:
 
     def __init__(self, domains: Domains) -> None:
         self.all = BucketIndex(domains)
+        self._whole: dict[NodeClass, Bucket] = {}
+        self._last: Bucket | None = None
 
     def move(
         self,
@@ -211,35 +219,45 @@ class Buckets:
         ports: Iterable[HostPort],
     ) -> Bucket | None:
         """Put the node where it belongs now and return that bucket; no class, no bucket."""
-        if old is not None and old.node_class is node_class and old.free == free and old.ports == frozenset(ports):
-            return old
+        taken = frozenset(ports)
+        for known in (old, self._last):  # nodes of one gang go the same way, one after the other
+            if known is None or known.node_class is not node_class or not known.names:
+                continue
+            if known.free == free and known.ports == taken:
+                return self._enter(name, old, known)
         if node_class is not None:
-            return self._put(name, old, node_class, bucket_key(node_class.number, free, ports), free)
+            self._last = self._bucket(node_class, bucket_key(node_class.number, free, taken), free)
+            return self._enter(name, old, self._last)
         if old is not None:
             self._leave(name, old)
         return None
 
     def move_whole(self, name: str, old: Bucket | None, node_class: NodeClass) -> Bucket:
         """As `move`, for a node with nothing on it: most are, and what they have left need not be counted."""
-        return self._put(name, old, node_class, node_class.whole, node_class.allocatable)
+        bucket = self._whole.get(node_class)
+        if bucket is None:
+            bucket = self._whole[node_class] = self._bucket(node_class, node_class.whole, node_class.allocatable)
+        return self._enter(name, old, bucket)
 
-    def _put(
-        self, name: str, old: Bucket | None, node_class: NodeClass, key: BucketKey, free: dict[str, int]
-    ) -> Bucket:
-        if old is not None:
-            if old.key == key:
-                return old
-            self._leave(name, old)
+    def _bucket(self, node_class: NodeClass, key: BucketKey, free: dict[str, int]) -> Bucket:
         bucket = self.all.get(key)
         if bucket is None:
             bucket = self.all[key] = Bucket(key, node_class, dict(free), key[2])
-        bucket.add(name)
+        return bucket
+
+    def _enter(self, name: str, old: Bucket | None, bucket: Bucket) -> Bucket:
+        if bucket is not old:
+            if old is not None:
+                self._leave(name, old)
+            bucket.add(name)
         return bucket
 
     def _leave(self, name: str, old: Bucket) -> None:
         old.remove(name)
         if not old.names:
             del self.all[old.key]
+            if self._whole.get(old.node_class) is old:
+                del self._whole[old.node_class]
 
 
 def bucket_key(class_number: int, free: dict[str, int], ports: Iterable[HostPort]) -> BucketKey:
@@ -258,22 +276,22 @@ class NodeClasses:
 
     def __init__(self, label_keys: frozenset[str], numbers: Iterator[int]) -> None:
         self.label_keys = label_keys
+        self._keys = sorted(label_keys)
         self._numbers = numbers
         self._classes: dict[object, NodeClass] = {}
 
     def of(self, node: NodeRecord) -> NodeClass:
         """Return the class of the node, as seen through `label_keys`: judged once, until something changes."""
-        if node.judged is not None and node.judged[0] is self:
-            return node.judged[1]
-        labels = {key: node.labels[key] for key in self.label_keys if key in node.labels}
-        taints = tuple((t.key, t.value, t.effect) for t in node.taints)
-        pool = pool_of(node)
+        if node.judged is not None and node.judged_by is self:
+            return node.judged
+        read, pool = node.labels, pool_of(node)
+        labels = {key: read[key] for key in self._keys if key in read} if self._keys else NO_LABELS
         key = (
-            tuple(sorted(labels.items())),
-            taints,
+            tuple(labels.items()),
+            tuple([(t.key, t.value, t.effect) for t in node.taints]),
             node.unschedulable,
             node.problem,
-            tuple(sorted(node.allocatable.items())),
+            tuple(node.allocatable.items()),
             pool,
         )
         found = self._classes.get(key)
@@ -282,5 +300,5 @@ class NodeClasses:
                 next(self._numbers), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable), pool
             )
             self._classes[key] = found
-        node.judged = (self, found)
+        node.judged, node.judged_by = found, self
         return found

@@ -45,7 +45,7 @@ class NodeTable:
         if record is None or not record.uid:
             return False
         labels = record.labels
-        record.uid, record.problem, record.node_class = "", "does not exist", None
+        record.uid, record.problem, record.node_class, record.stale = "", "does not exist", None, True
         self._dirty[name] = None
         self._moved(name, labels)
         return True
@@ -53,12 +53,12 @@ class NodeTable:
     def set_daemons(self, daemons: DaemonSet) -> None:
         """Take over a DaemonSet, whose pods will come to nodes."""
         if self._daemons.set(daemons):
-            self._dirty = dict.fromkeys(self.nodes)
+            self._touch_all()
 
     def remove_daemons(self, uid: str) -> None:
         """No more pods of that DaemonSet will come."""
         self._daemons.remove(uid)
-        self._dirty = dict.fromkeys(self.nodes)
+        self._touch_all()
 
     def exists(self, name: str, uid: str = "") -> bool:
         """Whether there is such a node, and with that UID where one is given."""
@@ -81,6 +81,21 @@ class NodeTable:
         if where and pod.terminating and pod.cls is not None and pod.cls.matches:
             for domains in self._domains(foreign=not pod.gang):
                 domains.leave(pod.uid, pod.cls, where)
+
+    def take_held(self, pod: PodRecord) -> bool:
+        """Count the pod where room is held for its slot; whether that is so. What the node has left stays the same."""
+        record, key = self.nodes.get(pod.node), (pod.gang, pod.slot)
+        if record is None or pod.cls is None or record.holds.get(key) is not pod.cls:
+            return False
+        if pod.counted_on or pod.finished or pod.terminating:
+            return False
+        del record.holds[key]
+        record.pods.add(pod.uid)
+        pod.counted_on = pod.node
+        self._daemons.came(pod, pod.node)
+        if self._daemons.some:
+            self._dirty[pod.node] = None
+        return True
 
     def uncount(self, pod: PodRecord) -> None:
         """Take the pod off the node it is counted on."""
@@ -119,6 +134,12 @@ class NodeTable:
             self._meet(cls, name, foreign=False, sign=-1)
         self._dirty[name] = None
 
+    def _touch_all(self) -> None:
+        """Everything has to be worked out again on every node."""
+        self._dirty = dict.fromkeys(self.nodes)
+        for record in self.nodes.values():
+            record.stale = True
+
     def touch(self, names: Iterable[str]) -> None:
         """What gangs on these nodes do has changed."""
         self._dirty.update(dict.fromkeys(name for name in names if name in self.nodes))
@@ -136,23 +157,30 @@ class NodeTable:
         if anew:
             self._classes = NodeClasses(label_keys, self._class_numbers)
             self._daemons.forget()
-            self._dirty = dict.fromkeys(self.nodes)
+            self._touch_all()
+        whole, some = self.buckets.move_whole, self._daemons.some
         for name in self._dirty:
             record = self.nodes[name]
             node_class = self._classes.of(record) if record.uid else None
             if node_class is not record.node_class:
-                record.node_class = node_class
+                record.node_class, record.stale = node_class, True
                 self.domains.version += 1
                 self.empty_domains.version += 1
-            (self.pools.add if node_class is not None and node_class.pool else self.pools.discard)(name)
-            if node_class is not None and not self._daemons.some and record.untouched:
-                record.bucket = self.buckets.move_whole(name, record.bucket, node_class)
-                record.empty_bucket = self.empty_buckets.move_whole(name, record.empty_bucket, node_class)
+                (self.pools.add if node_class is not None and node_class.pool else self.pools.discard)(name)
+            elif node_class is None:
+                self.pools.discard(name)
+            if node_class is not None and not some and record.untouched:
+                record.bucket = whole(name, record.bucket, node_class)
+                if record.stale:
+                    record.empty_bucket = self.empty_buckets.move_whole(name, record.empty_bucket, node_class)
+                    record.stale = False
                 continue
             free = self._daemons.leave_room(record, record.free())
-            record.bucket = self.buckets.move(name, record.bucket, record.node_class, free, record.ports)
-            free = self._daemons.leave_room(record, record.free_when_empty())
-            record.empty_bucket = self.empty_buckets.move(name, record.empty_bucket, record.node_class, free, ())
+            record.bucket = self.buckets.move(name, record.bucket, node_class, free, record.ports)
+            if record.stale or some:
+                free = self._daemons.leave_room(record, record.free_when_empty())
+                record.empty_bucket = self.empty_buckets.move(name, record.empty_bucket, node_class, free, ())
+                record.stale = False
             if not record.uid and not record.pods and not record.holds:
                 del self.nodes[name]
         self._dirty.clear()

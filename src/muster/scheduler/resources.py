@@ -27,9 +27,9 @@ def amount(resource: str, quantity: QuantityValue) -> int:
 
 
 def allocatable(node: Node) -> dict[str, int]:
-    """Return what pods may use on the node: status.allocatable, or status.capacity where a node reports only that."""
+    """Return what pods may use on the node, sorted by name: status.allocatable; capacity where a node has only that."""
     source = node.status.allocatable or node.status.capacity
-    return {resource: amount(resource, quantity) for resource, quantity in source.items()}
+    return {resource: amount(resource, quantity) for resource, quantity in sorted(source.items())}
 
 
 def pod_request(spec: PodSpec) -> dict[str, int]:
