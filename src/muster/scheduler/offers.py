@@ -57,7 +57,7 @@ def candidates(
         match = matcher.match(cls, bucket.node_class)
         if match.reason is not None:
             continue
-        if match.names is None and not banned:
+        if match.names is None and bucket.names.keys().isdisjoint(banned):
             found.append(Candidate(bucket, match, times, left))
             continue
         names = [name for name in ledger.names(bucket) if name not in banned and match.serves(name)]
