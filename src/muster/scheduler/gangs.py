@@ -57,7 +57,8 @@ class PodRecord:
         self.labels_error = member.error if member else ""
         self.created = seconds(pod.metadata.creation_timestamp)
         self.priority = pod.spec.priority or 0
-        self.owner: OwnerReference | None = next((o for o in pod.metadata.owner_references if o.controller), None)
+        owners = pod.metadata.owner_references
+        self.owner: OwnerReference | None = next((o for o in owners if o.controller), None) if owners else None
         self.traits = traits_of(pod)
         self.cls: PodClass | None = None
         self.node = ""
@@ -236,13 +237,15 @@ class Gang:
 
 def is_unschedulable(pod: Pod) -> bool:
     """Whether autoscalers are told to add nodes for it (Kubernetes: PodScheduled False with reason Unschedulable)."""
-    return any(
-        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == UNSCHEDULABLE
-        for condition in pod.status.conditions
-    )
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False" and condition.reason == UNSCHEDULABLE:
+            return True
+    return False
 
 
 def newest(members: dict[str, PodRecord]) -> PodRecord | None:
     """Return the live member of the newest attempt, None where none is live; of two, the one that has a node."""
     live = [record for record in members.values() if record.live]
+    if len(live) < 2:
+        return live[0] if live else None
     return max(live, key=lambda record: (record.attempt, bool(record.node), record.created, record.uid), default=None)

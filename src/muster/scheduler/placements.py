@@ -39,6 +39,11 @@ def given_up_slots(placement: Placement | None) -> dict[int, int]:
     return {each.slot: each.attempt for each in placement.spec.given_up}
 
 
+def holds_as(old: Placement, new: Placement) -> bool:
+    """Whether the two hold the same slots for sure: a status was written over the spec that is known already."""
+    return new.spec is old.spec and (new.status.phase in GIVEN_UP) == (old.status.phase in GIVEN_UP)
+
+
 def started_at(placement: Placement, bind_deadline_s: float) -> datetime:
     """Return when the plan's present revision was written; it follows from its deadline."""
     deadline = placement.spec.bind_deadline

@@ -21,7 +21,7 @@ from muster.scheduler.foreign import ForeignGangs
 from muster.scheduler.gangs import Gang, PodRecord, is_unschedulable, newest, seconds
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodetable import NodeTable
-from muster.scheduler.placements import TRAINING_JOB, given_up_slots, newer, placed_slots
+from muster.scheduler.placements import TRAINING_JOB, given_up_slots, holds_as, newer, placed_slots
 from muster.scheduler.podclass import ClassTable, PodClass
 from muster.scheduler.queues import Queues
 from muster.scheduler.reasons import Reason, Why
@@ -61,6 +61,24 @@ class ClusterState:
             self.gangs, join=self._join, refresh=self._refresh, changed=lambda gang: self._dirty.setdefault(gang.key)
         )
 
+        self._snapshot = Snapshot(
+            nodes=self._table.nodes,
+            pods=self.pods,
+            gangs=self.gangs,
+            gangs_by_name=self._gangs_by_name,
+            buckets=self._table.buckets.all,
+            empty_buckets=self._table.empty_buckets.all,
+            queues=self._queues.by_classes,
+            attention=self._queues.attention,
+            waiting=self._queues.waiting,
+            movable=self._queues.movable,
+            ending=self._queues.ending,
+            gains=self._gains,
+            joining=self._queues.joining,
+            shown=self._shown,
+            matcher=self._matcher,
+        )
+
     def snapshot(self) -> Snapshot:
         """Return the state as of now; it is valid until the next event is applied."""
         for key in self._dirty:
@@ -85,23 +103,7 @@ class ClusterState:
             self._gains.clear()
         if self._matcher.confine(pools=bool(self._table.pools)):
             self._gains.clear()
-        return Snapshot(
-            nodes=self._table.nodes,
-            pods=self.pods,
-            gangs=self.gangs,
-            gangs_by_name=self._gangs_by_name,
-            buckets=self._table.buckets.all,
-            empty_buckets=self._table.empty_buckets.all,
-            queues=self._queues.by_classes,
-            attention=self._queues.attention,
-            waiting=self._queues.waiting,
-            movable=self._queues.movable,
-            ending=self._queues.ending,
-            gains=self._gains,
-            joining=self._queues.joining,
-            shown=self._shown,
-            matcher=self._matcher,
-        )
+        return self._snapshot
 
     # Nodes
 
@@ -156,11 +158,12 @@ class ClusterState:
         record.unschedulable = not record.node and is_unschedulable(pod)
         if record.unschedulable:
             self._shown.add(record.gang)
-        record.gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
+        record.gates = tuple([gate.name for gate in pod.spec.scheduling_gates])
         if was != _moving_parts(record):
             if record.gang and not record.node:
                 self._judge(record, pod)
-            self._table.count(record)
+            if record.node or record.counted_on:
+                self._count(record)
             self._refresh_slot(record, now)
         self._classify(self._classes.peers.newcomers(), now)
 
@@ -225,8 +228,17 @@ class ClusterState:
         record.error, record.retry_at = error, retry_at
         if node and not record.node:
             record.node, record.assumed, record.bound_since = node, True, now
-            self._table.count(record)
+            self._count(record)
             self._refresh_slot(record, now)
+
+    def _count(self, record: PodRecord) -> None:
+        """Count the pod on its node; most often it takes what was kept there for its slot."""
+        gang = self.gangs.get(record.gang)
+        held = gang.holds.get(record.slot) if gang is not None else None
+        if gang is not None and held == (record.node, record.cls) and self._table.take_held(record):
+            del gang.holds[record.slot]
+        else:
+            self._table.count(record)
 
     def _arrived(self, uid: str) -> None:
         node = self._on_the_way.pop(uid, None)
@@ -313,11 +325,14 @@ class ClusterState:
         gang.problems.pop(slot, None)
         if gang.pending.pop(slot, None) is not None:
             cls = gang.pending_class.pop(slot)
-            gang.counts[cls] -= 1
-            if gang.counts[cls] <= 0:
+            left = gang.counts[cls] - 1
+            if left:
+                gang.counts[cls] = left
+            else:
                 del gang.counts[cls]
         member = newest(gang.members_by_slot[slot])
-        self.foreign.note(gang, slot, member)
+        if gang.roster is not None:
+            self.foreign.note(gang, slot, member)
         if member is not None and (_is_given_up(gang, slot, member) or not self.foreign.counts(gang, slot, member)):
             gang.joiners[slot] = member
         elif member is not None and member.cls is not None:
@@ -333,7 +348,8 @@ class ClusterState:
             gang.podless_since = None
         elif had_live or gang.podless_since is None:
             gang.podless_since = self._now
-        self._hold(gang, slot)
+        if gang.placed or gang.holds:
+            self._hold(gang, slot)
 
     # Placements
 
@@ -399,14 +415,16 @@ class ClusterState:
         self._effective(gang, gang.seen)
 
     def _effective(self, gang: Gang, placement: Placement | None) -> None:
-        before, after = gang.placed, placed_slots(placement)
+        before, old = gang.placed, gang.placement
+        same = old is not None and placement is not None and holds_as(old, placement)
+        after = before if same else placed_slots(placement)
         gang.placement, gang.placed = placement, after
         given_up, gang.given_up = gang.given_up, given_up_slots(placement)
         if placement is None:
             gang.failed_nodes.clear()
         self._set_owner_missing(gang)
         self._dirty[gang.key] = None
-        for slot in before.keys() | after.keys():
+        for slot in before.keys() | after.keys() if before != after else ():
             if before.get(slot) != after.get(slot):
                 if slot in before:
                     self._placed_on[before[slot][0]].discard((gang.key, slot))
@@ -430,9 +448,10 @@ class ClusterState:
         want: tuple[str, PodClass | None] | None = None
         placed = gang.placed.get(slot)
         if placed is not None and self._table.exists(*placed):
-            members = gang.members_by_slot.get(slot, {})
             done = gang.roster is not None and slot in gang.roster.done
-            if not done and not any(member.counted_on == placed[0] for member in members.values()):
+            for member in gang.members_by_slot.get(slot, {}).values() if not done else ():
+                done = done or member.counted_on == placed[0]
+            if not done:
                 want = (placed[0], _slot_class(gang, slot))
         have = gang.holds.get(slot)
         if want == have:

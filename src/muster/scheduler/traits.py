@@ -44,7 +44,7 @@ class Traits(msgspec.Struct, frozen=True):
 
     def with_member(self, other: Traits) -> Traits:
         """Return what holds for a gang of these and one more member: the more protected, the more patient."""
-        if other == self:
+        if other is self or other == self:
             return self
         limits = (self.limit_s, other.limit_s)
         return _traits(
