@@ -8,6 +8,7 @@ from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.scheduler.conftest import Cluster
+from tests.scenarios.scheduler.test_adapters import add
 from tests.support.waiting import until
 
 
@@ -52,6 +53,33 @@ async def test_interleaved_gangs_do_not_deadlock_with_room_free_117(cluster: Clu
         assert [len(await cluster.bound(gang)) for gang in left] == [0] * len(left)
         await cluster.kill(first)
         await cluster.client.delete(Placement, first, namespace=cluster.namespace)
+
+
+async def test_two_gangs_that_want_every_node_do_not_get_half_of_them_each_3373(cluster: Cluster) -> None:
+    """Volcano: of two jobs made at once each gets some nodes and waits. Ours: one is bound whole, then the other."""
+    await cluster.add_nodes(6)
+    cluster.schedule()
+    await asyncio.gather(*(cluster.add_gang(gang, 6) for gang in ("one", "two")))
+    first = await until("one of them is bound whole", lambda: _whole(cluster, ["one", "two"], 6))
+    (second,) = {"one", "two"} - {first}
+    await until("the other one waits, and says why", lambda: _why(cluster, 1))
+    assert await cluster.bound(second) == {}
+    await cluster.kill(first)
+    await cluster.client.delete(Placement, first, namespace=cluster.namespace)
+    await cluster.until_bound(second, 6)
+
+
+async def test_a_gang_one_node_short_is_not_begun_930(cluster: Cluster) -> None:
+    """Coscheduling: one of two pods is bound though only one node is free. Ours: both wait, and start together."""
+    await cluster.add_nodes(2)
+    cluster.schedule()
+    await add(cluster, "single", {})
+    await until("it is bound", lambda: cluster.bound(""))
+    await cluster.add_gang("two", 2)
+    await until("they wait, and say why", lambda: _why(cluster, 1))
+    assert await cluster.bound("two") == {}
+    await cluster.client.delete(Pod, "single", namespace=cluster.namespace, grace_s=0)
+    await cluster.until_bound("two", 2)
 
 
 async def test_recreated_pods_are_not_blocked_358(cluster: Cluster) -> None:

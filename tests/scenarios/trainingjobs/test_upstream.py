@@ -5,7 +5,6 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from muster.kube.core import Event
 from muster.kube.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, rank_pid, train, until_written
@@ -48,8 +47,9 @@ TOGETHER = """
 
 
 TRIES = """
-    import os, pathlib
+    import os, pathlib, sys
     (pathlib.Path({folder!r}) / ("tried-%s-%s" % (os.environ["MUSTER_ATTEMPT"], os.environ["RANK"]))).touch()
+    sys.exit(os.environ["WORLD_SIZE"] != "4")
 """
 
 
@@ -84,12 +84,7 @@ async def test_a_job_whose_worker_crashed_does_not_hang_when_it_is_launched_agai
 async def test_a_job_that_waits_for_nodes_uses_up_no_tries_482(arena: Arena) -> None:
     """MPI operator: the launcher fails until all workers are there, and its retries run out. Ours: nothing starts."""
     await arena.submit("train", TRIES.format(folder=str(arena.folder)), replicas=4, backoffLimit=0, unknownLimit=0)
-
-    async def said() -> bool:
-        events = (await arena.client.list(Event, arena.namespace)).items
-        return any(event.reason == "FailedScheduling" for event in events)
-
-    await until("it waits for a fourth node, and says so", said, 60)
+    await arena.reaches("train", lambda status: "waiting for 4 of 4 nodes: needs 4 nodes, 3 are free" in status.message)
     assert not list(arena.folder.glob("tried-*"))
     arena.add_node()
     status = await arena.phase("train", "Succeeded", 1)
