@@ -94,6 +94,66 @@ def replans(nodes: int, pending: int, rounds: int) -> dict[str, float]:
     }
 
 
+RACK, ZONE = "example.com/rack", "topology.kubernetes.io/zone"
+RACK_NODES = 16
+ZONES = 5
+
+
+def gangs_with_rules(nodes: int, pending: int, rounds: int) -> dict[str, float]:
+    """One node of each rack is free, none in the last zone; gangs that are to be together, apart or even all wait.
+
+    A plan is made after each event: nodes that they cannot use fail and come back, then nodes that they can use do.
+    """
+    world = World()
+    kinds: dict[str, dict[str, str]] = {}
+    for number in range(nodes):
+        rack, place = divmod(number, RACK_NODES)
+        held = place > 0 or rack % ZONES == ZONES - 1
+        labels = {RACK: f"rack-{rack:04}", ZONE: f"zone-{rack % ZONES}", "held": str(held), "kind": "large"}
+        kinds[f"node-{number:06}"] = labels
+    kinds |= {f"other-{number:06}": {"kind": "other"} for number in range(RACK_NODES)}
+    for name, labels in kinds.items():
+        world.set_node(node(name, labels=labels))
+    world.add_gang(
+        "holder", sum(labels.get("held") == "True" for labels in kinds.values()), nodeSelector={"held": "True"}
+    )
+    world.run()
+    for number in range(pending):
+        world.add_gang(f"ruled-{number:06}", 8 + number % 8, nodeSelector={"kind": "large"}, **rules_of(number))
+    waiting = len(world.run().waiting)
+    assert waiting == pending, f"{waiting} of {pending} gangs wait"
+    figures: dict[str, float] = {}
+    for about, prefix in (("others", "other"), ("related", "node")):
+        taken = []
+        for at in range(rounds):
+            name = f"{prefix}-{at // 2 % RACK_NODES:06}"
+            changed = node(name, ready=at % 2 == 1, labels=kinds[name])
+            world.now += 1.0
+
+            def one_event(changed: object = changed) -> None:
+                world.set_node(changed)  # type: ignore[arg-type]
+                world.decide()
+
+            taken.append(milliseconds(one_event))
+        figures |= {
+            f"rules_replan_{about}_p50_ms": statistics.median(taken),
+            f"rules_replan_{about}_p99_ms": percentile(taken, 0.99),
+        }
+    return figures
+
+
+def rules_of(number: int) -> dict[str, object]:
+    """Together in a rack; or apart by zone, more than there are; or even over zones."""
+    who = {"matchLabels": {"muster.dev/gang": f"ruled-{number:06}"}}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    if number % 3 == 0:
+        return {"affinity": {"podAffinity": {required: [{"topologyKey": RACK, "labelSelector": who}]}}}
+    if number % 3 == 1:
+        return {"affinity": {"podAntiAffinity": {required: [{"topologyKey": ZONE, "labelSelector": who}]}}}
+    even = {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": who}
+    return {"topologySpreadConstraints": [even]}
+
+
 def explanations(nodes: int, pending: int, rounds: int) -> dict[str, float]:
     """Gangs of 50 have all nodes but those that are left over, many wait; gangs throughout the queue are explained."""
     world = with_nodes(nodes)
@@ -122,6 +182,9 @@ def main() -> None:
     parser.add_argument("--explain-nodes", type=int, default=7500)
     parser.add_argument("--explain-pending", type=int, default=2000)
     parser.add_argument("--explain-rounds", type=int, default=300)
+    parser.add_argument("--rules-nodes", type=int, default=5000)
+    parser.add_argument("--rules-pending", type=int, default=50, help="gangs with rules about other pods that wait")
+    parser.add_argument("--rules-rounds", type=int, default=300)
     parser.add_argument("--json", default="-", help="also write the report here")
     arguments = parser.parse_args()
     figures: dict[str, float] = {
@@ -129,9 +192,12 @@ def main() -> None:
         "pending_gangs": arguments.pending,
         "explain_nodes": arguments.explain_nodes,
         "explain_pending_gangs": arguments.explain_pending,
+        "rules_nodes": arguments.rules_nodes,
+        "rules_pending_gangs": arguments.rules_pending,
     }
     parts: list[Callable[[], dict[str, float]]] = [
         functools.partial(explanations, arguments.explain_nodes, arguments.explain_pending, arguments.explain_rounds),
+        functools.partial(gangs_with_rules, arguments.rules_nodes, arguments.rules_pending, arguments.rules_rounds),
         functools.partial(from_scratch, arguments.nodes, arguments.pending),
         functools.partial(replans, arguments.nodes, arguments.pending, arguments.rounds),
     ]
@@ -152,6 +218,15 @@ def main() -> None:
         goals.append(
             at_most("explain, 7,500 nodes, 2,000 pending gangs, p99: ms", 50.0, figures["explain_p99_ms"]),
         )
+    if arguments.rules_nodes >= 5000 and arguments.rules_pending >= 50:
+        goals += [
+            at_most(
+                f"replan, 5,000 nodes, 50 gangs with rules wait, {about}, p50: ms",
+                5.0,
+                figures[f"rules_replan_{key}_p50_ms"],
+            )
+            for about, key in (("about others", "others"), ("related", "related"))
+        ]
     emit(Report("plan", figures, goals), arguments.json, [table])
 
 

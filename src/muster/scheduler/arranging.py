@@ -30,8 +30,11 @@ def arrange(
 ) -> dict[int, str] | Shortage:
     """Return slot -> node for all slots and take that room; or what is short, taking nothing."""
     offers = {cls: candidates(ledger, matcher, cls, reserved, banned) for cls in groups}
+    for cls, slots in groups.items():  # most often there is not room enough whatever the rules say
+        if room_in(offers[cls]) < len(slots):
+            return Shortage(cls, len(slots), room_in(offers[cls]))
     for cls, slots in groups.items():
-        most = min(_room(ledger, matcher, cls, offers[cls], len(slots), groups), room_in(offers[cls]))
+        most = _room(ledger, matcher, cls, offers[cls], len(slots), groups)
         if most < len(slots):
             return Shortage(cls, len(slots), most)
     order = _order(ledger, groups, offers)

@@ -25,9 +25,8 @@ from muster.scheduler.demand import demands
 from muster.scheduler.gangs import Gang, Order
 from muster.scheduler.joining import as_many_as_fit, room_for_joiners
 from muster.scheduler.leaving import goes_on_without, is_stuck, may_take, room_within_s
-from muster.scheduler.ledger import Ledger
 from muster.scheduler.makeroom import MadeRoom, make_room
-from muster.scheduler.placing import Groups, Shortage, choose, shortage
+from muster.scheduler.placing import Groups, Shortage
 from muster.scheduler.plan import Bind, Plan, Settings
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
@@ -122,9 +121,10 @@ class _Planner(CarryingOn):
 
     def _choose(self, gang: Gang, groups: Groups, reserved: Collection[int] = ()) -> dict[int, str] | Shortage:
         slots = {slot for slots in groups.values() for slot in slots}
-        return choose(
+        return self.snapshot.refusals.choose(
+            gang.key,
             self.ledger,
-            self.snapshot.matcher,
+            self.snapshot,
             groups,
             reserved=reserved,
             failed=gang.failed_nodes,
@@ -166,7 +166,7 @@ class _Planner(CarryingOn):
 
     def _short(self, gang: Gang, groups: Groups, short: Shortage, closed: Collection[int]) -> bool:
         behind = self.kept.in_the_way(gang, groups)
-        impossible = self._impossible(groups)
+        impossible = self.snapshot.refusals.impossible(gang.key, self.snapshot, groups)
         if impossible is not None:
             why = Why.TOO_MANY_WAYS if impossible.gave_up else Why.MORE_THAN_THE_CLUSTER
             self.waits(gang, Reason(why, impossible.need, impossible.have))
@@ -189,10 +189,6 @@ class _Planner(CarryingOn):
         if start is not None:
             self.starts[gang.key] = start
         return start
-
-    def _impossible(self, groups: Groups) -> Shortage | None:
-        """Return what would be short on the usable nodes if no gang were on them."""
-        return shortage(Ledger(self.snapshot.empty_buckets), self.snapshot.matcher, groups)
 
     def make_room_in_order(self) -> None:
         """Others leave for gangs that are short of nodes: those of lower priority, and later ones that do not run."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.podclass import PodClass
@@ -17,6 +18,20 @@ Subject = Peers | Term
 Labels = Mapping[str, str]
 _NONE: Counter[str] = Counter()
 _NO_LABELS: Labels = {}
+_LOOKED_BACK = 1000
+"""So many changes of nodes, or as many as there are nodes, are remembered for universes that are not up to date."""
+_UNIVERSES = 64
+"""Rules of other shapes than the newest so many are looked up anew."""
+
+
+@dataclass(slots=True)
+class Universe:
+    """The domains of a spread constraint: those that some node is in. `stamp` is another once they are others."""
+
+    stamp: int = 0
+    nodes: Counter[str] = field(default_factory=Counter)
+    of: dict[str, str] = field(default_factory=dict)
+    at: int = -1
 
 
 class Domains:
@@ -24,21 +39,34 @@ class Domains:
 
     Args:
         nodes: all nodes; those that do not exist have no labels.
+
+    Attributes:
+        clock: another number after each change.
+        came: when pods of a set last came, went or began to leave; nothing where there are none.
+        against: when pods that want none of a set near last came or went; nothing where there are none.
+        relabelled: how often nodes with pods on them got other labels; `moved`: how often any did.
     """
 
     def __init__(self, nodes: Mapping[str, NodeRecord]) -> None:
         self.nodes = nodes
-        self.version = 0
+        self.clock = 0
+        self.came: dict[Peers, int] = {}
+        self.against: dict[Peers, int] = {}
+        self.relabelled = 0
+        self.moved = 0
         self._on: dict[Subject, Counter[str]] = {}
         self._in: dict[Subject, dict[str, Counter[str]]] = {}
         self._keys_about: dict[Peers, dict[str, None]] = {}
         self._leaving: dict[str, tuple[str, PodClass]] = {}
         self._left: dict[Peers, Counter[str]] = {}
-        self._universes: dict[object, tuple[int, Counter[str]]] = {}
+        self._universes: dict[object, Universe] = {}
+        self._touched: list[str] = []
+        self._dropped = 0
 
     def count(self, cls: PodClass, node: str, number: int = 1) -> None:
         """`number` pods of the class came to the node, or left it."""
         labels = self.labels(node)
+        self.clock += 1
         for subject in cls.subjects:
             on = self._on.setdefault(subject, Counter())
             _add(on, node, number)
@@ -47,6 +75,9 @@ class Domains:
                     _add(domains, labels[key], number)
             if isinstance(subject, tuple):
                 self._keys_about.setdefault(subject[0], {})[subject[1]] = None
+                self.against[subject[0]] = self.clock
+            else:
+                self.came[subject] = self.clock
             if not on:
                 self._forget(subject)
 
@@ -54,13 +85,18 @@ class Domains:
         """A pod is on its way out: it still repels and attracts others but no longer counts for spreading."""
         if uid not in self._leaving:
             self._leaving[uid] = (node, cls)
+            self.clock += 1
             for peers in cls.matches:
                 _add(self._left.setdefault(peers, Counter()), node, 1)
+                self.came[peers] = self.clock
 
     def left(self, uid: str) -> None:
         """The pod is gone, or counted no more."""
         node, cls = self._leaving.pop(uid, ("", None))
+        self.clock += 1
         for peers in cls.matches if cls is not None else ():
+            if peers in self.came:
+                self.came[peers] = self.clock
             _add(self._left[peers], node, -1)
             if not self._left[peers]:
                 del self._left[peers]
@@ -72,7 +108,11 @@ class Domains:
 
     def move(self, node: str, old: Labels, new: Labels) -> None:
         """Count the node's pods in its new domains instead of its old ones."""
-        self.version += 1
+        self.touch(node)
+        self.moved += 1
+        record = self.nodes.get(node)
+        if record is not None and (record.pods or record.holds):
+            self.relabelled += 1
         for subject, by_key in self._in.items():
             number = self._on.get(subject, _NONE).get(node, 0)
             for key, domains in by_key.items() if number else ():
@@ -107,19 +147,57 @@ class Domains:
         """Return the keys in whose domains some pod wants none of the set."""
         return self._keys_about.get(peers, ())
 
-    def universe(self, what: object, domain_of: Callable[[str], str | None]) -> Counter[str]:
-        """Return the nodes of each domain under a rule, remembered under `what` until a node changes."""
-        known = self._universes.get(what)
-        if known is None or known[0] != self.version:
-            found = Counter(value for value in map(domain_of, self.nodes) if value is not None)
-            known = self._universes[what] = (self.version, found)
-        return known[1]
+    def touch(self, node: str) -> None:
+        """The node came, went, or is of another kind or in other domains than before."""
+        self.clock += 1
+        if self._universes:
+            self._touched.append(node)
+            if len(self._touched) > max(_LOOKED_BACK, len(self.nodes)):
+                self._dropped += len(self._touched)
+                self._touched.clear()
+
+    def universe(self, what: object, domain_of: Callable[[str], str | None]) -> Universe:
+        """Return the domains under a rule, remembered under `what`: it costs what nodes changed since."""
+        known = self._universes.pop(what, None) or Universe(self.clock)
+        self._universes[what] = known
+        if len(self._universes) > _UNIVERSES:
+            del self._universes[next(iter(self._universes))]
+        end = self._dropped + len(self._touched)
+        if known.at < self._dropped:
+            before, known.of = known.nodes.keys(), {}
+            for node in self.nodes:
+                domain = domain_of(node)
+                if domain is not None:
+                    known.of[node] = domain
+            known.nodes = Counter(known.of.values())
+            if before != known.nodes.keys():
+                known.stamp = self.clock + 1
+        elif known.at < end:
+            self._look_again(known, dict.fromkeys(self._touched[known.at - self._dropped :]), domain_of)
+        known.at = end
+        return known
+
+    def _look_again(self, known: Universe, touched: Iterable[str], domain_of: Callable[[str], str | None]) -> None:
+        for node in touched:
+            before = known.of.pop(node, None)
+            after = domain_of(node) if node in self.nodes else None
+            if after is not None:
+                known.of[node] = after
+            if before == after:
+                continue
+            for domain, number in ((before, -1), (after, 1)):
+                if domain is not None:
+                    had = domain in known.nodes
+                    _add(known.nodes, domain, number)
+                    if had != (domain in known.nodes):
+                        known.stamp = self.clock + 1
 
     def copy(self) -> Domains:
         """Return counts of their own over the same nodes."""
         other = Domains(self.nodes)
         other._on = {subject: Counter(on) for subject, on in self._on.items()}
         other._keys_about = {peers: dict(keys) for peers, keys in self._keys_about.items()}
+        other.came, other.against = dict(self.came), dict(self.against)
         return other
 
     def _forget(self, subject: Subject) -> None:
@@ -129,7 +207,9 @@ class Domains:
             peers, key = subject
             del self._keys_about[peers][key]
             if not self._keys_about[peers]:
-                del self._keys_about[peers]
+                del self._keys_about[peers], self.against[peers]
+        else:
+            self.came.pop(subject, None)
 
 
 class Layer:
@@ -146,6 +226,11 @@ class Layer:
     def count(self, cls: PodClass, node: str, number: int = 1) -> None:
         """`number` pods of the class are placed on the node, or taken off it."""
         self._delta.count(cls, node, number)
+
+    def differs(self, about: Iterable[Peers], members: Iterable[Peers]) -> bool:
+        """Whether pods of these sets, or pods that want none of those other sets near, came or went in this layer."""
+        came, against = self._delta.came, self._delta.against
+        return any(peers in came for peers in about) or any(peers in against for peers in members)
 
     def number(self, subject: Subject, key: str, value: str) -> int:
         """Return how many there are in the domain."""

@@ -31,6 +31,11 @@ class Ledger:
             if bucket.names:
                 yield bucket, len(bucket.names)
 
+    def touched(self) -> Iterator[Bucket]:
+        """Yield the buckets that nodes have left here or come to."""
+        yield from (self._base[key] for key in self._gone)
+        yield from self._over.values()
+
     def first(self, bucket: Bucket, count: int) -> Sequence[str]:
         """Return the first so many names of `names`, or all; it costs what it returns, not what is in the bucket."""
         if self._over.get(bucket.key) is bucket:

@@ -194,12 +194,17 @@ class Bucket:
 
 
 class BucketIndex(dict[BucketKey, Bucket]):
-    """Buckets by key, and who is in which topology domain of their nodes."""
+    """Buckets by key, and who is in which topology domain of their nodes.
+
+    Attributes:
+        moved: nodes that came, went, changed buckets or got other labels; None while nobody reads it.
+    """
 
     def __init__(self, domains: Domains) -> None:
         """No buckets yet."""
         super().__init__()
         self.domains = domains
+        self.moved: list[str] | None = None
 
 
 class Buckets:
@@ -230,6 +235,8 @@ class Buckets:
             return self._enter(name, old, self._last)
         if old is not None:
             self._leave(name, old)
+            if self.all.moved is not None:
+                self.all.moved.append(name)
         return None
 
     def move_whole(self, name: str, old: Bucket | None, node_class: NodeClass) -> Bucket:
@@ -250,6 +257,8 @@ class Buckets:
             if old is not None:
                 self._leave(name, old)
             bucket.add(name)
+            if self.all.moved is not None:
+                self.all.moved.append(name)
         return bucket
 
     def _leave(self, name: str, old: Bucket) -> None:

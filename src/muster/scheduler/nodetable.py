@@ -164,8 +164,8 @@ class NodeTable:
             node_class = self._classes.of(record) if record.uid else None
             if node_class is not record.node_class:
                 record.node_class, record.stale = node_class, True
-                self.domains.version += 1
-                self.empty_domains.version += 1
+                self.domains.touch(name)
+                self.empty_domains.touch(name)
                 (self.pools.add if node_class is not None and node_class.pool else self.pools.discard)(name)
             elif node_class is None:
                 self.pools.discard(name)
@@ -198,6 +198,10 @@ class NodeTable:
     def _moved(self, name: str, labels: Mapping[str, str]) -> None:
         for domains in (self.domains, self.empty_domains):
             domains.move(name, labels, domains.labels(name))
+        record = self.nodes[name]
+        for index, bucket in ((self.buckets.all, record.bucket), (self.empty_buckets.all, record.empty_bucket)):
+            if index.moved is not None and bucket is not None:
+                index.moved.append(name)
 
     def _record(self, name: str) -> NodeRecord:
         record = self.nodes.get(name)

@@ -11,7 +11,7 @@ from muster.scheduler.offers import Candidate, Groups, Shortage, by_choice, cand
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.rules import is_related
 
-__all__ = ["Candidate", "Groups", "Shortage", "candidates", "choose", "shortage"]
+__all__ = ["Candidate", "Groups", "Shortage", "candidates", "choose", "room_when_empty"]
 
 Failed = Collection[tuple[int, str]]
 """(slot, node) pairs not to be used."""
@@ -67,16 +67,18 @@ def choose(
     return chosen
 
 
-def shortage(ledger: Ledger, matcher: Matcher, groups: Groups) -> Shortage | None:
-    """Return what would be short for the gang alone; None where nothing is. May take room from the ledger."""
+def room_when_empty(ledger: Ledger, matcher: Matcher, groups: Groups) -> dict[int, str] | Shortage:
+    """Return what would be short for the gang alone; else slot -> node where it has rules, as nothing else tells.
+
+    May take room from the ledger.
+    """
     for cls, slots in groups.items():
         room = room_in(candidates(ledger, matcher, cls, ()))
         if room < len(slots):
             return Shortage(cls, len(slots), room)
     if not any(is_related(cls, ledger.layer) for cls in groups):
-        return None
-    arranged = arrange(ledger, matcher, groups, (), ())
-    return arranged if isinstance(arranged, Shortage) else None
+        return {}
+    return arrange(ledger, matcher, groups, (), ())
 
 
 def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[Candidate]) -> dict[int, str]:

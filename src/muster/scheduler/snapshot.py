@@ -11,7 +11,8 @@ from muster.scheduler.adapters.membership import gang_key
 from muster.scheduler.backfill import Gains
 from muster.scheduler.gangs import Gang, Order, PodRecord
 from muster.scheduler.matching import Matcher
-from muster.scheduler.nodes import Bucket, BucketKey, NodeRecord
+from muster.scheduler.nodes import BucketIndex, NodeRecord
+from muster.scheduler.refusals import Refusals
 
 QueueKey = frozenset[int]
 """The numbers of the pod classes of a gang's pending members: gangs of one queue compete for the same nodes."""
@@ -48,6 +49,7 @@ class Snapshot:
         gains: the room that each of those makes by ending.
         joining: bound gangs with pods beyond their minimum that have no node yet, by the classes of those.
         shown: keys of the gangs for which autoscalers see a demand.
+        refusals: what was found about gangs with rules about other pods, until what it depends on changes.
         gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
     """
 
@@ -55,8 +57,8 @@ class Snapshot:
     pods: Mapping[str, PodRecord]
     gangs: Mapping[str, Gang]
     gangs_by_name: Mapping[str, set[str]]
-    buckets: Mapping[BucketKey, Bucket]
-    empty_buckets: Mapping[BucketKey, Bucket]
+    buckets: BucketIndex
+    empty_buckets: BucketIndex
     queues: Mapping[QueueKey, Queue]
     attention: Mapping[str, Gang]
     waiting: Mapping[str, Gang]
@@ -66,6 +68,7 @@ class Snapshot:
     joining: Mapping[QueueKey, Queue]
     shown: Collection[str]
     matcher: Matcher
+    refusals: Refusals
 
     def find(self, namespace: str, name: str) -> Gang | None:
         """Return the newest gang of that name, or the single pod of that name."""

@@ -9,10 +9,47 @@ from __future__ import annotations
 from collections import Counter
 
 from muster.kube.taints import find_untolerated_taint
-from muster.scheduler.domains import Layer
+from muster.scheduler.domains import Domains, Layer, Universe
 from muster.scheduler.matching import Matcher
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.relations import Spread
+
+
+class Scope:
+    """The domains that count for one constraint of a pod class.
+
+    Args:
+        rule: the constraint.
+        cls: the pods that have it.
+        base: the nodes.
+        matcher: what nodes are to the class.
+    """
+
+    def __init__(self, rule: Spread, cls: PodClass, base: Domains, matcher: Matcher) -> None:
+        self._rule, self._cls, self._base, self._matcher = rule, cls, base, matcher
+        asked = cls.relations
+        self._keys = {rule.key, *(other.key for other in (asked.spread if asked is not None else ()))}
+        # Constraints of the same shape have the same domains, whatever pods they are about.
+        selection = (frozenset(cls.selector.items()), cls.terms) if rule.honor_affinity else None
+        self.shape = (rule.key, frozenset(self._keys), selection, cls.tolerations if rule.honor_taints else None)
+
+    def universe(self) -> Universe:
+        """Return all of them."""
+        return self._base.universe(self.shape, self.domain_of)
+
+    def domain_of(self, name: str) -> str | None:
+        """Return the domain in which the node counts; None where it does not."""
+        labels = self._base.labels(name)
+        if not all(key in labels for key in self._keys):
+            return None
+        node = self._base.nodes[name]
+        if node.node_class is None:
+            return None
+        if self._rule.honor_affinity and not self._matcher.selects(self._cls, node.node_class, name):
+            return None
+        if self._rule.honor_taints and find_untolerated_taint(node.taints, self._cls.tolerations) is not None:
+            return None
+        return labels[self._rule.key]
 
 
 class SpreadCounts:
@@ -28,34 +65,14 @@ class SpreadCounts:
     def __init__(self, rule: Spread, cls: PodClass, layer: Layer, matcher: Matcher) -> None:
         self.rule = rule
         self.own = rule.peers in cls.matches
-        self._cls = cls
-        self._base = layer.base
-        self._matcher = matcher
-        asked = cls.relations
-        self._keys = {rule.key, *(other.key for other in (asked.spread if asked is not None else ()))}
-        what = (cls, rule.key, rule.honor_affinity, rule.honor_taints)
-        self._universe = layer.base.universe(what, self.domain_of)
-        self.counts: dict[str, int] = dict.fromkeys(self._universe, 0)
+        scope = Scope(rule, cls, layer.base, matcher)
+        self.counts: dict[str, int] = dict.fromkeys(scope.universe().nodes, 0)
         for node, number in layer.by_node(rule.peers):
-            domain = self.domain_of(node)
+            domain = scope.domain_of(node)
             if domain is not None:
                 self.counts[domain] = self.counts.get(domain, 0) + number
         self._levels = Counter(self.counts.values())
         self.least = min(self._levels, default=0)
-
-    def domain_of(self, name: str) -> str | None:
-        """Return the domain in which the node counts; None where it does not."""
-        labels = self._base.labels(name)
-        if not all(key in labels for key in self._keys):
-            return None
-        node = self._base.nodes[name]
-        if node.node_class is None:
-            return None
-        if self.rule.honor_affinity and not self._matcher.selects(self._cls, node.node_class, name):
-            return None
-        if self.rule.honor_taints and find_untolerated_taint(node.taints, self._cls.tolerations) is not None:
-            return None
-        return labels[self.rule.key]
 
     def allows(self, domain: str) -> bool:
         """Whether one more pod of the class may go into the domain."""

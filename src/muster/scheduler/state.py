@@ -25,6 +25,7 @@ from muster.scheduler.placements import TRAINING_JOB, given_up_slots, holds_as, 
 from muster.scheduler.podclass import ClassTable, PodClass
 from muster.scheduler.queues import Queues
 from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.refusals import Refusals
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.traits import JobFacts
 from muster.scheduler.volumes import ClaimState
@@ -43,6 +44,7 @@ class ClusterState:
         self.claims = Claims()
         self._matcher = Matcher()
         self._gains = Gains()
+        self._refusals = Refusals()
         self._classes = ClassTable()
         self._table = NodeTable(self._classes)
         self._queues = Queues(bind_deadline_s)
@@ -77,6 +79,7 @@ class ClusterState:
             joining=self._queues.joining,
             shown=self._shown,
             matcher=self._matcher,
+            refusals=self._refusals,
         )
 
     def snapshot(self) -> Snapshot:
@@ -101,8 +104,11 @@ class ClusterState:
         if self._table.settle(self._classes.label_keys):
             self._matcher.forget()
             self._gains.clear()
+            self._refusals.clear()
         if self._matcher.confine(pools=bool(self._table.pools)):
             self._gains.clear()
+            self._refusals.clear()
+        self._refusals.next()
         return self._snapshot
 
     # Nodes
@@ -283,6 +289,7 @@ class ClusterState:
 
     def _forget(self, gang: Gang) -> None:
         self._queues.remove(gang)
+        self._refusals.forget(gang.key)
         self._shown.discard(gang.key)
         del self.gangs[gang.key]
         names = self._gangs_by_name[gang.full_name]
