@@ -62,7 +62,7 @@ KINDS: Final = (
             Column("NODES", "integer", ".spec.replicas", "Nodes of the gang."),
             Column("READY", "integer", ".status.readySlots", "Slots whose supervisor has joined."),
             Column("PHASE", "string", ".status.phase", "Where the job is in its life."),
-            Column("ATTEMPT", "integer", ".status.attempt", "Number of the current attempt."),
+            Column("ATTEMPT", "integer", ".status.ranAttempt", "Number of the newest attempt that ran."),
             Column("STEP", "integer", ".status.progress.step", "The newest step reported."),
             Column("RESTARTS", "integer", ".status.restarts.total", "Restarts so far, by anybody's fault."),
             _AGE,

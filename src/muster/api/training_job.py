@@ -287,6 +287,7 @@ class TrainingJobStatus(KubeStruct):
             "Where a limit ended the job, the number of the attempt that did not come."
         ),
     ] = 0
+    ran_attempt: Annotated[int, Meta(description="Number of the newest attempt whose ranks were told to run.")] = 0
     ready_slots: Annotated[int, Meta(description="Slots whose supervisor has joined.")] = 0
     size: Annotated[
         int, Meta(description="Nodes of the current attempt: fewer than spec.replicas while it goes on without some.")

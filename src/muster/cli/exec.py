@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from muster.cli.target import Cluster
     from muster.kube.pod import Pod
 
-IN_WORKDIR = ("sh", "-c", '[ -z "$MUSTER_WORKDIR" ] || cd "$MUSTER_WORKDIR"; exec "$@"', "sh")
-"""Put before a command: it starts where the ranks do, with the job's code, instead of the container's own folder."""
+LIKE_A_RANK = (
+    "sh",
+    "-c",
+    '[ ! -r /muster/rank.env ] || . /muster/rank.env; [ -z "$MUSTER_WORKDIR" ] || cd "$MUSTER_WORKDIR"; exec "$@"',
+    "sh",
+)
+"""Put before a command: it starts where the ranks do, with the numbers of the first of them, not as the container."""
 SHELL = ("sh", "-c", "exec $(command -v bash || command -v sh)")
 
 
@@ -31,10 +36,10 @@ SHELL = ("sh", "-c", "exec $(command -v bash || command -v sh)")
 def command(name: str, arguments: tuple[str, ...], slot: int, target: Target) -> int:
     """Run COMMAND in a pod of the job NAME, or a shell; exits as the command did.
 
-    It starts in the folder in which the ranks run.
+    It starts in the folder in which the ranks run, with RANK, WORLD_SIZE and the like of the first rank there.
     A terminal is used where stdin and stdout are one; otherwise stdin is passed on as it is.
     """
-    return asyncio.run(_exec(resolve(target), name, slot, (*IN_WORKDIR, *(arguments or SHELL))))
+    return asyncio.run(_exec(resolve(target), name, slot, (*LIKE_A_RANK, *(arguments or SHELL))))
 
 
 async def _exec(cluster: Cluster, name: str, slot: int, arguments: tuple[str, ...]) -> int:

@@ -337,6 +337,7 @@ class Attempt:
         status = replace(
             status,
             phase="Running",
+            ran_attempt=status.attempt,
             ready_slots=size,
             size=size,
             left_out=tuple(slot.number for slot in self.outside),

@@ -77,7 +77,9 @@ async def test_suspend_frees_the_nodes_and_resume_goes_on(arena: Arena) -> None:
 
 async def test_columns_of_kubectl_get(arena: Arena) -> None:
     await arena.submit("quick", QUICK)
+    await arena.submit("wrong", "raise SystemExit(1)", replicas=1, backoffLimit=0)
     await arena.phase("quick", "Succeeded")
+    await arena.phase("wrong", "Failed", 2)
     command = [
         kubectl_program(),
         f"--kubeconfig={arena.server.kubeconfig}",
@@ -89,6 +91,7 @@ async def test_columns_of_kubectl_get(arena: Arena) -> None:
     shown = done.stdout.splitlines()
     assert shown[0].split() == ["NAME", "NODES", "READY", "PHASE", "ATTEMPT", "STEP", "RESTARTS", "AGE"]
     assert shown[1].split()[:5] == ["quick", "2", "2", "Succeeded", "1"]
+    assert shown[2].split()[3:5] == ["Failed", "1"], "the second attempt never ran"
 
 
 async def test_a_shadow_controller_plans_and_writes_nothing(arena: Arena) -> None:

@@ -36,6 +36,7 @@ from .leftovers import remove_leftovers
 from .link import ControllerLink
 from .output import OutputPump
 from .processes import Child, descendants, oom_kills
+from .rankenv import write_rank_env
 from .settings import Settings
 from .shells import RemoteCommands
 from .shellserver import ShellServer
@@ -144,6 +145,7 @@ class Supervisor:
             f"from {attempt.checkpoint or 'the beginning'}"
         )
         self.report()
+        write_rank_env(attempt)
         env = self.environment(attempt)
         try:
             if attempt.launcher == "mpi":

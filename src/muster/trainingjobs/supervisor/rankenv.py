@@ -1,0 +1,37 @@
+"""What the first rank of this node is told, for people who run something beside it (`muster exec`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+
+from .attempt import Attempt
+from .basics import ARCHIVE
+
+NAME = "rank.env"
+
+
+def write_rank_env(attempt: Attempt) -> None:
+    """Write it beside the supervisor's folder, for a shell to read; where that cannot be, there is none.
+
+    Ranks are numbered node by node, as launchers do unless told otherwise. Without MUSTER_ATTEMPT the SDK knows that
+    what it runs in is no rank: nothing is reported from there.
+    """
+    if not ARCHIVE:  # run from the source tree: there is no pod
+        return
+    path = os.path.join(os.path.dirname(os.path.dirname(ARCHIVE)), NAME)
+    numbers = {
+        "RANK": attempt.node_rank * attempt.ranks_per_node,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": attempt.nodes * attempt.ranks_per_node,
+        "LOCAL_WORLD_SIZE": attempt.ranks_per_node,
+        "NODE_RANK": attempt.node_rank,
+        "MASTER_ADDR": attempt.master_address,
+        "MASTER_PORT": attempt.master_port,
+    }
+    lines = [f"export {name}={shlex.quote(str(value))}\n" for name, value in numbers.items()]
+    with contextlib.suppress(OSError):
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.writelines(lines)
+        os.replace(path + ".new", path)
