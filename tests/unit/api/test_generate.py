@@ -56,6 +56,6 @@ def test_what_kubectl_get_prints_is_never_empty_for_being_the_default() -> None:
     status = schema["properties"]["status"]["properties"]
     assert {name: field["default"] for name, field in status.items() if "default" in field} == {
         "phase": "Pending",
-        "attempt": 0,
+        "ranAttempt": 0,
         "readySlots": 0,
     }
