@@ -212,8 +212,13 @@ class Client(RestClient):
         }
         await self.request("POST", Pod.RESOURCE.path(namespace, pod_name, "binding"), body=encode(binding))
 
-    async def evict(self, pod_name: str, *, namespace: str, uid: str = "", grace_s: int | None = None) -> None:
-        """Evict a pod. TooManyRequests: a PodDisruptionBudget does not allow it now (never retried here)."""
+    async def evict(
+        self, pod_name: str, *, namespace: str, uid: str = "", grace_s: int | None = None, dry_run: bool = False
+    ) -> None:
+        """Evict a pod, or ask whether that would be allowed.
+
+        Raises TooManyRequests: a PodDisruptionBudget does not allow it now (never retried here).
+        """
         eviction: dict[str, Any] = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -223,7 +228,8 @@ class Client(RestClient):
         if len(options) > 2:
             eviction["deleteOptions"] = options
         path = Pod.RESOURCE.path(namespace, pod_name, "eviction")
-        await self.request("POST", path, body=encode(eviction), retry_refused=False)
+        params = {"dryRun": "All"} if dry_run else {}
+        await self.request("POST", path, params=params, body=encode(eviction), retry_refused=False)
 
     async def create_token(self, service_account: str, request: TokenRequest, *, namespace: str) -> TokenRequest:
         """Issue a token for a service account."""
