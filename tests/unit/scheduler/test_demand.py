@@ -151,7 +151,7 @@ async def test_conditions_are_written_a_few_at_a_time_and_none_twice_at_once() -
             self.patched.append(name)
 
     server = Server()
-    reporter = Reporter(server, None)  # type: ignore[arg-type]
+    reporter = Reporter(server, None, None)  # type: ignore[arg-type]
     pods = tuple((f"train-{slot}", f"uid-{slot}") for slot in range(100))
     demand = Demand("default/train/uid", "default", pods, "Unschedulable", "lacks nodes")
     await asyncio.gather(reporter.show(demand, 0.0), reporter.show(demand, 0.0))
