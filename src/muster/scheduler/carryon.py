@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from muster.scheduler.draft import Draft
+from muster.scheduler.eviction import by_eviction, evict, is_tried, to_evict, try_eviction
 from muster.scheduler.gangs import Gang, PodRecord, seconds
-from muster.scheduler.leaving import is_leaving, leaves_by, vacating
-from muster.scheduler.placements import is_open, started_at
-from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, ReleaseGang, RemoveMember
+from muster.scheduler.leaving import Vacating, leaves_by, vacating
+from muster.scheduler.placements import is_leaving, is_open, started_at
+from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, ReleaseGang, RemoveMember, StayOn
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.slots import SlotReview, few, old_pods, review
 
@@ -67,6 +69,9 @@ class CarryingOn(Draft):
             return
         self.waits(gang, Reason(Why.LEAVING, detail=placement.status.message))
         deadline = leaves_by(gang, self.settings)
+        if by_eviction(gang):
+            self._drain(gang, deadline)
+            return
         if self.now < deadline:
             self.wake(deadline)
             return
@@ -74,6 +79,25 @@ class CarryingOn(Draft):
             if not pod.terminating:
                 self._remove(gang, pod, placement.status.message)
         self.wake(self.now + 1.0)
+
+    def _drain(self, gang: Gang, deadline: float) -> None:
+        """Evict what is left of the gang. Where that is refused until the deadline, it stays and is mended."""
+        assert gang.placement is not None
+        left = to_evict(gang)
+        if left and self.now >= deadline and all(pod.error for pod in left):
+            text = f"{len(left)} of its pods could not be evicted in time; {left[0].name}: {left[0].error}"
+            self.actions.append(StayOn(gang.key, gang.placement, text))
+            return
+        self._evict(left, gang.placement.status.message)
+        if left:
+            self.wake(max(deadline, self.now + 1.0))
+
+    def _evict(self, pods: Iterable[PodRecord], text: str) -> None:
+        for pod in pods:
+            if pod.retry_at > self.now:
+                self.wake(pod.retry_at)
+            else:
+                self.actions.append(evict(pod, text))
 
     def _remove(self, gang: Gang, pod: PodRecord, text: str) -> None:
         self.actions.append(RemoveMember(gang.key, pod.namespace, pod.name, pod.uid, text, PREEMPTED))
@@ -85,7 +109,7 @@ class CarryingOn(Draft):
         blocker = gang.blocker()
         if blocker is not None:
             self.waits(gang, blocker)
-        look = vacating(self.snapshot, gang, self.settings)
+        look = vacating(self.snapshot, gang, self.now, self.settings, self.leaving)
         if blocker is None and not look.names and not look.hopeless:
             self.write(gang, {}, reason="the nodes are free")
             return
@@ -97,24 +121,40 @@ class CarryingOn(Draft):
                 self.repairs.append((gang, review(self.snapshot, self.ledger, gang), False))
             return
         self.wake(deadline)
+        untried = [other for other in (*look.tell, *look.remove) if not is_tried(other, self.now)]
+        for other in untried:
+            self.actions.append(try_eviction(other, gang))
+        if not untried:  # nobody leaves before it is known that all of them may
+            self._have_leave(gang, look)
+        if blocker is None:
+            names = few([self.snapshot.gangs[key].full_name for key in look.names])
+            self.waits(gang, Reason(Why.MAKING_ROOM, len(gang.pending), detail=names))
+
+    def _have_leave(self, gang: Gang, look: Vacating) -> None:
         for other in look.tell:
             if other.priority < gang.priority:
                 self.tell_to_leave(other, "Preempted", f"preempted by {gang.full_name} (priority {gang.priority})")
             else:
                 text = f"yields to {gang.full_name}, which is earlier and lost nodes too, as no spare node is there"
                 self.tell_to_leave(other, "Yielded", text)
-        for pod in look.remove:
-            self._remove(gang, pod, f"preempted by {gang.full_name} (priority {gang.priority})")
-        if blocker is None:
-            names = few([self.snapshot.gangs[key].full_name for key in look.names])
-            self.waits(gang, Reason(Why.MAKING_ROOM, len(gang.pending), detail=names))
+        for other in look.remove:
+            text = f"preempted by {gang.full_name} (priority {gang.priority})"
+            self.leaving.add(other.key)
+            if by_eviction(other):
+                self._evict(to_evict(other), text)
+                continue
+            for pod in other.pods.values():
+                if pod.live:
+                    self._remove(other, pod, text)
 
     def _podless(self, gang: Gang) -> None:
         """Slots are kept for pods to come, until nobody can want them or the hold is over."""
         assert gang.placement is not None
         since = gang.podless_since if gang.podless_since is not None else self.now
         reason = ""
-        if gang.ended:
+        if gang.single:
+            reason = "the pod is gone"
+        elif gang.ended:
             reason = f"the job is {gang.ended}"
         elif gang.owner_missing:
             reason = "the job is gone"
@@ -135,6 +175,8 @@ class CarryingOn(Draft):
         if gang.complete and not gang.pending:
             if any(member.node != gang.placed.get(slot, ("",))[0] for slot, member in gang.current.items()):
                 self.write(gang, {}, keep_deadline=True, reason="bound by somebody else")
+            elif gang.single:
+                self.actions.append(DeletePlacement(gang.key, gang.placement, "the pod is bound"))
             else:
                 self.actions.append(MarkBound(gang.key, gang.placement))
             return

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from muster.scheduler.eviction import why_it_stays
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.nodes import NodeRecord
@@ -30,9 +31,18 @@ class NodeCount(msgspec.Struct, frozen=True):
 
 
 def census(
-    snapshot: Snapshot, cls: PodClass, *, reserved: Mapping[int, Gang], beside: Collection[str] = ()
+    snapshot: Snapshot,
+    cls: PodClass,
+    *,
+    reserved: Mapping[int, Gang],
+    beside: Collection[str] = (),
+    gang: Gang | None = None,
+    now: float = 0.0,
 ) -> tuple[NodeCount, ...]:
-    """Judge every node for pods of the class, most frequent reason first; `beside` are nodes of the gang's own."""
+    """Judge every node for pods of the class, most frequent reason first; `beside` are nodes of the gang's own.
+
+    Of those that would have to leave for `gang` and may not it is said why.
+    """
     counts: Counter[tuple[NodeWhy, str]] = Counter()
     holders: Counter[str] = Counter()
     layer = Ledger(snapshot.buckets).layer
@@ -66,7 +76,14 @@ def census(
                 counts[(forbidden.why, forbidden.detail) if forbidden is not None else usual] += 1
     for key, count in holders.items():
         by = snapshot.gangs[key].full_name if key else "pods of other schedulers"
-        counts[NodeWhy.IN_USE, f"by {by}"] += count
+        held = snapshot.gangs[key] if key else None
+        stays = None
+        if held is not None and gang is not None and gang.traits.preempts and held.priority < gang.priority:
+            stays = why_it_stays(snapshot, held, now)
+        if stays is not None:
+            counts[stays.why, f"{by}: {stays.detail}"] += count
+        else:
+            counts[NodeWhy.IN_USE, f"by {by}"] += count
     return tuple(NodeCount(why, detail, count) for (why, detail), count in sorted(counts.items(), key=_largest_first))
 
 

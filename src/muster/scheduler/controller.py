@@ -25,19 +25,25 @@ from muster.kube.node import Node, lean
 from muster.scheduler.adapters.membership import Workload
 from muster.scheduler.announcing import Announcer
 from muster.scheduler.binder import Binder
+from muster.scheduler.budgetwatch import BudgetWatch
 from muster.scheduler.decide import decide
+from muster.scheduler.evictor import SPARED_S, Evictor
 from muster.scheduler.followers import WorkloadFollower
+from muster.scheduler.gangs import Gang
 from muster.scheduler.lookups import follow_claims
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import (
     Bind,
+    EvictMember,
     MarkBound,
     Plan,
     Refuse,
     ReleaseGang,
     RemoveMember,
     Settings,
+    StayOn,
     TellToLeave,
+    TryEviction,
     WritePlacement,
 )
 from muster.scheduler.podwire import SchedulingPod
@@ -141,6 +147,7 @@ class SchedulerController:
         self._writer = PlacementWriter(
             self._client, self.state, bind_deadline_s=self.settings.bind_deadline_s, **common
         )
+        self._evictor = Evictor(self._client, self.state, **common)
         self._followers = WorkloadFollower(
             self._client,
             self.state,
@@ -149,6 +156,7 @@ class SchedulerController:
             seen=self._workload_seen,
             rng=self._rng,
         )
+        self._budgets = BudgetWatch(self._client, self.state, changed=self._changed.set, rng=self._rng)
         informers = self._informers()
         options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
         informers += await surroundings(
@@ -160,7 +168,7 @@ class SchedulerController:
             announcer = Announcer(events, self._binder.idle)
             self._reporter = Reporter(self._client, events, announcer, self._waits)
             helpers = [informer.run() for informer in informers]
-            helpers += [self._binder.run(), self._provisioner.run(), announcer.run()]
+            helpers += [self._binder.run(), self._provisioner.run(), announcer.run(), self._budgets.run()]
             helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._changed.set))
             tasks = [asyncio.create_task(helper) for helper in helpers]
             main = asyncio.create_task(self._plan_on(informers), name=f"{NAME}/plan")
@@ -232,6 +240,7 @@ class SchedulerController:
                 group.create_task(informer.wait_synced(SYNC_TIMEOUT_S))
         self.state.jobs_synced()
         await self._followers.settle()
+        await self._budgets.settle()
         if self._progress is not None:
             self._progress.expect(NAME, 6 * IDLE_S)
         while True:
@@ -269,12 +278,23 @@ class SchedulerController:
                 self._spawn(self._writer.remove(action))
             elif isinstance(action, Refuse):
                 self._spawn(self._reporter.refuse(action))
+            elif isinstance(action, TryEviction | EvictMember):
+                if self._evictor.begin(action):
+                    self._spawn(self._evict(action, self.state.gangs[action.gang]))
             elif self._writer.begin(action):
                 self._spawn(self._write(action))
         self._provisioner.submit(binds)
 
     def _bound(self, bind: Bind) -> None:
         self._reporter.pod_bound(bind)
+
+    async def _evict(self, action: TryEviction | EvictMember, gang: Gang) -> None:
+        if isinstance(action, EvictMember):
+            refused, by = await self._evictor.evict(action), None
+        else:
+            refused, by = await self._evictor.try_all(action), self.state.gangs.get(action.by)
+        if refused:
+            self._reporter.stays(gang, refused, by=by)
 
     async def _write(self, action: PlacementAction) -> None:
         gang = self.state.gangs[action.gang]
@@ -284,6 +304,9 @@ class SchedulerController:
             return
         if isinstance(action, TellToLeave):
             self._reporter.told_to_leave(gang, action.message)
+        elif isinstance(action, StayOn):
+            self.state.tried(gang, self._clock() + SPARED_S, action.reason)
+            self._reporter.stays(gang, action.reason)
         elif isinstance(action, WritePlacement) and not action.placement.spec.preempting:
             self._reporter.placed(gang, action.reason)
         elif isinstance(action, MarkBound):

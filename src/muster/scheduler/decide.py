@@ -22,10 +22,12 @@ from itertools import islice
 from muster.scheduler.backfill import Start, start_of, would_end_at
 from muster.scheduler.carryon import CarryingOn
 from muster.scheduler.demand import demands
+from muster.scheduler.eviction import is_tried, try_eviction
 from muster.scheduler.gangs import Gang, Order
 from muster.scheduler.joining import as_many_as_fit, room_for_joiners
 from muster.scheduler.leaving import goes_on_without, is_stuck, may_take, room_within_s
 from muster.scheduler.makeroom import MadeRoom, make_room
+from muster.scheduler.placements import is_leaving
 from muster.scheduler.placing import Groups, Shortage
 from muster.scheduler.plan import Bind, Plan, Settings
 from muster.scheduler.podclass import PodClass
@@ -193,7 +195,7 @@ class _Planner(CarryingOn):
     def make_room_in_order(self) -> None:
         """Others leave for gangs that are short of nodes: those of lower priority, and later ones that do not run."""
         for at, (gang, groups, stuck) in enumerate(self.short):
-            if gang.key in self.leaving or gang.single:  # a pod without a placement has nowhere to keep the nodes
+            if gang.key in self.leaving:
                 continue
             later = [
                 other
@@ -205,7 +207,7 @@ class _Planner(CarryingOn):
                 gang,
                 groups,
                 closed=() if stuck else self.kept.kept_from(gang),
-                stuck=[other for other in later if may_take(gang, other, self.settings)],
+                stuck=[other for other in later if may_take(self.snapshot, gang, other, self.now, self.settings)],
             )
             if made is not None:
                 self._take_over(gang, made)
@@ -230,12 +232,19 @@ class _Planner(CarryingOn):
         return True
 
     def _take_over(self, gang: Gang, made: MadeRoom) -> None:
-        """Write the plan first: nobody else can get these nodes then, and whoever leads has the others leave them."""
+        """Write the plan first: nobody else can get these nodes then, and whoever leads has the others leave them.
+
+        Before that those that would be evicted are tried in a dry run: one that is refused changes the choice.
+        """
         names = few(other.full_name for other in made.victims)
-        within_s = room_within_s(made.victims, self.settings)
         self.leaving.update(other.key for other in made.victims)
-        self.write(gang, made.nodes, reason=f"others leave for it: {names}", room_within_s=within_s)
-        self.waits(gang, Reason(Why.MAKING_ROOM, len(gang.pending), detail=names))
+        untried = [other for other in made.victims if not is_leaving(other) and not is_tried(other, self.now)]
+        if untried:
+            self.actions += [try_eviction(other, gang) for other in untried]
+        else:
+            within_s = room_within_s(made.victims, self.settings)
+            self.write(gang, made.nodes, reason=f"others leave for it: {names}", room_within_s=within_s)
+            self.waits(gang, Reason(Why.MAKING_ROOM, len(gang.pending), detail=names))
         for slot, name in made.nodes.items():
             bucket = self.ledger.room(self.snapshot.nodes[name])
             if bucket is not None:

@@ -135,7 +135,8 @@ def explain(
         text = f"would run: there is room for {counted(have, 'pod')} and it needs {need}"
         return Explanation(gang.full_name, False, "", text, need, have, position=position, queued=queued)
     head = snapshot.find(*reason.detail.split("/", 1)) if behind and "/" in reason.detail else None
-    counts = census(snapshot, cls, reserved=_kept_for(snapshot, head) if head is not None else {}, beside=beside)
+    kept = _kept_for(snapshot, head) if head is not None else {}
+    counts = census(snapshot, cls, reserved=kept, beside=beside, gang=gang, now=now)
     options = changes(snapshot, gang, cls, need, have, beside) if have < need else ()
     return Explanation(
         gang=gang.full_name,

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Collection
 from datetime import datetime
 
+import msgspec
+
 from muster.api.placement import Placement
 from muster.kube.meta import OwnerReference
 from muster.kube.pod import Pod
@@ -26,6 +28,13 @@ def seconds(moment: datetime | None) -> float:
     return moment.timestamp() if moment is not None else 0.0
 
 
+class Tried(msgspec.Struct, frozen=True):
+    """What a dry run of evicting the whole gang said: `refused` is why not, "" where all of it may go. Until then."""
+
+    until: float
+    refused: str = ""
+
+
 class PodRecord:
     """A pod, as small as scheduling needs it. Changed by `ClusterState` only.
 
@@ -35,7 +44,9 @@ class PodRecord:
         node: where it runs or was bound by us (`assumed` until the API server's own event says so); "" while pending.
         problem: why it cannot be placed as it is; None where it can.
         binding: a bind request is in flight.
-        retry_at: do not bind before, after a failure; seconds since the epoch.
+        error: why the last bind or eviction failed.
+        retry_at: do not bind or evict before, after a failure; seconds since the epoch.
+        started, ready: its phase is past Pending; its Ready condition holds.
         bound_since: when it was bound, as the API server says; 0 where unknown.
         scale_up: it says that autoscalers may add nodes for it.
         unschedulable: autoscalers see it as a pod for which nodes are wanted.
@@ -44,7 +55,8 @@ class PodRecord:
     __slots__ = (
         "assumed", "attempt", "binding", "bound_since", "claims", "cls", "counted_on", "created", "error",
         "finished", "gang", "gates", "labels_error", "name", "namespace", "node", "owner", "priority", "problem",
-        "retry_at", "running", "scale_up", "slot", "succeeded", "terminating", "traits", "uid", "unschedulable",
+        "ready", "retry_at", "scale_up", "slot", "started", "succeeded", "terminating", "traits", "uid",
+        "unschedulable",
     )  # fmt: skip
 
     def __init__(self, pod: Pod, member: Membership | None) -> None:
@@ -67,7 +79,8 @@ class PodRecord:
         self.terminating = False
         self.finished = False
         self.succeeded = False
-        self.running = False
+        self.started = False
+        self.ready = False
         self.gates: tuple[str, ...] = ()
         self.claims: tuple[str, ...] = ()
         self.problem: Reason | None = None
@@ -103,6 +116,7 @@ class Gang:
         failed_nodes: (slot, node) where binding failed for good; not used again for the slot.
         roster: who is a member, where an object of others says how many there are; None where the pods say so.
         joiners: slot -> pending pod beyond the minimum: not in `current` before it is placed.
+        tried: what the last dry run of evicting all of it said; None before the first.
         given_up: slot -> attempt: the gang goes on without it, and without pods of the slot up to that attempt.
     """
 
@@ -110,8 +124,8 @@ class Gang:
         "arrival", "binding", "counts", "current", "ended", "failed_nodes", "given_up", "holds", "job", "joiners",
         "joining_as", "key", "members_by_slot", "name", "namespace", "owner", "owner_missing", "pending",
         "pending_class", "placed", "placement", "podless_since", "pods", "priority", "problems", "queued_as",
-        "revision_since", "roster", "seen", "single", "size", "size_attempt", "slot_class", "traits", "uid",
-        "unknown_holds", "workload", "writing",
+        "revision_since", "roster", "seen", "single", "size", "size_attempt", "slot_class", "traits", "tried",
+        "uid", "unknown_holds", "workload", "writing",
     )  # fmt: skip
 
     def __init__(self, key: str, namespace: str, name: str, uid: str, size: int, *, single: bool) -> None:
@@ -153,6 +167,7 @@ class Gang:
         self.roster: Roster | None = None
         self.joiners: dict[int, PodRecord] = {}
         self.given_up: dict[int, int] = {}
+        self.tried: Tried | None = None
 
     @property
     def full_name(self) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from muster.scheduler.backfill import occupants
+from muster.scheduler.eviction import Spending, by_eviction, may_go
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.nodes import NodeRecord
-from muster.scheduler.placements import is_open
+from muster.scheduler.placements import is_leaving, is_open
 from muster.scheduler.plan import Settings
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.resources import CORE, plus
@@ -21,24 +22,21 @@ RESTART_S = 60.0
 """What leaving costs at least: the time to stop and to start again."""
 
 
-def is_leaving(gang: Gang) -> bool:
-    """Whether it was told to leave already."""
-    return gang.placement is not None and gang.placement.status.phase == "Preempting"
-
-
 def may_leave(gang: Gang, bind_deadline_s: float) -> bool:
-    """Whether the gang can be told to leave: it is bound whole, and somebody listens.
+    """Whether the gang can leave: it is bound whole, and there is a way.
 
-    A TrainingJob's controller saves its work and deletes its pods; a balloon has no work to save.
+    A TrainingJob's controller saves its work and deletes its pods; a balloon has no work to save; others are evicted.
     """
-    if gang.single:
-        return gang.traits.rank is Rank.BALLOON and not gang.pending
     placement = gang.placement
+    if gang.single:
+        return placement is None and not gang.pending and (gang.traits.rank is Rank.BALLOON or by_eviction(gang))
     if placement is None or placement.spec.preempting or placement.status.phase != "Bound":
         return False
     if is_open(placement, bind_deadline_s):
         return False
-    return gang.traits.rank is Rank.BALLOON or (gang.job is not None and not gang.ended)
+    if gang.job is None:
+        return gang.traits.rank is Rank.BALLOON or by_eviction(gang)
+    return gang.traits.rank is Rank.BALLOON or not gang.ended
 
 
 def is_stuck(gang: Gang, settings: Settings) -> bool:
@@ -62,13 +60,13 @@ def goes_on_without(gang: Gang, lost: int) -> bool:
     return gang.wanted - lost >= gang.job.fewest
 
 
-def may_take(gang: Gang, other: Gang, settings: Settings) -> bool:
+def may_take(snapshot: Snapshot, gang: Gang, other: Gang, now: float, settings: Settings) -> bool:
     """Whether `other` has to leave for `gang`.
 
     That is where it is of lower priority; and where both lost nodes and wait for others, and it is later in order:
     neither would ever go on.
     """
-    if other.writing or other.binding:
+    if other.writing or other.binding or not may_go(snapshot, other, now):
         return False
     if other.priority < gang.priority and gang.traits.preempts and may_leave(other, settings.bind_deadline_s):
         return True
@@ -79,12 +77,15 @@ def may_take(gang: Gang, other: Gang, settings: Settings) -> bool:
 def leaves_by(gang: Gang, settings: Settings) -> float:
     """Return until when a gang that was told to leave may have live pods, seconds since the epoch.
 
-    A job gets its grace for a last checkpoint, then for its ranks to end. Nobody listens for other gangs.
+    A job gets its grace for a last checkpoint, then for its ranks to end. Evictions that are refused are tried again
+    until then. Nobody listens for other gangs.
     """
     assert gang.placement is not None
     told = gang.placement.status.preempting_time
     since = told.timestamp() if told is not None else 0.0
-    return since + (2 * gang.job.grace_s + settings.leave_slack_s if gang.job is not None else 0.0)
+    if gang.job is not None:
+        return since + 2 * gang.job.grace_s + settings.leave_slack_s
+    return since + settings.evict_within_s if by_eviction(gang) else since
 
 
 def is_overdue(gang: Gang, now: float, settings: Settings) -> bool:
@@ -94,23 +95,37 @@ def is_overdue(gang: Gang, now: float, settings: Settings) -> bool:
 
 
 def room_within_s(victims: Iterable[Gang], settings: Settings) -> float:
-    """Return how long those gangs may take until their last pod is gone: told, deleted, confirmed."""
-    grace_s = max((max(gang.traits.grace_s, gang.job.grace_s if gang.job else 0.0) for gang in victims), default=0.0)
-    return 3 * grace_s + 2 * settings.leave_slack_s
+    """Return how long those gangs may take until their last pod is gone: told, deleted or evicted, confirmed."""
+    within_s = 0.0
+    for gang in victims:
+        grace_s = max(gang.traits.grace_s, gang.job.grace_s if gang.job else 0.0)
+        evicted_s = grace_s + settings.evict_within_s if by_eviction(gang) else 0.0
+        within_s = max(within_s, 3 * grace_s + settings.leave_slack_s, evicted_s)
+    return within_s + settings.leave_slack_s
 
 
 def work_lost(gang: Gang, now: float) -> float:
     """Return the GPU-seconds that would be done again: since the last checkpoint, else since the start.
 
-    A gang that does not run loses nothing more. A node without devices counts as one.
+    A gang that does not run loses nothing more. A node without devices counts as one. Of gangs that are evicted no
+    checkpoint is known, nor whether a member that was made anew made the others start again: each counts by itself.
     """
-    if is_leaving(gang) or gang.pending:
+    if is_leaving(gang):
+        return 0.0
+    if by_eviction(gang):
+        return sum(_lost_by(pod, now) for pod in gang.current.values() if pod.node)
+    if gang.pending:
         return 0.0
     since = _running_since(gang)
     if gang.job is not None:
         since = max(gang.job.saved_at or gang.job.started_at or since, 0.0)
     devices = sum(_devices(cls) for cls in gang.slot_class.values())
     return devices * (max(0.0, now - since) + RESTART_S) if since else devices * RESTART_S
+
+
+def _lost_by(pod: PodRecord, now: float) -> float:
+    devices = _devices(pod.cls) if pod.cls is not None else 1
+    return devices * ((max(0.0, now - pod.bound_since) if pod.bound_since else 0.0) + RESTART_S)
 
 
 def _running_since(gang: Gang) -> float:
@@ -129,21 +144,21 @@ class Vacating(msgspec.Struct, frozen=True):
 
     Attributes:
         tell: gangs still to be told.
-        remove: pods without a gang that leave at once.
+        remove: pods without a gang that are deleted or evicted.
         names: all that are still there.
         hopeless: a node will not become free that way: it serves no more, or somebody on it stays.
     """
 
     tell: tuple[Gang, ...]
-    remove: tuple[PodRecord, ...]
+    remove: tuple[Gang, ...]
     names: tuple[str, ...]
     hopeless: bool
 
 
-def vacating(snapshot: Snapshot, gang: Gang, settings: Settings) -> Vacating:
-    """Look at the nodes of all slots of the gang that are to be bound."""
+def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, told: Collection[str] = ()) -> Vacating:
+    """Look at the nodes of all slots of the gang that are to be bound. `told` are gangs that this plan has leave."""
     tell: dict[str, Gang] = {}
-    remove: dict[str, PodRecord] = {}
+    remove: dict[str, Gang] = {}
     names: dict[str, None] = {}
     hopeless = False
     for slot, member in gang.pending.items():
@@ -160,7 +175,7 @@ def vacating(snapshot: Snapshot, gang: Gang, settings: Settings) -> Vacating:
         free = _given_back(snapshot, node, leaving, node.free())
         if not _short(free, member.cls):
             continue
-        asked = [snapshot.gangs[key] for key in staying if may_take(gang, snapshot.gangs[key], settings)]
+        asked = [snapshot.gangs[key] for key in staying if may_take(snapshot, gang, snapshot.gangs[key], now, settings)]
         asked.sort(key=lambda other: (other.traits.rank, other.priority, other.key))
         if _short(_given_back(snapshot, node, {other.key for other in asked}, free), member.cls):
             hopeless = hopeless or not any(snapshot.gangs[key].writing for key in staying)
@@ -170,10 +185,10 @@ def vacating(snapshot: Snapshot, gang: Gang, settings: Settings) -> Vacating:
             if not _short(_given_back(snapshot, node, fewer, free), member.cls):
                 asked.remove(other)
         for other in asked:
-            if other.single:
-                remove.update({pod.uid: pod for pod in other.pods.values() if pod.live})
-            else:
-                tell[other.key] = other
+            (remove if other.single else tell)[other.key] = other
+    asked = [other for other in (*tell.values(), *remove.values()) if other.key not in told]
+    if Spending(snapshot, asked, told).clash(frozenset(range(len(asked)))):
+        return Vacating((), (), tuple(sorted(names)), hopeless=True)
     return Vacating(tuple(tell.values()), tuple(remove.values()), tuple(sorted(names)), hopeless)
 
 

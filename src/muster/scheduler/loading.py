@@ -15,6 +15,7 @@ from muster.kube.clock import steady_time
 from muster.kube.errors import Forbidden, NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
+from muster.scheduler.budgetwatch import list_budgets
 from muster.scheduler.followers import list_wanted
 from muster.scheduler.gangs import Gang
 from muster.scheduler.lookups import look_up_claim
@@ -34,6 +35,7 @@ async def load_state(client: Client) -> ClusterState:
     )
     state, now = ClusterState(), steady_time()
     await list_surroundings(client, state, now)
+    await list_budgets(client, state)
     for node in nodes.items:
         state.set_node(node)
     for job in jobs.items:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
 from muster.scheduler.draft import Draft
+from muster.scheduler.eviction import Spending, may_go
 from muster.scheduler.gangs import Gang
-from muster.scheduler.leaving import is_leaving, is_overdue, work_lost
+from muster.scheduler.leaving import is_overdue, work_lost
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.nodes import Bucket
+from muster.scheduler.placements import is_leaving
 from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.preemption import Victim, cheapest
@@ -19,6 +21,9 @@ from muster.scheduler.resources import plus
 
 _STUCK_RANK = -1
 """Gangs that do not run anyhow leave before all others, the last in order first."""
+CHOICE = 256
+"""Of more gangs than these those that lose least are looked at first, if they make room enough several times over."""
+PLENTY = 3
 
 
 class MadeRoom(msgspec.Struct, frozen=True):
@@ -35,19 +40,57 @@ def make_room(
 
     `closed` are classes of nodes kept for others. `stuck` are gangs, later in order, that wait for nodes as this one.
     """
-    may = [*stuck, *_of_lower_priority(draft, gang)]
+    lower = list(_of_lower_priority(draft, gang))
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
     missing = {cls: len(members) - draft.room([cls], closed, beside)[cls] for cls, members in groups.items()}
     gains = draft.snapshot.gains
     for cls, count in missing.items():  # most often there are not enough, which must not cost a look at each node
-        if sum(gains.serving(draft.snapshot, other, cls) for other in may) < count:
+        if sum(gains.serving(draft.snapshot, other, cls) for other in (*stuck, *lower)) < count:
             return None
+    few = _that_lose_least(draft, lower, missing)
+    made = _choose(draft, gang, groups, missing, [*stuck, *few], len(stuck), closed)
+    if made is None and len(few) < len(lower):
+        made = _choose(draft, gang, groups, missing, [*stuck, *lower], len(stuck), closed)
+    return made
+
+
+def _that_lose_least(draft: Draft, gangs: Sequence[Gang], missing: Mapping[PodClass, int]) -> Sequence[Gang]:
+    """The first of them in the order in which they would leave, enough several times over; all where they are few."""
+    if len(gangs) <= CHOICE:
+        return gangs
+
+    def order(gang: Gang) -> tuple[int, int, float, str]:
+        return (gang.traits.rank, gang.priority, work_lost(gang, draft.now) / max(1, gang.wanted), gang.key)
+
+    left = {cls: PLENTY * count for cls, count in missing.items()}
+    found: list[Gang] = []
+    for gang in sorted(gangs, key=order):
+        if len(found) >= CHOICE and all(count <= 0 for count in left.values()):
+            break
+        found.append(gang)
+        for cls in left:
+            left[cls] -= draft.snapshot.gains.serving(draft.snapshot, gang, cls)
+    return found
+
+
+def _choose(
+    draft: Draft,
+    gang: Gang,
+    groups: Groups,
+    missing: Mapping[PodClass, int],
+    may: Sequence[Gang],
+    stuck: int,
+    closed: Collection[int],
+) -> MadeRoom | None:
+    """Choose among those that may leave, of which the first `stuck` do not run."""
+    slots = {slot for members in groups.values() for slot in members}
+    beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
     room = _Room(draft, may, closed, beside)
     for cls, count in missing.items():
         if not room.prepare(cls, count):
             return None
-    last = len(stuck) - 1
+    last = stuck - 1
     victims = [
         Victim(
             other.key,
@@ -57,7 +100,8 @@ def make_room(
         )
         for at, other in enumerate(may)
     ]
-    chosen = {victim.key for victim in cheapest(victims, room.fits)}
+    spending = Spending(draft.snapshot, may, draft.leaving)
+    chosen = {victim.key for victim in cheapest(victims, room.fits, clash=spending.clash)}
     if not chosen:
         return None
     leaving = tuple(other for other in may if other.key in chosen)
@@ -81,7 +125,10 @@ def _of_lower_priority(draft: Draft, gang: Gang) -> Iterator[Gang]:
             for other in movable.values():
                 if other.writing or other.binding or other.key in draft.leaving:
                     continue
-                if not is_leaving(other) or not is_overdue(other, draft.now, draft.settings):
+                if is_leaving(other):
+                    if not is_overdue(other, draft.now, draft.settings):
+                        yield other
+                elif may_go(draft.snapshot, other, draft.now):
                     yield other
 
 

@@ -35,6 +35,12 @@ class SchedulerMetrics:
         self.releases = Counter(
             "muster_scheduler_releases_total", "Gangs released because they were not bound in time.", registry=registry
         )
+        self.evictions = Counter(
+            "muster_scheduler_evictions_total",
+            "Evictions for gangs of higher priority, and dry runs of them.",
+            ["operation", "outcome"],
+            registry=registry,
+        )
         self.shadow_actions = Counter(
             "muster_scheduler_shadow_actions_total",
             "What would have been done in shadow mode, each thing once.",

@@ -63,6 +63,10 @@ class PeerTable:
         if before is not None:
             self._unindex(uid, before[1])
 
+    def labels_of(self, uid: str) -> Labels:
+        """Return the pod's labels."""
+        return self._pods[uid][1]
+
     def of(self, uid: str) -> frozenset[Peers]:
         """Return the sets the pod is in."""
         if not self._peers or uid not in self._pods:

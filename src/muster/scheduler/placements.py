@@ -10,7 +10,9 @@ import msgspec
 
 from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
 from muster.api.placement import GivenUpSlot, LeavingReason, PlacedSlot, Placement, PlacementSpec, PlacementStatus
-from muster.kube.meta import ObjectMeta
+from muster.kube.meta import ObjectMeta, OwnerReference
+from muster.kube.pod import Pod
+from muster.scheduler.adapters.membership import Membership, gang_key, pod_key
 from muster.scheduler.gangs import Gang
 
 TRAINING_JOB = "TrainingJob"
@@ -23,6 +25,30 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 def timestamp(now: float) -> datetime:
     """Return the moment in UTC."""
     return datetime.fromtimestamp(now, UTC)
+
+
+def is_leaving(gang: Gang) -> bool:
+    """Whether it was told to leave already."""
+    return gang.placement is not None and gang.placement.status.phase == "Preempting"
+
+
+def gang_of(placement: Placement) -> Membership:
+    """Return whose placement it is. A pod without a gang has one, `pod.NAME`, while others leave for it."""
+    spec, namespace = placement.spec, placement.namespace
+    for owner in placement.metadata.owner_references:
+        if owner.kind == Pod.RESOURCE.kind and owner.uid == spec.gang_uid:
+            return Membership(pod_key(namespace, owner.name, owner.uid), owner.name, single=True)
+    size = spec.size + len(spec.given_up)
+    return Membership(gang_key(namespace, spec.gang, spec.gang_uid), spec.gang, spec.gang_uid, size)
+
+
+def _named(gang: Gang) -> tuple[str, str, OwnerReference | None]:
+    """Name and UID of the gang as its placement has them, and to whom that belongs."""
+    if not gang.single:
+        return gang.name, gang.uid, gang.owner
+    (pod,) = gang.pods.values()
+    owner = OwnerReference(api_version=Pod.RESOURCE.api_version, kind=Pod.RESOURCE.kind, name=pod.name, uid=pod.uid)
+    return f"pod.{pod.name}", pod.uid, owner
 
 
 def placed_slots(placement: Placement | None) -> dict[int, tuple[str, str]]:
@@ -93,9 +119,10 @@ def planned(
     deadline = start + timedelta(seconds=bind_deadline_s)
     if old is not None and keep_deadline and old.spec.bind_deadline is not None:
         deadline = old.spec.bind_deadline
+    name, uid, owner = _named(gang)
     spec = PlacementSpec(
-        gang=gang.name,
-        gang_uid=gang.uid,
+        gang=name,
+        gang_uid=uid,
         size=len(nodes) if gang.elastic else gang.size - len(given_up),
         attempt=old.spec.attempt + 1 if old is not None else 0,
         slots=tuple(PlacedSlot(slot=slot, node=node, node_uid=uid) for slot, (node, uid) in sorted(nodes.items())),
@@ -105,12 +132,11 @@ def planned(
     )
     if old is not None:
         return msgspec.structs.replace(old, spec=spec)
-    owner = gang.owner
     return Placement(
         metadata=ObjectMeta(
-            name=placement_name(gang.name),
+            name=placement_name(name),
             namespace=gang.namespace,
-            labels={LABEL_MANAGED_BY: MANAGED_BY, **({LABEL_GANG: gang.name} if len(gang.name) <= LABEL_MAX else {})},
+            labels={LABEL_MANAGED_BY: MANAGED_BY, **({LABEL_GANG: name} if len(name) <= LABEL_MAX else {})},
             owner_references=(msgspec.structs.replace(owner, block_owner_deletion=None),) if owner is not None else (),
         ),
         spec=spec,
@@ -126,6 +152,11 @@ def leaving_status(placement: Placement, now: float, reason: LeavingReason, mess
         reason=reason,
         message=message,
     )
+
+
+def staying_status(placement: Placement) -> PlacementStatus:
+    """Return the status of a gang that was told to leave and stays: that which it had before."""
+    return PlacementStatus(phase="Bound", bound_time=placement.status.bound_time)
 
 
 def with_status(placement: Placement, status: PlacementStatus) -> Placement:

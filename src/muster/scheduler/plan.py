@@ -20,6 +20,8 @@ class Settings(msgspec.Struct, frozen=True):
         hold_s: slots of a gang without any live pod are kept this long.
         reported_per_queue: gangs behind the head of a queue that a plan names; the rest is only counted.
         leave_slack_s: a gang told to leave whose controller does nothing is deleted this long after its grace.
+        evict_within_s: a gang of which evictions are refused for so long stays. One that was cut off half-way spends
+            its budget for two minutes (kubernetes pkg/controller/disruption, DeletionTimeout).
         backfill_depth: gangs with a time limit behind the head that are tried on its nodes before it starts.
     """
 
@@ -28,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True):
     reported_per_queue: int = 20
     backfill_depth: int = 50
     leave_slack_s: float = 30.0
+    evict_within_s: float = 150.0
 
 
 class WritePlacement(msgspec.Struct, frozen=True):
@@ -89,6 +92,33 @@ class RemoveMember(msgspec.Struct, frozen=True):
     why: str = "GangNotBound"
 
 
+class TryEviction(msgspec.Struct, frozen=True):
+    """Ask in a dry run whether all these pods, (name, UID), may be evicted; `by` is the gang they are to leave for."""
+
+    gang: str
+    namespace: str
+    pods: tuple[tuple[str, str], ...]
+    by: str
+
+
+class EvictMember(msgspec.Struct, frozen=True):
+    """Evict the pod, by UID, as its disruption budget allows; its owner makes it anew. `reason` is for people."""
+
+    gang: str
+    namespace: str
+    pod: str
+    uid: str
+    reason: str
+
+
+class StayOn(msgspec.Struct, frozen=True):
+    """The gang was told to leave and not all of it may: it keeps its slots, and is mended. Write phase Bound again."""
+
+    gang: str
+    placement: Placement
+    reason: str
+
+
 class Bind(msgspec.Struct, frozen=True):
     """Bind the pod, by UID. `slot` is None-like (-1) for a pod that is no member of a placed gang."""
 
@@ -110,7 +140,19 @@ class Refuse(msgspec.Struct, frozen=True):
     reason: Reason
 
 
-Action = WritePlacement | DeletePlacement | MarkBound | ReleaseGang | TellToLeave | RemoveMember | Bind | Refuse
+Action = (
+    WritePlacement
+    | DeletePlacement
+    | MarkBound
+    | ReleaseGang
+    | TellToLeave
+    | StayOn
+    | RemoveMember
+    | TryEviction
+    | EvictMember
+    | Bind
+    | Refuse
+)
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ about.
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
@@ -20,9 +21,13 @@ WORK_MAX = 200_000
 """The same times the gangs asked about: each answer looks at all of them."""
 SPARED_MAX = 256
 """Of more gangs than these not each one is asked whether it may stay after all."""
+SPLITS_MAX = 256
+"""Answers looked at where some may not leave together, and the same times the gangs asked about."""
+SPLIT_WORK_MAX = 3000
 
 Level = tuple[int, float]
 Fits = Callable[[frozenset[int]], bool]
+Clash = Callable[[frozenset[int]], frozenset[int]]
 
 
 class Victim(msgspec.Struct, frozen=True):
@@ -41,23 +46,70 @@ class Victim(msgspec.Struct, frozen=True):
     nodes: int = 1
 
 
-def cheapest(victims: Sequence[Victim], fits: Fits, steps_max: int = STEPS_MAX) -> tuple[Victim, ...]:
-    """Return who leaves; nobody where all of them together are not enough.
+def _nobody(gone: frozenset[int]) -> frozenset[int]:
+    return frozenset()
+
+
+def cheapest(
+    victims: Sequence[Victim], fits: Fits, steps_max: int = STEPS_MAX, clash: Clash = _nobody
+) -> tuple[Victim, ...]:
+    """Return who leaves; nobody where all that may leave together are not enough.
+
+    Where the best answer has gangs that may not leave together, one of them stays: the ways to choose it are looked at
+    in the order of what they lose, so that the first answer without a clash is the best one.
 
     Args:
         victims: all that may leave.
         fits: whether there is room once those at these places of `victims` are gone; more of them never hurt.
         steps_max: how often the search of one level may ask.
+        clash: those of these places that may not all leave, none where they may; fewer of them never hurt.
     """
+    everybody = frozenset(range(len(victims)))
+    levels = sorted({victim.level for victim in victims}, reverse=True)
+    todo: list[tuple[list[float], list[int], frozenset[int], frozenset[int]]] = []
+    seen: set[frozenset[int]] = set()
+
+    def look(staying: frozenset[int]) -> None:
+        if staying not in seen:
+            seen.add(staying)
+            chosen = _best(victims, sorted(everybody - staying), fits, steps_max)
+            if chosen is not None:
+                heapq.heappush(todo, (_lost(victims, chosen, levels), sorted(staying), staying, chosen))
+
+    look(frozenset())
+    for _ in range(max(1, min(SPLITS_MAX, SPLIT_WORK_MAX // max(1, len(victims))))):
+        if not todo:
+            return ()
+        _, _, staying, chosen = heapq.heappop(todo)
+        together = clash(chosen)
+        if not together:
+            return tuple(victims[at] for at in sorted(chosen))
+        for at in sorted(together):
+            look(staying | {at})
+    last = _best(victims, _without_clash(victims, clash), fits, steps_max)
+    return tuple(victims[at] for at in sorted(last or ()))
+
+
+def _without_clash(victims: Sequence[Victim], clash: Clash) -> list[int]:
+    """Gangs that may all leave together, the least protected and the cheapest first."""
+    found: frozenset[int] = frozenset()
+    for at in sorted(range(len(victims)), key=lambda at: (victims[at].level, victims[at].cost, at)):
+        if not clash(found | {at}):
+            found |= {at}
+    return sorted(found)
+
+
+def _best(victims: Sequence[Victim], places: Sequence[int], fits: Fits, steps_max: int) -> frozenset[int] | None:
+    """Who of those at the places leaves, whoever clashes; None where all of them are not enough."""
     levels: dict[Level, list[int]] = {}
-    for at, victim in enumerate(victims):
-        levels.setdefault(victim.level, []).append(at)
+    for at in places:
+        levels.setdefault(victims[at].level, []).append(at)
     order = sorted(levels)
     touched = 0
     below: frozenset[int] = frozenset()
     while not fits(below):
         if touched == len(order):
-            return ()
+            return None
         below |= frozenset(levels[order[touched]])
         touched += 1
     chosen: frozenset[int] = frozenset()
@@ -65,9 +117,9 @@ def cheapest(victims: Sequence[Victim], fits: Fits, steps_max: int = STEPS_MAX) 
         below -= frozenset(levels[level])
         chosen |= _cover(victims, levels[level], chosen | below, fits, steps_max)
     if touched > 1:  # of two answers that are as dear in one level, one may be cheaper in the next
-        places = [at for level in order[:touched] for at in levels[level]]
-        chosen = _search(victims, places, frozenset(), fits, chosen, steps_max)
-    return tuple(victims[at] for at in sorted(chosen))
+        touching = [at for level in order[:touched] for at in levels[level]]
+        chosen = _search(victims, touching, frozenset(), fits, chosen, steps_max)
+    return chosen
 
 
 def _cover(

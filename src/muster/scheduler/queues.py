@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from muster.scheduler.backfill import ends_at
 from muster.scheduler.gangs import Gang, Order
-from muster.scheduler.leaving import is_leaving, may_leave
-from muster.scheduler.placements import GIVEN_UP, is_open
+from muster.scheduler.leaving import may_leave
+from muster.scheduler.placements import GIVEN_UP, is_leaving, is_open
 from muster.scheduler.snapshot import QueueKey
 
 

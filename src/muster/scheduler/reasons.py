@@ -52,6 +52,8 @@ class NodeWhy(StrEnum):
     POD_ANTI_AFFINITY = "PodAntiAffinity"
     TOPOLOGY_SPREAD = "TopologySpread"
     IN_USE = "InUse"
+    PROTECTED = "ProtectedByBudget"
+    EVICTION_REFUSED = "EvictionRefused"
     BIND_FAILED = "BindFailed"
     RESERVED = "ReservedForHead"
     FREE = "Free"
@@ -88,6 +90,8 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.POD_ANTI_AFFINITY: "beside pods they must keep away from ({detail})",
         NodeWhy.TOPOLOGY_SPREAD: "in domains with too many such pods ({detail})",
         NodeWhy.IN_USE: "in use ({detail})",
+        NodeWhy.PROTECTED: "in use by who would leave for it but may not ({detail})",
+        NodeWhy.EVICTION_REFUSED: "in use by who would leave for it but whose eviction was refused ({detail})",
         NodeWhy.BIND_FAILED: "where binding failed",
         NodeWhy.RESERVED: "kept for {detail}",
         NodeWhy.FREE: "free",

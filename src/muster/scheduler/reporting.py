@@ -80,7 +80,9 @@ class Reporter:
                 continue
             refreshed = refreshed or not news
             self._said[key] = reason.why
-            text = reason.text() if reason.why is Why.BEHIND else explain(snapshot, gang, reason=reason).summary
+            text = (
+                reason.text() if reason.why is Why.BEHIND else explain(snapshot, gang, reason=reason, now=now).summary
+            )
             if news:
                 self._event(gang, WARNING, "FailedScheduling", text)
             self._tell(gang, text, now)
@@ -115,6 +117,13 @@ class Reporter:
     def told_to_leave(self, gang: Gang, why: str) -> None:
         """Say that the gang has to give its nodes back."""
         self._event(gang, WARNING, "Preempting", why)
+
+    def stays(self, gang: Gang, why: str, *, by: Gang | None = None) -> None:
+        """Say that the gang, or a pod of it, may not be evicted; to whom it was to leave for, before any has left."""
+        if by is None:
+            self._event(gang, WARNING, "EvictionRefused", why)
+        else:
+            self._event(by, WARNING, "EvictionRefused", f"{gang.full_name} does not leave for it: {why}")
 
     def bound(self, gang: Gang) -> None:
         """Say that the whole gang is bound."""

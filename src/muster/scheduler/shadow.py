@@ -11,13 +11,15 @@ from muster.kube.struct import from_dict
 from muster.scheduler.explain import explain
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.placements import placed_slots
-from muster.scheduler.plan import Action, Bind, Plan, Refuse, RemoveMember, WritePlacement
+from muster.scheduler.plan import Action, Bind, EvictMember, Plan, Refuse, RemoveMember, TryEviction, WritePlacement
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.reasons import Why
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
 
 log = logging.getLogger(__name__)
+
+_OfPod = Bind | Refuse | RemoveMember | EvictMember
 
 
 class Shadow:
@@ -57,7 +59,9 @@ class Shadow:
     def say(self, snapshot: Snapshot, plan: Plan) -> None:
         """Say what the plan would do and why gangs wait, where that is news."""
         for action in plan.actions:
-            name = action.pod if isinstance(action, Bind | Refuse | RemoveMember) else action.placement.name
+            if isinstance(action, TryEviction):
+                continue  # a question; what follows from it is not known here
+            name = action.pod if isinstance(action, _OfPod) else action.placement.name
             text = f"would {type(action).__name__} {name}{_details(action)}"
             gang = snapshot.gangs.get(action.gang)
             key = f"{action.gang}/{type(action).__name__}/{name}"

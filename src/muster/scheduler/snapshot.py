@@ -9,6 +9,7 @@ from typing import Protocol
 from muster.scheduler.adapters import SOURCES
 from muster.scheduler.adapters.membership import gang_key
 from muster.scheduler.backfill import Gains
+from muster.scheduler.budgets import Budgets
 from muster.scheduler.gangs import Gang, Order, PodRecord
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodes import BucketIndex, NodeRecord
@@ -49,6 +50,7 @@ class Snapshot:
         gains: the room that each of those makes by ending.
         joining: bound gangs with pods beyond their minimum that have no node yet, by the classes of those.
         shown: keys of the gangs for which autoscalers see a demand.
+        budgets: disruption budgets of those that leave by eviction.
         refusals: what was found about gangs with rules about other pods, until what it depends on changes.
         gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
     """
@@ -69,6 +71,7 @@ class Snapshot:
     shown: Collection[str]
     matcher: Matcher
     refusals: Refusals
+    budgets: Budgets
 
     def find(self, namespace: str, name: str) -> Gang | None:
         """Return the newest gang of that name, or the single pod of that name."""

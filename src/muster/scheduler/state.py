@@ -13,15 +13,16 @@ from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.scheduler.adapters import membership
-from muster.scheduler.adapters.membership import Membership, Workload, WorkloadRef, gang_key
+from muster.scheduler.adapters.membership import Membership, Workload, WorkloadRef
 from muster.scheduler.backfill import Gains, nodes_of
+from muster.scheduler.budgets import Budgets
 from muster.scheduler.claims import Claims
 from muster.scheduler.daemons import DaemonSet
 from muster.scheduler.foreign import ForeignGangs
-from muster.scheduler.gangs import Gang, PodRecord, is_unschedulable, newest, seconds
+from muster.scheduler.gangs import Gang, PodRecord, Tried, is_unschedulable, newest, seconds
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodetable import NodeTable
-from muster.scheduler.placements import TRAINING_JOB, given_up_slots, holds_as, newer, placed_slots
+from muster.scheduler.placements import TRAINING_JOB, gang_of, given_up_slots, holds_as, newer, placed_slots
 from muster.scheduler.podclass import ClassTable, PodClass
 from muster.scheduler.queues import Queues
 from muster.scheduler.reasons import Reason, Why
@@ -59,6 +60,7 @@ class ClusterState:
         self._dirty: dict[str, None] = {}
         self._now = 0.0
         self._shown: set[str] = set()
+        self.budgets = Budgets(self._classes.peers.labels_of)
         self.foreign = ForeignGangs(
             self.gangs, join=self._join, refresh=self._refresh, changed=lambda gang: self._dirty.setdefault(gang.key)
         )
@@ -80,12 +82,14 @@ class ClusterState:
             shown=self._shown,
             matcher=self._matcher,
             refusals=self._refusals,
+            budgets=self.budgets,
         )
 
     def snapshot(self) -> Snapshot:
         """Return the state as of now; it is valid until the next event is applied."""
         for key in self._dirty:
             gang = self.gangs[key]
+            self.budgets.forget(key)
             self.foreign.seat(gang)
             if gang.unknown_holds and gang.slot_class:
                 for slot in [slot for slot, (_, cls) in gang.holds.items() if cls is None]:
@@ -153,6 +157,7 @@ class ClusterState:
         else:
             was = _moving_parts(record)
             if self._classes.peers.set_pod(pod.uid, pod.namespace, pod.metadata.labels):
+                self.budgets.forget(record.gang)
                 self._classify([pod.uid], now)
         if pod.spec.node_name:
             record.node, record.assumed = pod.spec.node_name, False
@@ -160,6 +165,10 @@ class ClusterState:
         record.terminating = record.terminating or pod.terminating
         record.finished = pod.finished
         record.succeeded = pod.status.phase == "Succeeded"
+        ran = (record.started, record.ready)
+        record.started, record.ready = pod.status.phase not in ("", "Pending"), pod.ready
+        if ran != (record.started, record.ready):
+            self.budgets.forget(record.gang)
         record.scale_up = pod.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED
         record.unschedulable = not record.node and is_unschedulable(pod)
         if record.unschedulable:
@@ -217,7 +226,7 @@ class ClusterState:
             gang = self.gangs[record.gang]
             gang.binding += 1
             self._dirty[gang.key] = None
-            if gang.single and record.cls is not None:
+            if gang.single and gang.placement is None and record.cls is not None:
                 self._table.hold(node, record.uid, 0, record.cls)
                 self._on_the_way[uid] = node
 
@@ -250,6 +259,16 @@ class ClusterState:
         node = self._on_the_way.pop(uid, None)
         if node is not None:
             self._table.unhold(node, uid, 0)
+
+    def tried(self, gang: Gang, until: float, refused: str) -> None:
+        """A dry run of evicting the whole gang was answered; that holds `until`. `refused` says why not."""
+        gang.tried = Tried(until, refused)
+
+    def eviction_ended(self, uid: str, error: str, retry_at: float) -> None:
+        """Evicting a pod was admitted, or failed with `error`: not to be tried again before `retry_at`."""
+        record = self.pods.get(uid)
+        if record is not None:
+            record.error, record.retry_at = error, retry_at
 
     def avoid(self, gang: Gang, slot: int, node: str) -> None:
         """Do not use the node for that slot again."""
@@ -365,15 +384,14 @@ class ClusterState:
         if placement.uid in self._deleted_placements:
             return
         spec = placement.spec
-        key = gang_key(placement.namespace, spec.gang, spec.gang_uid)
-        size = spec.size + len(spec.given_up)
-        gang = self._gang(key, placement.namespace, Membership(key, spec.gang, spec.gang_uid, size))
+        member = gang_of(placement)
+        gang = self._gang(member.key, placement.namespace, member)
         self._now = now
         self.foreign.adopt(gang)
         if not gang.current and gang.podless_since is None:
             gang.podless_since = now
         if not gang.pods and (gang.roster is None or gang.roster.shape is None):
-            gang.size = size
+            gang.size = member.size
         created = seconds(placement.metadata.creation_timestamp)
         gang.arrival = min(gang.arrival, created) if gang.arrival else created
         if gang.seen is not None and gang.seen.uid == placement.uid:
@@ -387,7 +405,7 @@ class ClusterState:
     def remove_placement(self, placement: Placement) -> None:
         """The API server holds it no more."""
         self._deleted_placements.discard(placement.uid)
-        gang = self.gangs.get(gang_key(placement.namespace, placement.spec.gang, placement.spec.gang_uid))
+        gang = self.gangs.get(gang_of(placement).key)
         if gang is not None and gang.seen is not None and gang.seen.uid == placement.uid:
             gang.seen = None
             if not gang.writing:

@@ -11,6 +11,8 @@ from muster.api.names import ANNOTATION_PRIORITY, ANNOTATION_SCALE_UP, APPROVED,
 from muster.api.training_job import TrainingJob
 from muster.kube.pod import Pod
 
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the API server's picture of a static pod: deleting it ends nothing (Kubernetes: static pods)."""
 DEFAULT_GRACE_S = 30.0
 """terminationGracePeriodSeconds where a pod says nothing (API server defaulting)."""
 ENDED_PHASES = frozenset({"Succeeded", "Failed", "Suspended"})
@@ -34,6 +36,7 @@ class Traits(msgspec.Struct, frozen=True):
         grace_s: terminationGracePeriodSeconds, the longest of all members.
         queue_priority: place in the queue among gangs of the same priority (spec.priority of a TrainingJob); nobody
             leaves for it.
+        pinned: a member belongs to its node, as pods of DaemonSets and static pods do: it never leaves for others.
     """
 
     rank: Rank = Rank.OTHER
@@ -41,6 +44,7 @@ class Traits(msgspec.Struct, frozen=True):
     limit_s: float | None = None
     grace_s: float = DEFAULT_GRACE_S
     queue_priority: int = 0
+    pinned: bool = False
 
     def with_member(self, other: Traits) -> Traits:
         """Return what holds for a gang of these and one more member: the more protected, the more patient."""
@@ -53,13 +57,16 @@ class Traits(msgspec.Struct, frozen=True):
             None if None in limits else max(limit for limit in limits if limit is not None),
             max(self.grace_s, other.grace_s),
             max(self.queue_priority, other.queue_priority),
+            self.pinned or other.pinned,
         )
 
 
 @lru_cache(maxsize=1024)
-def _traits(rank: Rank, preempts: bool, limit_s: float | None, grace_s: float, queue_priority: int) -> Traits:
+def _traits(
+    rank: Rank, preempts: bool, limit_s: float | None, grace_s: float, queue_priority: int, pinned: bool
+) -> Traits:
     """One object for all pods that are alike."""
-    return Traits(rank, preempts, limit_s, grace_s, queue_priority)
+    return Traits(rank, preempts, limit_s, grace_s, queue_priority, pinned)
 
 
 def traits_of(pod: Pod) -> Traits:
@@ -77,6 +84,8 @@ def traits_of(pod: Pod) -> Traits:
         float(limit_s) if limit_s is not None else None,
         float(grace_s) if grace_s is not None else DEFAULT_GRACE_S,
         _integer(pod.metadata.annotations.get(ANNOTATION_PRIORITY, "")),
+        MIRROR in pod.metadata.annotations
+        or any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references),
     )
 
 

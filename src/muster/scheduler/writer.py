@@ -13,14 +13,29 @@ from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, N
 from muster.kube.pod import Pod
 from muster.scheduler.binder import read
 from muster.scheduler.metrics import SchedulerMetrics
-from muster.scheduler.placements import TRAINING_JOB, bound_status, leaving_status, timestamp, with_status
-from muster.scheduler.plan import DeletePlacement, MarkBound, ReleaseGang, RemoveMember, TellToLeave, WritePlacement
+from muster.scheduler.placements import (
+    TRAINING_JOB,
+    bound_status,
+    leaving_status,
+    staying_status,
+    timestamp,
+    with_status,
+)
+from muster.scheduler.plan import (
+    DeletePlacement,
+    MarkBound,
+    ReleaseGang,
+    RemoveMember,
+    StayOn,
+    TellToLeave,
+    WritePlacement,
+)
 from muster.scheduler.state import ClusterState
 from muster.scheduler.traits import job_facts
 
 log = logging.getLogger(__name__)
 
-PlacementAction = WritePlacement | DeletePlacement | MarkBound | ReleaseGang | TellToLeave
+PlacementAction = WritePlacement | DeletePlacement | MarkBound | ReleaseGang | TellToLeave | StayOn
 RETRY_S = 1.0
 
 
@@ -98,6 +113,8 @@ class PlacementWriter:
             status = bound_status(action.placement, self._clock(), self._bind_deadline_s)
         elif isinstance(action, TellToLeave):
             status = leaving_status(action.placement, self._clock(), action.reason, action.message)
+        elif isinstance(action, StayOn):
+            status = staying_status(action.placement)
         else:
             status = PlacementStatus(phase="Released", bound_time=action.placement.status.bound_time)
         return self._client.replace(with_status(action.placement, status), subresource="status")

@@ -190,7 +190,8 @@ def test_a_repair_is_not_blocked_by_a_waiting_gang_that_needs_its_slots() -> Non
     assert len(world.nodes_of("first")) == 4
     early = World()
     early.add_nodes(*"abcdef")
-    early.add_gang("urgent", 6, priority=9)  # arrives first, is placed later, and is larger than what is left
+    # arrives first, is placed later, and is larger than what is left
+    early.add_gang("urgent", 6, priority=9, preemptionPolicy="Never")
     early.state.remove_node("f")
     early.add_gang("small", 3)
     early.run()

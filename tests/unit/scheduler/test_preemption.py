@@ -104,15 +104,12 @@ def test_what_was_preempted_waits_in_its_old_place_and_is_placed_again() -> None
     assert len(world.nodes_of(victim)) == 2
 
 
-@pytest.mark.parametrize("why", ["equal priority", "never", "not enough", "nobody listens", "still being bound"])
+@pytest.mark.parametrize("why", ["equal priority", "never", "not enough", "still being bound"])
 def test_nobody_is_told_to_leave_where_that_is_not_allowed_or_does_not_help(why: str) -> None:
     world = World()
     world.add_nodes(*"abcd")
     world.add_nodes("e", labels={"zone": "other"})
-    if why == "nobody listens":
-        world.add_gang("running", 4)
-    else:
-        add_job(world, "running", 4)
+    add_job(world, "running", 4)
     if why == "still being bound":
         world.carry_out(world.decide().actions[0])
         world.carry_out(world.decide().actions[0])
@@ -130,11 +127,16 @@ def test_nobody_is_told_to_leave_where_that_is_not_allowed_or_does_not_help(why:
     assert not any(isinstance(action, WritePlacement) and action.placement.spec.preempting for action in actions)
 
 
-def test_nobody_leaves_for_a_pod_without_a_gang() -> None:
+def test_a_job_leaves_for_a_pod_without_a_gang() -> None:
     world = a_full_cluster()
     world.add_pod("urgent", {"priority": 10})
-    assert world.decide().actions == ()
+    world.run()
+    (victim,) = [name for name in ("old", "young") if phase(world, name) == "Preempting"]
     assert world.find("urgent").spec.node_name == ""
+    world.remove_gang(victim)
+    world.run()
+    assert world.find("urgent").spec.node_name
+    assert "default/pod.urgent" not in world.placements
 
 
 def test_balloons_leave_first_and_at_once() -> None:

@@ -11,19 +11,23 @@ import msgspec
 from muster.api.placement import Placement, PlacementStatus
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
+from muster.kube.policy import PodDisruptionBudget
 from muster.kube.struct import from_dict
 from muster.scheduler.decide import decide
 from muster.scheduler.gangs import Gang
-from muster.scheduler.placements import bound_status, leaving_status, timestamp
+from muster.scheduler.placements import bound_status, leaving_status, staying_status, timestamp
 from muster.scheduler.plan import (
     Bind,
     DeletePlacement,
+    EvictMember,
     MarkBound,
     Plan,
     ReleaseGang,
     RemoveMember,
     Settings,
+    StayOn,
     TellToLeave,
+    TryEviction,
     WritePlacement,
 )
 from muster.scheduler.podwire import SchedulingPod
@@ -32,6 +36,7 @@ from muster.scheduler.traits import JobFacts
 
 GPU = "nvidia.com/gpu"
 START = 1_700_000_000.0
+RUNNING = ("PodScheduled", "Ready")
 
 
 def when(now: float) -> str:
@@ -62,6 +67,10 @@ class World:
         self.pods: dict[str, SchedulingPod] = {}
         self.placements: dict[str, Placement] = {}
         self.jobs: dict[str, JobFacts] = {}
+        self.budgets: dict[str, PodDisruptionBudget] = {}
+        self.refused: dict[str, str] = {}
+        self.lingering: set[str] = set()
+        self.state.budgets.known = True
         self._versions = itertools.count(1)
 
     # What users, kubelets and other controllers do
@@ -128,6 +137,25 @@ class World:
         self.jobs[f"uid-{gang}"] = facts
         self.state.set_job(f"uid-{gang}", facts)
 
+    def set_budget(
+        self, name: str, labels: dict[str, str], allowed: int, *, unhealthy: str = "", **status: int
+    ) -> None:
+        """A disruption budget of the pods with these labels; `status`: observedGeneration, currentHealthy, ..."""
+        budget = from_dict(
+            {
+                "metadata": {"name": name, "namespace": "default", "generation": 1},
+                "spec": {"selector": {"matchLabels": labels}, "unhealthyPodEvictionPolicy": unhealthy},
+                "status": {"disruptionsAllowed": allowed, "observedGeneration": 1, **status},
+            },
+            PodDisruptionBudget,
+        )
+        self.budgets[budget.key] = budget
+        self.state.budgets.set(budget)
+
+    def remove_budget(self, name: str) -> None:
+        del self.budgets[f"default/{name}"]
+        self.state.budgets.remove(f"default/{name}")
+
     def _set_pod(self, pod: SchedulingPod) -> None:
         self.pods[pod.uid] = pod
         self.state.set_pod(pod, self.now)
@@ -154,6 +182,11 @@ class World:
         pod = self.find(name)
         meta = msgspec.structs.replace(pod.metadata, labels=labels)
         self._set_pod(msgspec.structs.replace(pod, metadata=meta))
+
+    def set_unready(self, name: str) -> None:
+        pod = self.find(name)
+        kept = tuple(each for each in pod.status.conditions if each.type != "Ready")
+        self._set_pod(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=kept)))
 
     def finish(self, name: str) -> None:
         pod = self.find(name)
@@ -193,6 +226,14 @@ class World:
         elif isinstance(action, TellToLeave):
             status = leaving_status(action.placement, self.now, action.reason, action.message)
             self.write(action.placement, status)
+        elif isinstance(action, StayOn):
+            self.write(action.placement, staying_status(action.placement))
+        elif isinstance(action, TryEviction):
+            texts = [f"pod {name}: {self.refused[name]}" for name, _ in action.pods if name in self.refused]
+            gang = self.state.gangs[action.gang]
+            self.state.tried(gang, self.now + (60.0 if texts else 10.0), texts[0] if texts else "")
+        elif isinstance(action, EvictMember):
+            self.evict(action)
         elif isinstance(action, RemoveMember):
             self.remove_pod(action.pod)
         elif isinstance(action, Bind):
@@ -217,13 +258,23 @@ class World:
         self.placements[stored.key] = stored
         self.state.set_placement(stored, self.now)
 
+    def evict(self, action: EvictMember) -> None:
+        """The pod goes at once, unless that is refused (`refused`) or it takes its time (`lingering`)."""
+        assert action.uid in self.pods, "evicted twice"
+        if action.pod in self.refused:
+            self.state.eviction_ended(action.uid, self.refused[action.pod], self.now + 1.0)
+        elif action.pod in self.lingering:
+            self.terminate(action.pod)
+        else:
+            self.remove_pod(action.pod)
+
     def bind(self, action: Bind) -> None:
         pod = self.pods[action.uid]
         assert not pod.spec.node_name, "bound twice"
         assert not pod.terminating
         spec = msgspec.structs.replace(pod.spec, node_name=action.node)
-        condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": when(self.now)}
-        status = from_dict({"phase": "Running", "conditions": [condition]}, type(pod.status))
+        conditions = [{"type": kind, "status": "True", "lastTransitionTime": when(self.now)} for kind in RUNNING]
+        status = from_dict({"phase": "Running", "conditions": conditions}, type(pod.status))
         self._set_pod(msgspec.structs.replace(pod, spec=spec, status=status))
 
     def forget_all(self) -> None:
@@ -233,6 +284,9 @@ class World:
     def listed(self) -> ClusterState:
         """What one knows who has just listed everything."""
         state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
+        state.budgets.known = True
+        for budget in self.budgets.values():
+            state.budgets.set(budget)
         for uid, facts in self.jobs.items():
             state.set_job(uid, facts)
         for obj in self.nodes.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.api.names import ANNOTATION_ATTEMPT, ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT
 from muster.kube.pod import Pod
-from muster.scheduler.adapters.membership import Membership, gang_key, number, size_error
+from muster.scheduler.adapters.membership import Membership, gang_key, number, pod_key, size_error
 
 
 def by_label(pod: Pod) -> Membership | None:
@@ -33,4 +33,4 @@ def by_label(pod: Pod) -> Membership | None:
 
 def alone(pod: Pod) -> Membership:
     """A pod without a gang is a gang of one."""
-    return Membership(key=f"{pod.namespace}/{pod.name}/pod/{pod.uid}", name=pod.name, single=True)
+    return Membership(key=pod_key(pod.namespace, pod.name, pod.uid), name=pod.name, single=True)

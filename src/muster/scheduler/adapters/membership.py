@@ -114,6 +114,11 @@ def gang_key(namespace: str, name: str, uid: str) -> str:
     return f"{namespace}/{name}/{uid}"
 
 
+def pod_key(namespace: str, name: str, uid: str) -> str:
+    """Return the key of a pod that is a gang of its own."""
+    return f"{namespace}/{name}/pod/{uid}"
+
+
 def gang_name(ref: WorkloadRef) -> str:
     """Return the name of a workload's gang, such as `statefulset.web`; no TrainingJob's name has a dot."""
     return f"{ref.source}.{ref.name}"

@@ -105,9 +105,11 @@ class NoGangPassedOver(Checker):
 
 
 def _uid(request: Request) -> str:
-    """The UID a binding or a deletion is for."""
+    """The UID a binding, an eviction or a deletion is for."""
     body = decode(request.body) if request.body else {}
-    where = "metadata" if request.method == "POST" else "preconditions"
+    if request.path.endswith("/eviction"):
+        body = section(body, "deleteOptions")
+    where = "metadata" if request.path.endswith("/binding") else "preconditions"
     return str(section(body, where).get("uid", ""))
 
 

@@ -19,12 +19,14 @@ from muster.scheduler.plan import (
     Action,
     Bind,
     DeletePlacement,
+    EvictMember,
     MarkBound,
     Plan,
     ReleaseGang,
     RemoveMember,
     Settings,
     TellToLeave,
+    TryEviction,
     WritePlacement,
 )
 from muster.scheduler.snapshot import Snapshot
@@ -54,6 +56,7 @@ class Cluster:
         self._planner = planner
         self._settings = Settings()
         self._state = ClusterState(bind_deadline_s=self._settings.bind_deadline_s)
+        self._state.budgets.known = True  # there are none here
         self._runs: dict[str, Run] = {}
         self._on: dict[str, dict[str, Run]] = {name: {} for name in self._shapes}
         self._placements: dict[str, Placement] = {}
@@ -164,7 +167,9 @@ class Cluster:
             evicted(run, True)
             for slot in range(run.job.members):
                 self.replace(run, slot, now)
-        elif isinstance(action, RemoveMember):
+        elif isinstance(action, TryEviction):
+            self._state.tried(self._state.gangs[action.gang], START_S + now + 1.0, "")
+        elif isinstance(action, RemoveMember | EvictMember):
             run = self._runs[action.gang]
             self.preemptions += not run.job.gang
             evicted(run, False)

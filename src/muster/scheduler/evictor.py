@@ -1,0 +1,131 @@
+"""Carries evictions out, in dry runs first: a bounded number under way, each by UID and with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from muster.kube.client import Client
+from muster.kube.errors import ApiError, ConfigError, Conflict, NotFound, ServerTimeout, Unavailable
+from muster.scheduler.metrics import SchedulerMetrics
+from muster.scheduler.plan import EvictMember, TryEviction
+from muster.scheduler.state import ClusterState
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+"""Evictions under way, and as many of a gang's dry runs: the API server checks budgets for each."""
+RETRY_S = 1.0
+"""A refused eviction is tried again after this, or when the API server says."""
+RETRY_MAX_S = 5.0
+TRIED_S = 10.0
+"""A dry run says how things are at that moment."""
+SPARED_S = 60.0
+"""A gang of which a pod was refused is left alone for so long."""
+
+
+class Evictor:
+    """Tries and evicts.
+
+    Args:
+        client: the API server.
+        state: told of every outcome.
+        clock: seconds since the epoch.
+        changed: called after each outcome that decide should look at.
+        metrics: counts outcomes.
+        request_timeout_s: how long one request may take.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        state: ClusterState,
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        metrics: SchedulerMetrics,
+        request_timeout_s: float = 10.0,
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._clock = clock
+        self._changed = changed
+        self._metrics = metrics
+        self._request_timeout_s = request_timeout_s
+        self._under_way: set[str] = set()
+        self._pace = asyncio.Semaphore(AT_ONCE)
+
+    def begin(self, action: TryEviction | EvictMember) -> bool:
+        """Take note that it is on its way. Returns False where it already is."""
+        key = action.gang if isinstance(action, TryEviction) else action.uid
+        if key in self._under_way:
+            return False
+        self._under_way.add(key)
+        return True
+
+    async def try_all(self, action: TryEviction) -> str:
+        """Ask whether the whole gang may be evicted, after `begin`. Returns why not, "" where it may."""
+        pods, refused, spared_s = iter(action.pods), "", TRIED_S
+
+        async def ask_on() -> None:
+            nonlocal refused, spared_s
+            for name, uid in pods:
+                if refused:
+                    return
+                error = await self._request(action.namespace, name, uid, dry_run=True)
+                if error is not None and not refused:
+                    refused = _words(name, error)
+                    spared_s = SPARED_S if _is_refusal(error) else RETRY_MAX_S
+
+        try:
+            await asyncio.gather(*(ask_on() for _ in range(min(AT_ONCE, len(action.pods)))))
+            gang = self._state.gangs.get(action.gang)
+            if gang is not None:
+                self._state.tried(gang, self._clock() + spared_s, refused)
+        finally:
+            self._under_way.discard(action.gang)
+            self._changed()
+        return refused
+
+    async def evict(self, action: EvictMember) -> str:
+        """Evict a pod, after `begin`. Returns why it was refused, "" where it was not."""
+        try:
+            async with self._pace:
+                error = await self._request(action.namespace, action.pod, action.uid, dry_run=False)
+            text, again_s = "", RETRY_MAX_S  # the pod's own end is heard of long before
+            if error is not None:
+                asked_s = error.retry_after_s if isinstance(error, ApiError) else None
+                text, again_s = _words(action.pod, error), min(RETRY_MAX_S, max(RETRY_S, asked_s or 0.0))
+                log.warning("evicting pod %s/%s: %s", action.namespace, action.pod, text)
+            self._state.eviction_ended(action.uid, text, self._clock() + again_s)
+        finally:
+            self._under_way.discard(action.uid)
+            self._changed()
+        return text if error is not None and _is_refusal(error) else ""
+
+    async def _request(self, namespace: str, name: str, uid: str, *, dry_run: bool) -> Exception | None:
+        """Send it; a pod that is gone, or that another took the place of, is as good as evicted."""
+        operation = "try" if dry_run else "evict"
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                await self._client.evict(name, namespace=namespace, uid=uid, dry_run=dry_run)
+        except (ApiError, ConfigError, TimeoutError) as error:
+            self._metrics.evictions.labels(operation, type(error).__name__).inc()
+            return None if isinstance(error, NotFound | Conflict) else error
+        self._metrics.evictions.labels(operation, "admitted").inc()
+        return None
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the API server said no; otherwise it did not say."""
+    return isinstance(error, ApiError) and not isinstance(error, ServerTimeout | Unavailable)
+
+
+def _words(pod: str, error: Exception) -> str:
+    """Such as "pod a-1: Cannot evict pod ...: The disruption budget b needs 2 healthy pods and has 2 currently"."""
+    if not isinstance(error, ApiError):
+        return f"pod {pod}: {str(error) or 'no answer in time'}"
+    causes = error.details.get("causes")
+    reasons = [cause.get("message", "") for cause in causes if isinstance(cause, dict)] if causes else []
+    return f"pod {pod}: {': '.join([error.message.rstrip('.'), *reasons])}"
