@@ -20,7 +20,7 @@ import yaml
 
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from tests.scenarios.deploy.conftest import ACCOUNT, CHART, RELEASE, SYSTEM, Cluster, Jobs, until
+from tests.scenarios.deploy.conftest import ACCOUNT, CHART, GPUS, RELEASE, SYSTEM, Cluster, Jobs, until
 from tests.scenarios.deploy.foreign import name_every_kind
 from tests.scenarios.deploy.rights import forbidden, granted, used
 
@@ -407,6 +407,50 @@ async def test_jobs_under_pod_security(installed: Cluster, jobs: Jobs) -> None:
         return len(await jobs.pods("said")) == 1
 
     await until("a pod that says all that restricted wants is admitted", admitted)
+
+
+async def test_a_pod_of_others_is_evicted_for_one_of_higher_priority(installed: Cluster, jobs: Jobs) -> None:
+    await jobs.nodes_ready(1)
+    worker = next(node for node in (await jobs.client.list(Node, label_selector="role=worker")).items if node.ready)
+    only = {"key": "metadata.name", "operator": "In", "values": [worker.name]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [only]}]}
+    classes = [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": f"test-{name}"},
+            "value": value,
+        }
+        for name, value in (("low", -10), ("high", 10))
+    ]
+    await asyncio.to_thread(installed.plane.access.apply, *classes)
+
+    async def runs(name: str) -> bool:
+        pods = (await jobs.client.list(Pod, jobs.namespace)).items
+        return any(pod.name == name and pod.status.phase == "Running" for pod in pods)
+
+    for name in ("low", "high"):
+        spec = {
+            "schedulerName": "muster",
+            "priorityClassName": f"test-{name}",
+            "terminationGracePeriodSeconds": 1,
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+            "containers": [
+                {
+                    "name": "worker",
+                    "image": "none",
+                    "command": ["sleep", "3600"],
+                    "resources": {"limits": {"nvidia.com/gpu": str(GPUS)}},
+                }
+            ],
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": jobs.namespace}, "spec": spec}
+        await asyncio.to_thread(installed.plane.access.apply, pod)
+        await until(f"{name} runs", lambda name=name: runs(name))  # type: ignore[misc]
+    assert not await runs("low")
+    await asyncio.to_thread(
+        installed.kubectl, "delete", "pods", "--all", f"--namespace={jobs.namespace}", "--wait=true"
+    )
 
 
 async def test_gangs_of_others_are_read_from_their_objects_once_a_pod_names_one(installed: Cluster, jobs: Jobs) -> None:
