@@ -89,6 +89,8 @@ def uniform_nodes(count: int, gpus: int) -> list[NodeShape]:
 def within(workload: Workload, nodes: Iterable[NodeShape], *, least_gpus: int, days: float, most: int) -> Workload:
     """Return the jobs to replay, the rest counted: not too small, not larger than the cluster, early enough.
 
+    Where nodes say nothing of their CPU and memory, these come with the GPUs: no job asks for any.
+
     Args:
         workload: all jobs.
         nodes: the cluster.
@@ -97,15 +99,20 @@ def within(workload: Workload, nodes: Iterable[NodeShape], *, least_gpus: int, d
         most: only so many are replayed; 0 for all.
     """
     shapes = Counter(msgspec.structs.replace(node, name="") for node in nodes)
+    gpus_only = not any(node.cpu_milli or node.memory_mib for node in shapes)
+    models = {node.model for node in shapes}
     fitting: dict[Shape, int] = {}
     jobs: list[Job] = []
     left_out = Counter(workload.left_out)
-    for job in workload.jobs:
+    for each in workload.jobs:
+        job = _without_cpu(each) if gpus_only else each
         if job.shape not in fitting:
             fitting[job.shape] = _room(job.shape, shapes)
         room = fitting[job.shape]
         if job.gpus < least_gpus:
             left_out[f"smaller than {least_gpus} GPUs"] += 1
+        elif job.shape.models and models.isdisjoint(job.shape.models):
+            left_out["no node has their GPU model"] += 1
         elif room < job.members:
             left_out["larger than the cluster"] += 1
         elif days and job.submit_s >= days * 86400:
@@ -115,6 +122,12 @@ def within(workload: Workload, nodes: Iterable[NodeShape], *, least_gpus: int, d
         else:
             jobs.append(job)
     return Workload(workload.source, jobs, dict(sorted(left_out.items())))
+
+
+def _without_cpu(job: Job) -> Job:
+    if not job.shape.cpu_milli and not job.shape.memory_mib:
+        return job
+    return msgspec.structs.replace(job, shape=Shape(job.shape.gpus, models=job.shape.models))
 
 
 def _room(shape: Shape, nodes: Mapping[NodeShape, int]) -> int:

@@ -40,6 +40,12 @@ def test_a_trace_on_its_cluster_is_told_in_words(capsys: pytest.CaptureFixture[s
     assert "fragmentation" in out
 
 
+def test_on_nodes_that_are_all_alike_cpu_and_memory_come_with_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    told = data(capsys, "simulate", str(DATA / "openb_pods.csv"), "--nodes", "2")
+    assert told["leftOut"] == {"never scheduled": 1, "no node has their GPU model": 2}
+    assert (told["jobs"], told["started"], told["done"]) == (2, 2, 2)
+
+
 def test_a_trace_has_no_failures_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     trace = ("simulate", str(DATA / "acme_seren.csv"), "--nodes", "8", "--days", "30")
     assert data(capsys, *trace)["nodeFailures"] == 0

@@ -83,7 +83,7 @@ def test_a_job_for_a_model_that_no_node_has_does_not_fit() -> None:
     workload = read_trace(DATA / "openb_pods.csv", 8)
     nodes = read_nodes(DATA / "openb_nodes.csv")
     jobs = type(workload)("x", [job, *workload.jobs])
-    assert within(jobs, nodes, least_gpus=0, days=0.0, most=0).left_out == {"larger than the cluster": 1}
+    assert within(jobs, nodes, least_gpus=0, days=0.0, most=0).left_out == {"no node has their GPU model": 1}
 
 
 OPENB, ACME = (DATA / "openb_pods.csv").read_text(), (DATA / "acme_seren.csv").read_text()
