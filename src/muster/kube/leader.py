@@ -1,7 +1,8 @@
 """One leader at a time, by a Lease (the protocol of client-go's leaderelection).
 
 A Lease is not a fence: a request of the old leader may still be on its way when the new one starts. So each term tells
-when the previous holder can last have started a request; a new leader waits that out before it acts.
+when the previous holder can last have started a request; a new leader waits that out before it acts. Who ends in an
+orderly way gives the lease up; it stays named in it, for a second, where a write of it may still be on its way.
 """
 
 from __future__ import annotations
@@ -237,7 +238,7 @@ class LeaderElector:
         return True
 
     async def _release(self) -> None:
-        """Give the lease up, so that the next leader need not wait. A renewal cut short may just have moved it on."""
+        """Give the lease up, so that the next leader need not wait for it. A renewal cut short may have moved it on."""
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                 while not await self._released():
@@ -249,8 +250,10 @@ class LeaderElector:
         lease = await self._client.get(Lease, self.name, self._namespace)
         if lease.spec.holder_identity != self.identity:
             return True
+        # Whoever comes then waits for our requests as after a crash, but not for the lease.
+        holder = self.identity if self._client.may_be_writing(self._lease_duration_s) else None
         spec = msgspec.structs.replace(
-            lease.spec, holder_identity=None, lease_duration_seconds=1, renew_time=self._now_utc()
+            lease.spec, holder_identity=holder, lease_duration_seconds=1, renew_time=self._now_utc()
         )
         try:
             await self._client.replace(msgspec.structs.replace(lease, spec=spec))

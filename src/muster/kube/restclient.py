@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -65,6 +65,8 @@ class RestClient:
         self._transport = transport or HttpTransport(config, user_agent=user_agent, connections=connections)
         self._resources: dict[tuple[str, str], Resource] = {}
         self._counted: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self._writing = 0
+        self._unanswered_at = float("-inf")
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,9 +115,10 @@ class RestClient:
             error: ApiError
             started = time.perf_counter()
             try:
-                answer = await self._transport.request(
-                    method, path, params=params or {}, body=body, headers=sent_headers, timeout_s=self._timeout_s
-                )
+                with self._noted(method, path):
+                    answer = await self._transport.request(
+                        method, path, params=params or {}, body=body, headers=sent_headers, timeout_s=self._timeout_s
+                    )
                 self._count(verb, answer, started)
                 if answer.status < 300:
                     return answer.body
@@ -131,6 +134,29 @@ class RestClient:
             self._metrics.retries.labels(verb, error.reason or str(error.status)).inc()
             await asyncio.sleep(delay_s)
         raise AssertionError("unreachable")
+
+    def may_be_writing(self, within_s: float) -> bool:
+        """Whether a write may still take effect: it is under way, or was left without an answer so short a time ago.
+
+        Those of Leases and Events do not count: the ones have preconditions, and nothing is decided by the others.
+        """
+        return self._writing > 0 or asyncio.get_running_loop().time() - self._unanswered_at < within_s
+
+    @contextmanager
+    def _noted(self, method: str, path: str) -> Iterator[None]:
+        if method == "GET" or "/leases" in path or "/events" in path:
+            yield
+            return
+        self._writing += 1
+        try:
+            yield
+        except NotSent:
+            raise
+        except BaseException:
+            self._unanswered_at = asyncio.get_running_loop().time()
+            raise
+        finally:
+            self._writing -= 1
 
     def stream(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None

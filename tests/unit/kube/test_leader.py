@@ -14,7 +14,9 @@ from prometheus_client import CollectorRegistry
 
 from muster.kube.client import Client
 from muster.kube.coordination import Lease
+from muster.kube.core import ConfigMap
 from muster.kube.leader import LeaderElector
+from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import kube_metrics
 from tests.support.waiting import until
 from tests.unit.kube.fakeapi import FakeApi, fake_api, status
@@ -92,6 +94,30 @@ async def test_after_a_crash_the_next_waits_and_knows_when_the_last_one_stopped(
         assert started + FAST["renew_deadline_s"] <= term.previous_deadline <= term.acquired_at
         assert term.acquired_at >= started + FAST["lease_duration_s"]
         assert term.transitions == 1
+
+
+async def test_whoever_follows_an_orderly_end_waits_for_writes_that_may_be_on_their_way(
+    client: Client, api: FakeApi
+) -> None:
+    slack = {"lease_duration_s": 60.0, "renew_deadline_s": 50.0}
+    one, two = elector(client, "one", **slack), elector(client, "two")
+    arrived = asyncio.Event()
+
+    async def never(request: web.Request) -> None:
+        if request.method == "POST" and "configmaps" in request.path:
+            arrived.set()
+            await asyncio.Event().wait()
+
+    async with competing(one) as (task,):
+        await until("it leads", lambda: one.leading)
+        api.before.append(never)
+        write = asyncio.create_task(client.create(ConfigMap(metadata=ObjectMeta(name="late", namespace="default"))))
+        await arrived.wait()
+        await asyncio.gather(stop(task), stop(write))
+    async with competing(two):
+        await until("the next leads, long before the lease would have ended", lambda: two.leading)
+        assert two.term is not None
+        assert (two.term.previous_holder, two.term.transitions) == ("one", 1)
 
 
 async def test_it_stops_leading_when_it_cannot_renew_and_leads_again_afterwards(client: Client, api: FakeApi) -> None:
