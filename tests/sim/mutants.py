@@ -1,4 +1,4 @@
-"""Ways to break the scheduler, one idea each. What simulations are worth is whether they catch every one of them."""
+"""Ways to break the controllers, one idea each. What simulations are worth is whether they catch every one of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
+from msgspec.structs import replace
 
 from muster.kube.client import Client
 from muster.kube.leader import Term
@@ -15,9 +15,15 @@ from muster.scheduler import carryon, matching, slots, state
 from muster.scheduler.adapters import membership
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.nodetable import NodeTable
+from muster.scheduler.reporting import Reporter
 from muster.scheduler.reservations import Reservations
 from muster.scheduler.slots import SlotReview
 from muster.scheduler.writer import PlacementWriter
+from muster.trainingjobs import attempt
+from muster.trainingjobs.attempt import Attempt
+from muster.trainingjobs.faults import Verdict
+from muster.trainingjobs.plan import Action, RunPlan
+from muster.trainingjobs.runplan import run_plan
 
 Mutant = Callable[[], Any]
 MUTANTS: dict[str, Mutant] = {}
@@ -43,8 +49,8 @@ def bind_pod_by_pod(stack: ExitStack) -> None:
     """As kube-scheduler does: every pod for itself."""
 
     def alone(pod: Any) -> Any:
-        meta = msgspec.structs.replace(pod.metadata, labels={}, owner_references=())
-        return membership(msgspec.structs.replace(pod, metadata=meta))
+        meta = replace(pod.metadata, labels={}, owner_references=())
+        return membership(replace(pod, metadata=meta))
 
     stack.enter_context(patch.object(state, "membership", alone))
 
@@ -133,3 +139,42 @@ def move_on_restart(stack: ExitStack) -> None:
         return SlotReview(replace={**looked.replace, **dict.fromkeys((*looked.keep, *looked.wait), reason)})
 
     stack.enter_context(patch.object(carryon, "review", review_anew))
+
+
+@_mutant
+def repeat_what_was_said(stack: ExitStack) -> None:
+    """Each plan says why a gang waits, whether or not that is news."""
+    waiting = Reporter.waiting
+
+    def waiting_anew(self: Reporter, *args: Any) -> None:
+        self._said.clear()
+        waiting(self, *args)
+
+    stack.enter_context(patch.object(Reporter, "waiting", waiting_anew))
+
+
+@_mutant
+def begin_with_those_who_are_there(stack: ExitStack) -> None:
+    """Ranks start on the nodes whose supervisors have joined; the others follow when they come."""
+    advance = Attempt._advance
+
+    def begin(self: Attempt) -> list[Action]:
+        return self._begin_running() if any(slot.member for slot in self.slots) else advance(self)
+
+    def plan(self: Attempt) -> RunPlan:
+        return run_plan(self.snapshot, [slot for slot in self.slots if slot.member])
+
+    stack.enter_context(patch.object(Attempt, "_advance", begin))
+    stack.enter_context(patch.object(Attempt, "_run_plan", plan))
+
+
+@_mutant
+def charge_the_user(stack: ExitStack) -> None:
+    """Whatever ended an attempt, it was the program."""
+    stack.enter_context(patch.object(Verdict, "cause", property(lambda self: "user")))
+
+
+@_mutant
+def start_over(stack: ExitStack) -> None:
+    """A restarted job begins at its first step, whatever was saved."""
+    stack.enter_context(patch.object(attempt, "run_plan", lambda *args: replace(run_plan(*args), checkpoint=None)))

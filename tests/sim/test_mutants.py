@@ -15,6 +15,7 @@ CATCHES = {
     "forget_the_deadline": 3,
     "release_without_removing": 5,
     "newest_first": 2,
+    "repeat_what_was_said": 29,
 }
 """The seed that catches a mutant, where it is not the first. Where the scheduler has changed, it may be another."""
 

@@ -109,6 +109,8 @@ class NoSlotLost(Checker):
                 self.fail(f"{new.name} has two slots on one node")
             if old is not None and new.attempt < old.attempt:
                 self.fail(f"{new.name} went from revision {old.attempt} back to {new.attempt}")
+        if old is not None and new is None and old.phase == "Preempting":
+            self._left(old)
         if old is None or old.phase in GIVEN_UP:
             self._driven_out.discard(new.gang if new is not None and old is None else "")
             return
@@ -118,6 +120,12 @@ class NoSlotLost(Checker):
         for slot, (node, uid) in old.slots.items():
             if slot in new.slots and new.slots[slot][0] != node:
                 self._moved(old, slot, node, uid, new.slots[slot][0])
+
+    def _left(self, old: PlacementFacts) -> None:
+        """A gang that is told to leave has its slots until all its pods that were bound have ended."""
+        runs = [pod.name for pod in self.view.gangs[old.gang].values() if pod.node and not pod.ended]
+        if runs and self.view.jobs.get(old.gang.partition("/")[2], "gone") not in ENDED:
+            self.fail(f"the placement of {old.name}, which is told to leave, went while {', '.join(runs)} runs")
 
     def _gone(self, old: PlacementFacts) -> None:
         uid = old.gang.partition("/")[2]

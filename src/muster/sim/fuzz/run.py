@@ -39,7 +39,7 @@ TAKEOVER_S = 45.0
 STOP_RANKS_S = 240.0
 """A new leader hears all supervisors anew for 45 s; where more than half of them are silent it waits for 120 s more."""
 SETTLE_S = 30.0
-LAST_WORDS_S = 15.0
+LAST_WORDS_S = 35.0
 """What is left to say of the last job is said by then."""
 REST_S = 30.0
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}

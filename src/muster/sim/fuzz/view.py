@@ -156,11 +156,11 @@ class View:
     def refused_lately(self, node: str, pod: PodFacts, uid: str, within_s: float) -> bool:
         """Whether a version of the node refused the pod, or it was not there, at some moment of the last `within_s`."""
         since = self.now - within_s
-        covered = float("inf")
+        covered = self.now
         for version in reversed(self.nodes.get(node, ())):
             if version.until < since:
                 break
-            if (version.until < covered and covered != float("inf")) or (version.uid != uid or version.takes(pod)):
+            if version.until < covered or version.uid != uid or version.takes(pod):
                 return True
             covered = version.since
         return covered > since
