@@ -5,6 +5,7 @@ Meaning of taints, selectors and affinity: Kubernetes pages "Taints and Tolerati
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from muster.api.names import LABEL_POOL
@@ -80,6 +81,11 @@ class Matcher:
             self.pools = pools
             self._known.clear()
         return changed
+
+    def keep(self, classes: Collection[PodClass]) -> None:
+        """Drop verdicts about all pod classes but these."""
+        self._known = {key: match for key, match in self._known.items() if key[0] in classes}
+        self._selected = {key: match for key, match in self._selected.items() if key[0] in classes}
 
     def forget(self) -> None:
         """Drop all verdicts, after node classes were made anew."""

@@ -16,7 +16,7 @@ from muster.scheduler.matching import Match, Matcher
 from muster.scheduler.nodes import Bucket, BucketIndex
 from muster.scheduler.offers import Candidate, preference
 from muster.scheduler.podclass import PodClass
-from muster.scheduler.relations import NONE, Peers, Spread
+from muster.scheduler.relations import NONE, Spread
 from muster.scheduler.spreading import Scope
 
 _Offer = tuple[Match, int, tuple[int, ...]]
@@ -181,14 +181,7 @@ class Openings:
             del self._by_values[values]
 
 
-def about(cls: PodClass) -> set[Peers]:
-    """Return the sets of pods that rules and wishes of the class are about."""
-    asked = cls.relations or NONE
-    found = {peers for peers, _ in asked.apart} | {wish.peers for wish in asked.wishes}
-    found |= {rule.peers for rule in (*asked.spread, *asked.even)}
-    return found | {asked.near} if asked.near is not None else found
-
-
 def is_met(cls: PodClass, domains: Domains) -> bool:
     """Whether some pod is there that a rule of the class is about, or whose rule is about the class."""
-    return any(peers in domains.came for peers in about(cls)) or any(peers in domains.against for peers in cls.matches)
+    about = (cls.relations or NONE).about
+    return any(peers in domains.came for peers in about) or any(peers in domains.against for peers in cls.matches)

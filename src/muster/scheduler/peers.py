@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from muster.kube.selectors import IN
 from muster.scheduler.relations import Peers, Who
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
+FEW = 1000
+"""So many sets more than twice those in use are remembered without looking whether any rule is about them."""
 Labels = Mapping[str, str]
 NOBODY: frozenset[Peers] = frozenset()
 
@@ -28,12 +31,39 @@ class PeerTable:
         self._pods_by_label: dict[str, dict[str, set[str]]] = {}
         self._namespaces: dict[str, Labels] = {}
         self._fresh: list[Peers] = []
+        self._numbers = itertools.count()
+        self._enough = FEW
+
+    @property
+    def many(self) -> bool:
+        """Whether there are so many sets that those no rule is about any more should be told with `keep`."""
+        return len(self._peers) > self._enough
+
+    def keep(self, wanted: Collection[Peers]) -> Collection[Peers]:
+        """Forget all sets but these; returns those forgotten."""
+        gone = {terms: peers for terms, peers in self._peers.items() if peers not in wanted}
+        for terms, peers in gone.items():
+            del self._peers[terms]
+            demanded = _demanded(terms)
+            if demanded is None:
+                self._anywhere.remove(peers)
+                continue
+            key, values = demanded
+            for value in values:
+                self._by_label[key][value].remove(peers)
+                if not self._by_label[key][value]:
+                    del self._by_label[key][value]
+            if not self._by_label[key]:
+                del self._by_label[key], self._pods_by_label[key]
+        self._fresh = [peers for peers in self._fresh if peers in wanted]
+        self._enough = FEW + 2 * len(self._peers)
+        return gone.values()
 
     def intern(self, terms: tuple[Who, ...]) -> Peers:
         """Return the set of pods that all these terms are about. A new one is looked up for by `newcomers`."""
         found = self._peers.get(terms)
         if found is None:
-            found = self._peers[terms] = Peers(len(self._peers), terms)
+            found = self._peers[terms] = Peers(next(self._numbers), terms)
             self._fresh.append(found)
             demanded = _demanded(terms)
             if demanded is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -71,6 +72,7 @@ class ClassTable:
         self._classes: dict[tuple[bytes, Relations | None], PodClass] = {}
         self._variants: dict[tuple[PodClass, frozenset[Peers]], PodClass] = {}
         self._base: dict[PodClass, PodClass] = {}
+        self._numbers = itertools.count()
         self._encoder = msgspec.json.Encoder(order="deterministic")
 
     def of(self, pod: Pod, claims: ClaimNeeds = (), *, ours: bool = True) -> PodClass:
@@ -86,10 +88,19 @@ class ClassTable:
             return base
         found = self._variants.get((base, matches))
         if found is None:
-            number = len(self._classes) + len(self._variants)
-            found = self._variants[base, matches] = dataclasses.replace(base, number=number, matches=matches)
+            found = self._variants[base, matches] = dataclasses.replace(
+                base, number=next(self._numbers), matches=matches
+            )
             self._base[found] = base
         return found
+
+    def forget(self, used: Collection[PodClass]) -> Collection[Peers]:
+        """Drop classes with rules that no pod has any more; returns the sets of pods that no rule is about now."""
+        bases = {self._base.get(cls, cls) for cls in used}
+        self._classes = {key: cls for key, cls in self._classes.items() if cls.relations is None or cls in bases}
+        self._variants = {key: cls for key, cls in self._variants.items() if cls in used}
+        self._base = {cls: base for cls, base in self._base.items() if cls in used}
+        return self.peers.keep({peers for cls in bases if cls.relations is not None for peers in cls.relations.about})
 
     def _of_spec(self, pod: Pod, claims: ClaimNeeds, *, ours: bool) -> PodClass:
         spec = pod.spec
@@ -116,8 +127,7 @@ class ClassTable:
         key = (spec_key, asked)
         found = self._classes.get(key)
         if found is None:
-            number = len(self._classes) + len(self._variants)
-            found = self._classes[key] = make_class(number, pod, claims, asked)
+            found = self._classes[key] = make_class(next(self._numbers), pod, claims, asked)
             self.label_keys |= found.label_keys
         return found
 

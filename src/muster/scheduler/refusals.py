@@ -16,9 +16,10 @@ from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodes import Bucket, BucketIndex
 from muster.scheduler.offers import Groups, Shortage
-from muster.scheduler.openings import Openings, about, shape_of
+from muster.scheduler.openings import Openings, shape_of
 from muster.scheduler.placing import Failed, choose, room_when_empty
 from muster.scheduler.podclass import PodClass
+from muster.scheduler.relations import NONE
 from muster.scheduler.rules import is_related
 from muster.scheduler.spreading import Scope
 
@@ -218,7 +219,10 @@ def _depends(tables: dict[PodClass, Openings], domains: Domains, matcher: Matche
     found: list[object] = [domains.relabelled]
     for cls, table in tables.items():
         found += [table, table.stamp]
-        found += [(peers, domains.came.get(peers)) for peers in sorted(about(cls), key=lambda peers: peers.number)]
+        found += [
+            (peers, domains.came.get(peers))
+            for peers in sorted((cls.relations or NONE).about, key=lambda peers: peers.number)
+        ]
         against = [(peers, domains.against[peers]) for peers in cls.subjects if peers in domains.against]
         if against:  # by labels that need not be among those that the class goes by
             found += [domains.moved, *against]
@@ -231,7 +235,7 @@ def _depends(tables: dict[PodClass, Openings], domains: Domains, matcher: Matche
 def _is_touched(ledger: Ledger, groups: Groups, matcher: Matcher) -> bool:
     """Whether the plan took room that the gang could use, or placed pods that its rules are about."""
     for cls in groups:
-        if ledger.layer.differs(about(cls), cls.matches):
+        if ledger.layer.differs((cls.relations or NONE).about, cls.matches):
             return True
         for bucket in ledger.touched():
             if fits(cls, bucket) and matcher.match(cls, bucket.node_class).reason is None:

@@ -94,6 +94,13 @@ class Relations:
     wishes: tuple[Wish, ...] = ()
     even: tuple[Spread, ...] = ()
 
+    @property
+    def about(self) -> set[Peers]:
+        """The sets of pods that the rules and wishes are about."""
+        found = {peers for peers, _ in self.apart} | {wish.peers for wish in self.wishes}
+        found |= {rule.peers for rule in (*self.spread, *self.even)}
+        return found | {self.near} if self.near is not None else found
+
 
 NONE = Relations()
 

@@ -87,6 +87,8 @@ class ClusterState:
 
     def snapshot(self) -> Snapshot:
         """Return the state as of now; it is valid until the next event is applied."""
+        if self._classes.peers.many:
+            self._forget_rules()
         for key in self._dirty:
             gang = self.gangs[key]
             self.budgets.forget(key)
@@ -217,6 +219,15 @@ class ClusterState:
                 record.cls = cls
                 self._table.count(record)
                 self._refresh_slot(record, now)
+
+    def _forget_rules(self) -> None:
+        """Forget classes of pods with rules, and sets of pods, that nobody refers to any more."""
+        used = {pod.cls for pod in self.pods.values() if pod.cls is not None}
+        for gang in self.gangs.values():
+            used.update(gang.slot_class.values())
+        gone = frozenset(self._classes.forget(used))
+        self._matcher.keep(used)
+        self._classify([uid for uid, pod in self.pods.items() if pod.cls and pod.cls.matches & gone], self._now)
 
     def begin_bind(self, uid: str, node: str) -> None:
         """A bind request is on its way: decide leaves the pod alone. A pod without a placement takes its room now."""

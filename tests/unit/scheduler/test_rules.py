@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
+import pytest
+
+from muster.scheduler import peers
 from muster.scheduler.explain import explain
+from muster.scheduler.relations import Peers
 from tests.unit.scheduler.world import World, reason_of
 
 RACK, HOST = "example.com/rack", "kubernetes.io/hostname"
@@ -322,3 +327,27 @@ def test_explain_counts_the_nodes_that_rules_close() -> None:
     said = explain(snapshot, gang, now=world.now)
     assert (said.need, said.have) == (3, 2)
     assert f"2 beside pods they must keep away from ({RACK})" in [count.text() for count in said.nodes]
+
+
+def test_sets_of_pods_that_no_rule_is_about_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "FEW", 4)
+    world = racks(2, 2)
+    keeps_away = apart(term(RACK, {"app": "x"}))
+    world.add_pod("stays", {"gpus": 1, "affinity": keeps_away}, labels={"app": "x"})
+    world.run()
+    for number in range(40):
+        gang = f"g{number}"
+        world.add_gang(gang, 2, gpus=1, affinity=apart(term(RACK, own(gang)), term(HOST, {"app": f"y{number}"})))
+        world.run()
+        assert racks_of(world, gang) == ["r0", "r1"]
+        world.remove_gang(gang)
+        world.state.remove_placement(world.placements.pop(f"default/{gang}"))
+    gc.collect()
+    assert sum(isinstance(each, Peers) for each in gc.get_objects()) < 30
+    world.add_pod("comes", {"gpus": 1, "affinity": keeps_away}, labels={"app": "x"})
+    world.run()
+    world.add_gang("again", 2, gpus=1, affinity=apart(term(RACK, own("again")), term(RACK, {"app": "x"})))
+    plan = world.run()
+    assert world.find("stays").spec.node_name in ("n0", "n1")
+    assert world.find("comes").spec.node_name in ("n2", "n3")
+    assert reason_of(plan, world, "again") == "NotEnoughNodes"
