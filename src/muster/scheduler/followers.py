@@ -13,12 +13,13 @@ from contextlib import suppress
 from typing import Any
 
 from muster.kube.client import Client
-from muster.kube.errors import ApiError, ConfigError, Forbidden, NotFound
+from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, NotFound
 from muster.kube.informer import Informer
 from muster.kube.meta import KubeObject, Resource
-from muster.scheduler.adapters import SOURCES
+from muster.scheduler.adapters import SOURCES, described
 from muster.scheduler.adapters.membership import Workload
 from muster.scheduler.adapters.source import Source
+from muster.scheduler.gangs import Gang
 from muster.scheduler.state import ClusterState
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,32 @@ class WorkloadFollower:
         elif old is not None:
             self._state.remove_workload(source.workload(old).ref)
         self._changed()
+
+
+async def expect_known(client: Client, state: ClusterState, gang: Gang, now: float) -> None:
+    """Read the gang's object once more before pods are given their first nodes: its watch may lag behind the pods'.
+
+    Raises:
+        Conflict: it says something else than was known, or is gone; the state knows it now.
+        ApiError: it cannot be read for now.
+    """
+    known = state.foreign.directory.find(gang.workload) if gang.workload is not None else None
+    if known is None:  # the pods themselves say how many they are
+        return
+    source, ref = SOURCES[known.ref.source], known.ref
+    found: Workload | None = None
+    with suppress(NotFound):
+        try:
+            found = source.workload(await client.get(source.kind, ref.name, ref.namespace))
+        except Forbidden as error:
+            log.warning("reading %s: %s", described(ref), error)
+            return
+    if found is None or found.ref.uid != ref.uid:
+        state.remove_workload(ref)
+    if found is not None and found != known:
+        state.set_workload(found, now)
+    if found != known:
+        raise Conflict(409, "Conflict", f"{described(ref)} has changed")
 
 
 async def served(client: Client, resource: Resource) -> bool:

@@ -12,11 +12,13 @@ from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from muster.kube.pod import Pod
 from muster.scheduler.binder import read
+from muster.scheduler.followers import expect_known
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.placements import (
     TRAINING_JOB,
     bound_status,
     leaving_status,
+    placed_slots,
     staying_status,
     timestamp,
     with_status,
@@ -106,7 +108,7 @@ class PlacementWriter:
 
     def _request(self, action: PlacementAction) -> Awaitable[Placement | None]:
         if isinstance(action, WritePlacement):
-            return self._client.create(action.placement) if action.create else self._client.replace(action.placement)
+            return self._place(action)
         if isinstance(action, DeletePlacement):
             return self._delete(action)
         if isinstance(action, MarkBound):
@@ -118,6 +120,13 @@ class PlacementWriter:
         else:
             status = PlacementStatus(phase="Released", bound_time=action.placement.status.bound_time)
         return self._client.replace(with_status(action.placement, status), subresource="status")
+
+    async def _place(self, action: WritePlacement) -> Placement:
+        gang = self._state.gangs[action.gang]
+        had = placed_slots(gang.seen).keys()
+        if any(slot.slot not in had for slot in action.placement.spec.slots):
+            await expect_known(self._client, self._state, gang, self._clock())
+        return await (self._client.create if action.create else self._client.replace)(action.placement)
 
     async def _delete(self, action: DeletePlacement) -> None:
         placement = action.placement
