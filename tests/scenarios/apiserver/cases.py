@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from tests.scenarios.apiserver import cases_cluster, cases_custom, cases_objects, cases_pods, cases_reading
+from tests.scenarios.apiserver import (
+    cases_cluster,
+    cases_custom,
+    cases_eviction,
+    cases_objects,
+    cases_pods,
+    cases_reading,
+)
 
 CASES = [
     *cases_objects.CASES,
     *cases_pods.CASES,
+    *cases_eviction.CASES,
     *cases_cluster.CASES,
     *cases_custom.CASES,
     *cases_reading.CASES,

@@ -22,6 +22,7 @@ class Step:
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     compare: bool = True  # else only the code is compared
     until: int = 0  # only wait until the path answers with this code
+    until_status: dict[str, Any] = dataclasses.field(default_factory=dict)  # only wait until its status says this
 
 
 @dataclasses.dataclass(frozen=True)

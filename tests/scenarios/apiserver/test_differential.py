@@ -114,6 +114,14 @@ def _answer(api: Api, step: Step, remembered: dict[str, str], reduce: Callable[[
     if step.until:
         eventually(f"{step.path} answers {step.until}", lambda: api.send(step.method, fill(step.path))[0] == step.until)
         return [step.method, fill(step.path), step.until]
+    if step.until_status:
+
+        def says() -> bool:
+            status = api.send(step.method, fill(step.path))[1].get("status", {})
+            return all(status.get(key) == value for key, value in step.until_status.items())
+
+        eventually(f"{step.path} says {step.until_status}", says)
+        return [step.method, fill(step.path), step.until_status]
     if not step.compare:
         return [step.method, fill(step.path), code]
     if isinstance(answer, dict):

@@ -200,6 +200,8 @@ def test_eviction_keeps_to_the_budget() -> None:
         == 1
     )
     cluster.ok("POST", f"{PODS}/a/eviction", {"metadata": {"name": "a"}})
+    assert cluster.send("POST", f"{PODS}/b/eviction", {"metadata": {"name": "b"}})[0] == 429, "before it is counted"
+    cluster.controllers.step()
     code, status = cluster.send("POST", f"{PODS}/b/eviction", {"metadata": {"name": "b"}})
     assert (code, status["details"]["causes"][0]["message"]) == (
         429,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, urlencode
 
-from muster.embedded.apiserver.budgets import budgets_for, count
+from muster.embedded.apiserver.budgets import budgets_for
 from muster.embedded.apiserver.deletes import Deletes, options_of
 from muster.embedded.apiserver.kinds.pods import set_condition
 from muster.embedded.apiserver.registry import ResourceType
@@ -17,6 +17,7 @@ from muster.embedded.apiserver.status import (
     StatusError,
     bad_request,
     conflict,
+    forbidden,
     internal,
     not_found,
     required,
@@ -30,6 +31,11 @@ from muster.embedded.store import Item
 
 _LOG_OPTIONS = ("follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream")
 _EXEC_OPTIONS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}  # as kubelets name them
+
+
+def _violates(why: str, retry_after_s: int = 0) -> StatusError:
+    message = "Cannot evict pod as it would violate the pod's disruption budget."
+    return too_many_requests(message, [{"reason": "DisruptionBudget", "message": why}], retry_after_s)
 
 
 class PodSubresources:
@@ -87,52 +93,55 @@ class PodSubresources:
         """Delete a pod where its disruption budget allows.
 
         Raises:
-            StatusError: 429 where the budget does not allow it.
+            StatusError: 429 where the budget does not allow it, 409 where a precondition fails.
         """
         item = self._get(namespace, name)
-        options = options_of(section(body, "deleteOptions"))
-        if dry_run:
-            options = DeleteOptions(options.grace_s, options.propagation, options.uid, options.version, True)
+        asked = options_of(section(body, "deleteOptions"))
+        rehearsal = DeleteOptions(asked.grace_s, asked.propagation, asked.uid, asked.version, True)
+        dry_run = dry_run or asked.dry_run
         pod = item.object()
         unprotected = section(pod, "status").get("phase") in ("Succeeded", "Failed", "Pending") or item.terminating
         if not unprotected:
-            self._spend_budget(pod, name, dry_run=options.dry_run)
-        if not options.dry_run and not unprotected:
-            self._mark_evicted(namespace, name)
-        self._deletes.delete(self._pods, item.key, name, options)
+            self._spend_budget(pod, name, dry_run=dry_run)
+        self._deletes.delete(self._pods, item.key, name, rehearsal)
+        if not dry_run:
+            self._mark_evicted(namespace, name)  # which makes another version of it
+            options = DeleteOptions(asked.grace_s, asked.propagation, asked.uid)
+            self._deletes.delete(self._pods, item.key, name, options)
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
     def _spend_budget(self, pod: Obj, name: str, *, dry_run: bool) -> None:
         found = budgets_for(self._context.store, pod)
         if len(found) > 1:
-            raise internal(
-                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-            )
+            message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            raise StatusError(500, "", message)
         if not found:
             return
         budget = found[0]
-        counted = count(self._context.store, budget, self._context.clock.now())
+        budget_name = budget["metadata"]["name"]
+        status = section(budget, "status")
+        current, desired = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
         healthy = any(
             condition.get("type") == "Ready" and condition.get("status") == "True"
             for condition in items(section(pod, "status"), "conditions")
         )
         always = section(budget, "spec").get("unhealthyPodEvictionPolicy") == "AlwaysAllow"
-        if not healthy and (always or (counted.healthy >= counted.desired and counted.desired > 0)):
+        if not healthy and (always or (current >= desired and desired > 0)):
             return
-        if counted.allowed <= 0:
-            budget_name = budget["metadata"]["name"]
-            message = (
-                f"The disruption budget {budget_name} needs {counted.desired} healthy pods "
-                f"and has {counted.healthy} currently"
-            )
-            raise too_many_requests(
-                "Cannot evict pod as it would violate the pod's disruption budget.",
-                [{"reason": "DisruptionBudget", "message": message}],
-            )
+        if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 1):
+            raise _violates(f"The disruption budget {budget_name} is still being processed by the server.", 10)
+        allowed = status.get("disruptionsAllowed", 0)
+        if allowed < 0:
+            why = "pdb disruptions allowed is negative"
+            raise forbidden("poddisruptionbudget", "policy", budget_name, why)
+        if allowed == 0:
+            needs = f"needs {desired} healthy pods and has {current} currently"
+            says = needs if current <= desired else "does not allow evicting pods currently"
+            raise _violates(f"The disruption budget {budget_name} {says}")
         if dry_run:
             return
         status = budget.setdefault("status", {})
-        status["disruptionsAllowed"] = counted.allowed - 1
+        status["disruptionsAllowed"] = allowed - 1
         status.setdefault("disruptedPods", {})[name] = timestamp(self._context.clock.now())
         key = key_of(budget["metadata"]["namespace"], budget["metadata"]["name"])
         self._context.store.put("poddisruptionbudgets.policy", key, budget)

@@ -198,9 +198,12 @@ def unsupported_media_type(allowed: list[str]) -> StatusError:
     )
 
 
-def too_many_requests(message: str, causes: list[Obj] | None = None) -> StatusError:
+def too_many_requests(message: str, causes: list[Obj] | None = None, retry_after_s: int = 0) -> StatusError:
     """429, as the eviction subresource answers where a budget forbids it."""
-    return StatusError(429, "TooManyRequests", message, {"causes": causes} if causes else None)
+    details: Obj = {"causes": causes} if causes else {}
+    if retry_after_s:
+        details["retryAfterSeconds"] = retry_after_s
+    return StatusError(429, "TooManyRequests", message, details or None)
 
 
 def internal(message: str) -> StatusError:
