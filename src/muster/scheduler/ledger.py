@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from muster.scheduler.domains import Domains, Layer
 from muster.scheduler.nodes import Bucket, BucketIndex, BucketKey, NodeRecord, bucket_key
@@ -10,54 +11,62 @@ from muster.scheduler.podclass import HostPort, PodClass
 from muster.scheduler.resources import minus, plus, times_fits
 
 
+class _Over(Bucket):
+    """Nodes of which a ledger gave something away. A fork has one of its own for each, under the same key."""
+
+    __slots__ = ()
+
+
 class Ledger:
-    """The nodes' room, and who is in which domain, with what was taken here."""
+    """The nodes' room, and who is in which domain, with what was taken here.
+
+    Buckets that a ledger hands out are understood by its forks: these know which nodes they have in their place.
+    """
 
     def __init__(self, buckets: Mapping[BucketKey, Bucket]) -> None:
         self._base = buckets
         self.layer = Layer(buckets.domains if isinstance(buckets, BucketIndex) else Domains({}))
-        self._gone: dict[BucketKey, set[str]] = {}
-        self._passed: dict[BucketKey, int] = {}
-        self._over: dict[BucketKey, Bucket] = {}
-        self._where: dict[str, Bucket] = {}
+        self._gone: dict[Bucket, set[str]] = {}
+        self._passed: dict[Bucket, int] = {}
+        self._over: dict[BucketKey, _Over] = {}
+        self._where: dict[str, _Over] = {}
 
     def buckets(self) -> Iterator[tuple[Bucket, int]]:
         """Yield buckets with the number of nodes left in them."""
-        for key, bucket in self._base.items():
-            left = len(bucket.names) - len(self._gone.get(key, ()))
+        for bucket in self._base.values():
+            left = len(bucket.names) - len(self._gone.get(bucket, ()))
             if left > 0:
                 yield bucket, left
-        for bucket in self._over.values():
-            if bucket.names:
-                yield bucket, len(bucket.names)
+        for over in self._over.values():
+            if over.names:
+                yield over, len(over.names)
 
     def touched(self) -> Iterator[Bucket]:
         """Yield the buckets that nodes have left here or come to."""
-        yield from (self._base[key] for key in self._gone)
+        yield from self._gone
         yield from self._over.values()
 
     def first(self, bucket: Bucket, count: int) -> Sequence[str]:
         """Return the first so many names of `names`, or all; it costs what it returns, not what is in the bucket."""
-        if self._over.get(bucket.key) is bucket:
-            return sorted(bucket.names)[:count]
-        order, gone = bucket.in_order(), self._gone.get(bucket.key)
+        if isinstance(bucket, _Over):
+            return sorted(self._over[bucket.key].names)[:count]
+        order, gone = bucket.in_order(), self._gone.get(bucket)
         if not gone:
             return order[:count]
-        at = self._passed.get(bucket.key, 0)  # all before are gone
-        found: list[str] = []
-        while at < len(order) and len(found) < count:
-            if order[at] not in gone:
-                found.append(order[at])
-            elif not found:
-                self._passed[bucket.key] = at + 1
+        at = self._passed.get(bucket, 0)  # all before are gone
+        while at < len(order) and order[at] in gone:
             at += 1
-        return found
+        self._passed[bucket] = at
+        found = order[at : at + count]
+        if gone.isdisjoint(found):
+            return found
+        return list(islice((order[later] for later in range(at, len(order)) if order[later] not in gone), count))
 
     def names(self, bucket: Bucket) -> list[str]:
         """Return the names of the nodes left in the bucket, sorted."""
-        if self._over.get(bucket.key) is bucket:
-            return sorted(bucket.names)
-        gone = self._gone.get(bucket.key)
+        if isinstance(bucket, _Over):
+            return sorted(self._over[bucket.key].names)
+        gone = self._gone.get(bucket)
         return sorted(bucket.names.keys() - gone) if gone else sorted(bucket.names)
 
     def room(self, node: NodeRecord) -> Bucket | None:
@@ -87,9 +96,9 @@ class Ledger:
         other = Ledger(self._base)
         other.layer = self.layer.fork()
         other._passed = dict(self._passed)
-        other._gone = {key: set(names) for key, names in self._gone.items()}
+        other._gone = {bucket: set(names) for bucket, names in self._gone.items()}
         other._over = {
-            key: Bucket(key, bucket.node_class, bucket.free, bucket.ports, dict(bucket.names))
+            key: _Over(key, bucket.node_class, bucket.free, bucket.ports, dict(bucket.names))
             for key, bucket in self._over.items()
         }
         other._where = {name: other._over[bucket.key] for name, bucket in self._where.items()}
@@ -104,15 +113,15 @@ class Ledger:
         key = bucket_key(bucket.node_class.number, free, ports)
         target = self._over.get(key)
         if target is None:
-            target = self._over[key] = Bucket(key, bucket.node_class, free, ports)
-        if self._over.get(bucket.key) is bucket:
+            target = self._over[key] = _Over(key, bucket.node_class, free, ports)
+        if isinstance(bucket, _Over):
+            here = self._over[bucket.key].names
             for name in names:
-                del bucket.names[name]
+                del here[name]
         else:
-            self._gone.setdefault(bucket.key, set()).update(names)
-        for name in names:
-            target.names[name] = None
-            self._where[name] = target
+            self._gone.setdefault(bucket, set()).update(names)
+        target.names.update(dict.fromkeys(names))
+        self._where.update(dict.fromkeys(names, target))
 
 
 def fits(cls: PodClass, bucket: Bucket) -> int:

@@ -1,13 +1,17 @@
-"""Nodes with the same room are given in the order of their names, whatever came and went in between."""
+"""Nodes with the same room are given in the order of their names, whatever came and went in between, and not twice."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.scheduler.ledger import Ledger
 from muster.scheduler.nodes import RESORT_SHARE, Bucket, BucketKey, NodeClass
+from muster.scheduler.plan import WritePlacement
 from muster.scheduler.podclass import PodClass
+from tests.unit.scheduler.world import World
 
 CLASS = NodeClass(0, {}, (), False, "", {"pods": 1})
 KEY: BucketKey = (0, (("pods", 1),), frozenset())
@@ -47,3 +51,21 @@ def test_the_first_names_are_never_others_than_those_of_all(wants: list[tuple[in
             ledger.take(nodes, taken, POD, 1)
         ledger.adopt(ledger.fork())
     assert list(ledger.first(nodes, 99)) == ledger.names(nodes)
+
+
+@given(st.lists(st.lists(st.sampled_from([1, 2, 3, 4, 8]), min_size=1, max_size=3), max_size=6))
+def test_one_plan_never_gives_more_than_a_node_has(gangs: list[list[int]]) -> None:
+    """Members of a gang may differ: GPUs of each, on nodes of 8."""
+    world = World()
+    world.add_nodes("a", "b", "c")
+    for number, members in enumerate(gangs):
+        for slot, gpus in enumerate(members):
+            world.add_member(f"gang{number}", slot, len(members), gpus=gpus)
+        world.now += 1.0
+    used: Counter[str] = Counter()
+    for action in world.decide().actions:
+        assert isinstance(action, WritePlacement)
+        members = gangs[int(action.placement.spec.gang.removeprefix("gang"))]
+        for slot in action.placement.spec.slots:
+            used[slot.node] += members[slot.slot]
+    assert all(gpus <= 8 for gpus in used.values()), used
