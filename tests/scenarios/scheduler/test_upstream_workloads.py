@@ -110,6 +110,38 @@ async def test_a_group_of_two_jobs_starts_when_the_second_one_comes_114(cluster:
     assert {name.split("-")[0] for name in await cluster.bound("")} == {"first", "second"}
 
 
+@pytest.mark.usefixtures("kinds")
+async def test_two_elastic_gangs_that_want_more_never_take_from_each_other_3869(cluster: Cluster) -> None:
+    """Volcano: two jobs with pods left over evict each other's without end. Ours: who runs stays, others join room."""
+    await cluster.add_nodes(5)
+    cluster.schedule()
+
+    async def add_pods(group: str, *names: str) -> None:
+        for name in names:
+            await add(cluster, name, {workloads.POD_GROUP: group})
+
+    async def running(count: int) -> bool:
+        return len(await cluster.bound("")) == count
+
+    async def uids() -> dict[str, str]:
+        return {pod.name: pod.uid for pod in await cluster.pods()}
+
+    for group in ("a", "b"):
+        await make(cluster, COSCHEDULING, group, {"minMember": 1})
+    await add_pods("a", *(f"a{index}" for index in range(5)))
+    await until("the first one has every node", lambda: running(5))
+    await add_pods("b", *(f"b{index}" for index in range(5)))
+    await until("the second one waits, and says why", lambda: said(cluster, "FailedScheduling"))
+    made = await uids()
+    await delete(cluster, "a4")
+    await until("the second one starts on what is left", lambda: is_bound(cluster, "pod-group.b", "b0"))
+    await add_pods("a", "a5")
+    await cluster.add_nodes(1)
+    await until("one more joins", lambda: running(6))
+    del made["a4"]
+    assert made.items() <= (await uids()).items()
+
+
 async def test_an_index_that_is_done_is_not_waited_for_142330(cluster: Cluster, jobs: bool) -> None:
     """Native gangs: once an index is done, a pod made anew waits for ever. Ours: it gets its slot, as done counts."""
     await cluster.add_nodes(3)
