@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from muster.kube.core import Event
+from muster.kube.errors import Invalid, NotFound
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.deploy.conftest import ACCOUNT, CHART, GPUS, RELEASE, SYSTEM, Cluster, Jobs, until
@@ -429,7 +431,7 @@ async def test_a_pod_of_others_is_evicted_for_one_of_higher_priority(installed: 
         pods = (await jobs.client.list(Pod, jobs.namespace)).items
         return any(pod.name == name and pod.status.phase == "Running" for pod in pods)
 
-    for name in ("low", "high"):
+    def pod(name: str) -> dict[str, Any]:
         spec = {
             "schedulerName": "muster",
             "priorityClassName": f"test-{name}",
@@ -444,13 +446,41 @@ async def test_a_pod_of_others_is_evicted_for_one_of_higher_priority(installed: 
                 }
             ],
         }
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": jobs.namespace}, "spec": spec}
-        await asyncio.to_thread(installed.plane.access.apply, pod)
-        await until(f"{name} runs", lambda name=name: runs(name))  # type: ignore[misc]
+        meta = {"name": name, "namespace": jobs.namespace}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+    await asyncio.to_thread(installed.plane.access.apply, pod("low"))
+    await until("low runs", lambda: runs("low"))
+    evictions = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"]}
+    allowed = f"(has(request.dryRun) && request.dryRun) || request.namespace != '{jobs.namespace}'"
+    policy = refusing("dry-runs-only", evictions, allowed, "not now")
+    await asyncio.to_thread(installed.plane.access.apply, *policy)
+
+    async def in_force() -> bool:
+        try:
+            await jobs.client.evict("none", namespace=jobs.namespace)
+        except Invalid:
+            return True
+        except NotFound:
+            pass
+        return False
+
+    async def refused_again() -> bool:
+        events = (await jobs.client.list(Event, jobs.namespace)).items
+        return any(each.reason == "EvictionRefused" and "not now" in each.message and each.count > 1 for each in events)
+
+    try:
+        await until("evictions are refused", in_force)
+        await asyncio.to_thread(installed.plane.access.apply, pod("high"))
+        await until("an eviction was refused, and tried again", refused_again)
+        assert await runs("low")
+    finally:
+        await asyncio.to_thread(installed.kubectl, "delete", "validatingadmissionpolicybinding", "dry-runs-only")
+        await asyncio.to_thread(installed.kubectl, "delete", "validatingadmissionpolicy", "dry-runs-only")
+    await until("high runs", lambda: runs("high"))
     assert not await runs("low")
-    await asyncio.to_thread(
-        installed.kubectl, "delete", "pods", "--all", f"--namespace={jobs.namespace}", "--wait=true"
-    )
+    everything = ("delete", "pods", "--all", f"--namespace={jobs.namespace}", "--wait=true")
+    await asyncio.to_thread(installed.kubectl, *everything)
 
 
 async def test_gangs_of_others_are_read_from_their_objects_once_a_pod_names_one(installed: Cluster, jobs: Jobs) -> None:
