@@ -115,8 +115,27 @@ def _room_for(
     ]
     if old and fits(member.cls, _with(bucket, [pod.cls for pod in old if pod.cls is not None])):
         return old[0].name
+    if ours:
+        later = _promised_twice(snapshot, gang, node)
+        if later and fits(member.cls, _with(bucket, later)):
+            return None
     missing = short_of(member.cls.request, bucket.free)
     return NodeReason(NodeWhy.IN_USE, ", ".join(missing) or "host port")
+
+
+def _promised_twice(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
+    """What later gangs keep on the node although this one does: theirs has to move, or neither would ever go on.
+
+    Room that a pod has taken is not given back: whose pod runs on the node, keeps it.
+    """
+    found = []
+    for (key, slot), cls in node.holds.items():
+        other = snapshot.gangs.get(key)
+        if cls is None or other is None or other is gang or other.writing or other.order < gang.order:
+            continue
+        if other.holds.get(slot) == (node.name, cls):
+            found.append(cls)
+    return found
 
 
 def _with(bucket: Bucket, classes: list[PodClass]) -> Bucket:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
+from muster.kube.meta import ObjectMeta
 from muster.scheduler.placements import timestamp
 from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, Refuse, ReleaseGang, RemoveMember, WritePlacement
 from muster.scheduler.reasons import Reason, Why
@@ -478,3 +482,52 @@ def test_what_a_slot_leaves_is_given_to_nobody_before_the_write_that_moves_it_ha
     world.carry_out(retried)
     world.run()
     assert (world.nodes_of("moves"), world.nodes_of("comes")) == ({0: "b"}, {0: "a"})
+
+
+def keep_too(world: World, gang: str, of: str) -> None:
+    """A Placement of an earlier version of the scheduler: it keeps the very nodes that another one keeps."""
+    placement = world.placements[f"default/{of}"]
+    world.write(
+        msgspec.structs.replace(
+            placement,
+            metadata=ObjectMeta(name=gang, namespace="default"),
+            spec=msgspec.structs.replace(placement.spec, gang=gang, gang_uid=f"uid-{gang}"),
+        ),
+        placement.status,
+    )
+
+
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_of_two_placements_that_keep_one_node_the_earlier_gang_has_it_when_both_restart(order: tuple[str, str]) -> None:
+    world = World()
+    world.add_nodes("a")
+    world.add_gang("first", 1)
+    world.run()
+    keep_too(world, "second", "first")
+    world.now += 1.0
+    world.remove_gang("first")
+    for gang in order:
+        world.add_member(gang, 0, 1, attempt=1)
+    plan = world.run()
+    assert world.nodes_of("first") == {0: "a"}
+    assert world.nodes_of("second") == {}
+    assert reason_of(plan, world, "second") == "NotEnoughNodes"
+    world.add_nodes("b")
+    world.run()
+    assert world.nodes_of("second") == {0: "b"}
+    assert world.slots_of("second") == {0: "b"}
+
+
+def test_of_two_placements_that_keep_one_node_the_one_whose_pod_runs_there_has_it() -> None:
+    world = World()
+    world.add_nodes("a")
+    world.add_gang("late", 1)
+    world.run()
+    keep_too(world, "early", "late")
+    world.add_member("early", 0, 1, attempt=1, priority=5, preemptionPolicy="Never")
+    plan = world.run()
+    assert world.nodes_of("late") == {0: "a"}
+    assert reason_of(plan, world, "early") == "NotEnoughNodes"
+    world.add_nodes("b")
+    world.run()
+    assert (world.nodes_of("late"), world.nodes_of("early")) == ({0: "a"}, {0: "b"})
