@@ -30,6 +30,7 @@ from muster.scheduler.decide import decide
 from muster.scheduler.evictor import SPARED_S, Evictor
 from muster.scheduler.followers import WorkloadFollower
 from muster.scheduler.gangs import Gang
+from muster.scheduler.headnodes import HeadNodes
 from muster.scheduler.lookups import follow_claims
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import (
@@ -114,6 +115,7 @@ class SchedulerController:
         self._waits = waits
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
+        self._head_nodes = HeadNodes(self._metrics)
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         if shadow is not None:
@@ -254,6 +256,7 @@ class SchedulerController:
             plan = decide(snapshot, now, self.settings)
             took_s = time.perf_counter() - started
             self._metrics.planned(plan, took_s, now)
+            self._head_nodes.look(snapshot, plan, now)
             if self._shadow is not None:
                 self._shadow.say(snapshot, plan)
             else:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter as Counting
+from collections.abc import Iterable
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from muster.scheduler.census import NodeCount
 from muster.scheduler.plan import Plan
-from muster.scheduler.reasons import Why
+from muster.scheduler.reasons import NodeWhy, Why
 
 _PLAN_SECONDS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
@@ -19,6 +21,12 @@ class SchedulerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.waiting = Gauge(
             "muster_scheduler_waiting_gangs", "Gangs that wait, by reason.", ["reason"], registry=registry
+        )
+        self.nodes = Gauge(
+            "muster_scheduler_nodes",
+            "Nodes by what they mean for the first gang that waits for some.",
+            ["reason"],
+            registry=registry,
         )
         self.plan_seconds = Histogram(
             "muster_scheduler_plan_duration_seconds", "Time to decide.", buckets=_PLAN_SECONDS, registry=registry
@@ -62,6 +70,14 @@ class SchedulerMetrics:
             for why in Why:
                 self.waiting.labels(why.value).set(counts[why])
             self._waiting = counts
+
+    def count_nodes(self, counts: Iterable[NodeCount]) -> None:
+        """Note what nodes mean for the first gang that waits for some."""
+        found: Counting[NodeWhy] = Counting()
+        for each in counts:
+            found[each.why] += each.count
+        for why in NodeWhy:
+            self.nodes.labels(why.value).set(found[why])
 
 
 _made: weakref.WeakKeyDictionary[CollectorRegistry, SchedulerMetrics] = weakref.WeakKeyDictionary()

@@ -32,7 +32,7 @@ from muster.scheduler.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 Waits = Callable[[str, str], None]
-"""Told `namespace/name` of a gang and why it waits, in words; "" when it no longer does."""
+"""Told `namespace/name` of a gang and why it waits, in words and [Reason]; "" when it no longer does."""
 
 PATIENCE_S = 15.0
 """A gang's members appear one by one and old pods take a while to end: said only when it lasts."""
@@ -83,6 +83,7 @@ class Reporter:
             text = (
                 reason.text() if reason.why is Why.BEHIND else explain(snapshot, gang, reason=reason, now=now).summary
             )
+            text += f" [{reason.why}]"
             if news:
                 self._event(gang, WARNING, "FailedScheduling", text)
             self._tell(gang, text, now)
