@@ -83,6 +83,11 @@ class _Run(click.Command):
 @click.option("-f", "--file", metavar="FILE", help="A TrainingJob manifest instead of a script; - reads stdin.")
 @click.option("--name", help="Name of the job (the script's, with a suffix where taken).")
 @click.option("-n", "--nodes", type=click.IntRange(1, 20_000), help="Whole nodes the job needs (1).")
+@click.option(
+    "--min-nodes",
+    type=click.IntRange(1, 20_000),
+    help="Go on with as few where lost ones have no spare (wait for one).",
+)
 @click.option("--gpus", type=click.IntRange(0, 64), help="GPUs on each node (0).")
 @click.option("--ranks-per-node", type=click.IntRange(1, 256), help="Processes on each node (one per GPU).")
 @click.option("--launcher", type=click.Choice(LAUNCHERS), help="How ranks start (mpi).")
@@ -200,6 +205,8 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
         checkpoint = str(Path(checkpoint).absolute())
     values = {
         "replicas": flags["nodes"],
+        "minReplicas": flags["min_nodes"],
+        "noSpare": "Shrink" if flags["min_nodes"] is not None else None,
         "gpusPerNode": flags["gpus"],
         "ranksPerNode": flags["ranks_per_node"],
         "launcher": flags["launcher"],
