@@ -24,7 +24,7 @@ test: setup lint check-generated ## Everything: lint, types, layers, generated f
 	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
 	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --durations 15
 
-test-fast: setup ## Unit tests only: under a minute on two cores that do nothing else
+test-fast: setup ## Unit tests only: about a minute on two cores that do nothing else
 	$(BIN)/pytest tests/unit -n $(TEST_JOBS) --dist loadfile --durations 5
 
 fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
