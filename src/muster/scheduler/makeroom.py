@@ -40,10 +40,34 @@ def make_room(
 
     `closed` are classes of nodes kept for others. `stuck` are gangs, later in order, that wait for nodes as this one.
     """
-    lower = list(_of_lower_priority(draft, gang))
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
     missing = {cls: len(members) - draft.room([cls], closed, beside)[cls] for cls, members in groups.items()}
+    vain = draft.snapshot.vain
+    known_until = vain.until(gang.key, missing, draft.now) if not stuck else None
+    if known_until is not None:
+        draft.wake(known_until)
+        return None
+    lower = list(_of_lower_priority(draft, gang))
+    made = _of_those(draft, gang, groups, missing, stuck, lower, closed)
+    if made is None:
+        looked_at = sum(
+            len(movable) for priority, movable in draft.snapshot.movable.items() if priority < gang.priority
+        )
+        if looked_at > CHOICE:
+            draft.wake(vain.note(gang.key, missing, draft.now, looked_at))
+    return made
+
+
+def _of_those(
+    draft: Draft,
+    gang: Gang,
+    groups: Groups,
+    missing: Mapping[PodClass, int],
+    stuck: Sequence[Gang],
+    lower: Sequence[Gang],
+    closed: Collection[int],
+) -> MadeRoom | None:
     gains = draft.snapshot.gains
     for cls, count in missing.items():  # most often there are not enough, which must not cost a look at each node
         if sum(gains.serving(draft.snapshot, other, cls) for other in (*stuck, *lower)) < count:

@@ -14,6 +14,7 @@ from muster.scheduler.gangs import Gang, Order, PodRecord
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodes import BucketIndex, NodeRecord
 from muster.scheduler.refusals import Refusals
+from muster.scheduler.vain import Vain
 
 QueueKey = frozenset[int]
 """The numbers of the pod classes of a gang's pending members: gangs of one queue compete for the same nodes."""
@@ -52,6 +53,7 @@ class Snapshot:
         shown: keys of the gangs for which autoscalers see a demand.
         budgets: disruption budgets of those that leave by eviction.
         refusals: what was found about gangs with rules about other pods, until what it depends on changes.
+        vain: for which gangs nobody leaves, as was found lately.
         gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
     """
 
@@ -72,6 +74,7 @@ class Snapshot:
     matcher: Matcher
     refusals: Refusals
     budgets: Budgets
+    vain: Vain
 
     def find(self, namespace: str, name: str) -> Gang | None:
         """Return the newest gang of that name, or the single pod of that name."""

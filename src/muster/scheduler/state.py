@@ -29,6 +29,7 @@ from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.refusals import Refusals
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.traits import JobFacts
+from muster.scheduler.vain import Vain
 from muster.scheduler.volumes import ClaimState
 
 
@@ -46,6 +47,7 @@ class ClusterState:
         self._matcher = Matcher()
         self._gains = Gains()
         self._refusals = Refusals()
+        self._vain = Vain()
         self._classes = ClassTable()
         self._table = NodeTable(self._classes)
         self._queues = Queues(bind_deadline_s)
@@ -83,6 +85,7 @@ class ClusterState:
             matcher=self._matcher,
             refusals=self._refusals,
             budgets=self.budgets,
+            vain=self._vain,
         )
 
     def snapshot(self) -> Snapshot:
@@ -320,6 +323,7 @@ class ClusterState:
     def _forget(self, gang: Gang) -> None:
         self._queues.remove(gang)
         self._refusals.forget(gang.key)
+        self._vain.forget(gang.key)
         self._shown.discard(gang.key)
         del self.gangs[gang.key]
         names = self._gangs_by_name[gang.full_name]

@@ -445,3 +445,38 @@ def test_a_gang_of_our_label_whose_job_is_not_known_yet_is_never_evicted() -> No
     world.run()
     add_urgent(world, 1)
     assert not any(isinstance(action, TryEviction | EvictMember | Bind) for action in world.decide().actions)
+
+
+def test_where_very_many_might_leave_and_may_not_they_are_looked_at_again_soon_not_at_each_plan() -> None:
+    world = Foreign()
+    world.add_nodes(*(f"n{number}" for number in range(300)))
+    for number in range(300):
+        world.add_pod(f"pod-{number}", {"priority": 0}, labels={"app": "low"})
+    world.run()
+    world.now += 100
+    world.set_budget("budget", {"app": "low"}, 0)
+    add_urgent(world)
+    plan = world.decide()
+    assert plan.actions == ()
+    assert "ProtectedByBudget" in why(world)
+    world.set_budget("budget", {"app": "low"}, 300)
+    assert plan.wake_at is not None
+    assert plan.wake_at <= world.now + 5.0
+    world.now = plan.wake_at
+    world.run()
+    assert len(world.nodes_of("urgent")) == 2
+
+
+def test_of_very_many_those_that_lose_least_leave() -> None:
+    world = Foreign()
+    world.add_nodes(*(f"n{number}" for number in range(400)))
+    for number in range(400):
+        world.add_pod(f"pod-{number}", {"priority": 5 if number % 2 else 0})
+        if number % 40 == 39:
+            world.run()
+            world.now += 100
+    before = set(world.ran_on())
+    add_urgent(world, 20)
+    world.run()
+    assert len(world.nodes_of("urgent")) == 20
+    assert before - set(world.ran_on()) == {f"pod-{number}" for number in range(360, 400, 2)}
