@@ -11,11 +11,11 @@ from muster.sim.fuzz.scenario import scenario
 from tests.sim.mutants import MUTANTS
 
 CATCHES = {
-    "forget_the_fence": 14,
+    "forget_the_fence": 169,
     "forget_the_deadline": 3,
     "release_without_removing": 5,
     "newest_first": 2,
-    "repeat_what_was_said": 29,
+    "repeat_what_was_said": 45,
 }
 """The seed that catches a mutant, where it is not the first. Where the scheduler has changed, it may be another."""
 

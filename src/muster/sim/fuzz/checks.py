@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.embedded.objects import Obj
+from muster.sim.fuzz.shapes import LABEL_ZONE
 from muster.sim.fuzz.view import NodeFacts, PlacementFacts, PodFacts, View
 
 GIVEN_UP = ("Released", "Preempting")
@@ -90,6 +91,29 @@ class NothingWhereItDoesNotFit(Checker):
         why = self.view.usable(new.node, new, "", self.stale_s)
         if why:
             self.fail(f"{new.name} was bound to {new.node}, but {why}")
+
+
+class NothingBesideWhatItKeepsApartFrom(Checker):
+    """Of pods that are to be apart no two are in one zone."""
+
+    name = "no rule about pods broken"
+
+    def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
+        """Look where a pod was just bound."""
+        if new is None or not new.apart or not just_bound(old, new):
+            return
+        zone = self._zone(new.node)
+        beside = [
+            pod.name
+            for pod in self.view.pods.values()
+            if pod.apart and pod.node and not pod.ended and pod.uid != new.uid and zone and self._zone(pod.node) == zone
+        ]
+        if beside:
+            self.fail(f"{new.name} was bound to {new.node} in {zone}, where {', '.join(sorted(beside))} is")
+
+    def _zone(self, name: str) -> str:
+        node = self.view.node(name)
+        return node.labels.get(LABEL_ZONE, "") if node is not None else ""
 
 
 class NoRoomGivenTwice(Checker):

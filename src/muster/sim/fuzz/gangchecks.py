@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.embedded.apiserver.request import Request
 from muster.embedded.objects import decode
 from muster.sim.fuzz.checks import GIVEN_UP, Checker, just_bound
+from muster.sim.fuzz.shapes import OF_OTHERS
 from muster.sim.fuzz.view import PlacementFacts, PodFacts, View
 from muster.sim.virtual.network import Trace
 
@@ -35,16 +36,16 @@ class NoGangPartBoundForLong(Checker):
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
         """See whether the gang is whole, part-bound or waiting."""
         pod = new or old
-        if pod is None or not pod.gang:
+        if pod is None or not pod.bundle:
             return
-        live = [one for one in self.view.gangs[pod.gang].values() if one.live]
+        live = [one for one in self.view.gangs[pod.bundle].values() if one.live]
         bound = {one.slot: one for one in live if one.node}
         if live and len(bound) == live[0].size:
             self._whole.update(one.uid for one in bound.values())
         elif bound and not any(one.uid in self._whole for one in bound.values()):
-            self._since.setdefault(pod.gang, self.view.now)
+            self._since.setdefault(pod.bundle, self.view.now)
             return
-        self._since.pop(pod.gang, None)
+        self._since.pop(pod.bundle, None)
 
     def second(self) -> None:
         """See whether one has been part-bound for too long."""
@@ -105,7 +106,8 @@ class NoSlotLost(Checker):
         if new is not None:
             if sorted(new.slots) != list(range(new.size)):
                 self.fail(f"{new.name} has slots {sorted(new.slots)} of {new.size}")
-            if len({node for node, _ in new.slots.values()}) != new.size:
+            alone = not new.name.startswith(OF_OTHERS)  # pods of others may share a node
+            if alone and len({node for node, _ in new.slots.values()}) != new.size:
                 self.fail(f"{new.name} has two slots on one node")
             if old is not None and new.attempt < old.attempt:
                 self.fail(f"{new.name} went from revision {old.attempt} back to {new.attempt}")
@@ -149,6 +151,8 @@ class NoSlotLost(Checker):
             self._denied.add(decode(request.body)["target"]["name"])
 
     def _moved(self, old: PlacementFacts, slot: int, node: str, uid: str, to: str) -> None:
+        if old.name.startswith(OF_OTHERS):
+            return  # its pods do not say which slot is theirs
         members = [pod for pod in self.view.gangs[old.gang].values() if pod.slot == slot]
         if node in self._denied or any(pod.node == to for pod in members):
             return

@@ -12,7 +12,13 @@ import msgspec
 
 from muster.embedded.apiserver.request import Request
 from muster.kube.client import Client
-from muster.sim.fuzz.checks import NoNodeOverCapacity, NoRoomGivenTwice, NothingWhereItDoesNotFit, Violated
+from muster.sim.fuzz.checks import (
+    NoNodeOverCapacity,
+    NoRoomGivenTwice,
+    NothingBesideWhatItKeepsApartFrom,
+    NothingWhereItDoesNotFit,
+    Violated,
+)
 from muster.sim.fuzz.demand import POOL_TAINT
 from muster.sim.fuzz.gangchecks import BoundWhereItsSlotIs, NoGangPartBoundForLong, NoSlotLost
 from muster.sim.fuzz.jobchecks import AttemptsEndOnce, NoChargeForWhatTheUserDidNot, NoJobFails
@@ -22,6 +28,7 @@ from muster.sim.fuzz.ranks import Ranks
 from muster.sim.fuzz.replica import BIND_DEADLINE_S, HOLD_S, Replica
 from muster.sim.fuzz.roads import RoadWeather, WeatheredRoads
 from muster.sim.fuzz.scenario import NodeFault, ReplicaFault, Scenario
+from muster.sim.fuzz.shapes import LABEL_ZONE, pod_group_kind, zone
 from muster.sim.fuzz.training import Training
 from muster.sim.fuzz.view import View
 from muster.sim.fuzz.weather import LATEST_S, Weathered
@@ -121,6 +128,7 @@ class _Run:
         view = self.view
         NoNodeOverCapacity(view, stale_s)
         NothingWhereItDoesNotFit(view, stale_s)
+        NothingBesideWhatItKeepsApartFrom(view, stale_s)
         NoRoomGivenTwice(view, stale_s)
         BoundWhereItsSlotIs(view, stale_s)
         NoSlotLost(view, self.cluster.trace, stale_s, HOLD_S)
@@ -214,6 +222,10 @@ class _Run:
         await self.nodes.add(self._scenario.nodes, capacity=CAPACITY)
         for name in list(self.nodes.nodes)[: self._scenario.tainted]:
             self._taint(name)
+        if self._scenario.shaped:
+            self.cluster.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", pod_group_kind())
+            for number, name in enumerate(self.nodes.nodes):
+                self._put_in_zone(name, number)
         self.view.begin()
 
     def _taint(self, name: str) -> None:
@@ -221,6 +233,9 @@ class _Run:
         found = self.cluster.call("GET", f"/api/v1/nodes/{name}")
         taints = [*found["spec"].get("taints", []), taint]
         self.cluster.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": taints}})
+
+    def _put_in_zone(self, name: str, number: int) -> None:
+        self.cluster.call("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL_ZONE: zone(number)}}})
 
     async def _node_fault(self, fault: NodeFault) -> None:
         name = list(self.nodes.nodes)[fault.node]
@@ -239,6 +254,8 @@ class _Run:
             await self.nodes.register_again(name, capacity=CAPACITY)
             if fault.node < self._scenario.tainted:
                 self._taint(name)
+            if self._scenario.shaped:
+                self._put_in_zone(name, fault.node)
         await self.nodes.recover(name)
 
     def _replica_fault(self, fault: ReplicaFault) -> None:

@@ -12,6 +12,8 @@ from muster.sim.fuzz.weather import Weather, Window
 from muster.sim.fuzz.workload import JobSpec
 from muster.sim.virtual.loop import START_S
 
+SHAPED = 0.4
+"""Share of the others in which jobs have limits, belong to others or have rules about pods."""
 FAULTS_S = 120.0
 """Faults begin within this time after the start; some last a little longer."""
 TRAINED = 0.4
@@ -41,7 +43,10 @@ class ReplicaFault(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """Everything about a run but the code it tests. Without `roads` a model that never fails owns the gangs."""
+    """Everything about a run but the code it tests. Without `roads` a model that never fails owns the gangs.
+
+    `shaped` runs have time limits, gangs of others and rules about pods (see shapes).
+    """
 
     seed: int
     nodes: int
@@ -56,6 +61,7 @@ class Scenario(msgspec.Struct, frozen=True):
     stop_s: float
     lease_s: float = 15.0
     roads: RoadWeather | None = None
+    shaped: bool = False
 
     @property
     def disturbed_until(self) -> float:
@@ -121,11 +127,32 @@ def scenario(seed: int) -> Scenario:
 def _trained(drawn: Scenario, rng: random.Random) -> Scenario:
     """Have the controller of training jobs carry the gangs in a share of the runs."""
     if rng.random() >= TRAINED:
-        return drawn
+        return _shaped(drawn, random.Random(f"shapes {drawn.seed}"))
     # What runs on would have something to report while all is to be at rest.
     jobs = tuple(job for job in drawn.jobs if job.runs_s != float("inf"))
     roads = road_weather(rng, drawn.nodes, drawn.weather.calm_at, START_S)
     return msgspec.structs.replace(drawn, jobs=jobs, roads=roads)
+
+
+def _shaped(drawn: Scenario, rng: random.Random) -> Scenario:
+    """Give jobs other shapes in a share of the runs."""
+    if rng.random() >= SHAPED:
+        return drawn
+    jobs = []
+    for job in drawn.jobs:
+        draw = rng.random()
+        if job.single:
+            jobs.append(msgspec.structs.replace(job, apart=draw < 0.7))
+        elif draw < 0.2 and not job.endless:
+            jobs.append(msgspec.structs.replace(job, group=True, suspended=None))
+        elif draw < 0.6 and not job.endless:
+            jobs.append(msgspec.structs.replace(job, limit_s=round(job.runs_s * rng.uniform(1, 6)) + 1))
+        else:
+            jobs.append(job)
+    for number in range(rng.choice((0, 2, 4))):
+        arrives_s, runs_s = rng.uniform(0, 60), rng.uniform(5, 40)
+        jobs.append(JobSpec(f"apart-{number}", 1, 2, arrives_s, runs_s, single=True, apart=True))
+    return msgspec.structs.replace(drawn, jobs=tuple(jobs), shaped=True)
 
 
 def _weather(rng: random.Random, nodes: int, replicas: int) -> Weather:

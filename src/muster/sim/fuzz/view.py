@@ -10,6 +10,7 @@ from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
 from muster.kube.quantity import milli
+from muster.sim.fuzz.shapes import LABEL_APART, LABEL_GROUP, OF_OTHERS
 
 ENDED = ("Succeeded", "Failed")
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
@@ -19,7 +20,8 @@ class PodFacts:
     """One version of a pod."""
 
     __slots__ = (
-        "attempt", "created", "disrupted", "ended", "gang", "name", "node", "pool", "priority", "requests", "running",
+        "apart", "attempt", "bundle", "created", "disrupted", "ended", "gang", "name", "node", "pool", "priority",
+        "requests", "running",
         "size", "slot", "terminating", "tolerations", "uid", "without",
     )  # fmt: skip
 
@@ -30,8 +32,11 @@ class PodFacts:
         self.name: str = meta["name"]
         self.created: str = meta["creationTimestamp"]
         self.gang: str = f"{labels['muster.dev/gang']}/{notes['muster.dev/gang-uid']}" if notes else ""
-        self.size = int(notes.get("muster.dev/gang-size", 1))
-        self.slot = int(labels.get("muster.dev/slot", 0))
+        self.bundle = f"{OF_OTHERS}{labels[LABEL_GROUP]}" if LABEL_GROUP in labels else self.gang
+        """The gang, or the group of others that it belongs to: what is bound together."""
+        self.apart = LABEL_APART in labels
+        self.size = int(notes.get("muster.dev/gang-size") or labels.get("size") or 1)
+        self.slot = int(labels.get("muster.dev/slot") or labels.get("slot") or 0)
         self.attempt = int(notes.get("muster.dev/attempt", 0))
         self.node: str = spec.get("nodeName", "")
         self.priority = int(spec.get("priority", 0))
@@ -113,6 +118,8 @@ class View:
         self.nodes: defaultdict[str, list[NodeFacts]] = defaultdict(list)
         self.placements: dict[str, PlacementFacts] = {}
         self.jobs: dict[str, str] = {}
+        self.limited: set[str] = set()
+        """Gangs with a time limit."""
         self._arrivals: dict[str, str] = {}
         self.checkers: list[Any] = []
         self._clock = clock
@@ -181,6 +188,8 @@ class View:
         status = section(item.object(), "status")
         self.jobs[item.uid] = status.get("phase", "") if new is not None else "gone"
         if new is not None:
+            if "timeLimitSeconds" in item.object()["spec"]:
+                self.limited.add(f"{item.name}/{item.uid}")
             gang, created = f"{item.name}/{item.uid}", item.object()["metadata"]["creationTimestamp"]
             self._arrivals[gang] = min(self._arrivals.get(gang, created), created)
             before = section(old.object(), "status") if old is not None else {}
@@ -193,13 +202,13 @@ class View:
         before = self.pods.get(item.uid)
         pod = PodFacts(item.object()) if new is not None else None
         if before is not None:
-            self.gangs[before.gang].pop(before.uid, None)
+            self.gangs[before.bundle].pop(before.uid, None)
             self.on_node[before.node].pop(before.uid, None)
         if pod is None:
             self.pods.pop(item.uid, None)
         else:
             self.pods[pod.uid] = pod
-            self.gangs[pod.gang][pod.uid] = pod
+            self.gangs[pod.bundle][pod.uid] = pod
             self.on_node[pod.node][pod.uid] = pod
             self._arrivals[pod.gang] = min(self._arrivals.get(pod.gang, pod.created), pod.created)
         for checker in self.checkers:

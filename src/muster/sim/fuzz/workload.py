@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from muster.api.names import ANNOTATION_ATTEMPT, ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT
+from muster.embedded.objects import timestamp
 from muster.embedded.watchhub import Item
 from muster.kube.errors import Conflict, NotFound
+from muster.sim.fuzz.shapes import APART, LABEL_APART, LABEL_GROUP, POD_GROUPS, pod_group
 from muster.sim.virtual.cluster import VirtualCluster
 
 GPU = "nvidia.com/gpu"
@@ -45,6 +47,9 @@ class JobSpec(msgspec.Struct, frozen=True):
         suspended: (from, to) in seconds after the start: it is suspended meanwhile.
         single: a pod that is no gang.
         endless: it need not be over at the end: it runs on, or is too large ever to run.
+        limit_s: the time limit of a gang; 0 for none. It suffices, whatever happens.
+        group: a gang by a PodGroup of Coscheduling, not by a TrainingJob.
+        apart: no two pods of jobs that are `apart` run in one zone.
     """
 
     name: str
@@ -60,6 +65,9 @@ class JobSpec(msgspec.Struct, frozen=True):
     suspended: tuple[float, float] | None = None
     single: bool = False
     endless: bool = False
+    limit_s: int = 0
+    group: bool = False
+    apart: bool = False
 
 
 class Job:
@@ -73,6 +81,7 @@ class Job:
         self.pods: dict[str, Item] = {}
         self.started_at: float | None = None
         self.failed = 0
+        self.began = ""
         self.lost: dict[str, float] = {}
         self.without: dict[str, list[str]] = {}
 
@@ -109,12 +118,17 @@ class Owner:
 
     def _submit(self, job: Job) -> None:
         job.phase = "Pending"
-        if not job.spec.single:
+        if job.spec.group:
+            self._cluster.call("POST", POD_GROUPS, pod_group(job.spec.name, job.spec.size))
+        elif not job.spec.single:
+            spec = {"replicas": job.spec.size, "gpusPerNode": job.spec.gpus, "command": ["true"]}
+            if job.spec.limit_s:
+                spec["timeLimitSeconds"] = job.spec.limit_s
             body = {
                 "apiVersion": "muster.dev/v1alpha1",
                 "kind": "TrainingJob",
                 "metadata": {"name": job.spec.name},
-                "spec": {"replicas": job.spec.size, "gpusPerNode": job.spec.gpus, "command": ["true"]},
+                "spec": spec,
             }
             job.uid = self._cluster.call("POST", JOBS, body)["metadata"]["uid"]
         self._look(job)
@@ -239,12 +253,17 @@ class Owner:
 
     def _say(self, job: Job, phase: str) -> None:
         job.phase = phase
-        if not job.spec.single:
-            body = {"status": {"phase": phase, "attempt": job.attempt}}
+        if not (job.spec.single or job.spec.group):
+            status: dict[str, Any] = {"phase": phase, "attempt": job.attempt}
+            if phase == "Running" and not job.began:
+                job.began = status["startTime"] = timestamp(self._cluster.loop.now)
+            body = {"status": status}
             self._cluster.call("PATCH", f"{JOBS}/{job.spec.name}/status", body)
 
     def _remove_all(self, job: Job) -> None:
         job.started_at = None
+        if job.spec.group and job.phase == "Succeeded":
+            self._cluster.call("DELETE", f"{POD_GROUPS}/{job.spec.name}")
         for item in list(job.pods.values()):
             if not item.terminating:
                 self._delete(item)
@@ -262,9 +281,11 @@ class Owner:
         spec, attempt = job.spec, job.attempt
         meta: dict[str, Any] = {
             "name": f"{spec.name}-{slot}-{attempt}",
-            "labels": {"job": spec.name, "slot": str(slot), "attempt": str(attempt)},
+            "labels": {"job": spec.name, "slot": str(slot), "size": str(spec.size), "attempt": str(attempt)},
         }
-        if not spec.single:
+        if spec.group:
+            meta["labels"][LABEL_GROUP] = spec.name
+        elif not spec.single:
             meta["labels"] |= {LABEL_GANG: spec.name, LABEL_SLOT: str(slot)}
             meta["annotations"] = {
                 ANNOTATION_GANG_SIZE: str(spec.size),
@@ -286,9 +307,13 @@ class Owner:
             body["tolerations"] = [{"key": spec.tolerates, "operator": "Exists"}]
         if spec.pool:
             body["nodeSelector"] = {"pool": spec.pool}
+        if spec.apart:
+            meta["labels"][LABEL_APART] = "yes"
+            body["affinity"] = APART
         if job.lost:
             job.without[meta["name"]] = sorted(job.lost)
             term = {"key": "metadata.name", "operator": "NotIn", "values": sorted(job.lost)}
             affinity = {"nodeSelectorTerms": [{"matchFields": [term]}]}
-            body["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": affinity}}
+            needs = {"requiredDuringSchedulingIgnoredDuringExecution": affinity}
+            body["affinity"] = {**body.get("affinity", {}), "nodeAffinity": needs}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body}
