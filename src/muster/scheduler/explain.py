@@ -21,6 +21,7 @@ from muster.scheduler.loading import load_snapshot, suppose
 from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.plan import Settings
 from muster.scheduler.podclass import PodClass
+from muster.scheduler.projection import starts_by
 from muster.scheduler.reasons import NodeWhy, Reason, Why
 from muster.scheduler.rules import is_related
 from muster.scheduler.slots import review
@@ -159,11 +160,12 @@ def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> t
     plan = decide(snapshot, now, settings)
     found = plan.waiting.get(gang.key)
     if found is not None or gang.queued_as is None:
-        return found, plan.starts.get(gang.key)
+        return found, starts_by(snapshot, plan, gang, now)
     if any(getattr(action, "gang", "") == gang.key for action in plan.actions):
         return None, None
     queue = snapshot.queues[gang.queued_as[0]]
-    return Reason(Why.BEHIND, gang.size, 0, queue[0].full_name), None  # too far back for the plan to name
+    behind = Reason(Why.BEHIND, gang.size, 0, queue[0].full_name)  # too far back for the plan to name
+    return behind, starts_by(snapshot, plan, gang, now)
 
 
 def _when(start: Start | None) -> str:

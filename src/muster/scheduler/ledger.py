@@ -85,11 +85,12 @@ class Ledger:
             for name in names:
                 self.layer.count(cls, name, times)
 
-    def give(self, bucket: Bucket, name: str, cls: PodClass) -> None:
-        """Give back the room of one pod of the class on a node of the bucket."""
-        self._shift(bucket, [name], plus(bucket.free, cls.request), bucket.ports - frozenset(cls.ports))
+    def give(self, bucket: Bucket, names: Sequence[str], cls: PodClass) -> None:
+        """Give back the room of one pod of the class on each of these nodes of the bucket."""
+        self._shift(bucket, names, plus(bucket.free, cls.request), bucket.ports - frozenset(cls.ports))
         if cls.subjects:
-            self.layer.count(cls, name, -1)
+            for name in names:
+                self.layer.count(cls, name, -1)
 
     def fork(self) -> Ledger:
         """Return a ledger that starts from here and may be dropped."""

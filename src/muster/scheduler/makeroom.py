@@ -227,7 +227,7 @@ class _Room:
             for name, cls in _taken_by(gang):
                 bucket = ledger.room(self._draft.snapshot.nodes[name])
                 if bucket is not None:
-                    ledger.give(bucket, name, cls)
+                    ledger.give(bucket, [name], cls)
         return ledger
 
 

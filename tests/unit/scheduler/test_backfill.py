@@ -6,6 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.scheduler.backfill import START_SLACK_S
+from muster.scheduler.explain import explain
+from muster.scheduler.projection import starts_by
 from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World, reason_of
 
@@ -114,6 +116,53 @@ def test_the_start_is_known_anew_when_a_gang_ends_early() -> None:
     assert world.run().starts[world.gang("head").key].latest < first
 
 
+def test_a_gang_behind_the_head_starts_when_those_in_front_have_had_their_time() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    limited(world, "running", 2, 1000)
+    world.run()
+    bound = world.placements["default/running"].status.bound_time
+    assert bound is not None
+    limited(world, "head", 2, 500)
+    limited(world, "second", 1, 300)
+    limited(world, "third", 2, 100)
+    plan = world.run()
+    ends = bound.timestamp() + START_SLACK_S + 1000 + GRACE_S
+    latest = {}
+    for gang in ("head", "second", "third"):
+        start = starts_by(world.state.snapshot(), plan, world.gang(gang), world.now)
+        assert start is not None
+        latest[gang] = start.latest
+        found = explain(world.state.snapshot(), world.gang(gang), now=world.now)
+        assert found.when == start
+        assert found.lines()[-1].startswith("starts: by ")
+    after_head = ends + START_SLACK_S + 500 + GRACE_S
+    assert latest == {
+        "head": ends,
+        "second": after_head,
+        "third": after_head + START_SLACK_S + 300 + GRACE_S,
+    }
+
+
+def test_behind_a_gang_that_may_run_for_ever_nobody_knows_when_a_gang_starts() -> None:
+    world = World()
+    world.add_nodes("a", "b", "c", labels={"kind": "one"})
+    world.add_nodes("d", labels={"kind": "two"})
+    limited(world, "running", 3, 1000, nodeSelector={"kind": "one"})
+    limited(world, "other", 1, 700, nodeSelector={"kind": "two"})
+    world.run()
+    world.add_gang("endless", 3, nodeSelector={"kind": "one"})
+    limited(world, "behind", 1, 10, nodeSelector={"kind": "one"}, priority=-1)
+    limited(world, "head", 1, 100, nodeSelector={"kind": "two"})
+    limited(world, "elsewhere", 1, 50, nodeSelector={"kind": "two"})
+    plan = world.decide()
+    known = {
+        gang: starts_by(world.state.snapshot(), plan, world.gang(gang), world.now) is not None
+        for gang in ("endless", "behind", "head", "elsewhere")
+    }
+    assert known == {"endless": True, "behind": False, "head": True, "elsewhere": True}
+
+
 GANG = st.tuples(
     st.integers(1, 4),
     st.sampled_from([50, 200, 900, None]),
@@ -148,7 +197,7 @@ def test_a_waiting_gang_is_never_started_later_than_was_said(
                 assert world.now <= latest.get(name, world.now) + 2 * step_s, f"{name} runs later than was said"
                 ends[name] = world.now + START_SLACK_S * part + (limit_s or 400) * part
                 continue
-            start = plan.starts.get(world.gang(name).key)
+            start = starts_by(world.state.snapshot(), plan, world.gang(name), world.now)
             if start is not None:
                 latest[name] = min(start.latest, latest.get(name, start.latest))
         for name, end in ends.items():

@@ -13,6 +13,7 @@ import msgspec
 
 from muster.api.placement import Placement, PlacementStatus
 from muster.scheduler.adapters.membership import gang_key
+from muster.scheduler.backfill import Start
 from muster.scheduler.decide import decide
 from muster.scheduler.placements import bound_status, leaving_status
 from muster.scheduler.plan import (
@@ -29,6 +30,7 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
+from muster.scheduler.projection import starts_by
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
 from muster.sim.replay.job import NodeShape
@@ -58,6 +60,7 @@ class Cluster:
         self._state = ClusterState(bind_deadline_s=self._settings.bind_deadline_s)
         self._state.budgets.known = True  # there are none here
         self._runs: dict[str, Run] = {}
+        self._unsaid: list[Run] = []
         self._on: dict[str, dict[str, Run]] = {name: {} for name in self._shapes}
         self._placements: dict[str, Placement] = {}
         self._versions = itertools.count(1)
@@ -79,6 +82,7 @@ class Cluster:
             gang_key(NAMESPACE, job.name, job.name) if job.gang else f"{NAMESPACE}/{run.pods[0]}/pod/{run.pods[0]}"
         )
         self._runs[run.key] = run
+        self._unsaid.append(run)
 
     def end(self, run: Run, now: float) -> None:
         """The job is done, and gone with all it owned."""
@@ -120,12 +124,11 @@ class Cluster:
             plan = self._planner(self._state.snapshot(), START_S + now, self._settings)
             self.plans += 1
             for key, start in plan.starts.items():
-                run = self._runs[key]
-                if run.started_s is None and run.forecast is None:
-                    run.forecast = (start.earliest - START_S, start.latest - START_S)
+                _foretell(self._runs[key], start)
             for action in plan.actions:
                 self._carry_out(action, now, touched, evicted)
             if all(type(action) is MarkBound for action in plan.actions):
+                self._foretell_new(plan, now)
                 break  # it frees nothing and asks for nothing
         else:
             raise InvariantBroken(f"the scheduler is still busy after {_ROUNDS_MAX} plans for one moment")
@@ -137,6 +140,16 @@ class Cluster:
             elif run.nodes and run.started_s is None:
                 raise InvariantBroken(f"{run.key} has {len(run.nodes)} of {run.job.members} members bound")
         return whole, plan.wake_at - START_S if plan.wake_at is not None else None
+
+    def _foretell_new(self, plan: Plan, now: float) -> None:
+        """Note when jobs that came and wait will start, as `muster explain` would say it of each."""
+        runs, self._unsaid = self._unsaid, []
+        snapshot = self._state.snapshot()
+        for run in runs:
+            gang = snapshot.gangs.get(run.key)
+            start = starts_by(snapshot, plan, gang, START_S + now) if gang is not None and not run.nodes else None
+            if start is not None:
+                _foretell(run, start)
 
     def _carry_out(self, action: Action, now: float, touched: dict[str, Run], evicted: Evicted) -> None:
         if isinstance(action, Bind):
@@ -208,3 +221,9 @@ class Cluster:
     def _check_spread(run: Run) -> None:
         if run.job.gang and len(set(run.nodes.values())) != run.job.members:
             raise InvariantBroken(f"{run.key} has two members on one node: {sorted(run.nodes.values())}")
+
+
+def _foretell(run: Run, start: Start) -> None:
+    """What was said first counts."""
+    if run.started_s is None and run.forecast is None:
+        run.forecast = (start.earliest - START_S, start.latest - START_S)
