@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from muster.kube.client import Client
 from muster.kube.leader import Term
-from muster.scheduler import carryon, matching, slots, state
+from muster.scheduler import carryon, matching, podclass, slots, state
 from muster.scheduler.adapters import membership
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.nodetable import NodeTable
@@ -178,3 +178,9 @@ def charge_the_user(stack: ExitStack) -> None:
 def start_over(stack: ExitStack) -> None:
     """A restarted job begins at its first step, whatever was saved."""
     stack.enter_context(patch.object(attempt, "run_plan", lambda *args: replace(run_plan(*args), checkpoint=None)))
+
+
+@_mutant
+def forget_rules_about_pods(stack: ExitStack) -> None:
+    """Pods that are to be apart go wherever there is room."""
+    stack.enter_context(patch.object(podclass, "relations", lambda *args, **options: None))

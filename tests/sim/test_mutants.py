@@ -16,6 +16,7 @@ CATCHES = {
     "release_without_removing": 5,
     "newest_first": 2,
     "repeat_what_was_said": 45,
+    "forget_rules_about_pods": 8,
 }
 """The seed that catches a mutant, where it is not the first. Where the scheduler has changed, it may be another."""
 

@@ -138,14 +138,14 @@ def _shaped(drawn: Scenario, rng: random.Random) -> Scenario:
     """Give jobs other shapes in a share of the runs."""
     if rng.random() >= SHAPED:
         return drawn
+    grouped, limited = rng.choice((0.0, 0.3)), rng.choice((0.3, 0.9))
     jobs = []
     for job in drawn.jobs:
-        draw = rng.random()
         if job.single:
-            jobs.append(msgspec.structs.replace(job, apart=draw < 0.7))
-        elif draw < 0.2 and not job.endless:
+            jobs.append(msgspec.structs.replace(job, apart=rng.random() < 0.7))
+        elif rng.random() < grouped and not job.endless:
             jobs.append(msgspec.structs.replace(job, group=True, suspended=None))
-        elif draw < 0.6 and not job.endless:
+        elif rng.random() < limited and not job.endless:
             jobs.append(msgspec.structs.replace(job, limit_s=round(job.runs_s * rng.uniform(1, 6)) + 1))
         else:
             jobs.append(job)
