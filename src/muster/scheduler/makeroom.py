@@ -48,7 +48,8 @@ def make_room(
     if known_until is not None:
         draft.wake(known_until)
         return None
-    lower = list(_of_lower_priority(draft, gang))
+    first = {other.key for other in stuck}
+    lower = [other for other in _of_lower_priority(draft, gang) if other.key not in first]
     made = _of_those(draft, gang, groups, missing, stuck, lower, closed)
     if made is None:
         looked_at = sum(

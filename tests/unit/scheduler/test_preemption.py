@@ -313,3 +313,28 @@ def test_a_victims_node_that_breaks_meanwhile_is_planned_around() -> None:
             world.remove_gang(name)
     world.run()
     assert len(world.nodes_of("urgent")) == 2
+
+
+def test_a_gang_that_is_both_stuck_and_of_lower_priority_makes_room_once() -> None:
+    """Found by simulation (seed 5038): what it would give back was counted twice."""
+    world = World()
+    world.add_nodes("a", "b")
+    add_job(world, "high", 1, priority=10)
+    add_job(world, "low", 1, gpus=4)
+    world.run()
+    (held,) = world.nodes_of("low").values()
+    (lost,) = world.nodes_of("high").values()
+    world.add_pod("highest", {"priority": 20, "gpus": 4})
+    world.run()
+    assert world.find("highest").spec.node_name == held
+    world.remove_node(lost)
+    world.remove_pod("high-0-0")
+    world.add_member("high", 0, 1, attempt=1, priority=10)
+    world.remove_pod("low-0-0")
+    excluded = {"key": "metadata.name", "operator": "NotIn", "values": [held]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [excluded]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    world.add_member("low", 0, 1, attempt=1, gpus=4, affinity=affinity)
+    world.run()
+    assert phase(world, "low") == "Bound"
+    assert not world.placements["default/high"].spec.preempting
