@@ -8,6 +8,7 @@ BIN := .venv/bin
 # Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster.
 TEST_JOBS ?= 3
 FUZZ_S ?= 60
+FUZZ_JOBS ?= 2
 FUZZ_FIRST ?= $(shell date +%s)
 CODE = $(wildcard src tests bench examples)
 
@@ -28,7 +29,7 @@ test-fast: setup ## Unit tests only: about a minute on two cores that do nothing
 	$(BIN)/pytest tests/unit -n $(TEST_JOBS) --dist loadfile --durations 5
 
 fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
-	PYTHONHASHSEED=0 $(BIN)/python -m muster.sim.fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST)
+	PYTHONHASHSEED=0 $(BIN)/python -m muster.sim.fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS)
 
 lint: setup ## Style, types and the direction of imports
 	$(BIN)/ruff check $(CODE)
