@@ -260,7 +260,7 @@ def is_unschedulable(pod: Pod) -> bool:
 
 def newest(members: dict[str, PodRecord]) -> PodRecord | None:
     """Return the live member of the newest attempt, None where none is live; of two, the one that has a node."""
-    live = [record for record in members.values() if record.live]
+    live = [record for record in members.values() if not (record.terminating or record.finished)]
     if len(live) < 2:
         return live[0] if live else None
     return max(live, key=lambda record: (record.attempt, bool(record.node), record.created, record.uid), default=None)

@@ -100,7 +100,7 @@ class NodeRecord:
     @property
     def untouched(self) -> bool:
         """Whether nothing is on it or kept on it."""
-        return not self.fully_held and not self.ports and not any(self.used.values())
+        return not (self.fully_held or self.ports or (self.used and any(self.used.values())))
 
     def free(self) -> dict[str, int]:
         """Return what is left, as integers; nothing where a slot of unknown size is held. The caller may change it."""
@@ -288,6 +288,7 @@ class NodeClasses:
         self._keys = sorted(label_keys)
         self._numbers = numbers
         self._classes: dict[object, NodeClass] = {}
+        self._last: NodeClass | None = None
 
     def of(self, node: NodeRecord) -> NodeClass:
         """Return the class of the node, as seen through `label_keys`: judged once, until something changes."""
@@ -295,6 +296,13 @@ class NodeClasses:
             return node.judged
         read, pool = node.labels, pool_of(node)
         labels = {key: read[key] for key in self._keys if key in read} if self._keys else NO_LABELS
+        found = self._last
+        if found is None or not _is_of(node, found, labels, pool):
+            found = self._last = self._find(node, labels, pool)
+        node.judged, node.judged_by = found, self
+        return found
+
+    def _find(self, node: NodeRecord, labels: dict[str, str], pool: Pool) -> NodeClass:
         key = (
             tuple(labels.items()),
             tuple([(t.key, t.value, t.effect) for t in node.taints]),
@@ -309,5 +317,16 @@ class NodeClasses:
                 next(self._numbers), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable), pool
             )
             self._classes[key] = found
-        node.judged, node.judged_by = found, self
         return found
+
+
+def _is_of(node: NodeRecord, known: NodeClass, labels: dict[str, str], pool: Pool) -> bool:
+    """Whether the node is for sure of that class: as most nodes are alike, one look at the class before tells most."""
+    return (
+        node.allocatable == known.allocatable
+        and node.problem == known.problem
+        and node.unschedulable == known.unschedulable
+        and not (node.taints or known.taints)
+        and labels == known.labels
+        and pool is known.pool
+    )

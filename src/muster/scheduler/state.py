@@ -66,7 +66,6 @@ class ClusterState:
         self.foreign = ForeignGangs(
             self.gangs, join=self._join, refresh=self._refresh, changed=lambda gang: self._dirty.setdefault(gang.key)
         )
-
         self._snapshot = Snapshot(
             nodes=self._table.nodes,
             pods=self.pods,
