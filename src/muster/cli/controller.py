@@ -39,7 +39,7 @@ from muster.trainingjobs.tokens import TokenReviewer
 log = logging.getLogger(__name__)
 
 _STOP_S = 10.0
-_GARBAGE_AFTER = (50_000, 20, 100)
+GARBAGE_AFTER = (50_000, 20, 100)
 """Allocations until cyclic garbage is looked for, and how many times until in older objects too. Most objects here are
 nodes and pods that live long: with Python's 700 the search takes 0.2 of 2.7 CPU seconds while 5,000 pods are bound."""
 
@@ -213,7 +213,7 @@ def command(
         shadow=shadow,
         lease_duration_s=lease_duration,
     )
-    gc.set_threshold(*_GARBAGE_AFTER)
+    gc.set_threshold(*GARBAGE_AFTER)
     try:
         import uvloop
 
