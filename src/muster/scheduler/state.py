@@ -433,12 +433,16 @@ class ClusterState:
         """
         gang.writing = True
         if intended is not None:
-            before = gang.holds.copy()
+            before, held = gang.placed, gang.holds.copy()
             self._effective(gang, intended)
-            for slot, (node, cls) in before.items():
-                if gang.placed.get(slot, ("",))[0] != node:
-                    self._table.hold(node, gang.key, slot, cls)
-                    self._giving_up.setdefault(gang.key, []).append((node, slot))
+            for slot, (node, uid) in before.items():
+                done = gang.roster is not None and slot in gang.roster.done
+                if done or gang.placed.get(slot, ("",))[0] == node or not self._table.exists(node, uid):
+                    continue
+                # also where a pod takes the room still: it may end before the write does
+                cls = held[slot][1] if slot in held else _slot_class(gang, slot)
+                self._table.hold(node, gang.key, slot, cls)
+                self._giving_up.setdefault(gang.key, []).append((node, slot))
 
     def end_write(self, gang: Gang, written: Placement | None, *, deleted: bool = False) -> None:
         """The write ended: with what the API server answered, with its deletion, or (both unset) in vain."""

@@ -484,6 +484,30 @@ def test_what_a_slot_leaves_is_given_to_nobody_before_the_write_that_moves_it_ha
     assert (world.nodes_of("moves"), world.nodes_of("comes")) == ({0: "b"}, {0: "a"})
 
 
+def test_what_a_slot_leaves_is_kept_also_where_its_last_pod_ends_while_the_move_is_written() -> None:
+    world = World()
+    world.add_nodes("a", "b")
+    world.add_gang("moves", 1)
+    world.run()
+    assert world.nodes_of("moves") == {0: "a"}
+    away = {"key": "metadata.name", "operator": "NotIn", "values": ["a"]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [away]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    world.terminate("moves-0-0")
+    world.add_member("moves", 0, 1, attempt=1, affinity=affinity)
+    (move,) = world.decide().actions
+    assert isinstance(move, WritePlacement)
+
+    moves = world.gang("moves")
+    world.state.begin_write(moves, move.placement)
+    world.remove_pod("moves-0-0")
+    world.add_gang("comes", 1)
+    assert reason_of(world.decide(), world, "comes") == "NotEnoughNodes"
+    world.state.end_write(moves, None)
+    world.run()
+    assert (world.nodes_of("moves"), world.nodes_of("comes")) == ({0: "b"}, {0: "a"})
+
+
 def keep_too(world: World, gang: str, of: str) -> None:
     """A Placement of an earlier version of the scheduler: it keeps the very nodes that another one keeps."""
     placement = world.placements[f"default/{of}"]
