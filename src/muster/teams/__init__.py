@@ -1,0 +1,1 @@
+"""Which team owns which nodes, and who runs on nodes of others."""

@@ -1,0 +1,233 @@
+"""What the ConfigMap `muster-teams` says: pools of nodes, and how much of each is whose.
+
+    teamKey: muster.dev/team         # label and taint of nodes
+    namespaceKey: muster.dev/team    # label of namespaces that names their team; teamKey where not given
+    runningGangs: Wait               # a node under a running gang changes hands when that ends; Move: at once
+    allocations:
+    - {nodeSelector: {gpu: h100}, team: vision, amount: 40}
+    - {nodeSelector: {gpu: h100}, team: speech, amount: 25%}
+
+Tuples with equal selectors share one pool. Percent are of all nodes of the pool; what no tuple takes is the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from itertools import combinations
+from typing import Literal
+
+import msgspec
+
+from muster.api.names import LABEL_TEAM, TEAMS_CONFIG_KEY
+from muster.teams.marked import Entry, Problem, Reader, TeamsConfigError
+
+Selector = tuple[tuple[str, str], ...]
+"""Labels a node must have, sorted."""
+RunningGangs = Literal["Wait", "Move"]
+
+_FIELDS = ("teamKey", "namespaceKey", "runningGangs", "allocations")
+_SHARE_FIELDS = ("nodeSelector", "team", "amount")
+_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_VALUE = re.compile(_NAME)
+_DOMAIN = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
+_LABEL = re.compile(rf"(?:(?=.{{1,253}}/){_DOMAIN}/)?{_NAME}")
+    rf"(?:(?=.{{1,253}}/)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*/)?{_NAME}"
+)
+_COUNT = re.compile(r"[0-9]{1,9}")
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What one team gets of a pool: so many nodes, or `percent` of them where that is given."""
+
+    team: str
+    count: int = 0
+    percent: Fraction | None = None
+
+    def __str__(self) -> str:
+        return f"{float(self.percent):g}%" if self.percent is not None else str(self.count)
+
+
+class PoolConfig(msgspec.Struct, frozen=True):
+    """Nodes that have all labels of `selector`, and the shares of them, in the order of the ConfigMap."""
+
+    selector: Selector
+    shares: tuple[Share, ...]
+
+    @property
+    def name(self) -> str:
+        """The selector as kubectl takes it."""
+        return ",".join(f"{key}={value}" for key, value in self.selector)
+
+
+class TeamsConfig(msgspec.Struct, frozen=True):
+    """The whole ConfigMap; without pools it says nothing, and nodes keep their owners."""
+
+    team_key: str = LABEL_TEAM
+    namespace_key: str = LABEL_TEAM
+    running_gangs: RunningGangs = "Wait"
+    pools: tuple[PoolConfig, ...] = ()
+
+
+def parse(text: str) -> TeamsConfig:
+    """Read the text of `teams.yaml`. Raises TeamsConfigError, which holds everything that is wrong with it."""
+    reader = Reader(text)
+    fields = reader.mapping(reader.root(), "the file", _FIELDS) if not reader.empty else {}
+    team_key = _key(reader, fields.get("teamKey"), LABEL_TEAM)
+    namespace_key = _key(reader, fields.get("namespaceKey"), team_key)
+    running: RunningGangs = "Wait"
+    if "runningGangs" in fields:
+        said = reader.text(fields["runningGangs"], "runningGangs")
+        if said == "Move":
+            running = "Move"
+        elif said is not None and said != "Wait":
+            reader.wrong(fields["runningGangs"], f"runningGangs is {said!r}", "use Wait or Move")
+    pools = _pools(reader, fields["allocations"], team_key) if "allocations" in fields else ()
+    reader.check()
+    return TeamsConfig(team_key, namespace_key, running, pools)
+
+
+def from_data(data: Mapping[str, str]) -> TeamsConfig:
+    """Read the data of the ConfigMap; without any it is an empty one. Raises TeamsConfigError."""
+    if not data:
+        return TeamsConfig()
+    if TEAMS_CONFIG_KEY not in data:
+        others = ", ".join(sorted(data))
+        raise TeamsConfigError([Problem(0, f"no key {TEAMS_CONFIG_KEY}", f"the data has {others}: rename it")])
+    return parse(data[TEAMS_CONFIG_KEY])
+
+
+class _Tuple(msgspec.Struct, frozen=True):
+    """One allocation, and where it stands."""
+
+    at: Entry
+    selector: Selector
+    share: Share
+
+
+def _pools(reader: Reader, allocations: Entry, team_key: str) -> tuple[PoolConfig, ...]:
+    found = [
+        made
+        for each in reader.sequence(allocations, "allocations")
+        if (made := _allocation(reader, each, team_key)) is not None
+    ]
+    pools: dict[Selector, list[_Tuple]] = {}
+    for each in found:
+        pools.setdefault(each.selector, []).append(each)
+    for members in pools.values():
+        _check_pool(reader, members)
+    for one, two in combinations(pools, 2):
+        if _may_overlap(one, two):
+            later = pools[two][0]
+            reader.wrong(
+                later.at,
+                f"nodeSelector {_said(two)} and {_said(one)} of line {pools[one][0].at.line} may select the same node",
+                "make them equal, which is one pool, or add to both a label whose values differ",
+            )
+    return tuple(PoolConfig(selector, tuple(each.share for each in members)) for selector, members in pools.items())
+
+
+def _allocation(reader: Reader, entry: Entry, team_key: str) -> _Tuple | None:
+    fields = reader.mapping(entry, "an allocation", _SHARE_FIELDS)
+    missing = [name for name in _SHARE_FIELDS if name not in fields]
+    if missing:
+        if fields or not reader.problems:
+            reader.wrong(entry, f"the allocation has no {' and no '.join(missing)}", "every allocation needs all three")
+        return None
+    selector = _selector(reader, fields["nodeSelector"], team_key)
+    team = reader.text(fields["team"], "team")
+    if team is not None and not _VALUE.fullmatch(team):
+        reader.wrong(fields["team"], f"team {team!r} is no label value", _VALUE_HINT)
+        team = None
+    share = _amount(reader, fields["amount"], team or "")
+    if selector is None or team is None or share is None:
+        return None
+    return _Tuple(entry, selector, share)
+
+
+_VALUE_HINT = "use at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"
+
+
+def _selector(reader: Reader, entry: Entry, team_key: str) -> Selector | None:
+    labels = reader.mapping(entry, "nodeSelector")
+    if not labels:
+        reader.wrong(entry, "nodeSelector names no label", "name at least one: an empty one would be every node")
+        return None
+    found = []
+    for key, value in labels.items():
+        text = reader.text(value, f"label {key}")
+        if not _LABEL.fullmatch(key):
+            reader.wrong(value, f"{key!r} is no label key", "use NAME or DOMAIN/NAME")
+        elif key == team_key:
+            reader.wrong(value, f"nodeSelector asks for {key}, which is what allocations write", "use another label")
+        elif text is not None and text and not _VALUE.fullmatch(text):
+            reader.wrong(value, f"{text!r} is no label value", _VALUE_HINT)
+        elif text is not None:
+            found.append((key, text))
+    return tuple(sorted(found)) if len(found) == len(labels) else None
+
+
+def _amount(reader: Reader, entry: Entry, team: str) -> Share | None:
+    text = reader.plain(entry, "amount")
+    if text is None:
+        return None
+    text = text.strip()
+    if _COUNT.fullmatch(text):
+        return Share(team, int(text))
+    percent = _PERCENT.fullmatch(text)
+    if percent is None:
+        what = "is negative" if text.startswith("-") and text[1:2].isdigit() else "is no whole number and no percentage"
+        reader.wrong(entry, f"amount {text!r} {what}", "use 0 or more nodes, as in 40, or 0% to 100%, as in 25%")
+        return None
+    share = Fraction(percent[1]) / 100
+    if share > 1:
+        reader.wrong(entry, f"amount {text!r} is more than the whole pool", "use 100% at most")
+        return None
+    return Share(team, percent=share * 100)
+
+
+def _check_pool(reader: Reader, members: list[_Tuple]) -> None:
+    seen: dict[str, int] = {}
+    total = Fraction(0)
+    for each in members:
+        team = each.share.team
+        if team in seen:
+            where = f"nodeSelector {_said(each.selector)}"
+            reader.wrong(each.at, f"{where} and team {team} are those of line {seen[team]}", "make them one allocation")
+            continue
+        seen[team] = each.at.line
+        before, total = total, total + (each.share.percent or 0)
+        if before <= 100 < total:
+            reader.wrong(
+                each.at,
+                f"with this the shares of nodeSelector {_said(each.selector)} come to {_sum(members)}",
+                "take back what is above 100%",
+            )
+
+
+def _sum(members: Iterable[_Tuple]) -> str:
+    return f"{float(sum(each.share.percent or 0 for each in members)):g}%"
+
+
+def _may_overlap(one: Selector, two: Selector) -> bool:
+    """Whether a node could have all labels of both: unless some label is to have two values."""
+    first = dict(one)
+    return not any(first.get(key, value) != value for key, value in two)
+
+
+def _said(selector: Selector) -> str:
+    return "{" + ", ".join(f"{key}: {value}" for key, value in selector) + "}"
+
+
+def _key(reader: Reader, entry: Entry | None, default: str) -> str:
+    if entry is None:
+        return default
+    text = reader.text(entry, "the key")
+    if text is None:
+        return default
+    if not _LABEL.fullmatch(text):
+        reader.wrong(entry, f"{text!r} is no label key", "use NAME or DOMAIN/NAME, as in openai.com/team")
+        return default
+    return text

@@ -1,0 +1,136 @@
+"""YAML whose every value knows its line, so that what is wrong with it can be said by line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import yaml
+
+_STRING = "tag:yaml.org,2002:str"
+_NULL = "tag:yaml.org,2002:null"
+_WORDS = {
+    "tag:yaml.org,2002:bool": "true or false",
+    "tag:yaml.org,2002:int": "a number",
+    "tag:yaml.org,2002:float": "a number",
+    "tag:yaml.org,2002:timestamp": "a date",
+    _NULL: "nothing",
+}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that is wrong: the line (from 1; 0 where it is about the whole), what, and what to change."""
+
+    line: int
+    what: str
+    change: str
+
+    def __str__(self) -> str:
+        return f"{f'line {self.line}: ' if self.line else ''}{self.what}; {self.change}"
+
+
+class TeamsConfigError(ValueError):
+    """The text cannot be used; `problems` are in the order of their lines."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.line))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class Entry:
+    """One value of the text."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: yaml.Node) -> None:
+        self.node = node
+
+    @property
+    def line(self) -> int:
+        """Where it begins, from 1."""
+        return int(self.node.start_mark.line) + 1
+
+
+class Reader:
+    """Takes a text apart and collects what is wrong with it; raises TeamsConfigError at once where it is no YAML."""
+
+    def __init__(self, text: str) -> None:
+        self.problems: list[Problem] = []
+        try:
+            self._root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            said = " ".join(part for part in (error.context, error.problem) if part)
+            raise TeamsConfigError([Problem(mark.line + 1 if mark else 0, f"no YAML: {said}", "mend it")]) from None
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            what = f"character {error.character!r} is not allowed in YAML"
+            raise TeamsConfigError([Problem(line, what, "take it out")]) from None
+        except RecursionError:
+            raise TeamsConfigError([Problem(0, "no YAML: nested too deeply", "mend it")]) from None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing but comments and null."""
+        return self._root is None or self._root.tag == _NULL
+
+    def root(self) -> Entry:
+        """The whole. Only where it is not empty."""
+        assert self._root is not None
+        return Entry(self._root)
+
+    def wrong(self, at: Entry, what: str, change: str) -> None:
+        """Note a problem."""
+        self.problems.append(Problem(at.line, what, change))
+
+    def check(self) -> None:
+        """Raise TeamsConfigError where anything was wrong."""
+        if self.problems:
+            raise TeamsConfigError(self.problems)
+
+    def mapping(self, entry: Entry, name: str, fields: Sequence[str] = ()) -> Mapping[str, Entry]:
+        """The values by key; only of `fields` where those are given. Empty where it is no mapping."""
+        node = entry.node
+        if not isinstance(node, yaml.MappingNode):
+            example = f"its fields are {', '.join(fields)}" if fields else "write it as {key: value}"
+            self.wrong(entry, f"{name} is no mapping", example)
+            return {}
+        found: dict[str, Entry] = {}
+        for key, value in node.value:
+            at = Entry(key)
+            if not isinstance(key, yaml.ScalarNode):
+                self.wrong(at, f"a key of {name} is no text", "write keys as plain words")
+            elif key.value in found:
+                self.wrong(at, f"{key.value} is there twice in {name}", "keep one of them")
+            elif fields and key.value not in fields:
+                self.wrong(at, f"{name} has no field {key.value!r}", f"its fields are {', '.join(fields)}")
+            else:
+                found[key.value] = Entry(value)
+        return found
+
+    def sequence(self, entry: Entry, name: str) -> Sequence[Entry]:
+        """The values of a list; null is an empty one."""
+        node = entry.node
+        if node.tag == _NULL:
+            return ()
+        if not isinstance(node, yaml.SequenceNode):
+            self.wrong(entry, f"{name} is no list", "write its entries each after a dash")
+            return ()
+        return [Entry(each) for each in node.value]
+
+    def plain(self, entry: Entry, name: str) -> str | None:
+        """A scalar as it is written; None where it is none."""
+        node = entry.node
+        if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL:
+            self.wrong(entry, f"{name} has no value", "write one after the colon, on the same line")
+            return None
+        return str(node.value)
+
+    def text(self, entry: Entry, name: str) -> str | None:
+        """A text; None where YAML takes it for something else, as with `yes` or 1."""
+        value = self.plain(entry, name)
+        if value is not None and entry.node.tag != _STRING:
+            other = _WORDS.get(entry.node.tag, "no text")
+            self.wrong(entry, f"{name} is {other} to YAML: {value}", f'quote it: "{value}"')
+            return None
+        return value
