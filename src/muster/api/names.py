@@ -42,7 +42,7 @@ ANNOTATION_SCALE_UP: Final = "muster.dev/scale-up"
 """`approved`, on a TrainingJob or on all pods of a gang: autoscalers may add nodes for it."""
 APPROVED: Final = "approved"
 ANNOTATION_TEAM_RECORD: Final = "muster.dev/team-record"
-"""On nodes: who gave the node to which team, since when and why (JSON). Without it the team's label is somebody else's."""
+"""On nodes: who gave the node to which team, since when and why (JSON); without it the label is somebody else's."""
 ANNOTATION_PRIORITY: Final = "muster.dev/priority"
 """spec.priority of the job: the API server lets nobody set a pod's own priority except through a PriorityClass."""
 

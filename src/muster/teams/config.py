@@ -33,8 +33,6 @@ _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _VALUE = re.compile(_NAME)
 _DOMAIN = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
 _LABEL = re.compile(rf"(?:(?=.{{1,253}}/){_DOMAIN}/)?{_NAME}")
-    rf"(?:(?=.{{1,253}}/)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*/)?{_NAME}"
-)
 _COUNT = re.compile(r"[0-9]{1,9}")
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 
