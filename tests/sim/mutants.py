@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from muster.kube.client import Client
 from muster.kube.leader import Term
-from muster.scheduler import carryon, matching, podclass, slots, state
+from muster.scheduler import carryon, decide, matching, podclass, slots, state
 from muster.scheduler.adapters import membership
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.nodetable import NodeTable
@@ -178,6 +178,12 @@ def charge_the_user(stack: ExitStack) -> None:
 def start_over(stack: ExitStack) -> None:
     """A restarted job begins at its first step, whatever was saved."""
     stack.enter_context(patch.object(attempt, "run_plan", lambda *args: replace(run_plan(*args), checkpoint=None)))
+
+
+@_mutant
+def let_anybody_backfill(stack: ExitStack) -> None:
+    """A gang without a time limit runs in front of one that waits, as if it were over in time."""
+    stack.enter_context(patch.object(decide, "would_end_at", lambda gang, now: now))
 
 
 @_mutant

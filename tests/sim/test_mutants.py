@@ -17,6 +17,7 @@ CATCHES = {
     "newest_first": 2,
     "repeat_what_was_said": 45,
     "forget_rules_about_pods": 8,
+    "let_anybody_backfill": 215,
 }
 """The seed that catches a mutant, where it is not the first. Where the scheduler has changed, it may be another."""
 

@@ -14,6 +14,9 @@ from muster.sim.virtual.loop import START_S
 
 SHAPED = 0.4
 """Share of the others in which jobs have limits, belong to others or have rules about pods."""
+EARLY_S = 15.0
+"""Most of those that come by then have a limit, so that a gang that waits for them knows when it starts; of those that
+come later and could go in front of it, fewer."""
 FAULTS_S = 120.0
 """Faults begin within this time after the start; some last a little longer."""
 TRAINED = 0.4
@@ -145,7 +148,7 @@ def _shaped(drawn: Scenario, rng: random.Random) -> Scenario:
             jobs.append(msgspec.structs.replace(job, apart=rng.random() < 0.7))
         elif rng.random() < grouped and not job.endless:
             jobs.append(msgspec.structs.replace(job, group=True, suspended=None))
-        elif rng.random() < limited and not job.endless:
+        elif rng.random() < (limited if job.arrives_s <= EARLY_S else limited / 2) and not job.endless:
             jobs.append(msgspec.structs.replace(job, limit_s=round(job.runs_s * rng.uniform(1, 6)) + 1))
         else:
             jobs.append(job)
