@@ -127,11 +127,13 @@ def _next(said: connection.Connection) -> bytes:
 
 
 def _read(kept: Path | None) -> list[Outcome]:
-    """What an earlier run kept; a last line that was cut short is none."""
+    """What an earlier run kept. A last line that was cut short is taken away."""
     if kept is None or not kept.exists():
         return []
-    lines = kept.read_bytes().splitlines(keepends=True)
-    return [msgspec.json.decode(line, type=Outcome) for line in lines if line.endswith(b"\n")]
+    whole, _, rest = kept.read_bytes().rpartition(b"\n")
+    if rest:
+        kept.write_bytes(whole + b"\n" if whole else b"")
+    return [msgspec.json.decode(line, type=Outcome) for line in whole.splitlines()]
 
 
 def _keep(kept: Path | None, line: bytes) -> None:
