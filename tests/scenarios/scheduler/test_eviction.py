@@ -13,7 +13,7 @@ import pytest
 from muster.kube.batch import Job
 from muster.kube.client import Client
 from muster.kube.config import load_config
-from muster.kube.errors import AlreadyExists
+from muster.kube.errors import AlreadyExists, Invalid, NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.pod import Pod
 from muster.kube.policy import PodDisruptionBudget
@@ -284,7 +284,18 @@ async def test_a_policy_that_refuses_evictions_is_found_by_the_dry_run_and_nobod
             "spec": {"policyName": policy, "validationActions": ["Deny"]},
         }
     )
+
+    async def in_force() -> bool:
+        try:
+            await cluster.client.evict("low-1-0", namespace=cluster.namespace)
+        except Invalid:
+            return True
+        except NotFound:
+            pass
+        return False
+
     try:
+        await until("the policy is in force", in_force)
         controller, _ = cluster.schedule()
         for number in range(2):
             await cluster.client.create(cluster.pod("low", number, 2, spec=LOW))
