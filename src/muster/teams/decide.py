@@ -1,0 +1,184 @@
+"""Which nodes change hands. Pure: the same holdings give the same plan, and after it was carried out an empty one.
+
+What is kept to:
+- every node has one owner: a team, or the rest; together they are the pool;
+- no more nodes change hands than the numbers ask for: a node goes from who has too many straight to who has too few;
+- idle nodes go first, then those with borrowers; one under a running gang only once that has ended, unless the
+  configuration says otherwise;
+- a broken node is replaced by a healthy one of the rest and goes there in exchange. When it recovers nothing moves: its
+  place is taken. So a node that breaks and recovers again and again moves once, and no other node moves for it twice;
+- who labelled a node by hand has it;
+- without a configuration nobody gains or loses a node.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from muster.teams.cautions import cautions_of
+from muster.teams.holdings import Held, Holdings, PoolState
+from muster.teams.plan import Caution, Change, Plan, Standing, Why
+from muster.teams.record import NOBODY, TeamRecord
+from muster.teams.targets import BROKEN, HEALTHY, Target, cells, targets_of
+from muster.teams.usage import Rank
+
+BY = "muster"
+
+
+def decide(holdings: Holdings, now: float, by: str = BY) -> Plan:
+    """Compare what teams have with what they are entitled to.
+
+    Args:
+        holdings: nodes, pods, configuration.
+        now: seconds since the epoch, for the records.
+        by: who writes, in the records.
+    """
+    since = datetime.fromtimestamp(int(now), UTC)
+    changes: list[Change] = []
+    cautions: list[Caution] = [holdings.caution] if holdings.caution is not None else []
+    standings: list[Standing] = []
+    config = holdings.config
+    if config is not None and config.pools:
+        busy = config.running_gangs == "Move"
+        for pool in holdings.pools:
+            targets = targets_of(pool)
+            waiting = _Moves(holdings, pool, targets, since, by, busy=busy).make(changes)
+            standings += _standings(pool, targets, waiting)
+            cautions += cautions_of(holdings, pool, targets)
+        changes += _strays(holdings, since, by, busy=busy)
+    moved = {change.node for change in changes}
+    changes += [_restored(holdings, holdings.nodes[name]) for name in sorted(holdings.damaged - moved)]
+    return Plan(tuple(changes), tuple(cautions), tuple(standings))
+
+
+class _Moves:
+    """The nodes of one pool that change hands."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        pool: PoolState,
+        targets: dict[str, Target],
+        since: datetime,
+        by: str,
+        *,
+        busy: bool,
+    ) -> None:
+        self._nodes = holdings.nodes
+        self._key = holdings.team_key or ""
+        self._pool = pool
+        self._targets = targets
+        self._since, self._by, self._busy = since, by, busy
+
+    def make(self, changes: list[Change]) -> dict[str, int]:
+        """Add the changes; return how many nodes each owner is left waiting for."""
+        waiting: dict[str, int] = {}
+        for health in (HEALTHY, BROKEN):
+            missing: dict[str, int] = {}
+            names: list[str] = []
+            for owner, broken, target in cells(self._targets):
+                if broken is not health:
+                    continue
+                there = self._pool.count.get((owner, broken), 0)
+                if there > target:
+                    names += self._pool.first(owner, broken, there - target, busy=self._busy)
+                elif there < target:
+                    missing[owner] = target - there
+            given = self._given(missing, len(names), health)
+            names.sort()
+            at = 0
+            for owner, count in given.items():
+                changes += [self._change(self._nodes[name], owner) for name in names[at : at + count]]
+                at += count
+            for owner, count in missing.items():
+                waiting[owner] = waiting.get(owner, 0) + count - given.get(owner, 0)
+        return waiting
+
+    def _given(self, missing: dict[str, int], count: int, broken: bool) -> dict[str, int]:
+        """Who gets how many where not all that are missing can be had now: who has the least of its part goes first."""
+        if count >= sum(missing.values()):
+            return missing
+        given = dict.fromkeys(missing, 0)
+        order: list[tuple[bool, float, int, str]] = []
+
+        def put(place: int, owner: str) -> None:
+            target = self._targets[owner]
+            part = target.broken if broken else target.healthy
+            has = self._pool.count.get((owner, broken), 0) + given[owner]
+            if given[owner] < missing[owner]:
+                heapq.heappush(order, (owner == NOBODY, has / part, place, owner))
+
+        for place, owner in enumerate(missing):
+            put(place, owner)
+        for _ in range(count):
+            _, _, place, owner = heapq.heappop(order)
+            given[owner] += 1
+            put(place, owner)
+        return given
+
+    def _change(self, held: Held, owner: str) -> Change:
+        why, text = self._reason(held, owner)
+        return _change(held, owner, why, text, self._key, self._since, self._by)
+
+    def _reason(self, held: Held, owner: str) -> tuple[Why, str]:
+        name, former = self._pool.name, held.owner
+        if former != NOBODY and self._owned(former) > self._targets[former].entitled:
+            if owner == NOBODY:
+                return Why.RELEASED, f"{former} is entitled to {self._targets[former].entitled} nodes of {name}"
+        elif held.broken:
+            if owner == NOBODY:
+                return Why.BROKEN, f"broken: {former} has another node of {name} instead"
+            return Why.BROKEN, f"broken nodes of {name} are shared out among its teams"
+        if owner != NOBODY and self._owned(owner) < self._targets[owner].entitled:
+            return Why.ALLOCATED, f"{owner} is entitled to {self._targets[owner].entitled} nodes of {name}"
+        return Why.REPLACES, f"in place of a broken node of {name}"
+
+    def _owned(self, owner: str) -> int:
+        return self._pool.count.get((owner, HEALTHY), 0) + self._pool.count.get((owner, BROKEN), 0)
+
+
+def _strays(holdings: Holdings, since: datetime, by: str, *, busy: bool) -> Iterator[Change]:
+    """Nodes that no allocation selects go back to the rest."""
+    key = holdings.team_key or ""
+    names = [name for rank in (Rank if busy else (Rank.IDLE, Rank.BORROWED)) for name in holdings.strays[rank]]
+    for name in sorted(names):
+        held = holdings.nodes[name]
+        yield _change(held, NOBODY, Why.LEFT_POOL, "no allocation selects it any more", key, since, by)
+
+
+def _restored(holdings: Holdings, held: Held) -> Change:
+    """What somebody took away is put back; the record stays as it is."""
+    record = held.claim.record
+    assert record is not None, "what is set by hand is never damaged"
+    key = holdings.team_key or record.key
+    kept = msgspec.structs.replace(record, key=key)
+    return Change(held.name, held.node.uid, record.team, Why.RESTORED, kept, record.key)
+
+
+def _change(held: Held, owner: str, why: Why, text: str, key: str, since: datetime, by: str) -> Change:
+    record = TeamRecord(team=owner, since=since, why=text, by=by, key=key)
+    former = held.claim.record.key if held.claim.record is not None else ""
+    return Change(held.name, held.node.uid, held.owner, why, record, former)
+
+
+def _standings(pool: PoolState, targets: dict[str, Target], waiting: dict[str, int]) -> Iterator[Standing]:
+    said = {share.team: str(share) for share in pool.config.shares}
+    for owner, target in targets.items():
+        healthy, broken = pool.count.get((owner, HEALTHY), 0), pool.count.get((owner, BROKEN), 0)
+        yield Standing(
+            team=owner,
+            pool=pool.name,
+            asked=said.get(owner, ""),
+            entitled=target.entitled,
+            owned=healthy + broken,
+            healthy=healthy,
+            used=pool.used.get(owner, 0),
+            lent=pool.lent.get(owner, 0),
+            borrowed=pool.borrowed.get(owner, 0),
+            pending=waiting.get(owner, 0),
+            by_hand=pool.by_hand.get((owner, HEALTHY), 0) + pool.by_hand.get((owner, BROKEN), 0),
+        )

@@ -1,0 +1,350 @@
+"""All nodes as allocation sees them, sorted by pool, owner, health and use, and kept so one change at a time.
+
+Every change costs the same however many nodes there are, so that one event can be decided about in little time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from muster.api.names import ANNOTATION_TEAM_RECORD, LABEL_TEAM
+from muster.api.placement import Placement
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.teams.config import PoolConfig, Selector, TeamsConfig
+from muster.teams.ordered import Names
+from muster.teams.plan import Caution, Change
+from muster.teams.record import NOBODY, Claim, claim_of
+from muster.teams.usage import PodUse, Rank, nodes_of, use_of
+
+Cell = tuple[str, bool]
+"""An owner, and whether the nodes are broken."""
+
+
+class Held:
+    """One node. Changed by `Holdings` only.
+
+    Attributes:
+        claim: whose it is by what the API server says.
+        pool: where its labels put it; None in no pool.
+        broken: of no use to its owner.
+        target: whose it will be, by a write that has not been seen yet; None where none is under way.
+        rank: what a change of hands would disturb.
+    """
+
+    __slots__ = ("broken", "claim", "name", "node", "pool", "rank", "target")
+
+    def __init__(self, node: Node) -> None:
+        self.name = node.name
+        self.node = node
+        self.claim = Claim(NOBODY)
+        self.pool: PoolState | None = None
+        self.broken = False
+        self.target: str | None = None
+        self.rank = Rank.IDLE
+
+    @property
+    def owner(self) -> str:
+        """Whose it is, or is about to be."""
+        return self.claim.owner if self.target is None else self.target
+
+    @property
+    def movable(self) -> bool:
+        """Whether it is ours to give to somebody else, and nothing is under way."""
+        return self.target is None and not self.claim.by_hand
+
+
+class PoolState:
+    """The nodes of one pool, counted.
+
+    Attributes:
+        total: nodes in it.
+        count: nodes by owner and health.
+        by_hand: those of them that are not ours to move.
+        free: names of those that are, by owner, health and rank.
+        used, lent, borrowed: nodes by team, as in `plan.Standing`.
+    """
+
+    def __init__(self, config: PoolConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.total = 0
+        self.count: Counter[Cell] = Counter()
+        self.by_hand: Counter[Cell] = Counter()
+        self.free: dict[tuple[str, bool, Rank], Names] = {}
+        self.used: Counter[str] = Counter()
+        self.lent: Counter[str] = Counter()
+        self.borrowed: Counter[str] = Counter()
+
+    def first(self, owner: str, broken: bool, count: int, *, busy: bool) -> list[str]:
+        """The first `count` nodes to take from an owner: idle ones, lent ones, and those in use only where `busy`."""
+        found: list[str] = []
+        for rank in Rank if busy else (Rank.IDLE, Rank.BORROWED):
+            names = self.free.get((owner, broken, rank))
+            if names is not None and len(found) < count:
+                found += names.smallest(count - len(found))
+        return found
+
+
+class Holdings:
+    """The snapshot that `decide` reads.
+
+    Attributes:
+        config: what is in force; None while there is none that can be read, when nodes keep their owners.
+        caution: what is wrong with it.
+        nodes: all nodes by name.
+        pools: those of the configuration, in its order.
+        damaged: nodes whose label or taint is not what our record says.
+        strays: nodes of a team that no allocation selects, by rank.
+    """
+
+    def __init__(self, config: TeamsConfig | None = None) -> None:
+        self.config: TeamsConfig | None = None
+        self.caution: Caution | None = None
+        self.nodes: dict[str, Held] = {}
+        self.pools: list[PoolState] = []
+        self.damaged: set[str] = set()
+        self.strays: dict[Rank, Names] = {}
+        self._namespaces: dict[str, str] = {}
+        self._by_labels: dict[tuple[str, ...], dict[tuple[str, ...], PoolState]] = {}
+        self._uses: dict[str, dict[str, PodUse]] = {}
+        self._pods: dict[str, PodUse] = {}
+        self._placements: dict[str, frozenset[str]] = {}
+        self._kept: Counter[str] = Counter()
+        self.configure(config)
+
+    @property
+    def team_key(self) -> str | None:
+        """Key of the label and taint; None without a configuration."""
+        return self.config.team_key if self.config is not None else None
+
+    def configure(self, config: TeamsConfig | None, caution: Caution | None = None) -> None:
+        """Take a configuration, or none; looks at every node anew. Pods are read by its key from then on."""
+        self.config, self.caution = config, caution
+        self.pools = [PoolState(pool) for pool in config.pools] if config is not None else []
+        self.strays = {rank: Names() for rank in Rank}
+        self.damaged = set()
+        self._by_labels = {}
+        for pool in self.pools:
+            keys, values = _split(pool.config.selector)
+            self._by_labels.setdefault(keys, {})[values] = pool
+        for held in self.nodes.values():
+            self._read(held)
+            self._put(held)
+
+    def set_node(self, node: Node) -> None:
+        """Take a node as the API server has it; not what a watch tells late, after the answer to a write."""
+        held = self.nodes.get(node.name)
+        if held is not None and _older(node, held.node):
+            return
+        if held is None:
+            held = self.nodes[node.name] = Held(node)
+            held.rank = self._rank(node.name)
+        else:
+            self._take(held)
+            held.node = node
+        self._read(held)
+        if held.target is not None and held.claim.owner == held.target and held.claim.intact:
+            held.target = None
+        self._put(held)
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone."""
+        held = self.nodes.pop(name, None)
+        if held is not None:
+            self._take(held)
+
+    def set_broken(self, name: str, broken: bool) -> None:
+        """Say whether a node is of use."""
+        held = self.nodes.get(name)
+        if held is not None and held.broken != broken:
+            self._take(held)
+            held.broken = broken
+            self._put(held)
+
+    def begin(self, change: Change) -> bool:
+        """A write is under way; whether it may be: the node is still that one, and no other is."""
+        held = self.nodes.get(change.node)
+        if held is None or held.node.uid != change.uid or held.target is not None:
+            return False
+        self._take(held)
+        held.target = change.record.team
+        self._put(held)
+        return True
+
+    def abandon(self, name: str) -> None:
+        """The write came to nothing: the node is what the API server says."""
+        held = self.nodes.get(name)
+        if held is not None and held.target is not None:
+            self._take(held)
+            held.target = None
+            self._put(held)
+
+    def set_pod(self, pod: Pod) -> None:
+        """Take a pod as the API server has it."""
+        use = use_of(pod, self.team_key or LABEL_TEAM)
+        if use != self._pods.get(pod.uid):
+            self.remove_pod(pod.uid)
+            if use is not None:
+                self._pods[pod.uid] = use
+                self._changed(use.node, pod.uid, use)
+
+    def remove_pod(self, uid: str) -> None:
+        """The pod is gone."""
+        use = self._pods.pop(uid, None)
+        if use is not None:
+            self._changed(use.node, uid, None)
+
+    def set_placement(self, placement: Placement) -> None:
+        """Take the plan of a gang: its nodes are in use, pods or not."""
+        self._keep(placement.key, nodes_of(placement))
+
+    def remove_placement(self, key: str) -> None:
+        """The plan is gone."""
+        self._keep(key, frozenset())
+
+    def set_namespace(self, name: str, team: str) -> None:
+        """Say whose a namespace is; "" where it says nothing, or is gone."""
+        if self._namespaces.get(name, "") == team:
+            return
+        affected = {use.node for use in self._pods.values() if use.namespace == name and not use.team}
+        found = [held for node in affected if (held := self.nodes.get(node)) is not None]
+        for held in found:
+            self._take(held)
+        self._namespaces.pop(name, None)
+        if team:
+            self._namespaces[name] = team
+        for held in found:
+            self._put(held)
+
+    def has_namespace(self, team: str) -> bool:
+        """Whether any namespace is the team's."""
+        return team in self._namespaces.values()
+
+    def uses(self, name: str) -> Iterable[PodUse]:
+        """The pods on a node that count."""
+        return self._uses.get(name, {}).values()
+
+    def team_of(self, use: PodUse) -> str:
+        """Whose a pod is; "" where nobody knows."""
+        return use.team or self._namespaces.get(use.namespace, "")
+
+    def _keep(self, key: str, nodes: frozenset[str]) -> None:
+        before = self._placements.pop(key, frozenset())
+        if nodes:
+            self._placements[key] = nodes
+        for name in before - nodes:
+            self._kept[name] -= 1
+            if not self._kept[name]:
+                del self._kept[name]
+        for name in nodes - before:
+            self._kept[name] += 1
+        for name in before ^ nodes:
+            self._rerank(name)
+
+    def _changed(self, node: str, uid: str, use: PodUse | None) -> None:
+        held = self.nodes.get(node)
+        if held is not None:
+            self._take(held)
+        on_node = self._uses.setdefault(node, {})
+        if use is None:
+            on_node.pop(uid, None)
+            if not on_node:
+                del self._uses[node]
+        else:
+            on_node[uid] = use
+        if held is not None:
+            held.rank = self._rank(node)
+            self._put(held)
+
+    def _rerank(self, name: str) -> None:
+        held = self.nodes.get(name)
+        if held is not None and held.rank is not (rank := self._rank(name)):
+            self._take(held)
+            held.rank = rank
+            self._put(held)
+
+    def _rank(self, name: str) -> Rank:
+        if self._kept.get(name):
+            return Rank.BUSY
+        uses = self._uses.get(name)
+        if not uses:
+            return Rank.IDLE
+        return Rank.BORROWED if all(use.borrower for use in uses.values()) else Rank.BUSY
+
+    def _read(self, held: Held) -> None:
+        node = held.node
+        labels = node.metadata.labels
+        held.claim = claim_of(labels, node.spec.taints, node.metadata.annotations, self.team_key)
+        held.pool = None
+        for keys, pools in self._by_labels.items():
+            found = pools.get(tuple(labels.get(key, "\0") for key in keys))
+            if found is not None:
+                held.pool = found
+
+    def _put(self, held: Held) -> None:
+        self._count(held, 1)
+        if held.target is None and not held.claim.intact:
+            self.damaged.add(held.name)
+        names = self._names(held)
+        if names is not None:
+            names.add(held.name)
+
+    def _take(self, held: Held) -> None:
+        self._count(held, -1)
+        self.damaged.discard(held.name)
+        names = self._names(held)
+        if names is not None:
+            names.discard(held.name)
+
+    def _names(self, held: Held) -> Names | None:
+        if not held.movable:
+            return None
+        if held.pool is None:
+            return self.strays[held.rank] if held.claim.owner != NOBODY else None
+        cell = (held.owner, held.broken, held.rank)
+        names = held.pool.free.get(cell)
+        if names is None:
+            names = held.pool.free[cell] = Names()
+        return names
+
+    def _count(self, held: Held, by: int) -> None:
+        pool, owner = held.pool, held.owner
+        if pool is None:
+            return
+        cell = (owner, held.broken)
+        pool.total += by
+        pool.count[cell] += by
+        if held.claim.by_hand:
+            pool.by_hand[cell] += by
+        uses = self._uses.get(held.name)
+        if not uses:
+            return
+        teams = {(self.team_of(use), use.borrower) for use in uses.values()}
+        if owner != NOBODY:
+            pool.used[owner] += by * ((owner, False) in teams)
+            pool.lent[owner] += by * any(borrower and team != owner for team, borrower in teams)
+        for team in {team for team, borrower in teams if borrower and team not in ("", owner)}:
+            pool.borrowed[team] += by
+
+
+def lean_node(node: Node) -> Node:
+    """Return the node less what allocation never reads: a cache of every node is mostly made of that."""
+    record = node.metadata.annotations.get(ANNOTATION_TEAM_RECORD)
+    annotations = {ANNOTATION_TEAM_RECORD: record} if record is not None else {}
+    status = type(node.status)(conditions=tuple(each for each in node.status.conditions if each.type == "Ready"))
+    meta = msgspec.structs.replace(node.metadata, annotations=annotations)
+    return msgspec.structs.replace(node, metadata=meta, status=status)
+
+
+def _older(new: Node, known: Node) -> bool:
+    """Whether a version of the same node is behind the known one (KEP-5504: resource versions can be compared)."""
+    one, two = new.metadata.resource_version, known.metadata.resource_version
+    return new.uid == known.uid and one.isdecimal() and two.isdecimal() and int(one) < int(two)
+
+
+def _split(selector: Selector) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(key for key, _ in selector), tuple(value for _, value in selector)
