@@ -143,11 +143,13 @@ class Cluster:
 
     def _foretell_new(self, plan: Plan, now: float) -> None:
         """Note when jobs that came and wait will start, as `muster explain` would say it of each."""
-        runs, self._unsaid = self._unsaid, []
+        runs, self._unsaid = [run for run in self._unsaid if not run.nodes], []
+        if not runs:
+            return
         snapshot = self._state.snapshot()
         for run in runs:
             gang = snapshot.gangs.get(run.key)
-            start = starts_by(snapshot, plan, gang, START_S + now) if gang is not None and not run.nodes else None
+            start = starts_by(snapshot, plan, gang, START_S + now) if gang is not None else None
             if start is not None:
                 _foretell(run, start)
 
