@@ -119,13 +119,12 @@ async def expect_known(client: Client, state: ClusterState, gang: Gang, now: flo
     if known is None:  # the pods themselves say how many they are
         return
     source, ref = SOURCES[known.ref.source], known.ref
-    found: Workload | None = None
-    with suppress(NotFound):
-        try:
-            found = source.workload(await client.get(source.kind, ref.name, ref.namespace))
-        except Forbidden as error:
-            log.warning("reading %s: %s", described(ref), error)
-            return
+    try:  # the right to list is there already, for following them
+        listing = await client.list(source.kind, ref.namespace, field_selector=f"metadata.name={ref.name}")
+    except Forbidden as error:
+        log.warning("reading %s: %s", described(ref), error)
+        return
+    found = next(map(source.workload, listing.items), None)
     if found is None or found.ref.uid != ref.uid:
         state.remove_workload(ref)
     if found is not None and found != known:
