@@ -151,8 +151,8 @@ class NoSlotLost(Checker):
             self._denied.add(decode(request.body)["target"]["name"])
 
     def _moved(self, old: PlacementFacts, slot: int, node: str, uid: str, to: str) -> None:
-        if old.name.startswith(OF_OTHERS):
-            return  # its pods do not say which slot is theirs
+        if "." in old.name:
+            return  # pods of others do not say which slot is theirs
         members = [pod for pod in self.view.gangs[old.gang].values() if pod.slot == slot]
         if node in self._denied or any(pod.node == to for pod in members):
             return

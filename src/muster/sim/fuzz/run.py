@@ -261,7 +261,7 @@ class _Run:
     def _replica_fault(self, fault: ReplicaFault) -> None:
         replica = self.replicas[fault.replica]
         process = replica.process
-        if process is None or process.dead:
+        if process is None or process.dead or self._rest.resting:
             return
 
         def act() -> None:
