@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.teams.holdings import Holdings, PoolState
+from muster.teams.holdings import Holdings
 from muster.teams.plan import Caution, Why
+from muster.teams.poolstate import PoolState
 from muster.teams.record import NOBODY
 from muster.teams.targets import BROKEN, Target
 

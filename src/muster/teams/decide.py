@@ -20,8 +20,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from muster.teams.cautions import cautions_of
-from muster.teams.holdings import Held, Holdings, PoolState
+from muster.teams.holdings import Holdings
 from muster.teams.plan import Caution, Change, Plan, Standing, Why
+from muster.teams.poolstate import Held, PoolState
 from muster.teams.record import NOBODY, TeamRecord
 from muster.teams.targets import BROKEN, HEALTHY, Target, cells, targets_of
 from muster.teams.usage import Rank

@@ -8,85 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-import msgspec
-
-from muster.api.names import ANNOTATION_TEAM_RECORD, LABEL_TEAM
+from muster.api.names import LABEL_TEAM
 from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from muster.teams.config import PoolConfig, Selector, TeamsConfig
+from muster.teams.config import Selector, TeamsConfig
 from muster.teams.ordered import Names
 from muster.teams.plan import Caution, Change
-from muster.teams.record import NOBODY, Claim, claim_of
+from muster.teams.poolstate import Held, PoolState
+from muster.teams.record import NOBODY, claim_of
 from muster.teams.usage import PodUse, Rank, nodes_of, use_of
-
-Cell = tuple[str, bool]
-"""An owner, and whether the nodes are broken."""
-
-
-class Held:
-    """One node. Changed by `Holdings` only.
-
-    Attributes:
-        claim: whose it is by what the API server says.
-        pool: where its labels put it; None in no pool.
-        broken: of no use to its owner.
-        target: whose it will be, by a write that has not been seen yet; None where none is under way.
-        rank: what a change of hands would disturb.
-    """
-
-    __slots__ = ("broken", "claim", "name", "node", "pool", "rank", "target")
-
-    def __init__(self, node: Node) -> None:
-        self.name = node.name
-        self.node = node
-        self.claim = Claim(NOBODY)
-        self.pool: PoolState | None = None
-        self.broken = False
-        self.target: str | None = None
-        self.rank = Rank.IDLE
-
-    @property
-    def owner(self) -> str:
-        """Whose it is, or is about to be."""
-        return self.claim.owner if self.target is None else self.target
-
-    @property
-    def movable(self) -> bool:
-        """Whether it is ours to give to somebody else, and nothing is under way."""
-        return self.target is None and not self.claim.by_hand
-
-
-class PoolState:
-    """The nodes of one pool, counted.
-
-    Attributes:
-        total: nodes in it.
-        count: nodes by owner and health.
-        by_hand: those of them that are not ours to move.
-        free: names of those that are, by owner, health and rank.
-        used, lent, borrowed: nodes by team, as in `plan.Standing`.
-    """
-
-    def __init__(self, config: PoolConfig) -> None:
-        self.config = config
-        self.name = config.name
-        self.total = 0
-        self.count: Counter[Cell] = Counter()
-        self.by_hand: Counter[Cell] = Counter()
-        self.free: dict[tuple[str, bool, Rank], Names] = {}
-        self.used: Counter[str] = Counter()
-        self.lent: Counter[str] = Counter()
-        self.borrowed: Counter[str] = Counter()
-
-    def first(self, owner: str, broken: bool, count: int, *, busy: bool) -> list[str]:
-        """The first `count` nodes to take from an owner: idle ones, lent ones, and those in use only where `busy`."""
-        found: list[str] = []
-        for rank in Rank if busy else (Rank.IDLE, Rank.BORROWED):
-            names = self.free.get((owner, broken, rank))
-            if names is not None and len(found) < count:
-                found += names.smallest(count - len(found))
-        return found
 
 
 class Holdings:
@@ -114,6 +45,7 @@ class Holdings:
         self._pods: dict[str, PodUse] = {}
         self._placements: dict[str, frozenset[str]] = {}
         self._kept: Counter[str] = Counter()
+        self._pod_key = LABEL_TEAM
         self.configure(config)
 
     @property
@@ -122,8 +54,10 @@ class Holdings:
         return self.config.team_key if self.config is not None else None
 
     def configure(self, config: TeamsConfig | None, caution: Caution | None = None) -> None:
-        """Take a configuration, or none; looks at every node anew. Pods are read by its key from then on."""
+        """Take a configuration, or none; looks at every node anew. Pods are read by its key, from then on."""
         self.config, self.caution = config, caution
+        if config is not None:
+            self._pod_key = config.team_key
         self.pools = [PoolState(pool) for pool in config.pools] if config is not None else []
         self.strays = {rank: Names() for rank in Rank}
         self.damaged = set()
@@ -135,11 +69,17 @@ class Holdings:
             self._read(held)
             self._put(held)
 
-    def set_node(self, node: Node) -> None:
-        """Take a node as the API server has it; not what a watch tells late, after the answer to a write."""
+    def set_node(self, node: Node) -> bool:
+        """Take a node as the API server has it; whether that says anything new.
+
+        What a watch tells late, after the answer to a write, is ignored.
+        """
         held = self.nodes.get(node.name)
         if held is not None and _older(node, held.node):
-            return
+            return False
+        if held is not None and _same(node, held.node):
+            held.node = node
+            return False
         if held is None:
             held = self.nodes[node.name] = Held(node)
             held.rank = self._rank(node.name)
@@ -150,6 +90,7 @@ class Holdings:
         if held.target is not None and held.claim.owner == held.target and held.claim.intact:
             held.target = None
         self._put(held)
+        return True
 
     def remove_node(self, name: str) -> None:
         """The node is gone."""
@@ -157,13 +98,15 @@ class Holdings:
         if held is not None:
             self._take(held)
 
-    def set_broken(self, name: str, broken: bool) -> None:
-        """Say whether a node is of use."""
+    def set_broken(self, name: str, broken: bool) -> bool:
+        """Say whether a node is of use; whether that is new."""
         held = self.nodes.get(name)
-        if held is not None and held.broken != broken:
-            self._take(held)
-            held.broken = broken
-            self._put(held)
+        if held is None or held.broken == broken:
+            return False
+        self._take(held)
+        held.broken = broken
+        self._put(held)
+        return True
 
     def begin(self, change: Change) -> bool:
         """A write is under way; whether it may be: the node is still that one, and no other is."""
@@ -183,20 +126,23 @@ class Holdings:
             held.target = None
             self._put(held)
 
-    def set_pod(self, pod: Pod) -> None:
-        """Take a pod as the API server has it."""
-        use = use_of(pod, self.team_key or LABEL_TEAM)
-        if use != self._pods.get(pod.uid):
-            self.remove_pod(pod.uid)
-            if use is not None:
-                self._pods[pod.uid] = use
-                self._changed(use.node, pod.uid, use)
+    def set_pod(self, pod: Pod) -> bool:
+        """Take a pod as the API server has it; whether that says anything new."""
+        use = use_of(pod, self._pod_key)
+        if use == self._pods.get(pod.uid):
+            return False
+        self.remove_pod(pod.uid)
+        if use is not None:
+            self._pods[pod.uid] = use
+            self._changed(use.node, pod.uid, use)
+        return True
 
-    def remove_pod(self, uid: str) -> None:
-        """The pod is gone."""
+    def remove_pod(self, uid: str) -> bool:
+        """The pod is gone; whether it counted."""
         use = self._pods.pop(uid, None)
         if use is not None:
             self._changed(use.node, uid, None)
+        return use is not None
 
     def set_placement(self, placement: Placement) -> None:
         """Take the plan of a gang: its nodes are in use, pods or not."""
@@ -331,19 +277,17 @@ class Holdings:
             pool.borrowed[team] += by
 
 
-def lean_node(node: Node) -> Node:
-    """Return the node less what allocation never reads: a cache of every node is mostly made of that."""
-    record = node.metadata.annotations.get(ANNOTATION_TEAM_RECORD)
-    annotations = {ANNOTATION_TEAM_RECORD: record} if record is not None else {}
-    status = type(node.status)(conditions=tuple(each for each in node.status.conditions if each.type == "Ready"))
-    meta = msgspec.structs.replace(node.metadata, annotations=annotations)
-    return msgspec.structs.replace(node, metadata=meta, status=status)
-
-
 def _older(new: Node, known: Node) -> bool:
     """Whether a version of the same node is behind the known one (KEP-5504: resource versions can be compared)."""
     one, two = new.metadata.resource_version, known.metadata.resource_version
     return new.uid == known.uid and one.isdecimal() and two.isdecimal() and int(one) < int(two)
+
+
+def _same(new: Node, known: Node) -> bool:
+    """Whether two versions of a node are the same to allocation."""
+    one, two = new.metadata, known.metadata
+    same = one.labels == two.labels and one.annotations == two.annotations and new.spec.taints == known.spec.taints
+    return same and one.uid == two.uid
 
 
 def _split(selector: Selector) -> tuple[tuple[str, ...], tuple[str, ...]]:

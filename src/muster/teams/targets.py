@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from muster.teams.holdings import Cell, PoolState
+from muster.teams.poolstate import Cell, PoolState
 from muster.teams.record import NOBODY
 from muster.teams.sharing import share_out, wanted
 

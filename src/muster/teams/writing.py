@@ -1,0 +1,124 @@
+"""Carries plans out: one write for each node that changes, a few at a time, at a bounded pace."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+from muster.kube.client import Client
+from muster.kube.errors import ApiError, ConfigError
+from muster.kube.node import Node
+from muster.kube.taints import NO_SCHEDULE
+from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
+from muster.teams.holdings import Holdings
+from muster.teams.metrics import TeamsMetrics
+from muster.teams.plan import Change
+from muster.teams.record import claim_of
+from muster.teams.wellness import lean_node
+
+FIELD_MANAGER = "muster-teams"
+WORKERS = 8
+WRITES_PER_S = 100.0
+RETRY_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class NodeWriter:
+    """Writes nodes.
+
+    Args:
+        client: the API server.
+        holdings: told what is under way and what became of it.
+        changed: called when something became of a write.
+        written: called for each node that was written.
+        metrics: where writes are counted.
+        rng: source of jitter.
+        writes_per_s: pace.
+        request_timeout_s: deadline of one write.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        holdings: Holdings,
+        *,
+        changed: Callable[[], None],
+        written: Callable[[Change, Node], None],
+        metrics: TeamsMetrics,
+        rng: random.Random,
+        writes_per_s: float = WRITES_PER_S,
+        request_timeout_s: float = 10.0,
+    ) -> None:
+        self._client = client
+        self._holdings = holdings
+        self._changed = changed
+        self._written = written
+        self._metrics = metrics
+        self._rng = rng
+        self._gap_s = 1.0 / writes_per_s
+        self._timeout_s = request_timeout_s
+        self._next_at = 0.0
+        self._queue: asyncio.Queue[Change] = asyncio.Queue()
+
+    def submit(self, changes: Iterable[Change]) -> list[Change]:
+        """Take changes to make; return those that were not under way already."""
+        begun = [change for change in changes if self._holdings.begin(change)]
+        for change in begun:
+            self._queue.put_nowait(change)
+        return begun
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WORKERS):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            change = await self._queue.get()
+            await self._turn()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self._write(change)
+            except (ApiError, ConfigError, TimeoutError) as error:
+                log.warning("teams: node %s not written: %s", change.node, str(error) or type(error).__name__)
+                self._metrics.writes.labels(change.why, "failed").inc()
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self._holdings.abandon(change.node)  # what was written is known by now
+                self._changed()
+
+    async def _turn(self) -> None:
+        """Wait until the pace allows one more."""
+        now = asyncio.get_running_loop().time()
+        self._next_at = max(now, self._next_at + self._gap_s)
+        if self._next_at > now:
+            await asyncio.sleep(self._next_at - now)
+
+    async def _write(self, change: Change) -> None:
+        held = self._holdings.nodes.get(change.node)
+        known = held.node if held is not None and held.node.uid == change.uid else None
+        keys = {change.record.key, change.former_key or change.record.key}
+        writer = TaintWriter(
+            self._client, [(key, NO_SCHEDULE) for key in keys], field_manager=FIELD_MANAGER, rng=self._rng
+        )
+        done = await writer.write(change.node, lambda node: self._wanted(change, node), known=known)
+        self._metrics.writes.labels(change.why, done.outcome.value.lower()).inc()
+        if done.node is not None:
+            self._holdings.set_node(lean_node(done.node))
+            if done.outcome is Outcome.WRITTEN:
+                self._written(change, done.node)
+
+    def _wanted(self, change: Change, node: Node) -> NodeChange | None:
+        """The change, if it still is one for the node as it is now."""
+        if node.uid != change.uid:
+            return None
+        meta = node.metadata
+        claim = claim_of(meta.labels, node.spec.taints, meta.annotations, self._holdings.team_key)
+        done = claim.owner == change.record.team and claim.intact
+        if claim.by_hand or done or claim.owner not in (change.previous, change.record.team):
+            return None
+        return change.write()

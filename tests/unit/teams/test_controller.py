@@ -1,0 +1,81 @@
+"""The shell on an API server without sockets, where requests fail on demand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from muster.api.crd import KINDS, definition
+from muster.kube.client import Client
+from muster.kube.config import ClusterConfig
+from muster.kube.metrics import kube_metrics
+from muster.kube.node import Node
+from muster.sim.virtual.network import Calm, InProcessTransport, Trace
+from muster.teams import writing
+from tests.support.apicore import Cluster
+from tests.support.teamclusters import TeamCluster
+from tests.support.waiting import until
+
+
+class Moody(Calm):
+    """Some writes are refused, others act without an answer."""
+
+    refusals = 0
+
+    def denied(self, method: str, path: str, body: bytes) -> int:
+        if method == "PATCH" and path.startswith("/api/v1/nodes/") and not path.endswith("/status") and self.refusals:
+            self.refusals -= 1
+            return 403
+        return 0
+
+
+@pytest.fixture
+def wire() -> tuple[Moody, Trace]:
+    return Moody(random.Random(1)), Trace()
+
+
+@pytest.fixture
+async def cluster(wire: tuple[Moody, Trace]) -> AsyncIterator[TeamCluster]:
+    core = Cluster()
+    for kind in KINDS:
+        core.ok("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))
+    core.ok("POST", "/api/v1/namespaces", {"metadata": {"name": "muster-system"}})
+    transport = InProcessTransport(core.core, "teams", *wire)
+    client = Client(ClusterConfig(server="http://none"), transport=transport, metrics=kube_metrics(CollectorRegistry()))
+    made = TeamCluster(client, "muster-system")
+    yield made
+    await made.stop()
+
+
+async def test_nodes_become_what_the_config_map_says(cluster: TeamCluster) -> None:
+    names = await cluster.add_nodes(5)
+    manager = cluster.manage()
+    await cluster.configure(vision=2, speech="40%")
+    await cluster.until_owned(vision=2, speech=2)
+    await until("it knows", lambda: [each.owned for each in manager.plan.standings] == [2, 2, 1])
+    await cluster.client.patch(Node, names[0], {"spec": {"taints": None}})
+    await cluster.until_owned(vision=2, speech=2)
+
+
+async def test_a_write_that_is_refused_is_tried_again(
+    cluster: TeamCluster, wire: tuple[Moody, Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "RETRY_S", 0.05)
+    wire[0].refusals = 3
+    await cluster.add_nodes(2)
+    cluster.manage()
+    await cluster.configure(vision=2)
+    await cluster.until_owned(vision=2)
+    assert wire[0].refusals == 0
+
+
+async def test_keys_that_come_after_a_bad_config_map_are_read_by(cluster: TeamCluster) -> None:
+    await cluster.add_nodes(1)
+    manager = cluster.manage()
+    await cluster.configure_text("- no")
+    await until("it is said", lambda: manager.plan.cautions)
+    await cluster.configure(vision=1)
+    await cluster.until_owned(vision=1)
