@@ -1,4 +1,4 @@
-"""StatefulSets, as far as scheduling their pods together needs them."""
+"""StatefulSets and Deployments, as far as we need them: how many pods they are to have."""
 
 from __future__ import annotations
 
@@ -23,3 +23,17 @@ class StatefulSet(KubeObject):
     RESOURCE: ClassVar[Resource] = Resource("apps", "v1", "statefulsets", "StatefulSet")
 
     spec: StatefulSetSpec = msgspec.field(default_factory=StatefulSetSpec)
+
+
+class DeploymentSpec(KubeStruct):
+    """How many pods; the rest is written and never read."""
+
+    replicas: int | None = None
+
+
+class Deployment(KubeObject):
+    """apps/v1 Deployment."""
+
+    RESOURCE: ClassVar[Resource] = Resource("apps", "v1", "deployments", "Deployment")
+
+    spec: DeploymentSpec = msgspec.field(default_factory=DeploymentSpec)

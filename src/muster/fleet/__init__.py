@@ -1,0 +1,1 @@
+"""Nodes over their life: joins, balloons, scaling."""

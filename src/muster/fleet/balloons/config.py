@@ -1,0 +1,145 @@
+"""What the ConfigMap `muster-balloons` says, under `balloons.yaml`: which pools have balloons, and how many.
+
+image: registry.example/pause:3.10   # optional: what balloons run; default: Muster's own image, which waits
+pools:
+- name: h100                         # a DNS label; the Deployment is muster-balloon-h100
+  nodeSelector: {muster.dev/pool: h100}
+  replicas: 40                       # at most; never more than the nodes that can take one now
+  resources: {nvidia.com/gpu: 8}     # what each takes: enough that the node does not look idle
+  tolerations:                       # of the taints the pool's nodes have for good
+  - {key: muster.dev/pool, operator: Equal, value: h100, effect: NoSchedule}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+import msgspec
+
+from muster.fleet.configtext import ConfigText
+from muster.kube.affinity import Toleration
+from muster.kube.quantity import QuantityError, milli, to_int
+
+CONFIG_MAP = "muster-balloons"
+CONFIG_KEY = "balloons.yaml"
+PAGE = "docs/fleet.md"
+JOINING_KEY = "muster.dev/joining"
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
+_STATES = (JOINING_KEY, "muster.dev/preflight", "muster.dev/quarantine", "node.kubernetes.io/")
+"""Taints that say how a node is, and for whom it is not: who tolerates them is on nodes that are not to be touched."""
+
+
+class BalloonPool(msgspec.Struct, frozen=True, kw_only=True):
+    """Balloons on the nodes of one kind.
+
+    Attributes:
+        name: of the pool, a DNS label.
+        node_selector: labels of its nodes.
+        replicas: balloons at most.
+        resources: quantities that each takes.
+        tolerations: of taints that nodes of the pool have for good.
+        image: what they run; "" for Muster's own image.
+    """
+
+    name: str
+    node_selector: Mapping[str, str]
+    replicas: int
+    resources: Mapping[str, str]
+    tolerations: tuple[Toleration, ...] = ()
+    image: str = ""
+
+    @property
+    def request(self) -> dict[str, int]:
+        """What each takes: cpu in millicores, other resources in units."""
+        return {name: milli(value) if name == "cpu" else to_int(value) for name, value in self.resources.items()}
+
+
+class _Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    name: str
+    node_selector: dict[str, str]
+    replicas: int
+    resources: dict[str, str | int | float]
+    tolerations: list[_Toleration] = msgspec.field(default_factory=list)
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pools: list[_Pool] = msgspec.field(default_factory=list)
+    image: str = ""
+
+
+def parse_config(text: str) -> tuple[BalloonPool, ...]:
+    """Return the pools by name. Raises ConfigTextError with every line that is wrong."""
+    read = ConfigText(text, _File, PAGE)
+    read.check(_problems(read.value))
+    pools = [
+        BalloonPool(
+            name=pool.name,
+            node_selector=pool.node_selector,
+            replicas=pool.replicas,
+            resources={name: str(value) for name, value in pool.resources.items()},
+            tolerations=tuple(
+                Toleration(key=t.key, operator=t.operator, value=t.value, effect=t.effect) for t in pool.tolerations
+            ),
+            image=read.value.image,
+        )
+        for pool in read.value.pools
+    ]
+    return tuple(sorted(pools, key=lambda pool: pool.name))
+
+
+def _problems(file: _File) -> Iterator[tuple[str, str]]:
+    for number, pool in enumerate(file.pools):
+        at = f"$.pools[{number}]"
+        if not _NAME.fullmatch(pool.name):
+            yield f"{at}.name", f"{pool.name!r} is no DNS label of 40 characters at most; use a-z, 0-9 and dashes"
+        if any(pool.name == other.name for other in file.pools[:number]):
+            yield f"{at}.name", f"another pool is called {pool.name}; give each a name of its own"
+        if not pool.node_selector:
+            yield f"{at}.nodeSelector", "names no label; name at least one: an empty one would be every node"
+        if pool.replicas < 0:
+            yield f"{at}.replicas", f"{pool.replicas} is negative; write 0 or more"
+        if not pool.resources:
+            yield f"{at}.resources", "says nothing; write what a balloon takes, such as nvidia.com/gpu: 8"
+        for name, value in pool.resources.items():
+            yield from ((f"{at}.resources.{name}", what) for what in _wrong_quantity(value))
+        for index, toleration in enumerate(pool.tolerations):
+            yield from ((f"{at}.tolerations[{index}]", what) for what in _wrong_toleration(toleration))
+    for (one, first), (two, second) in combinations(enumerate(file.pools), 2):
+        shared = first.node_selector.keys() & second.node_selector.keys()
+        if all(first.node_selector[key] == second.node_selector[key] for key in shared):
+            yield (
+                f"$.pools[{two}].nodeSelector",
+                f"may select a node of pool {file.pools[one].name} too, where only one balloon fits; add to both a "
+                "label whose values differ",
+            )
+
+
+def _wrong_quantity(value: str | float) -> Iterator[str]:
+    try:
+        if milli(value) <= 0:
+            yield f"{value} is not possible; write more than 0"
+    except QuantityError as error:
+        yield str(error)
+
+
+def _wrong_toleration(toleration: _Toleration) -> Iterator[str]:
+    if not toleration.key:
+        yield "has no key and so tolerates every taint, those of joining and broken nodes too; name the key"
+    elif toleration.key.startswith(_STATES):
+        yield f"{toleration.key} says that pods are to keep away just now; take the toleration out"
+    if toleration.operator not in ("Equal", "Exists"):
+        yield f"operator {toleration.operator!r} is none; use Equal or Exists"
+    elif toleration.operator == "Exists" and toleration.value:
+        yield "operator Exists has no value; take one of them out"
+    if toleration.effect not in ("", "NoSchedule", "NoExecute", "PreferNoSchedule"):
+        yield f"effect {toleration.effect!r} is none; use NoSchedule, NoExecute, or leave it out"

@@ -1,0 +1,242 @@
+"""The shell of balloons: caches feed decide, its plan is written; at rest nothing is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
+from muster.api.placement import Placement
+from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP, BalloonPool, parse_config
+from muster.fleet.balloons.decide import Action, Cap, Drop, NodeView, Put, Scale, View, decide
+from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL, known, manifest
+from muster.fleet.balloons.metrics import balloon_metrics
+from muster.fleet.balloons.occupancy import Occupancy, RoomPod
+from muster.fleet.configtext import ConfigTextError
+from muster.kube.apps import Deployment
+from muster.kube.client import JSON_PATCH, Client
+from muster.kube.clock import steady_time
+from muster.kube.core import ConfigMap
+from muster.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
+from muster.kube.events import WARNING, EventRecorder
+from muster.kube.health import Progress
+from muster.kube.informer import Informer
+from muster.kube.leader import Term
+from muster.kube.meta import identity
+from muster.kube.node import Node, lean
+from muster.kube.pod import Pod
+from muster.kube.quantity import milli, to_int
+
+log = logging.getLogger(__name__)
+
+NAME = "balloons"
+SYNC_TIMEOUT_S = 120.0
+FENCE_S = 10.0
+IDLE_S = 60.0
+"""Looked at least this often, as a sign of life."""
+SETTLE_S = 0.1
+"""Changes that come in a burst are answered together."""
+_AGAIN_S = 1.0
+"""After a write that failed, and until the caches show what was written."""
+
+
+class BalloonController:
+    """Keeps the Deployments of balloons as the ConfigMap says and the nodes allow. Runs only while we lead.
+
+    Args:
+        client: the API server.
+        namespace: where the ConfigMap and the Deployments are.
+        image: Muster's own, which balloons run unless the configuration names another.
+        clock: seconds since the epoch.
+        progress: marked at each look.
+        rng: source of jitter.
+        registry: where metrics go.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        image: str,
+        *,
+        clock: Callable[[], float] = steady_time,
+        progress: Progress | None = None,
+        rng: random.Random | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._image = image
+        self._clock = clock
+        self._progress = progress
+        self._rng = rng or random.Random()
+        self._metrics = balloon_metrics(registry)
+        self._changed = asyncio.Event()
+        self._caps: dict[str, Cap] = {}
+
+    async def run(self, term: Term | None = None) -> None:
+        """Work until cancelled; requests of a leader before `term` are waited out first."""
+        if term is not None:
+            await term.outwait(FENCE_S, NAME)
+        self._occupancy = Occupancy()
+        self._told = ""
+        self._nodes: dict[str, NodeView] = {}
+        common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
+        own: dict[str, Any] = {"namespace": self._namespace, **common}
+        managed = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_BALLOON_POOL}"
+        self._config = Informer(self._client, ConfigMap, field_selector=f"metadata.name={CONFIG_MAP}", **own)
+        self._deployments = Informer(self._client, Deployment, label_selector=managed, **own)
+        nodes = Informer(self._client, Node, transform=lean, stored=identity, **common)
+        pods = Informer(self._client, RoomPod, stored=identity, **common)
+        placements = Informer(self._client, Placement, **common)
+        self._config.add_handler(lambda old, new: self._changed.set())
+        self._deployments.add_handler(lambda old, new: self._changed.set())
+        nodes.add_handler(self._node_changed)
+        pods.add_handler(lambda old, new: self._note(self._occupancy.pod_changed(old, new)))
+        placements.add_handler(lambda old, new: self._note(self._occupancy.placement_changed(old, new)))
+        informers: list[Informer[Any]] = [self._config, self._deployments, nodes, pods, placements]
+        self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        async with self._events, asyncio.TaskGroup() as group:
+            for informer in informers:
+                group.create_task(informer.run())
+            for informer in informers:
+                await informer.wait_synced(SYNC_TIMEOUT_S)
+            await self._work()
+
+    async def _work(self) -> None:
+        try:
+            if self._progress is not None:
+                self._progress.expect(NAME, 3 * IDLE_S)
+            while True:
+                self._changed.clear()
+                wait_s = await self._once()
+                if self._progress is not None:
+                    self._progress.mark(NAME)
+                await asyncio.sleep(SETTLE_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
+        finally:
+            if self._progress is not None:
+                self._progress.drop(NAME)
+
+    async def _once(self) -> float:
+        """Look and write; return the seconds until the next look at the latest."""
+        pools, readable = self._pools()
+        now = self._clock()
+        plan = decide(self._view(pools if readable else None), now)
+        self._caps = dict(plan.caps)
+        self._metrics.show(plan.pools)
+        for action in plan.actions:
+            await self._carry_out(action)
+        if plan.actions:
+            return _AGAIN_S
+        return IDLE_S if plan.wake_at is None else min(IDLE_S, max(SETTLE_S, plan.wake_at - now))
+
+    def _view(self, pools: tuple[BalloonPool, ...] | None) -> View:
+        occupancy = self._occupancy
+        nodes = tuple(
+            NodeView(
+                node.name,
+                node.labels,
+                node.ready,
+                node.cordoned,
+                node.taints,
+                node.allocatable,
+                occupancy.taken(node.name),
+                occupancy.promised(node.name),
+            )
+            for node in self._nodes.values()
+        )
+        deployments = {
+            each.metadata.labels[LABEL_BALLOON_POOL]: known(each, self._image)
+            for each in self._deployments.store.values()
+        }
+        return View(pools, nodes, tuple(occupancy.balloons.values()), deployments, self._caps)
+
+    def _pools(self) -> tuple[tuple[BalloonPool, ...], bool]:
+        """The configured pools; without the ConfigMap there are none. False where it cannot be read."""
+        config = self._config.get(f"{self._namespace}/{CONFIG_MAP}")
+        said = ""
+        pools: tuple[BalloonPool, ...] = ()
+        if config is not None:
+            try:
+                pools = parse_config(config.data.get(CONFIG_KEY, ""))
+            except ConfigTextError as error:
+                said = str(error)
+            if config.data and CONFIG_KEY not in config.data:
+                said = f"there is no key {CONFIG_KEY}; the data has {', '.join(sorted(config.data))}: rename it"
+            if said and said != self._told:
+                log.warning("ConfigMap %s/%s: %s", self._namespace, CONFIG_MAP, said)
+                self._events.event(config, WARNING, "BadConfig", f"balloons stay as they are: {said}")
+        self._told = said
+        self._metrics.config_broken.set(bool(said))
+        return pools, not said
+
+    async def _carry_out(self, action: Action) -> None:
+        try:
+            await self._write(action)
+        except (AlreadyExists, Conflict, NotFound) as error:
+            log.info("balloons: %s; looking again", error)
+        except ApiError as error:
+            log.warning("balloons: %s", error)
+
+    async def _write(self, action: Action) -> None:
+        client = self._client
+        if isinstance(action, Put):
+            wanted = manifest(action.pool, action.replicas, self._namespace, self._image)
+            if action.known is None:
+                await client.create(wanted, kind=Deployment)
+            else:
+                await self._rewrite(action.known.name, action.known.uid, wanted)
+            log.info("balloons of pool %s: %d", action.pool.name, action.replicas)
+        elif isinstance(action, Scale):
+            patch = {"metadata": {"uid": action.known.uid}, "spec": {"replicas": action.replicas}}
+            await client.patch(Deployment, action.known.name, patch, namespace=self._namespace)
+            log.info("%s: %d balloons instead of %d", action.known.name, action.replicas, action.known.replicas)
+        elif isinstance(action, Drop):
+            await client.delete(
+                Deployment, action.known.name, namespace=self._namespace, uid=action.known.uid, propagation="Background"
+            )
+        else:
+            balloon = action.balloon
+            await client.delete(Pod, balloon.name, namespace=balloon.namespace, uid=balloon.uid)
+            log.info("balloon %s leaves node %s: %s", balloon.name, balloon.node, action.why)
+
+    async def _rewrite(self, name: str, uid: str, wanted: dict[str, Any]) -> None:
+        """Replace all we write of a Deployment; who made another one of that name meanwhile keeps it."""
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "add", "path": "/metadata/annotations", "value": wanted["metadata"]["annotations"]},
+            {"op": "replace", "path": "/spec/template", "value": wanted["spec"]["template"]},
+            {"op": "replace", "path": "/spec/replicas", "value": wanted["spec"]["replicas"]},
+        ]
+        try:
+            await self._client.patch(Deployment, name, patch, namespace=self._namespace, content_type=JSON_PATCH)
+        except Invalid:  # somebody else's of that name: its selector cannot change
+            await self._client.delete(Deployment, name, namespace=self._namespace, uid=uid, propagation="Background")
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        name = (new or old).name  # type: ignore[union-attr]
+        before = self._nodes.pop(name, None)
+        if new is not None:
+            source = new.status.allocatable or new.status.capacity
+            self._nodes[name] = NodeView(
+                name,
+                new.metadata.labels,
+                new.ready,
+                new.spec.unschedulable or new.metadata.deletion_timestamp is not None,
+                new.spec.taints,
+                {key: milli(value) if key == "cpu" else to_int(value) for key, value in source.items()},
+            )
+        self._note(self._nodes.get(name) != before)
+
+    def _note(self, changed: bool) -> None:
+        if changed:
+            self._changed.set()

@@ -1,0 +1,161 @@
+"""What pods and gangs take of each node, kept up to date by events: nobody adds up all pods to move one balloon."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
+
+import msgspec
+
+from muster.api.names import LABEL_BALLOON
+from muster.api.placement import Placement
+from muster.fleet.balloons.decide import Balloon
+from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL
+from muster.kube.container import QuantityValue, ResourceRequirements
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.quantity import milli, to_int
+from muster.kube.struct import KubeStruct
+
+
+class _Container(KubeStruct):
+    resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
+    restart_policy: str | None = None
+
+
+class _Spec(KubeStruct):
+    node_name: str = ""
+    containers: tuple[_Container, ...] = ()
+    init_containers: tuple[_Container, ...] = ()
+    overhead: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+
+
+class _Status(KubeStruct):
+    phase: str = ""
+
+
+class RoomPod(KubeObject):
+    """core/v1 Pod, as far as it takes room on a node."""
+
+    RESOURCE: ClassVar[Resource] = Resource("", "v1", "pods", "Pod")
+
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Taking(msgspec.Struct, frozen=True):
+    node: str
+    amounts: Mapping[str, int]
+
+
+class Occupancy:
+    """Who is on which node. Feed it the changes of pods and Placements."""
+
+    def __init__(self) -> None:
+        self.balloons: dict[str, Balloon] = {}
+        """By UID, those that are not being deleted."""
+        self._taking: dict[str, _Taking] = {}
+        self._taken: dict[str, Counter[str]] = {}
+        self._slots: dict[str, tuple[str, ...]] = {}
+        self._promised: Counter[str] = Counter()
+
+    def taken(self, node: str) -> Mapping[str, int]:
+        """What pods other than balloons take of the node: cpu in millicores, other resources in units."""
+        return self._taken.get(node, {})
+
+    def promised(self, node: str) -> bool:
+        """Whether a gang has a slot there."""
+        return self._promised[node] > 0
+
+    def pod_changed(self, old: RoomPod | None, new: RoomPod | None) -> bool:
+        """Take note; whether anything here became different."""
+        changed = False
+        if old is not None and (new is None or new.uid != old.uid):
+            changed = self._forget(old.uid)
+        if new is None:
+            return changed
+        if new.metadata.labels.get(LABEL_BALLOON) == "true":
+            return self._balloon(new) or changed
+        taking = _taking(new)
+        if self._taking.get(new.uid) == taking:
+            return changed
+        changed = self._forget(new.uid) or changed
+        if taking is not None:
+            self._taking[new.uid] = taking
+            self._taken.setdefault(taking.node, Counter()).update(taking.amounts)
+            changed = True
+        return changed
+
+    def placement_changed(self, old: Placement | None, new: Placement | None) -> bool:
+        """Take note; whether anything here became different."""
+        key = (new or old).key  # type: ignore[union-attr]
+        before = self._slots.pop(key, ())
+        after: tuple[str, ...] = ()
+        if new is not None and new.status.phase != "Released":
+            after = tuple(slot.node for slot in new.spec.slots)
+            self._slots[key] = after
+        self._promised.subtract(before)
+        self._promised.update(after)
+        for node in before:
+            if not self._promised[node]:
+                del self._promised[node]
+        return before != after
+
+    def _balloon(self, pod: RoomPod) -> bool:
+        meta = pod.metadata
+        before = self.balloons.pop(pod.uid, None)
+        if meta.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed"):
+            made = meta.creation_timestamp
+            self.balloons[pod.uid] = Balloon(
+                namespace=pod.namespace,
+                name=pod.name,
+                uid=pod.uid,
+                pool=meta.labels.get(LABEL_BALLOON_POOL, ""),
+                node=pod.spec.node_name,
+                since=made.timestamp() if made is not None else 0.0,
+            )
+        return self.balloons.get(pod.uid) != before
+
+    def _forget(self, uid: str) -> bool:
+        if self.balloons.pop(uid, None) is not None:
+            return True
+        taking = self._taking.pop(uid, None)
+        if taking is None:
+            return False
+        left = self._taken[taking.node]
+        left.subtract(taking.amounts)
+        if not any(left.values()):
+            del self._taken[taking.node]
+        return True
+
+
+def _taking(pod: RoomPod) -> _Taking | None:
+    """What a pod takes, None where it takes nothing: not bound, or ended.
+
+    Containers and sidecars add up; an init container needs its own and that of the sidecars before it; the pod takes
+    the larger of both, and its overhead (Kubernetes: Resource Management for Pods, Sidecar Containers, Pod Overhead).
+    """
+    if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
+        return None
+    sidecars: Counter[str] = Counter()
+    peak: Counter[str] = Counter()
+    for container in pod.spec.init_containers:
+        if container.restart_policy == "Always":
+            sidecars.update(_amounts(_asked(container)))
+            peak |= sidecars
+        else:
+            peak |= sidecars + Counter(_amounts(_asked(container)))
+    total = sidecars.copy()
+    for container in pod.spec.containers:
+        total.update(_amounts(_asked(container)))
+    total |= peak
+    total.update(_amounts(pod.spec.overhead))
+    return _Taking(pod.spec.node_name, dict(total))
+
+
+def _asked(container: _Container) -> dict[str, QuantityValue]:
+    return {**container.resources.limits, **container.resources.requests}
+
+
+def _amounts(quantities: Mapping[str, QuantityValue]) -> dict[str, int]:
+    return {name: milli(value) if name == "cpu" else to_int(value) for name, value in quantities.items()}

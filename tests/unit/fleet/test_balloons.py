@@ -1,0 +1,259 @@
+"""Balloons: how many there are, and that none waits or is where it must not be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from muster.fleet.balloons.config import BalloonPool, parse_config
+from muster.fleet.balloons.decide import (
+    TRY_AGAIN_S,
+    WAITS_S,
+    Balloon,
+    Drop,
+    Known,
+    NodeUse,
+    NodeView,
+    Plan,
+    Put,
+    Remove,
+    Scale,
+    View,
+    decide,
+    use_of,
+)
+from muster.fleet.balloons.deployment import deployment_name, known, manifest
+from muster.fleet.configtext import ConfigTextError
+from muster.kube.affinity import Toleration
+from muster.kube.apps import Deployment
+from muster.kube.node import Taint
+from muster.kube.struct import decode, encode
+
+GPU = "nvidia.com/gpu"
+POOL = BalloonPool(
+    name="h100",
+    node_selector={"pool": "h100"},
+    replicas=4,
+    resources={GPU: "8"},
+    tolerations=(Toleration(key="muster.dev/pool", operator="Exists"),),
+)
+JOINING = Taint(key="muster.dev/joining", value="pending", effect="NoSchedule")
+OWN = Taint(key="muster.dev/pool", value="h100", effect="NoSchedule")
+
+
+def node(number: int, **fields: object) -> NodeView:
+    given = {"labels": {"pool": "h100"}, "allocatable": {GPU: 8}, "taints": (OWN,), **fields}
+    return NodeView(f"n{number}", **given)  # type: ignore[arg-type]
+
+
+def deployment(replicas: int, pool: BalloonPool | None = POOL, *, stale: bool = False) -> Known:
+    return Known(deployment_name("h100"), "uid", replicas, pool, stale)
+
+
+def balloon(number: int, on: str = "", since: float = 0.0) -> Balloon:
+    return Balloon("muster-system", f"b{number}", f"uid-{number}", "h100", on, since)
+
+
+def view(nodes: list[NodeView], asked: int | None, *balloons: Balloon, **fields: object) -> View:
+    deployments = {} if asked is None else {"h100": deployment(asked)}
+    return View((POOL,), tuple(nodes), balloons, deployments, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "use"),
+    [
+        ({}, NodeUse.USABLE),
+        ({"ready": False}, NodeUse.NOT_READY),
+        ({"cordoned": True}, NodeUse.CORDONED),
+        ({"taints": (OWN, JOINING)}, NodeUse.TAINTED),
+        ({"taints": (Taint(key="example.com/broken", effect="NoExecute"),)}, NodeUse.TAINTED),
+        ({"taints": (Taint(key="example.com/rather-not", effect="PreferNoSchedule"),)}, NodeUse.USABLE),
+        ({"promised": True}, NodeUse.PROMISED),
+        ({"taken": {GPU: 1}}, NodeUse.FULL),
+        ({"taken": {"cpu": 5000}}, NodeUse.USABLE),
+        ({"allocatable": {}}, NodeUse.FULL),
+        ({"labels": {"pool": "cpu"}}, None),
+    ],
+)
+def test_what_a_node_is_to_balloons(changed: dict[str, object], use: NodeUse | None) -> None:
+    assert use_of(POOL, node(0, **changed)) == use
+
+
+def test_a_deployment_is_made_with_as_many_as_there_are_nodes() -> None:
+    plan = decide(view([node(0), node(1), node(2, cordoned=True)], None), 0.0)
+    assert plan.actions == (Put(POOL, 2, None),)
+
+
+def test_never_more_than_configured() -> None:
+    assert decide(view([node(n) for n in range(9)], None), 0.0).actions == (Put(POOL, 4, None),)
+
+
+def test_a_pool_that_shrinks_has_fewer_balloons() -> None:
+    plan = decide(view([node(0), node(1, ready=False)], 2), 0.0)
+    assert plan.actions == (Scale(deployment(2), 1),)
+
+
+def test_a_balloon_leaves_a_node_that_is_left_alone_after_the_deployment_shrank() -> None:
+    on = [balloon(0, "n0"), balloon(1, "n1")]
+    plan = decide(view([node(0), node(1, taints=(JOINING,))], 2, *on), 0.0)
+    assert plan.actions == (Scale(deployment(2), 1), Remove(on[1], NodeUse.TAINTED))
+
+
+def test_what_is_configured_no_longer_is_deleted() -> None:
+    assert decide(View((), (), (), {"h100": deployment(2)}), 0.0).actions == (Drop(deployment(2)),)
+
+
+def test_an_unreadable_configuration_deletes_nothing_and_still_follows_the_nodes() -> None:
+    plan = decide(View(None, (node(0),), (), {"h100": deployment(3), "old": deployment(1, None)}), 0.0)
+    assert plan.actions == (Scale(deployment(3), 1),)
+
+
+def test_another_configuration_or_version_is_written_anew() -> None:
+    other = replace(POOL, resources={GPU: "4"})
+    for before in (deployment(1, other), deployment(1, stale=True)):
+        plan = decide(View((POOL,), (node(0),), (), {"h100": before}), 0.0)
+        assert plan.actions == (Put(POOL, 1, before),)
+
+
+def test_balloons_that_wait_for_long_are_taken_back_and_tried_again_later() -> None:
+    nodes = [node(0), node(1)]
+    waiting = [balloon(0, "n0"), balloon(1, since=100.0)]
+    patient = decide(view(nodes, 2, *waiting), 100.0 + WAITS_S - 1)
+    assert patient.actions == ()
+    assert patient.wake_at == 100.0 + WAITS_S
+    now = 100.0 + WAITS_S
+    first = decide(view(nodes, 2, *waiting), now)
+    assert first.actions == (Scale(deployment(2), 1),)
+    after = decide(view(nodes, 1, waiting[0], caps=first.caps), now + 1)
+    assert after.actions == ()
+    assert after.wake_at == now + TRY_AGAIN_S
+    assert decide(view(nodes, 1, waiting[0], caps=after.caps), now + TRY_AGAIN_S).actions == (Scale(deployment(1), 2),)
+    more = decide(view([*nodes, node(2)], 1, waiting[0], caps=after.caps), now + 1)
+    assert more.actions == (Scale(deployment(1), 3),), "another node is room that nobody waited for"
+
+
+NODES = st.lists(
+    st.builds(
+        lambda number, ready, cordoned, joining, promised, taken, other: node(
+            number,
+            ready=ready,
+            cordoned=cordoned,
+            taints=(OWN, JOINING) if joining else (OWN,),
+            promised=promised,
+            taken={GPU: taken},
+            labels={"pool": "cpu" if other else "h100"},
+        ),
+        number=st.integers(0, 30),
+        ready=st.booleans(),
+        cordoned=st.booleans(),
+        joining=st.booleans(),
+        promised=st.booleans(),
+        taken=st.integers(0, 8),
+        other=st.booleans(),
+    ),
+    unique_by=lambda each: each.name,
+    max_size=12,
+)
+
+
+def asked(plan: Plan, before: int | None) -> int:
+    for action in plan.actions:
+        if isinstance(action, Put | Scale):
+            return action.replicas
+    assert before is not None
+    return before
+
+
+@given(NODES, st.none() | st.integers(0, 15))
+def test_no_balloon_has_to_wait_for_a_node(nodes: list[NodeView], before: int | None) -> None:
+    wanted = asked(decide(view(nodes, before), 0.0), before)
+    free = [
+        each
+        for each in nodes
+        if each.labels["pool"] == "h100" and each.ready and not each.cordoned and JOINING not in each.taints
+        if not each.promised and each.taken[GPU] == 0
+    ]
+    assert wanted == min(POOL.replicas, len(free))
+
+
+@given(NODES, st.lists(st.integers(0, 30), max_size=8))
+def test_nothing_is_written_once_all_is_as_planned(nodes: list[NodeView], on: list[int]) -> None:
+    balloons = [balloon(number, f"n{at}") for number, at in enumerate(on)]
+    plan = decide(view(nodes, None, *balloons), 0.0)
+    removed = {action.balloon for action in plan.actions if isinstance(action, Remove)}
+    stay = [each for each in balloons if each not in removed]
+    assert decide(view(nodes, asked(plan, None), *stay), 1.0).actions == ()
+
+
+@given(NODES, st.lists(st.integers(0, 30), max_size=8))
+def test_no_balloon_stays_on_a_node_that_is_left_alone(nodes: list[NodeView], on: list[int]) -> None:
+    balloons = [balloon(number, f"n{at}") for number, at in enumerate(on)]
+    plan = decide(view(nodes, 0, *balloons), 0.0)
+    removed = {action.balloon.node for action in plan.actions if isinstance(action, Remove)}
+    for each in nodes:
+        touched = each.labels["pool"] == "h100" and (not each.ready or each.cordoned or JOINING in each.taints)
+        assert (each.name in removed) == (touched and each.name in {b.node for b in balloons})
+
+
+def test_what_a_deployment_says_of_itself_is_read_back() -> None:
+    made = decode(encode({**manifest(POOL, 3, "muster-system", "muster:1"), "status": {}}), Deployment)
+    assert known(made, "muster:1") == Known("muster-balloon-h100", "", 3, POOL, False)
+    assert known(made, "muster:2").stale
+    made.metadata.annotations.clear()
+    assert known(made, "muster:1") == Known("muster-balloon-h100", "", 3, None, True)
+
+
+GOOD = """\
+image: example/pause
+pools:
+- name: h100
+  nodeSelector: {pool: h100}
+  replicas: 40
+  resources: {nvidia.com/gpu: 8}
+  tolerations:
+  - {key: muster.dev/pool, operator: Exists}
+- name: cpu
+  nodeSelector:
+    pool: cpu
+  replicas: 0
+  resources: {cpu: 500m}
+"""
+
+
+def test_a_configuration_is_read() -> None:
+    cpu, gpu = parse_config(GOOD)
+    assert (cpu.name, cpu.replicas, cpu.request) == ("cpu", 0, {"cpu": 500})
+    assert (gpu.replicas, gpu.request, gpu.image) == (40, {GPU: 8}, "example/pause")
+    assert gpu.tolerations == POOL.tolerations
+
+
+def test_an_empty_configuration_has_no_pools() -> None:
+    assert parse_config("") == parse_config("# nothing yet\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("name: cpu", "name: h100", "line 9: pools[1].name: another pool is called h100"),
+        ("name: cpu", "name: CPU", "line 9: pools[1].name: 'CPU' is no DNS label"),
+        ("replicas: 0", "replicas: -1", "line 12: pools[1].replicas: -1 is negative; write 0 or more"),
+        ("replicas: 0", "replicas: many", "line 12: pools[1].replicas: Expected `int`, got `str`"),
+        ("replicas: 0", "replica: 0", "line 9: pools[1]: "),
+        ("cpu: 500m", "cpu: 0", "line 13: pools[1].resources.cpu: 0 is not possible"),
+        ("cpu: 500m", "cpu: lots", "line 13: pools[1].resources.cpu: 'lots' is not a quantity"),
+        ("    pool: cpu", "    zone: a", "line 10: pools[1].nodeSelector: may select a node of pool h100 too"),
+        ("key: muster.dev/pool, ", "", "line 8: pools[0].tolerations[0]: has no key and so tolerates every taint"),
+        ("muster.dev/pool, ", "muster.dev/joining, ", "line 8: pools[0].tolerations[0]: muster.dev/joining says that"),
+        ("operator: Exists", "operator: Is", "line 8: pools[0].tolerations[0]: operator 'Is' is none"),
+        ("  replicas: 0", "  replicas: 0\n  replicas: 1", "line 13: replicas is there twice; keep one"),
+        ("nodeSelector: {pool: h100}", "nodeSelector: {}", "line 4: pools[0].nodeSelector: names no label"),
+        ("pools:", "pools: [", "line 3: not YAML"),
+    ],
+)
+def test_a_bad_configuration_is_refused_by_line(old: str, new: str, said: str) -> None:
+    assert old in GOOD
+    with pytest.raises(ConfigTextError) as refused:
+        parse_config(GOOD.replace(old, new, 1))
+    assert said in str(refused.value)
