@@ -22,6 +22,7 @@ from prometheus_client import REGISTRY
 
 from muster.api.names import CONTROLLER_LEASE, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
+from muster.cli.listening import address
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import ApiError, ConfigError
@@ -165,20 +166,11 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _address(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    if value is None:
-        return None
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise click.BadParameter(f"{value!r} is not HOST:PORT, as in 127.0.0.1:8443")
-    return host.strip("[]"), int(port)
-
-
 @click.command("controller")
 @click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Cluster; as kubectl finds it.")
-@click.option("--listen", default="127.0.0.1:0", callback=_address, show_default=True, help="Address for supervisors.")
+@click.option("--listen", default="127.0.0.1:0", callback=address, show_default=True, help="Address for supervisors.")
 @click.option("--advertise-url", default="", help="Where pods reach that address; https://LISTEN where not given.")
-@click.option("--metrics-listen", callback=_address, help="Address of /metrics, /healthz and /readyz; none by default.")
+@click.option("--metrics-listen", callback=address, help="Address of /metrics, /healthz and /readyz; none by default.")
 @click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease and Secrets.")
 @click.option("--muster-image", default="muster", show_default=True, help="Image that holds the rank supervisor.")
 @click.option("--shadow", is_flag=True, help="Plan and explain, write nothing but the lease.")

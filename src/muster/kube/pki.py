@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DEFAULT_LIFETIME = datetime.timedelta(days=365)
-_CLOCK_SKEW = datetime.timedelta(minutes=5)
+CLOCK_SKEW = datetime.timedelta(minutes=5)
+"""A certificate is valid from this long before it was made: others' clocks may be behind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +44,16 @@ class CertificateAuthority:
 
     @classmethod
     def create(
-        cls, name: str = "muster-ca", lifetime: datetime.timedelta = 10 * DEFAULT_LIFETIME
+        cls,
+        name: str = "muster-ca",
+        lifetime: datetime.timedelta = 10 * DEFAULT_LIFETIME,
+        skew: datetime.timedelta = CLOCK_SKEW,
     ) -> CertificateAuthority:
-        """Make a new authority whose subject is `name`."""
+        """Make a new authority whose subject is `name`; it is valid from `skew` ago."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(name, ())
         builder = (
-            _builder(subject, subject, key.public_key(), key.public_key(), lifetime)
+            _builder(subject, subject, key.public_key(), key.public_key(), lifetime, skew)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(authority=True), critical=True)
         )
@@ -60,9 +64,15 @@ class CertificateAuthority:
         """The authority's certificate as PEM: what clients trust."""
         return self.pair.certificate
 
-    def issue_server(self, name: str, hosts: Iterable[str], lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> KeyPair:
-        """Issue a serving certificate valid for `hosts` (DNS names and IP addresses)."""
-        return self._issue(name, (), lifetime, [ExtendedKeyUsageOID.SERVER_AUTH], hosts)
+    def issue_server(
+        self,
+        name: str,
+        hosts: Iterable[str],
+        lifetime: datetime.timedelta = DEFAULT_LIFETIME,
+        skew: datetime.timedelta = CLOCK_SKEW,
+    ) -> KeyPair:
+        """Issue a serving certificate valid for `hosts` (DNS names and IP addresses), from `skew` ago."""
+        return self._issue(name, (), lifetime, [ExtendedKeyUsageOID.SERVER_AUTH], hosts, skew)
 
     def issue_peer(self, name: str, hosts: Iterable[str], lifetime: datetime.timedelta = DEFAULT_LIFETIME) -> KeyPair:
         """Issue a certificate that both serves `hosts` and connects as a client, as members of etcd do."""
@@ -85,6 +95,7 @@ class CertificateAuthority:
         lifetime: datetime.timedelta,
         purposes: list[x509.ObjectIdentifier],
         hosts: Iterable[str],
+        skew: datetime.timedelta = CLOCK_SKEW,
     ) -> KeyPair:
         authority = x509.load_pem_x509_certificate(self.pair.certificate)
         authority_key = serialization.load_pem_private_key(self.pair.key, password=None)
@@ -92,7 +103,9 @@ class CertificateAuthority:
             raise ValueError("the authority's key is not an elliptic-curve key; make the authority anew")
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
-            _builder(_name(name, groups), authority.subject, key.public_key(), authority_key.public_key(), lifetime)
+            _builder(
+                _name(name, groups), authority.subject, key.public_key(), authority_key.public_key(), lifetime, skew
+            )
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
@@ -123,6 +136,7 @@ def _builder(
     key: ec.EllipticCurvePublicKey,
     issuer_key: ec.EllipticCurvePublicKey,
     lifetime: datetime.timedelta,
+    skew: datetime.timedelta,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -131,7 +145,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_before(now - skew)
         .not_valid_after(now + lifetime)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
