@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from muster.api.words import counted
 from muster.scheduler.draft import Draft
 from muster.scheduler.eviction import by_eviction, evict, is_tried, to_evict, try_eviction
 from muster.scheduler.gangs import Gang, PodRecord, seconds
 from muster.scheduler.leaving import Vacating, leaves_by, vacating
+from muster.scheduler.lending import lent_nodes, outranks
 from muster.scheduler.placements import is_leaving, is_open, started_at
 from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, ReleaseGang, RemoveMember, StayOn
 from muster.scheduler.reasons import Reason, Why
@@ -132,13 +134,13 @@ class CarryingOn(Draft):
 
     def _have_leave(self, gang: Gang, look: Vacating) -> None:
         for other in look.tell:
-            if other.priority < gang.priority:
-                self.tell_to_leave(other, "Preempted", f"preempted by {gang.full_name} (priority {gang.priority})")
+            if outranks(gang, other) or lent_nodes(self.snapshot, gang, other):
+                self.tell_to_leave(other, "Preempted", self._preempted(gang, other))
             else:
                 text = f"yields to {gang.full_name}, which is earlier and lost nodes too, as no spare node is there"
                 self.tell_to_leave(other, "Yielded", text)
         for other in look.remove:
-            text = f"preempted by {gang.full_name} (priority {gang.priority})"
+            text = self._preempted(gang, other)
             self.leaving.add(other.key)
             if by_eviction(other):
                 self._evict(to_evict(other), text)
@@ -146,6 +148,12 @@ class CarryingOn(Draft):
             for pod in other.pods.values():
                 if pod.live:
                     self._remove(other, pod, text)
+
+    def _preempted(self, gang: Gang, other: Gang) -> str:
+        lent = lent_nodes(self.snapshot, gang, other)
+        if lent:
+            return f"gives {counted(lent, 'node')} back to team {gang.team}: {gang.full_name} needs them"
+        return f"preempted by {gang.full_name} (priority {gang.priority})"
 
     def _podless(self, gang: Gang) -> None:
         """Slots are kept for pods to come, until nobody can want them or the hold is over."""

@@ -10,6 +10,7 @@ import msgspec
 from muster.scheduler.eviction import why_it_stays
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
+from muster.scheduler.lending import is_lent, outranks
 from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeReason, NodeWhy
@@ -41,10 +42,12 @@ def census(
 ) -> tuple[NodeCount, ...]:
     """Judge every node for pods of the class, most frequent reason first; `beside` are nodes of the gang's own.
 
-    Of those that would have to leave for `gang` and may not it is said why.
+    Of those that would have to leave for `gang` and may not it is said why, of those that borrow from its team whose
+    they are.
     """
     counts: Counter[tuple[NodeWhy, str]] = Counter()
     holders: Counter[str] = Counter()
+    lent: Counter[str] = Counter()
     layer = Ledger(snapshot.buckets).layer
     rules = Rules(cls, layer, snapshot.matcher) if is_related(cls, layer) else None
     for bucket in snapshot.buckets.values():
@@ -68,17 +71,24 @@ def census(
             elif port_taken:
                 counts[NodeWhy.HOST_PORT, ", ".join(str(port[2]) for port in cls.ports)] += 1
             elif not room:
-                holders[_holder(snapshot, snapshot.nodes[name])] += 1
+                holder = _holder(snapshot, snapshot.nodes[name])
+                if holder and gang is not None and is_lent(snapshot, gang, snapshot.gangs[holder], name):
+                    lent[holder] += 1
+                else:
+                    holders[holder] += 1
             elif head is not None:
                 counts[usual] += 1
             else:
                 forbidden = rules.why_not(name) if rules is not None else None
                 counts[(forbidden.why, forbidden.detail) if forbidden is not None else usual] += 1
+    for key, count in lent.items():
+        borrower = snapshot.gangs[key]
+        counts[NodeWhy.LENT, f"team {borrower.team}" if borrower.team else borrower.full_name] += count
     for key, count in holders.items():
         by = snapshot.gangs[key].full_name if key else "pods of other schedulers"
         held = snapshot.gangs[key] if key else None
         stays = None
-        if held is not None and gang is not None and gang.traits.preempts and held.priority < gang.priority:
+        if held is not None and gang is not None and outranks(gang, held):
             stays = why_it_stays(snapshot, held, now)
         if stays is not None:
             counts[stays.why, f"{by}: {stays.detail}"] += count

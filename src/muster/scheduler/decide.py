@@ -176,7 +176,7 @@ class _Planner(CarryingOn):
         self.kept.keep(gang, groups, self._start(gang, groups, closed) if behind is None else None)
         self.short.append((gang, groups, False))
         if behind is not None:
-            self.waits(gang, Reason(Why.BEHIND, short.need, short.have, behind.full_name))
+            self.waits(gang, is_behind(gang, behind, short.need, short.have))
         else:
             why = Why.TOO_MANY_WAYS if short.gave_up else Why.NOT_ENOUGH_NODES
             self.waits(gang, Reason(why, short.need, short.have))
@@ -258,7 +258,7 @@ class _Planner(CarryingOn):
         for index in rest[: self.settings.reported_per_queue]:
             gang = queue[index]
             if gang.key not in placed:
-                self.waits(gang, Reason(Why.BEHIND, gang.size, 0, head.full_name))
+                self.waits(gang, is_behind(gang, head, gang.size))
         self.unreported += max(0, len(rest) - self.settings.reported_per_queue)
 
     def _backfill(self, queue: Queue, head: Gang) -> set[str]:
@@ -284,6 +284,14 @@ class _Planner(CarryingOn):
         return not gang.single and any(
             key != gang.key and self.snapshot.gangs[key].placement is not None for key in others
         )
+
+
+def is_behind(gang: Gang, head: Gang, need: int, have: int = 0) -> Reason:
+    """Return why a gang waits behind the first in line, and whose that is where both have teams."""
+    team = ""
+    if gang.team and head.team:
+        team = "the same team" if gang.team == head.team else f"team {head.team}"
+    return Reason(Why.BEHIND, need, have, head.full_name, team)
 
 
 def _count(groups: Groups) -> int:

@@ -14,7 +14,7 @@ import msgspec
 from muster.api.words import counted
 from muster.scheduler.backfill import Start
 from muster.scheduler.census import NodeCount, census
-from muster.scheduler.decide import decide
+from muster.scheduler.decide import decide, is_behind
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.loading import load_snapshot, suppose
@@ -164,7 +164,7 @@ def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> t
     if any(getattr(action, "gang", "") == gang.key for action in plan.actions):
         return None, None
     queue = snapshot.queues[gang.queued_as[0]]
-    behind = Reason(Why.BEHIND, gang.size, 0, queue[0].full_name)  # too far back for the plan to name
+    behind = is_behind(gang, queue[0], gang.size)  # too far back for the plan to name
     return behind, starts_by(snapshot, plan, gang, now)
 
 

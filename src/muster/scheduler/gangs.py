@@ -8,6 +8,7 @@ from datetime import datetime
 
 import msgspec
 
+from muster.api.names import LABEL_TEAM
 from muster.api.placement import Placement
 from muster.kube.meta import OwnerReference
 from muster.kube.pod import Pod
@@ -16,10 +17,10 @@ from muster.scheduler.adapters.membership import Membership, WorkloadRef
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.roster import Roster
-from muster.scheduler.traits import JobFacts, Traits, traits_of
+from muster.scheduler.traits import JobFacts, Rank, Traits, traits_of
 
 UNSCHEDULABLE = "Unschedulable"
-Order = tuple[float, float, float, str]
+Order = tuple[int, float, float, float, str]
 """A place in the queue; the lowest comes first."""
 
 
@@ -59,7 +60,7 @@ class PodRecord:
         "unschedulable",
     )  # fmt: skip
 
-    def __init__(self, pod: Pod, member: Membership | None) -> None:
+    def __init__(self, pod: Pod, member: Membership | None, team_key: str = LABEL_TEAM) -> None:
         self.uid = pod.uid
         self.namespace = pod.namespace
         self.name = pod.name
@@ -71,7 +72,7 @@ class PodRecord:
         self.priority = pod.spec.priority or 0
         owners = pod.metadata.owner_references
         self.owner: OwnerReference | None = next((o for o in owners if o.controller), None) if owners else None
-        self.traits = traits_of(pod)
+        self.traits = traits_of(pod, team_key)
         self.cls: PodClass | None = None
         self.node = ""
         self.assumed = False
@@ -176,8 +177,22 @@ class Gang:
 
     @property
     def order(self) -> Order:
-        """Place in the queue: priority, then what the job says of its place, then arrival, then name."""
-        return (-self.priority, -self.traits.queue_priority, self.arrival, self.key)
+        """Place in the queue: priority, then what the job says of its place, then arrival, then name.
+
+        Borrowers come after all that do not borrow, balloons last: what they took or kept in front of an owner's gang
+        they would have to give back at once.
+        """
+        return (Rank.OTHER - self.traits.rank, -self.priority, -self.traits.queue_priority, self.arrival, self.key)
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it runs on what other teams own until they need it."""
+        return self.traits.rank is Rank.BORROWED
+
+    @property
+    def team(self) -> str:
+        """Whose it is; "" where nobody says."""
+        return self.traits.team
 
     @property
     def complete(self) -> bool:

@@ -31,4 +31,5 @@ class HeadNodes:
             self._metrics.count_nodes(())
             return
         cls = max(head.counts, key=lambda cls: (head.counts[cls], -cls.number))
-        self._metrics.count_nodes(census(snapshot, cls, reserved={}, beside=head.nodes_beside(head.pending)))
+        beside = head.nodes_beside(head.pending)
+        self._metrics.count_nodes(census(snapshot, cls, reserved={}, beside=beside, gang=head, now=now))

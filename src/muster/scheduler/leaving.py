@@ -9,6 +9,7 @@ import msgspec
 from muster.scheduler.backfill import occupants
 from muster.scheduler.eviction import Spending, by_eviction, may_go
 from muster.scheduler.gangs import Gang, PodRecord
+from muster.scheduler.lending import is_lent, outranks
 from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.placements import is_leaving, is_open
 from muster.scheduler.plan import Settings
@@ -60,15 +61,15 @@ def goes_on_without(gang: Gang, lost: int) -> bool:
     return gang.wanted - lost >= gang.job.fewest
 
 
-def may_take(snapshot: Snapshot, gang: Gang, other: Gang, now: float, settings: Settings) -> bool:
-    """Whether `other` has to leave for `gang`.
+def may_take(snapshot: Snapshot, gang: Gang, other: Gang, now: float, settings: Settings, node: str = "") -> bool:
+    """Whether `other` has to leave for `gang`, for this node where one is named.
 
-    That is where it is of lower priority; and where both lost nodes and wait for others, and it is later in order:
-    neither would ever go on.
+    That is where the gang outranks it, or it borrows the node from the gang's team; and where both lost nodes and wait
+    for others, and it is later in order: neither would ever go on.
     """
     if other.writing or other.binding or not may_go(snapshot, other, now):
         return False
-    if other.priority < gang.priority and gang.traits.preempts and may_leave(other, settings.bind_deadline_s):
+    if (outranks(gang, other) or is_lent(snapshot, gang, other, node)) and may_leave(other, settings.bind_deadline_s):
         return True
     broken = gang.placement is not None and any(member.node for member in gang.current.values())
     return broken and other.order > gang.order and is_stuck(other, settings)
@@ -175,7 +176,8 @@ def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, tol
         free = _given_back(snapshot, node, leaving, node.free())
         if not _short(free, member.cls):
             continue
-        asked = [snapshot.gangs[key] for key in staying if may_take(snapshot, gang, snapshot.gangs[key], now, settings)]
+        others = [snapshot.gangs[key] for key in staying]
+        asked = [other for other in others if may_take(snapshot, gang, other, now, settings, node.name)]
         asked.sort(key=lambda other: (other.traits.rank, other.priority, other.key))
         if _short(_given_back(snapshot, node, {other.key for other in asked}, free), member.cls):
             hopeless = hopeless or not any(snapshot.gangs[key].writing for key in staying)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -12,12 +13,14 @@ from muster.scheduler.eviction import Spending, may_go
 from muster.scheduler.gangs import Gang
 from muster.scheduler.leaving import is_overdue, work_lost
 from muster.scheduler.ledger import Ledger, fits
+from muster.scheduler.lending import debtors, is_lent, outranks
 from muster.scheduler.nodes import Bucket
 from muster.scheduler.placements import is_leaving
 from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.preemption import Victim, cheapest
 from muster.scheduler.resources import plus
+from muster.scheduler.traits import Rank
 
 _STUCK_RANK = -1
 """Gangs that do not run anyhow leave before all others, the last in order first."""
@@ -49,10 +52,10 @@ def make_room(
         draft.wake(known_until)
         return None
     first = {other.key for other in stuck}
-    lower = [other for other in _of_lower_priority(draft, gang) if other.key not in first]
+    lower = [other for other in _may_leave(draft, gang) if other.key not in first]
     made = _of_those(draft, gang, groups, missing, stuck, lower, closed)
     if made is None:
-        looked_at = sum(
+        looked_at = len(draft.snapshot.borrowing) + sum(
             len(movable) for priority, movable in draft.snapshot.movable.items() if priority < gang.priority
         )
         if looked_at > CHOICE:
@@ -111,7 +114,7 @@ def _choose(
     """Choose among those that may leave, of which the first `stuck` do not run."""
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
-    room = _Room(draft, may, closed, beside)
+    room = _Room(draft, gang, may, stuck, closed, beside)
     for cls, count in missing.items():
         if not room.prepare(cls, count):
             return None
@@ -142,34 +145,54 @@ def _choose(
     return None if isinstance(nodes, Shortage) else MadeRoom(leaving, nodes)
 
 
-def _of_lower_priority(draft: Draft, gang: Gang) -> Iterator[Gang]:
+def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
+    """Those of lower priority, and those of any priority that borrow nodes of the gang's team."""
     if not gang.traits.preempts:
         return
-    for priority, movable in draft.snapshot.movable.items():
-        if priority < gang.priority:
-            for other in movable.values():
-                if other.writing or other.binding or other.key in draft.leaving:
-                    continue
-                if is_leaving(other):
-                    if not is_overdue(other, draft.now, draft.settings):
-                        yield other
-                elif may_go(draft.snapshot, other, draft.now):
-                    yield other
+    movable = draft.snapshot.movable.items()
+    lower = (other for priority, gangs in movable if priority < gang.priority for other in gangs.values())
+    if gang.traits.rank is not Rank.OTHER:
+        lower = (other for other in lower if outranks(gang, other))
+    for other in chain(lower, debtors(draft.snapshot, gang)):
+        if other.writing or other.binding or other.key in draft.leaving:
+            continue
+        if is_leaving(other):
+            if not is_overdue(other, draft.now, draft.settings):
+                yield other
+        elif may_go(draft.snapshot, other, draft.now):
+            yield other
 
 
 class _Room:
-    """How many slots fit, depending on who leaves."""
+    """How many slots of `gang` fit, depending on who leaves; the first `stuck` of those that may do not run."""
 
-    def __init__(self, draft: Draft, may: Sequence[Gang], closed: Collection[int], beside: Collection[str]) -> None:
+    def __init__(
+        self,
+        draft: Draft,
+        gang: Gang,
+        may: Sequence[Gang],
+        stuck: int,
+        closed: Collection[int],
+        beside: Collection[str],
+    ) -> None:
         self._draft = draft
+        # Who leaves only because it borrows makes room on the lent nodes, wherever else it is.
+        self._only_lent = {other.key for other in may[stuck:] if not outranks(gang, other)}
+        self._for = gang
         self._closed = closed
         self._beside = beside
         self._on: dict[str, list[tuple[int, PodClass]]] = {}
         self._wanted: list[tuple[int, Counter[int], Counter[frozenset[int]]]] = []
-        for at, gang in enumerate(may):
-            for node, cls in _taken_by(gang):
+        for at, other in enumerate(may):
+            for node, cls in self._given_by(other):
                 self._on.setdefault(node, []).append((at, cls))
-        self._levels = [(int(gang.traits.rank), gang.priority) for gang in may]
+        self._levels = [(int(other.traits.rank), other.priority) for other in may]
+
+    def _given_by(self, other: Gang) -> Iterator[tuple[str, PodClass]]:
+        """Yield (node, class) of each pod and held slot that `gang` may count on once the other has left."""
+        for node, cls in _taken_by(other):
+            if other.key not in self._only_lent or is_lent(self._draft.snapshot, self._for, other, node):
+                yield node, cls
 
     def prepare(self, cls: PodClass, need: int) -> bool:
         """Count who makes room for `need` more pods of the class; returns whether all of them are enough."""
@@ -225,7 +248,7 @@ class _Room:
         """The nodes' room once those have left."""
         ledger = self._draft.ledger.fork()
         for gang in leaving:
-            for name, cls in _taken_by(gang):
+            for name, cls in self._given_by(gang):
                 bucket = ledger.room(self._draft.snapshot.nodes[name])
                 if bucket is not None:
                     ledger.give(bucket, [name], cls)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from muster.api.names import LABEL_POOL
+from muster.api.names import LABEL_POOL, LABEL_TEAM
 from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from muster.kube.node import Taint
 from muster.kube.selectors import Requirement, SelectorError, node_term_matches
@@ -51,10 +51,12 @@ class Matcher:
 
     Attributes:
         pools: some nodes are in pools: pods that ask for devices go nowhere else.
+        team_key: key of the taint of nodes that a team owns.
     """
 
-    def __init__(self, *, pools: bool = False) -> None:
+    def __init__(self, *, pools: bool = False, team_key: str = LABEL_TEAM) -> None:
         self.pools = pools
+        self.team_key = team_key
         self._known: dict[tuple[PodClass, NodeClass], Match] = {}
         self._selected: dict[tuple[PodClass, NodeClass], Match] = {}
 
@@ -63,7 +65,7 @@ class Matcher:
         key = (pod, node)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = _match(pod, node, pools=self.pools)
+            found = self._known[key] = _match(pod, node, self.team_key, pools=self.pools)
         return found
 
     def selects(self, pod: PodClass, node: NodeClass, name: str) -> bool:
@@ -93,11 +95,15 @@ class Matcher:
         self._selected.clear()
 
 
-def _match(pod: PodClass, node: NodeClass, *, pools: bool) -> Match:
+def _match(pod: PodClass, node: NodeClass, team_key: str, *, pools: bool) -> Match:
     if node.problem:
         return Match(NodeReason(NodeWhy.NOT_READY, node.problem))
     if node.unschedulable and find_untolerated_taint((UNSCHEDULABLE,), pod.tolerations) is not None:
         return Match(NodeReason(NodeWhy.UNSCHEDULABLE))
+    owners = [taint for taint in node.taints if taint.key == team_key] if node.taints else []
+    owner = find_untolerated_taint(owners, pod.tolerations)
+    if owner is not None:
+        return Match(NodeReason(NodeWhy.OTHER_TEAM, owner.value))
     selected = _selection(pod, node)
     if selected.reason is not None:
         return selected

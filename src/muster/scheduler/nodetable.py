@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
+from muster.api.names import LABEL_TEAM
 from muster.kube.node import Node
 from muster.scheduler.daemons import Daemons, DaemonSet
 from muster.scheduler.domains import Domains
@@ -16,7 +17,7 @@ from muster.scheduler.podclass import ClassTable, PodClass
 class NodeTable:
     """Counts pods and held slots on nodes; `settle` brings the indexes up to date for what was touched."""
 
-    def __init__(self, classes: ClassTable) -> None:
+    def __init__(self, classes: ClassTable, team_key: str = LABEL_TEAM) -> None:
         self.nodes: dict[str, NodeRecord] = {}
         self.domains = Domains(self.nodes)
         self.empty_domains = Domains(self.nodes)
@@ -28,6 +29,9 @@ class NodeTable:
         self._dirty: dict[str, None] = {}
         self.pools: set[str] = set()
         """Nodes with the pool label, as of the last `settle`."""
+        self._team_key = team_key
+        self.owners: dict[str, str] = {}
+        """Node -> team, of those that a team owns."""
 
     def set(self, node: Node) -> bool:
         """Take over a node object; returns whether it is another node than before under that name."""
@@ -35,6 +39,11 @@ class NodeTable:
         before, labels = record.uid, self.domains.labels(node.name)
         record.update(node)
         self._dirty[node.name] = None
+        owner = record.labels.get(self._team_key, "")
+        if owner:
+            self.owners[node.name] = owner
+        elif self.owners:
+            self.owners.pop(node.name, None)
         if before != record.uid or labels != record.labels:
             self._moved(node.name, labels)
         return before != record.uid
@@ -45,6 +54,7 @@ class NodeTable:
         if record is None or not record.uid:
             return False
         labels = record.labels
+        self.owners.pop(name, None)
         record.uid, record.problem, record.node_class, record.stale = "", "does not exist", None, True
         self._dirty[name] = None
         self._moved(name, labels)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from muster.api.names import LABEL_TEAM
 from muster.api.placement import LeavingReason, Placement
 from muster.scheduler.backfill import Start
 from muster.scheduler.demand import Demand
@@ -23,6 +24,7 @@ class Settings(msgspec.Struct, frozen=True):
         evict_within_s: a gang of which evictions are refused for so long stays. One that was cut off half-way spends
             its budget for two minutes (kubernetes pkg/controller/disruption, DeletionTimeout).
         backfill_depth: gangs with a time limit behind the head that are tried on its nodes before it starts.
+        team_key: label of nodes and pods that names their team, and key of the taint of nodes.
     """
 
     bind_deadline_s: float = 30.0
@@ -31,6 +33,7 @@ class Settings(msgspec.Struct, frozen=True):
     backfill_depth: int = 50
     leave_slack_s: float = 30.0
     evict_within_s: float = 150.0
+    team_key: str = LABEL_TEAM
 
 
 class WritePlacement(msgspec.Struct, frozen=True):

@@ -62,6 +62,7 @@ class Queues:
         self.attention: dict[str, Gang] = {}
         self.waiting: dict[str, Gang] = {}
         self.movable: dict[int, dict[str, Gang]] = {}
+        self.borrowing: dict[str, Gang] = {}
         self.ending: list[tuple[float, str]] = []
         self._held_as: dict[str, tuple[int, float | None]] = {}
         self.joining: dict[QueueKey, Queue] = {}
@@ -125,6 +126,8 @@ class Queues:
         self._held_as[gang.key] = (gang.priority, end)
         if is_leaving(gang) or may_leave(gang, self._bind_deadline_s):
             self.movable.setdefault(gang.priority, {})[gang.key] = gang
+            if gang.borrows:
+                self.borrowing[gang.key] = gang
         if end is not None:
             insort(self.ending, (end, gang.key))
 
@@ -133,6 +136,7 @@ class Queues:
         if held is None:
             return
         priority, end = held
+        self.borrowing.pop(gang.key, None)
         movable = self.movable.get(priority, {})
         if movable.pop(gang.key, None) is not None and not movable:
             del self.movable[priority]

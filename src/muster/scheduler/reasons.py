@@ -39,6 +39,7 @@ class NodeWhy(StrEnum):
     REPLACED = "NodeReplaced"
     NOT_READY = "NodeNotReady"
     UNSCHEDULABLE = "NodeUnschedulable"
+    OTHER_TEAM = "OwnedByTeam"
     EXCLUDED = "NodeExcluded"
     SELECTOR = "NodeSelectorMismatch"
     AFFINITY = "NodeAffinityMismatch"
@@ -52,6 +53,7 @@ class NodeWhy(StrEnum):
     POD_ANTI_AFFINITY = "PodAntiAffinity"
     TOPOLOGY_SPREAD = "TopologySpread"
     IN_USE = "InUse"
+    LENT = "Lent"
     PROTECTED = "ProtectedByBudget"
     EVICTION_REFUSED = "EvictionRefused"
     BIND_FAILED = "BindFailed"
@@ -77,6 +79,7 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.REPLACED: "replaced by another node of the same name",
         NodeWhy.NOT_READY: "not ready",
         NodeWhy.UNSCHEDULABLE: "cordoned",
+        NodeWhy.OTHER_TEAM: "owned by team {detail}",
         NodeWhy.EXCLUDED: "excluded by name",
         NodeWhy.SELECTOR: "without {detail}",
         NodeWhy.AFFINITY: "outside the required node affinity",
@@ -90,6 +93,7 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.POD_ANTI_AFFINITY: "beside pods they must keep away from ({detail})",
         NodeWhy.TOPOLOGY_SPREAD: "in domains with too many such pods ({detail})",
         NodeWhy.IN_USE: "in use ({detail})",
+        NodeWhy.LENT: "lent to {detail}",
         NodeWhy.PROTECTED: "in use by who would leave for it but may not ({detail})",
         NodeWhy.EVICTION_REFUSED: "in use by who would leave for it but whose eviction was refused ({detail})",
         NodeWhy.BIND_FAILED: "where binding failed",
@@ -100,17 +104,21 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why a gang waits: `have` of `need` (pods, or nodes), and whom or what it waits for."""
+    """Why a gang waits: `have` of `need` (pods, or nodes), whom or what it waits for, and of which team that is."""
 
     why: Why
     need: int = 0
     have: int = 0
     detail: str = ""
+    team: str = ""
 
     def text(self) -> str:
         """Say it as one sentence for people."""
         return _WORDS[self.why].format(
-            need=self.need, need_pods=counted(self.need, "pod"), have=self.have, detail=self.detail
+            need=self.need,
+            need_pods=counted(self.need, "pod"),
+            have=self.have,
+            detail=self.detail + (f" of {self.team}" if self.team else ""),
         )
 
 

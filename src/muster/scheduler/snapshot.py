@@ -54,6 +54,8 @@ class Snapshot:
         budgets: disruption budgets of those that leave by eviction.
         refusals: what was found about gangs with rules about other pods, until what it depends on changes.
         vain: for which gangs nobody leaves, as was found lately.
+        owners: team of each node that a team owns.
+        borrowing: those of `movable` that borrow, by key.
         gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
     """
 
@@ -75,6 +77,8 @@ class Snapshot:
     refusals: Refusals
     budgets: Budgets
     vain: Vain
+    owners: Mapping[str, str]
+    borrowing: Mapping[str, Gang]
 
     def find(self, namespace: str, name: str) -> Gang | None:
         """Return the newest gang of that name, or the single pod of that name."""

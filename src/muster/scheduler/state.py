@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from muster.api.names import ANNOTATION_SCALE_UP, APPROVED
+from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM
 from muster.api.placement import Placement
 from muster.kube.node import Node
 from muster.kube.pod import Pod
@@ -38,18 +38,20 @@ class ClusterState:
 
     Args:
         bind_deadline_s: how long binding a gang may take; tells open placements from bound ones.
+        team_key: label of nodes and pods that names their team, and key of the taint of nodes.
     """
 
-    def __init__(self, *, bind_deadline_s: float = 30.0) -> None:
+    def __init__(self, *, bind_deadline_s: float = 30.0, team_key: str = LABEL_TEAM) -> None:
         self.pods: dict[str, PodRecord] = {}
         self.gangs: dict[str, Gang] = {}
         self.claims = Claims()
-        self._matcher = Matcher()
+        self._team_key = team_key
+        self._matcher = Matcher(team_key=team_key)
         self._gains = Gains()
         self._refusals = Refusals()
         self._vain = Vain()
         self._classes = ClassTable()
-        self._table = NodeTable(self._classes)
+        self._table = NodeTable(self._classes, team_key)
         self._queues = Queues(bind_deadline_s)
         self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
         self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
@@ -85,6 +87,8 @@ class ClusterState:
             refusals=self._refusals,
             budgets=self.budgets,
             vain=self._vain,
+            owners=self._table.owners,
+            borrowing=self._queues.borrowing,
         )
 
     def snapshot(self) -> Snapshot:
@@ -151,7 +155,7 @@ class ClusterState:
         record = self.pods.get(pod.uid)
         if record is None:
             member = membership(pod)
-            record = PodRecord(pod, member)
+            record = PodRecord(pod, member, self._team_key)
             self._classes.peers.set_pod(pod.uid, pod.namespace, pod.metadata.labels)
             record.cls = self._classes.of(pod, ours=member is not None)
             self.pods[pod.uid] = record

@@ -7,7 +7,14 @@ from functools import lru_cache
 
 import msgspec
 
-from muster.api.names import ANNOTATION_PRIORITY, ANNOTATION_SCALE_UP, APPROVED, LABEL_BALLOON, LABEL_BORROWED
+from muster.api.names import (
+    ANNOTATION_PRIORITY,
+    ANNOTATION_SCALE_UP,
+    APPROVED,
+    LABEL_BALLOON,
+    LABEL_BORROWED,
+    LABEL_TEAM,
+)
 from muster.api.training_job import TrainingJob
 from muster.kube.pod import Pod
 
@@ -37,6 +44,7 @@ class Traits(msgspec.Struct, frozen=True):
         queue_priority: place in the queue among gangs of the same priority (spec.priority of a TrainingJob); nobody
             leaves for it.
         pinned: a member belongs to its node, as pods of DaemonSets and static pods do: it never leaves for others.
+        team: whose it is; "" where its pods say nothing, or not the same.
     """
 
     rank: Rank = Rank.OTHER
@@ -45,6 +53,7 @@ class Traits(msgspec.Struct, frozen=True):
     grace_s: float = DEFAULT_GRACE_S
     queue_priority: int = 0
     pinned: bool = False
+    team: str = ""
 
     def with_member(self, other: Traits) -> Traits:
         """Return what holds for a gang of these and one more member: the more protected, the more patient."""
@@ -58,19 +67,20 @@ class Traits(msgspec.Struct, frozen=True):
             max(self.grace_s, other.grace_s),
             max(self.queue_priority, other.queue_priority),
             self.pinned or other.pinned,
+            self.team if self.team == other.team else "",
         )
 
 
 @lru_cache(maxsize=1024)
 def _traits(
-    rank: Rank, preempts: bool, limit_s: float | None, grace_s: float, queue_priority: int, pinned: bool
+    rank: Rank, preempts: bool, limit_s: float | None, grace_s: float, queue_priority: int, pinned: bool, team: str
 ) -> Traits:
     """One object for all pods that are alike."""
-    return Traits(rank, preempts, limit_s, grace_s, queue_priority, pinned)
+    return Traits(rank, preempts, limit_s, grace_s, queue_priority, pinned, team)
 
 
-def traits_of(pod: Pod) -> Traits:
-    """Read a pod."""
+def traits_of(pod: Pod, team_key: str = LABEL_TEAM) -> Traits:
+    """Read a pod; its label `team_key` names its team."""
     labels, spec = pod.metadata.labels, pod.spec
     rank = Rank.OTHER
     if labels.get(LABEL_BALLOON) == "true":
@@ -86,6 +96,7 @@ def traits_of(pod: Pod) -> Traits:
         _integer(pod.metadata.annotations.get(ANNOTATION_PRIORITY, "")),
         MIRROR in pod.metadata.annotations
         or any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references),
+        labels.get(team_key, ""),
     )
 
 

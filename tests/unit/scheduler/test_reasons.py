@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from muster.api.names import LABEL_POOL
+from muster.api.names import LABEL_POOL, LABEL_TEAM
 from muster.scheduler.decide import decide
 from muster.scheduler.explain import explain
 from muster.scheduler.headnodes import HeadNodes
@@ -25,8 +25,8 @@ UNDER_WAY = {Why.BINDING, Why.RELEASING, Why.LEAVING}
 OF_SLOTS = {NodeWhy.GONE, NodeWhy.REPLACED, NodeWhy.BIND_FAILED}
 """Why a slot gets another node: not the state of a node. Said when the gang is placed again."""
 
-OF_VICTIMS = {NodeWhy.PROTECTED, NodeWhy.EVICTION_REFUSED}
-"""Why somebody stays who would leave: test_eviction sees that it is said."""
+OF_VICTIMS = {NodeWhy.PROTECTED, NodeWhy.EVICTION_REFUSED, NodeWhy.LENT}
+"""Why somebody stays who would leave: test_eviction and test_borrowing see that it is said."""
 
 
 @pytest.mark.parametrize("why", list(Why))
@@ -65,6 +65,10 @@ NODES: dict[NodeWhy, tuple[Callable[[World], None], dict[str, Any]]] = {
         affinity(nodeSelectorTerms=[{"matchExpressions": [{"key": HOST, "operator": "Exists"}]}]),
     ),
     NodeWhy.TAINT: (lambda world: world.add_nodes("x", taints=TAINT), {}),
+    NodeWhy.OTHER_TEAM: (
+        lambda world: world.add_nodes("x", taints=[{**TAINT[0], "key": LABEL_TEAM, "value": "a"}]),
+        {},
+    ),
     NodeWhy.TOO_SMALL: (lambda world: world.add_nodes("x", gpus=1), {}),
     NodeWhy.MIXED_POOL: (lambda world: world.add_nodes("x", labels={LABEL_POOL: "a"}), {}),
     NodeWhy.OUTSIDE_POOLS: (lambda world: world.add_nodes("x", labels={LABEL_POOL: "a"}), {}),

@@ -59,9 +59,11 @@ def node(name: str, *, uid: str = "", gpus: int = 8, ready: bool = True, **chang
 class World:
     """State, objects and time. `run` decides and carries out until nothing is left to do."""
 
-    def __init__(self, *, bind_deadline_s: float = 30.0, hold_s: float = 600.0) -> None:
-        self.settings = Settings(bind_deadline_s=bind_deadline_s, hold_s=hold_s)
-        self.state = ClusterState(bind_deadline_s=bind_deadline_s)
+    def __init__(
+        self, *, bind_deadline_s: float = 30.0, hold_s: float = 600.0, team_key: str = "muster.dev/team"
+    ) -> None:
+        self.settings = Settings(bind_deadline_s=bind_deadline_s, hold_s=hold_s, team_key=team_key)
+        self.state = ClusterState(bind_deadline_s=bind_deadline_s, team_key=team_key)
         self.now = START
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, SchedulingPod] = {}
@@ -283,7 +285,7 @@ class World:
 
     def listed(self) -> ClusterState:
         """What one knows who has just listed everything."""
-        state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
+        state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s, team_key=self.settings.team_key)
         state.budgets.known = True
         for budget in self.budgets.values():
             state.budgets.set(budget)

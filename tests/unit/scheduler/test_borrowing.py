@@ -1,0 +1,227 @@
+"""Teams lend nodes: who borrows leaves whole once the owner's gang needs them, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.api.names import LABEL_TEAM
+from muster.scheduler.explain import explain
+from muster.scheduler.plan import TellToLeave, WritePlacement
+from muster.scheduler.traits import JobFacts
+from tests.unit.scheduler.teamwork import add, owned
+from tests.unit.scheduler.world import World, reason_of
+
+
+def phase(world: World, gang: str) -> str:
+    placement = world.placements.get(f"default/{gang}")
+    return placement.status.phase if placement is not None else ""
+
+
+def lent(*, priority: int = 0, team: str = "red", nodes: str = "abc") -> World:
+    """Nodes of team blue, all of them borrowed by one gang."""
+    world = World()
+    owned(world, "blue", *nodes)
+    add(world, "guest", len(nodes), team, borrows=True, priority=priority)
+    world.run()
+    assert set(world.nodes_of("guest").values()) == set(nodes)
+    return world
+
+
+@pytest.mark.parametrize("priority", [-1, 0, 1000])
+def test_a_borrower_leaves_whole_for_the_owners_gang_whatever_their_priorities(priority: int) -> None:
+    world = lent(priority=priority)
+    add(world, "home", 2, "blue")
+    plan = world.run()
+    assert phase(world, "guest") == "Preempting"
+    placement = world.placements["default/guest"]
+    assert placement.status.message == "gives 3 nodes back to team blue: default/home needs them"
+    assert reason_of(plan, world, "home") == "MakingRoom"
+    assert world.nodes_of("home") == {}, "not before the last pod is gone"
+    world.remove_gang("guest")
+    world.run()
+    assert len(world.nodes_of("home")) == 2
+    add(world, "guest", 3, "red", borrows=True, priority=priority)
+    assert reason_of(world.run(), world, "guest") in ("NotEnoughNodes", "MoreThanTheCluster")
+    world.remove_gang("home")
+    world.set_job("home", JobFacts(ended="Succeeded"))
+    world.run()
+    assert len(world.nodes_of("guest")) == 3, "it runs again once there is room"
+
+
+@pytest.mark.parametrize(
+    ("team", "borrower"),
+    [("green", False), ("blue", True)],
+    ids=["a team that does not own the nodes", "a borrower of the owner"],
+)
+def test_nobody_else_gets_lent_nodes_by_equal_priority(team: str, borrower: bool) -> None:
+    world = lent()
+    owned(world, "green", "g")
+    add(world, "other", 2, team, borrows=borrower)
+    assert not any(isinstance(action, TellToLeave | WritePlacement) for action in world.decide().actions)
+
+
+@pytest.mark.parametrize("owner", ["", "red"], ids=["nobody's", "its own team's"])
+def test_a_borrower_on_other_nodes_leaves_for_higher_priority_only(owner: str) -> None:
+    world = World()
+    owned(world, owner, "a", "b")
+    add(world, "guest", 2, "red", borrows=True)
+    world.run()
+    kind = {"tolerations": [{"key": LABEL_TEAM, "operator": "Exists"}], "affinity": {}}
+    add(world, "equal", 1, "red", **kind)
+    world.run()
+    assert phase(world, "guest") == "Bound"
+    world.remove_gang("equal")
+    world.set_job("equal", JobFacts(ended="Succeeded"))
+    add(world, "higher", 1, "red", priority=1, **kind)
+    world.run()
+    assert phase(world, "guest") == "Preempting"
+
+
+def test_a_borrower_leaves_only_where_the_owners_gang_then_fits() -> None:
+    world = lent(nodes="ab")
+    owned(world, "blue", "c", ready=False)
+    add(world, "home", 3, "blue")
+    plan = world.run()
+    assert phase(world, "guest") == "Bound"
+    assert reason_of(plan, world, "home") == "MoreThanTheCluster"
+
+
+def test_what_a_borrower_has_elsewhere_is_no_reason_for_it_to_leave() -> None:
+    """Of four nodes of a borrower one is the owner's: it leaves for one node of it, not for two that are nobody's."""
+    world = World()
+    owned(world, "blue", "a")
+    owned(world, "", "b", "c", "d")
+    add(world, "guest", 4, "red", borrows=True)
+    world.run()
+    kind = {"tolerations": [{"key": LABEL_TEAM, "operator": "Exists"}], "affinity": {}}
+    add(world, "home", 2, "blue", **kind)
+    world.run()
+    assert phase(world, "guest") == "Bound"
+    add(world, "small", 1, "blue")
+    world.run()
+    assert phase(world, "guest") == "Bound", "home is first in line"
+    world.remove_gang("home")
+    world.set_job("home", JobFacts(ended="Succeeded"))
+    world.run()
+    assert phase(world, "guest") == "Preempting"
+    world.remove_gang("guest")
+    world.run()
+    assert world.nodes_of("small") == {0: "a"}
+
+
+def test_of_several_borrowers_those_leave_that_lose_least() -> None:
+    world = World()
+    owned(world, "blue", *"abcd")
+    now = world.now
+    for name, saved in (("dear", 0.0), ("cheap", now + 90)):
+        add(world, name, 2, "red", borrows=True, facts=JobFacts(started_at=now, saved_at=saved))
+    world.run()
+    world.now = now + 100
+    add(world, "home", 2, "blue")
+    world.run()
+    assert (phase(world, "cheap"), phase(world, "dear")) == ("Preempting", "Bound")
+
+
+def test_a_borrower_that_waits_keeps_no_node_from_its_owner() -> None:
+    """It came first and has the higher priority; what it kept or took it would have to give back at once."""
+    world = World()
+    owned(world, "blue", *"abc")
+    add(world, "small", 1, "red", borrows=True, priority=9)
+    world.run()
+    add(world, "guest", 3, "red", borrows=True, priority=9)
+    assert reason_of(world.run(), world, "guest") == "NotEnoughNodes"
+    add(world, "home", 2, "blue")
+    world.run()
+    assert len(world.nodes_of("home")) == 2
+    assert phase(world, "small") == "Bound"
+
+
+def test_a_gang_that_never_preempts_takes_nothing_back() -> None:
+    world = lent()
+    add(world, "home", 1, "blue", preemptionPolicy="Never")
+    world.run()
+    assert phase(world, "guest") == "Bound"
+
+
+def test_another_key_says_whose_a_node_is() -> None:
+    world = World(team_key="openai.com/team")
+    owned(world, "blue", "a", "b", key="openai.com/team")
+    add(world, "guest", 2, "red", borrows=True, key="openai.com/team")
+    world.run()
+    add(world, "home", 1, "blue", key="openai.com/team")
+    world.run()
+    assert phase(world, "guest") == "Preempting"
+
+
+def test_a_node_that_changes_hands_is_lent_from_then_on() -> None:
+    world = World()
+    owned(world, "", "a", "b")
+    add(world, "guest", 2, "red", borrows=True)
+    world.run()
+    owned(world, "blue", "a", "b")
+    add(world, "home", 1, "blue")
+    world.run()
+    assert phase(world, "guest") == "Preempting"
+
+
+def test_the_first_gang_of_one_team_does_not_block_gangs_of_another() -> None:
+    world = World()
+    owned(world, "blue", *"abc")
+    owned(world, "red", *"xyz")
+    add(world, "blue-runs", 2, "blue")
+    world.run()
+    add(world, "blue-head", 3, "blue")
+    add(world, "blue-next", 1, "blue")
+    add(world, "red-first", 2, "red")
+    add(world, "red-second", 1, "red")
+    plan = world.run()
+    assert len(world.nodes_of("red-first")) == 2
+    assert len(world.nodes_of("red-second")) == 1
+    assert reason_of(plan, world, "blue-next") == "BehindInQueue"
+    text = plan.waiting[world.gang("blue-next").key].text()
+    assert text.startswith("waiting behind default/blue-head of the same team,")
+
+
+def test_on_nodes_that_nobody_owns_teams_wait_by_arrival() -> None:
+    world = World()
+    owned(world, "", *"ab")
+    rest: dict[str, object] = {"tolerations": [], "affinity": {}}
+    add(world, "runs", 1, "red", **rest)
+    world.run()
+    add(world, "first", 2, "blue", **rest)
+    add(world, "second", 1, "red", **rest)
+    plan = world.run()
+    assert world.nodes_of("second") == {}
+    assert plan.waiting[world.gang("second").key].text().startswith("waiting behind default/first of team blue,")
+
+
+def test_explain_says_whose_nodes_are_and_to_whom_they_are_lent() -> None:
+    world = lent(nodes="a")
+    owned(world, "blue", *(f"n{number}" for number in range(7)))
+    owned(world, "blue", "q0", "q1", unschedulable=True)
+    owned(world, "green", "g0", "g1", "g2")
+    add(world, "home", 10, "blue")
+    told = explain(world.state.snapshot(), world.gang("home"), now=world.now)
+    assert told.summary.startswith(
+        "needs 10 nodes, 7 are free: 3 owned by team green, 2 cordoned, 1 lent to team red; all usable nodes"
+    )
+    assert (told.need, told.have) == (10, 7)
+
+
+def test_a_borrower_of_whatever_priority_sends_away_balloons_and_borrowers_only() -> None:
+    world = World()
+    owned(world, "blue", "a", "b")
+    owned(world, "", "c")
+    add(world, "home", 1, "blue")
+    add(world, "mild", 1, "green", borrows=True)
+    for kind in ("a", "b", "c"):
+        pod = {"priority": -5, "tolerations": [{"operator": "Exists"}]}
+        world.add_pod(f"balloon-{kind}", pod, labels={"muster.dev/balloon": "true"})
+    world.run()
+    add(world, "bold", 2, "red", borrows=True, priority=1000)
+    world.run()
+    assert (phase(world, "home"), phase(world, "mild")) == ("Bound", "Preempting")
+    world.remove_gang("mild")
+    world.run()
+    assert len(world.nodes_of("bold")) == 2
+    assert len(world.nodes_of("home")) == 1
