@@ -1,0 +1,115 @@
+"""The webhook's certificates as they lie in a Secret: whether they will do, and new ones.
+
+`ca.crt` holds the authorities that the API server is to trust, newest first; `ca.key` is the key of the newest, which
+signed `tls.crt`. An authority that is replaced stays in the list until it ends, so a replica that still serves a
+certificate of it is trusted meanwhile.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+
+from muster.kube.pki import CertificateAuthority, KeyPair
+
+AUTHORITIES, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
+LIFETIME: Final = datetime.timedelta(days=90)
+AUTHORITY_LIFETIME: Final = datetime.timedelta(days=730)
+SKEW: Final = datetime.timedelta(days=1)
+"""A clock that is behind ours by no more than this still takes a new certificate."""
+_AUTHORITIES_MAX: Final = 3
+_NAME: Final = "muster-admission"
+
+Material = Mapping[str, bytes]
+
+
+def why_renew(data: Material, hosts: Sequence[str], now: datetime.datetime) -> str:
+    """Say why new certificates are needed now; "" where these will do. A third of their life is left for it."""
+    return _authority_fault(data, now) or _serving_fault(data, hosts, now)
+
+
+def renewed(data: Material, hosts: Sequence[str], now: datetime.datetime) -> dict[str, bytes]:
+    """Make what is needed; the authority stays while it is good."""
+    if _authority_fault(data, now):
+        authority = CertificateAuthority.create(_NAME, AUTHORITY_LIFETIME, SKEW)
+        older = [each for each in _certificates(data) if each.not_valid_after_utc > now][: _AUTHORITIES_MAX - 1]
+        trusted = authority.certificate + b"".join(each.public_bytes(serialization.Encoding.PEM) for each in older)
+    else:
+        newest = _certificates(data)[0].public_bytes(serialization.Encoding.PEM)
+        authority = CertificateAuthority(KeyPair(newest, data[AUTHORITY_KEY]))
+        trusted = data[AUTHORITIES]
+    pair = authority.issue_server(_NAME, hosts, LIFETIME, SKEW)
+    return {
+        AUTHORITIES: trusted,
+        AUTHORITY_KEY: authority.pair.key,
+        CERTIFICATE: pair.certificate,
+        KEY: pair.key,
+    }
+
+
+def ends_at(data: Material) -> datetime.datetime:
+    """When the serving certificate ends. Raises ValueError where there is none."""
+    return x509.load_pem_x509_certificate(data[CERTIFICATE]).not_valid_after_utc
+
+
+def _authority_fault(data: Material, now: datetime.datetime) -> str:
+    authorities = _certificates(data)
+    if not authorities:
+        return f"there is no certificate in {AUTHORITIES}"
+    if not _belongs(authorities[0], data.get(AUTHORITY_KEY, b"")):
+        return f"{AUTHORITY_KEY} is not the key of {AUTHORITIES}"
+    return _time_fault(authorities[0], AUTHORITIES, now)
+
+
+def _serving_fault(data: Material, hosts: Sequence[str], now: datetime.datetime) -> str:
+    try:
+        certificate = x509.load_pem_x509_certificate(data.get(CERTIFICATE, b""))
+    except ValueError:
+        return f"there is no certificate in {CERTIFICATE}"
+    if not _belongs(certificate, data.get(KEY, b"")):
+        return f"{KEY} is not the key of {CERTIFICATE}"
+    try:
+        certificate.verify_directly_issued_by(_certificates(data)[0])
+    except (ValueError, TypeError, InvalidSignature):
+        return f"{CERTIFICATE} is not signed by {AUTHORITIES}"
+    missing = sorted(set(hosts) - _hosts(certificate))
+    if missing:
+        return f"{CERTIFICATE} is not for {', '.join(missing)}"
+    return _time_fault(certificate, CERTIFICATE, now)
+
+
+def _time_fault(certificate: x509.Certificate, name: str, now: datetime.datetime) -> str:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < begin:  # made by a clock that was ahead
+        return f"{name} is valid only from {begin:%Y-%m-%d %H:%M} on"
+    if now >= end:
+        return f"{name} ended at {end:%Y-%m-%d %H:%M}"
+    return f"{name} ends at {end:%Y-%m-%d %H:%M}" if now > end - (end - begin) / 3 else ""
+
+
+def _certificates(data: Material) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(data.get(AUTHORITIES, b""))
+    except ValueError:
+        return []
+
+
+def _belongs(certificate: x509.Certificate, key: bytes) -> bool:
+    try:
+        return serialization.load_pem_private_key(key, None).public_key() == certificate.public_key()
+    except (ValueError, TypeError):
+        return False
+
+
+def _hosts(certificate: x509.Certificate) -> set[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return {*names.get_values_for_type(x509.DNSName), *(str(each) for each in addresses)}

@@ -1,0 +1,27 @@
+"""What the webhook counts."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0)
+
+
+class AdmissionMetrics:
+    """Metrics of one registry; make them once."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "muster_admission_requests_total", "Questions answered, by outcome.", ["outcome"], registry=registry
+        )
+        self.seconds = Histogram(
+            "muster_admission_duration_seconds",
+            "Time from a question's last byte to its answer.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.certificate_end = Gauge(
+            "muster_admission_certificate_end_timestamp_seconds",
+            "When the certificate that is served ends.",
+            registry=registry,
+        )

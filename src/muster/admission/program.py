@@ -1,0 +1,119 @@
+"""The webhook's process: watches, certificates, the HTTPS server and health."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import REGISTRY
+
+from muster.admission.homes import Homes
+from muster.admission.metrics import AdmissionMetrics
+from muster.admission.mutate import Rules
+from muster.admission.server import AdmissionServer
+from muster.admission.trust import Trust
+from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE
+from muster.kube.client import Client
+from muster.kube.config import load_config
+from muster.kube.health import Check, Progress, health_app, serve
+
+log = logging.getLogger(__name__)
+
+BORROWER_CLASS: Final = "muster-borrower"
+_BACKLOG: Final = 1024
+_LINGER_S: Final = 3.0
+"""Between saying that we are not ready and closing: until then the API server may still call us."""
+_STOP_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionOptions:
+    """What the process is told.
+
+    Attributes:
+        kubeconfig: the cluster; as kubectl finds it where None.
+        listen: host and port for the API server.
+        metrics_listen: host and port of /metrics, /healthz and /readyz; None serves none.
+        namespace: where the Secret of the certificates and the ConfigMap of the allocation are.
+        hosts: names and addresses by which the API server calls.
+        team_key: label of pods and nodes and taint of nodes that name a team.
+        namespace_key: label of namespaces that names their team; the team key where empty.
+        borrower_class: PriorityClass of pods that run on other teams' nodes.
+    """
+
+    kubeconfig: Path | None = None
+    listen: tuple[str, int] = ("127.0.0.1", 0)
+    metrics_listen: tuple[str, int] | None = None
+    namespace: str = SYSTEM_NAMESPACE
+    hosts: tuple[str, ...] = field(default=())
+    team_key: str = LABEL_TEAM
+    namespace_key: str = ""
+    borrower_class: str = BORROWER_CLASS
+
+
+async def run_admission(options: AdmissionOptions, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set. Raises ConfigError where there is no cluster to be found."""
+    progress = Progress(registry=REGISTRY)
+    metrics = AdmissionMetrics(REGISTRY)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    hosts = options.hosts or (f"muster-admission.{options.namespace}.svc",)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(load_config(options.kubeconfig), user_agent="muster-admission"))
+        homes = Homes(client, options.namespace, options.namespace_key or options.team_key, progress)
+        trust = Trust(client, options.namespace, hosts, context, metrics, progress)
+        if options.metrics_listen is not None:
+            ready: dict[str, Check] = {
+                "certificates": trust.not_ready,
+                "namespaces": homes.not_ready,
+                "stop": lambda: "stopping" if stop.is_set() else None,
+            }
+            app = health_app(progress, ready=ready)
+            port = await stack.enter_async_context(serve(app, *options.metrics_listen))
+            log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
+        server = AdmissionServer(homes, Rules(options.team_key, options.borrower_class), metrics)
+        port = await stack.enter_async_context(serve_https(server.app(), context, *options.listen))
+        log.info("webhook on https://%s:%d/mutate", options.listen[0], port)
+        await _until(stop, homes, trust)
+
+
+@asynccontextmanager
+async def serve_https(app: web.Application, context: ssl.SSLContext | None, host: str, port: int) -> AsyncIterator[int]:
+    """Serve with what the context holds, which may be loaded later, while this is open; yields the port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()
+        yield int(listener.getsockname()[1])
+    finally:
+        await runner.cleanup()
+        listener.close()
+
+
+async def _until(stop: asyncio.Event, homes: Homes, trust: Trust) -> None:
+    """Run both until `stop`, and a moment longer; the first that fails ends all, and its error is raised."""
+    tasks = [asyncio.create_task(homes.run()), asyncio.create_task(trust.run())]
+    stopped = asyncio.create_task(_stopped(stop))
+    try:
+        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (*tasks, stopped):
+            task.cancel()
+        await asyncio.wait([*tasks, stopped], timeout=_STOP_S)
+
+
+async def _stopped(stop: asyncio.Event) -> None:
+    await stop.wait()
+    await asyncio.sleep(_LINGER_S)

@@ -1,0 +1,100 @@
+"""The webhook's HTTP face: /mutate for new pods, /allocation for the ConfigMap of the allocation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final, Protocol
+
+import msgspec
+from aiohttp import web
+
+from muster.admission.metrics import AdmissionMetrics
+from muster.admission.mutate import Home, Rules, mutate
+from muster.admission.review import ConfigMapReview, PodReview, answer, refusal
+from muster.kube.struct import decoder
+from muster.teams.config import from_data
+from muster.teams.marked import TeamsConfigError
+
+log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A question holds the object, which etcd takes up to 1.5 MiB of, and JSON of it is longer."""
+_UNKNOWN: Final = (
+    "Muster does not know this namespace's team yet, so this pod runs only where no team does; make it again"
+)
+
+
+class Knowledge(Protocol):
+    """What the webhook has to know of the cluster."""
+
+    def get(self, namespace: str) -> Home | None:
+        """Return what is known of a namespace; None for one that has not been heard of."""
+
+    async def ask(self, namespace: str) -> Home | None:
+        """Find out about a namespace; None where that fails."""
+
+    def without_nodes(self, team: str) -> bool:
+        """Whether the team is known to have no nodes."""
+
+
+class AdmissionServer:
+    """Answers the API server.
+
+    Args:
+        known: what is known of namespaces and teams.
+        rules: how this cluster calls things.
+        metrics: where questions are counted.
+    """
+
+    def __init__(self, known: Knowledge, rules: Rules, metrics: AdmissionMetrics) -> None:
+        """Nothing is served before `app` is."""
+        self._known, self._rules = known, rules
+        self._seconds = metrics.seconds
+        self._outcomes = {
+            each: metrics.requests.labels(each) for each in ("filled_in", "complete", "unknown", "refused", "malformed")
+        }
+
+    def app(self) -> web.Application:
+        """Make the application."""
+        app = web.Application(client_max_size=BODY_BYTES_MAX)
+        app.router.add_post("/mutate", self._mutate)
+        app.router.add_post("/allocation", self._allocation)
+        return app
+
+    async def _mutate(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        began = time.perf_counter()
+        try:
+            asked = decoder(PodReview).decode(body).request
+        except msgspec.DecodeError as error:
+            return self._malformed(error)
+        home = self._known.get(asked.namespace) or await self._known.ask(asked.namespace)
+        if home is None:
+            return self._said("unknown", answer(asked.uid, warning=_UNKNOWN), began)
+        team = asked.object.metadata.labels.get(self._rules.team_key, "") or home.team
+        operations = mutate(asked.object, home, self._rules, self._known.without_nodes(team))
+        return self._said("filled_in" if operations else "complete", answer(asked.uid, operations), began)
+
+    async def _allocation(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        began = time.perf_counter()
+        try:
+            asked = decoder(ConfigMapReview).decode(body).request
+        except msgspec.DecodeError as error:
+            return self._malformed(error)
+        try:
+            from_data(asked.object.data)
+        except TeamsConfigError as error:
+            return self._said("refused", refusal(asked.uid, str(error)), began)
+        return self._said("complete", answer(asked.uid), began)
+
+    def _said(self, outcome: str, body: bytes, began: float) -> web.Response:
+        self._outcomes[outcome].inc()
+        self._seconds.observe(time.perf_counter() - began)
+        return web.Response(body=body, content_type="application/json")
+
+    def _malformed(self, error: msgspec.DecodeError) -> web.Response:
+        self._outcomes["malformed"].inc()
+        log.warning("a question that cannot be read: %s", error)
+        return web.Response(status=400, text=f"no AdmissionReview of admission.k8s.io/v1: {error}\n")

@@ -1,0 +1,193 @@
+"""Keeps the webhook's certificates in their Secret, the API server trusting them, and the server serving them.
+
+Every replica does the same, and needs no lease for it: the Secret is written only at the version that was read, whoever
+comes second takes what the first one wrote, and the webhook configurations get what the Secret says. First the API
+server trusts new certificates, then they are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+
+from muster.admission.certificates import AUTHORITIES, CERTIFICATE, KEY, ends_at, renewed, why_renew
+from muster.admission.metrics import AdmissionMetrics
+from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
+from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
+from muster.kube.core import Secret
+from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+from muster.kube.health import Progress
+from muster.kube.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.pki import KeyPair
+from muster.kube.struct import KubeStruct
+
+log = logging.getLogger(__name__)
+
+SECRET: Final = "muster-admission-tls"
+CONFIGURATION: Final = "muster-admission"
+LOOK_S: Final = 30.0
+_DEADLINE_S: Final = 300.0
+_LOOP: Final = "certificates"
+
+
+class ClientConfig(KubeStruct):
+    """Whom the API server trusts to be the webhook."""
+
+    ca_bundle: bytes = b""
+
+
+class Webhook(KubeStruct):
+    """One webhook of a configuration."""
+
+    name: str
+    client_config: ClientConfig = msgspec.field(default_factory=ClientConfig)
+
+
+class WebhookConfiguration(KubeObject):
+    """What both kinds have in common."""
+
+    webhooks: tuple[Webhook, ...] = ()
+
+
+class MutatingWebhookConfiguration(WebhookConfiguration):
+    """admissionregistration.k8s.io/v1 MutatingWebhookConfiguration."""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        "admissionregistration.k8s.io",
+        "v1",
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+        namespaced=False,
+    )
+
+
+class ValidatingWebhookConfiguration(WebhookConfiguration):
+    """admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration."""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        "admissionregistration.k8s.io",
+        "v1",
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+        namespaced=False,
+    )
+
+
+_KINDS: Final[tuple[type[WebhookConfiguration], ...]] = (MutatingWebhookConfiguration, ValidatingWebhookConfiguration)
+
+
+class Trust:
+    """Certificates over their life.
+
+    Args:
+        client: the API server.
+        namespace: where the Secret is.
+        hosts: names and addresses by which the API server calls.
+        context: what new connections are served with.
+        metrics: where the end of the certificate is shown.
+        progress: marked each time all was found in order.
+        clock: the time of day, in seconds since the epoch: certificates are about that.
+        look_s: how often to look, in seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        hosts: Sequence[str],
+        context: ssl.SSLContext,
+        metrics: AdmissionMetrics,
+        progress: Progress | None = None,
+        clock: Callable[[], float] = time.time,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """Nothing is read or written before `run` or `keep`."""
+        self._client, self._namespace, self._hosts, self._context = client, namespace, tuple(hosts), context
+        self._metrics, self._progress, self._clock, self._look_s = metrics, progress, clock, look_s
+        self._served = b""
+        self._error: Exception | None = None
+
+    def not_ready(self) -> str | None:
+        """Return what is missing until the webhook can be called; None when nothing is."""
+        if self._served:
+            return None
+        return f"no certificate: {self._error}" if self._error is not None else "no certificate yet"
+
+    async def run(self) -> None:
+        """Look now and then until cancelled; what cannot be done is tried again at the next look."""
+        if self._progress is not None:
+            self._progress.expect(_LOOP, _DEADLINE_S)
+        while True:
+            try:
+                await self.keep()
+                self._error = None
+            except (ApiError, ConfigError, ValueError) as error:
+                if str(error) != str(self._error):
+                    log.warning("certificates: %s", error)
+                self._error = error
+            if self._progress is not None:
+                self._progress.mark(_LOOP)
+            await asyncio.sleep(self._look_s if self._served else min(self._look_s, 2.0))
+
+    async def keep(self) -> None:
+        """Make the Secret good, have the API server trust it, and serve it. Where all is well it only reads.
+
+        Raises ApiError, and ValueError where the certificates cannot be loaded.
+        """
+        secret = await self._good_secret()
+        for kind in _KINDS:
+            await self._trusted(kind, secret.data[AUTHORITIES])
+        if secret.data[CERTIFICATE] != self._served:
+            _load(self._context, KeyPair(secret.data[CERTIFICATE], secret.data[KEY]))
+            self._served = secret.data[CERTIFICATE]
+            ends = ends_at(secret.data)
+            self._metrics.certificate_end.set(ends.timestamp())
+            log.info("serving a certificate for %s until %s", ", ".join(self._hosts), f"{ends:%Y-%m-%d %H:%M}")
+
+    async def _good_secret(self) -> Secret:
+        while True:
+            now = datetime.fromtimestamp(self._clock(), UTC)
+            try:
+                secret = await self._client.get(Secret, SECRET, self._namespace)
+            except NotFound:
+                meta = ObjectMeta(name=SECRET, namespace=self._namespace, labels={LABEL_MANAGED_BY: MANAGED_BY})
+                new = Secret(metadata=meta, type="Opaque", data=renewed({}, self._hosts, now))
+                try:
+                    return await self._client.create(new, retry_lost=True)
+                except AlreadyExists:
+                    continue
+            why = why_renew(secret.data, self._hosts, now)
+            if not why:
+                return secret
+            log.info("new certificates: %s", why)
+            try:
+                data = renewed(secret.data, self._hosts, now)
+                return await self._client.replace(msgspec.structs.replace(secret, data=data))
+            except Conflict:
+                continue
+
+    async def _trusted(self, kind: type[WebhookConfiguration], bundle: bytes) -> None:
+        configuration = await self._client.get(kind, CONFIGURATION)
+        wrong = [each.name for each in configuration.webhooks if each.client_config.ca_bundle != bundle]
+        if not wrong:
+            return
+        log.info("%s %s: trusting what the Secret %s says", kind.RESOURCE.kind, CONFIGURATION, SECRET)
+        patch = {"webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in wrong]}
+        await self._client.patch(kind, CONFIGURATION, patch, content_type=STRATEGIC_MERGE_PATCH)
+
+
+def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
+    """Serve new connections with it; those that are open stay."""
+    with tempfile.TemporaryDirectory(prefix="muster-tls-") as folder:
+        certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
+        pair.write(certificate, key)
+        context.load_cert_chain(certificate, key)
