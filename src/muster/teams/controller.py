@@ -227,6 +227,7 @@ class _Allocation:
                 return False
             if keys is not None and self._keys is None and self._in_force is not None:
                 return False  # pods were read without knowing by which key
+            self._writer.clear()
             self._holdings.configure(source.config, source.caution)
             self._in_force = source
         return True

@@ -40,6 +40,7 @@ class Holdings:
         self.damaged: set[str] = set()
         self.strays: dict[Rank, Names] = {}
         self._namespaces: dict[str, str] = {}
+        self._namespaces_of: Counter[str] = Counter()
         self._by_labels: dict[tuple[str, ...], dict[tuple[str, ...], PoolState]] = {}
         self._uses: dict[str, dict[str, PodUse]] = {}
         self._pods: dict[str, PodUse] = {}
@@ -160,19 +161,24 @@ class Holdings:
         found = [held for node in affected if (held := self.nodes.get(node)) is not None]
         for held in found:
             self._take(held)
-        self._namespaces.pop(name, None)
+        self._namespaces_of[self._namespaces.pop(name, NOBODY)] -= 1
         if team:
             self._namespaces[name] = team
+            self._namespaces_of[team] += 1
         for held in found:
             self._put(held)
 
     def has_namespace(self, team: str) -> bool:
         """Whether any namespace is the team's."""
-        return team in self._namespaces.values()
+        return self._namespaces_of[team] > 0
 
     def uses(self, name: str) -> Iterable[PodUse]:
         """The pods on a node that count."""
         return self._uses.get(name, {}).values()
+
+    def kept_by(self, name: str) -> Iterable[str]:
+        """The gangs that keep a slot on a node, pods or not."""
+        return sorted(key for key, nodes in self._placements.items() if name in nodes)
 
     def team_of(self, use: PodUse) -> str:
         """Whose a pod is; "" where nobody knows."""

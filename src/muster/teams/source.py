@@ -33,7 +33,7 @@ class Source(msgspec.Struct, frozen=True):
 def source_of(found: ConfigMap | None) -> Source:
     """Read the ConfigMap; None where it was deleted."""
     if found is None:
-        return Source(caution=Caution(Why.DELETED, f"ConfigMap {TEAMS_CONFIG_MAP} is gone; {_KEEP}"))
+        return Source(caution=Caution(Why.DELETED, f"there is no ConfigMap {TEAMS_CONFIG_MAP}; {_KEEP}"))
     try:
         config = from_data(found.data)
     except TeamsConfigError as error:

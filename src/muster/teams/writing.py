@@ -16,6 +16,7 @@ from muster.teams.holdings import Holdings
 from muster.teams.metrics import TeamsMetrics
 from muster.teams.plan import Change
 from muster.teams.record import claim_of
+from muster.teams.usage import Rank
 from muster.teams.wellness import lean_node
 
 FIELD_MANAGER = "muster-teams"
@@ -62,6 +63,7 @@ class NodeWriter:
         self._timeout_s = request_timeout_s
         self._next_at = 0.0
         self._queue: asyncio.Queue[Change] = asyncio.Queue()
+        self._slots = asyncio.Semaphore(WORKERS)
 
     def submit(self, changes: Iterable[Change]) -> list[Change]:
         """Take changes to make; return those that were not under way already."""
@@ -70,33 +72,34 @@ class NodeWriter:
             self._queue.put_nowait(change)
         return begun
 
+    def clear(self) -> None:
+        """Forget what has not begun: the plan it is from is no more."""
+        while not self._queue.empty():
+            self._holdings.abandon(self._queue.get_nowait().node)
+
     async def run(self) -> None:
         """Write until cancelled."""
+        now = asyncio.get_running_loop().time
         async with asyncio.TaskGroup() as group:
-            for _ in range(WORKERS):
-                group.create_task(self._work())
+            while True:
+                await self._slots.acquire()
+                await asyncio.sleep(max(0.0, self._next_at - now()))
+                change = await self._queue.get()  # last of all: until then it may be forgotten
+                self._next_at = now() + self._gap_s
+                group.create_task(self._try(change))
 
-    async def _work(self) -> None:
-        while True:
-            change = await self._queue.get()
-            await self._turn()
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._write(change)
-            except (ApiError, ConfigError, TimeoutError) as error:
-                log.warning("teams: node %s not written: %s", change.node, str(error) or type(error).__name__)
-                self._metrics.writes.labels(change.why, "failed").inc()
-                await asyncio.sleep(RETRY_S)
-            finally:
-                self._holdings.abandon(change.node)  # what was written is known by now
-                self._changed()
-
-    async def _turn(self) -> None:
-        """Wait until the pace allows one more."""
-        now = asyncio.get_running_loop().time()
-        self._next_at = max(now, self._next_at + self._gap_s)
-        if self._next_at > now:
-            await asyncio.sleep(self._next_at - now)
+    async def _try(self, change: Change) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._write(change)
+        except (ApiError, ConfigError, TimeoutError) as error:
+            log.warning("teams: node %s not written: %s", change.node, str(error) or type(error).__name__)
+            self._metrics.writes.labels(change.why, "failed").inc()
+            await asyncio.sleep(RETRY_S)
+        finally:
+            self._slots.release()
+            self._holdings.abandon(change.node)  # what was written is known by now
+            self._changed()
 
     async def _write(self, change: Change) -> None:
         held = self._holdings.nodes.get(change.node)
@@ -114,10 +117,14 @@ class NodeWriter:
 
     def _wanted(self, change: Change, node: Node) -> NodeChange | None:
         """The change, if it still is one for the node as it is now."""
+        holdings, meta = self._holdings, node.metadata
         if node.uid != change.uid:
             return None
-        meta = node.metadata
-        claim = claim_of(meta.labels, node.spec.taints, meta.annotations, self._holdings.team_key)
+        held, config = holdings.nodes.get(node.name), holdings.config
+        waits = config is None or config.running_gangs == "Wait"
+        if waits and change.previous != change.record.team and held is not None and held.rank is Rank.BUSY:
+            return None  # a gang has come while the write waited for its turn
+        claim = claim_of(meta.labels, node.spec.taints, meta.annotations, holdings.team_key)
         done = claim.owner == change.record.team and claim.intact
         if claim.by_hand or done or claim.owner not in (change.previous, change.record.team):
             return None

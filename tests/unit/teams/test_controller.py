@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -13,6 +14,7 @@ from muster.kube.client import Client
 from muster.kube.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
 from muster.kube.node import Node
+from muster.kube.pod import Pod
 from muster.sim.virtual.network import Calm, InProcessTransport, Trace
 from muster.teams import writing
 from tests.support.apicore import Cluster
@@ -79,3 +81,33 @@ async def test_keys_that_come_after_a_bad_config_map_are_read_by(cluster: TeamCl
     await until("it is said", lambda: manager.plan.cautions)
     await cluster.configure(vision=1)
     await cluster.until_owned(vision=1)
+
+
+def gang_on(node: str) -> dict[str, Any]:
+    spec: dict[str, Any] = {"schedulerName": "muster", "nodeName": node, "containers": [{"name": "c", "image": "x"}]}
+    spec["tolerations"] = [{"operator": "Exists"}]
+    meta = {"name": f"on-{node}", "labels": {"muster.dev/gang": "g"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+async def test_a_gang_that_comes_while_a_write_waits_for_its_turn_keeps_its_node(cluster: TeamCluster) -> None:
+    _, second = await cluster.add_nodes(2)
+    manager = cluster.manage(writes_per_s=1.0)
+    await cluster.configure(vision=2)
+    await cluster.until_owned(vision=1)
+    await cluster.client.create(gang_on(second), namespace="muster-system")
+    await until("one is waited for", lambda: [each.pending for each in manager.plan.standings] == [1, 0])
+    assert await cluster.owners() == {"vision": 1}
+    await cluster.client.delete(Pod, f"on-{second}", namespace="muster-system", grace_s=0)
+    await cluster.until_owned(vision=2)
+
+
+async def test_what_an_older_config_map_said_is_not_carried_out_any_more(cluster: TeamCluster) -> None:
+    await cluster.add_nodes(6)
+    cluster.manage(writes_per_s=2.0)
+    await cluster.configure(vision=6)
+    await cluster.until_owned(vision=1)
+    await cluster.configure(vision=2)
+    await cluster.until_owned(vision=2)
+    seen = [await cluster.owners() for _ in range(100)]
+    assert max(each["vision"] for each in seen) == 2

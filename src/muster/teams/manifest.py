@@ -1,0 +1,36 @@
+"""A file that people hand in: the text of `teams.yaml`, or a ConfigMap that holds it."""
+
+from __future__ import annotations
+
+import yaml
+
+from muster.api.names import TEAMS_CONFIG_KEY
+from muster.teams.config import TeamsConfig, from_data, parse
+from muster.teams.marked import Problem, Reader, TeamsConfigError
+
+
+def parse_manifest(text: str) -> TeamsConfig:
+    """Read either; lines are counted in the file as it is. Raises TeamsConfigError."""
+    reader = Reader(text)
+    root = reader.root().node if not reader.empty else None
+    fields = _entries(root)
+    kind = fields.get("kind")
+    if not isinstance(kind, yaml.ScalarNode) or kind.value != "ConfigMap":
+        return parse(text)
+    data = _entries(fields.get("data"))
+    held = data.get(TEAMS_CONFIG_KEY)
+    if not isinstance(held, yaml.ScalarNode):
+        return from_data(dict.fromkeys(data, ""))
+    try:
+        return parse(str(held.value))
+    except TeamsConfigError as error:
+        # A block begins on the line after its mark; what is quoted on one line begins there.
+        offset = held.start_mark.line + (held.style in ("|", ">"))
+        found = [Problem(each.line and each.line + offset, each.what, each.change) for each in error.problems]
+        raise TeamsConfigError(found) from None
+
+
+def _entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {str(key.value): value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
