@@ -127,6 +127,14 @@ class TrainingJobSpec(KubeStruct):
         | None
     ) = None
     priority_class_name: Annotated[str, Meta(description="PriorityClass of the pods.")] = ""
+    borrow: Annotated[
+        bool,
+        Meta(
+            description="Runs on any team's nodes, at low priority (priorityClassName muster-borrower where none is "
+            "given), until their owners need them: then all of the job stops after a last checkpoint and waits again, "
+            "charged to nobody."
+        ),
+    ] = False
     backoff_limit: Annotated[
         int, Meta(ge=0, le=1000, description="Restarts after faults of the program; the next one fails the job.")
     ] = 3

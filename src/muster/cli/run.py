@@ -97,6 +97,7 @@ class _Run(click.Command):
 @click.option("--time-limit", metavar="TIME", help="Fail the job after this long, such as 90m or 2h.")
 @click.option("--backoff-limit", type=click.IntRange(0, 1000), help="Restarts after the program's own faults (3).")
 @click.option("--priority", type=int, help="Order in the queue; larger goes first.")
+@click.option("--borrow", is_flag=True, help="Use other teams' nodes too, until they need them.")
 @click.option("--code", metavar="DIR", help="Folder to ship (the working folder), or none.")
 @click.option(
     "--code-store", metavar="WHERE", help="How it travels: configmap, a shared folder, or s3://BUCKET/PREFIX."
@@ -216,6 +217,7 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
         "timeLimitSeconds": manifests.seconds(flags["time_limit"]) if flags["time_limit"] else None,
         "backoffLimit": flags["backoff_limit"],
         "priority": flags["priority"],
+        "borrow": flags["borrow"] or None,
         "sharedMemory": flags["shm"],
         "rdma": manifests.rdma(flags["rdma"]) if flags["rdma"] else None,
         "ipcLock": flags["ipc_lock"] or None,
@@ -231,6 +233,8 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, outpu
     from muster.cli.follow import wait as wait_for_job
 
     async with cluster.client() as client:
+        if parcel.manifest["spec"].get("borrow"):
+            await check_lending(client, parcel.manifest["spec"])
         job = await create(client, parcel)
         if output and not (follow or wait):
             print_data(as_data(job), output)
@@ -248,6 +252,29 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, outpu
         if output:
             print_data(as_data(ended), output)
         return report_end(ended)
+
+
+async def check_lending(client: Client, spec: dict[str, Any]) -> None:
+    """Find out before anything is created that pods of a borrower would be refused; who may not look is let through.
+
+    Raises:
+        CliError: there are no teams here.
+    """
+    from muster.api.names import BORROWER_CLASS
+    from muster.kube.errors import Forbidden, NotFound
+    from muster.kube.scheduling import PriorityClass
+
+    name = spec.get("priorityClassName") or BORROWER_CLASS
+    try:
+        await client.get(PriorityClass, name)
+    except Forbidden:
+        return
+    except NotFound:
+        raise CliError(
+            f"nobody lends nodes here: this cluster has no PriorityClass {name}",
+            "run it without --borrow (spec.borrow), or have teams switched on: docs/teams.md, Borrowing",
+            ExitCode.NOT_FOUND,
+        ) from None
 
 
 async def _warn_if_too_large(client: Client, job: TrainingJob) -> None:

@@ -37,12 +37,14 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
         ca_pem: the certificate authority of that address.
         muster_image: the image the supervisor is copied from.
         install_command: how that image installs it; the folder is added.
+        team_key: key of the taint of nodes that a team owns.
     """
 
     url: str
     ca_pem: str
     muster_image: str
     install_command: tuple[str, ...] = ("python3", "-m", "muster.trainingjobs.supervisor", "install")
+    team_key: str = names.LABEL_TEAM
 
 
 def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str], settings: PodSettings) -> Json:
@@ -53,7 +55,7 @@ def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
     pod["containers"] = [_worker(job, slot, worker, settings), *others]
     pod["initContainers"] = [_installer(settings), *(pod.get("initContainers") or [])]
     pod["volumes"] = [*_volumes(spec), *(pod.get("volumes") or [])]
-    pod["tolerations"] = [*(pod.get("tolerations") or []), *_tolerations(spec)]
+    pod["tolerations"] = [*(pod.get("tolerations") or []), *_tolerations(spec, settings.team_key)]
     if excluded:
         pod["affinity"] = _keeping_away(pod.get("affinity") or {}, excluded)
     pod.update(
@@ -63,8 +65,9 @@ def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
         enableServiceLinks=False,
         terminationGracePeriodSeconds=spec.stop_grace_seconds,
     )
-    if spec.priority_class_name:
-        pod["priorityClassName"] = spec.priority_class_name
+    priority_class = spec.priority_class_name or (names.BORROWER_CLASS if spec.borrow else "")
+    if priority_class:
+        pod["priorityClassName"] = priority_class
     if spec.host_network:
         pod.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
     return {
@@ -100,6 +103,7 @@ def _metadata(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
             names.LABEL_GANG: job.name,
             names.LABEL_SLOT: str(slot),
             names.LABEL_MANAGED_BY: names.MANAGED_BY,
+            **({names.LABEL_BORROWED: "true"} if job.spec.borrow else {}),
         },
         "annotations": annotations,
         # blockOwnerDeletion would need a right on trainingjobs/finalizers; nobody waits for a deleted job's pods
@@ -213,16 +217,18 @@ def _volumes(spec: TrainingJobSpec) -> list[Json]:
     return volumes
 
 
-def _tolerations(spec: TrainingJobSpec) -> list[Json]:
+def _tolerations(spec: TrainingJobSpec, team_key: str) -> list[Json]:
     """A node that is not ready loses its pods when Muster says so, not 300 s later through the taint manager.
 
-    Pools are for gangs; elsewhere the toleration means nothing.
+    Pools are for gangs; elsewhere the toleration means nothing. Who borrows goes to nodes of every team.
     """
     tolerations: list[Json] = [
         {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}
         for taint in ("not-ready", "unreachable")
     ]
     tolerations.append({"key": names.TAINT_POOL, "operator": "Exists", "effect": "NoSchedule"})
+    if spec.borrow:
+        tolerations.append({"key": team_key, "operator": "Exists", "effect": "NoSchedule"})
     if spec.gpus_per_node:
         tolerations.append({"key": spec.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
     return tolerations
