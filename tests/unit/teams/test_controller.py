@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -17,8 +19,12 @@ from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.sim.virtual.network import Calm, InProcessTransport, Trace
 from muster.teams import writing
+from muster.teams.config import parse
+from muster.teams.decide import decide
+from muster.teams.holdings import Holdings
+from muster.teams.metrics import teams_metrics
 from tests.support.apicore import Cluster
-from tests.support.teamclusters import TeamCluster
+from tests.support.teamclusters import SELECTOR, TeamCluster
 from tests.support.waiting import until
 
 
@@ -111,3 +117,25 @@ async def test_what_an_older_config_map_said_is_not_carried_out_any_more(cluster
     await cluster.until_owned(vision=2)
     seen = [await cluster.owners() for _ in range(100)]
     assert max(each["vision"] for each in seen) == 2
+
+
+async def test_another_node_of_the_same_name_is_not_written_for_the_old_one(cluster: TeamCluster) -> None:
+    (name,) = await cluster.add_nodes(1)
+    holdings = Holdings(parse(f"allocations: [{{nodeSelector: {{{SELECTOR}: {cluster.pool!r}}}, team: x, amount: 1}}]"))
+    now = await cluster.client.get(Node, name)
+    meta = msgspec.structs.replace(now.metadata, uid="of the old one", resource_version="1")
+    holdings.set_node(msgspec.structs.replace(now, metadata=meta))
+    done = asyncio.Event()
+    writer = writing.NodeWriter(
+        cluster.client,
+        holdings,
+        changed=done.set,
+        written=lambda change, node: pytest.fail("written"),
+        metrics=teams_metrics(CollectorRegistry()),
+        rng=random.Random(1),
+    )
+    assert writer.submit(decide(holdings, 0).changes)
+    task = asyncio.create_task(writer.run())
+    await asyncio.wait_for(done.wait(), 30)
+    task.cancel()
+    assert (await cluster.client.get(Node, name)).metadata == now.metadata

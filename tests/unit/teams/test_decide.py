@@ -190,6 +190,33 @@ def test_a_node_labelled_by_hand_counts_and_is_left_alone() -> None:
     assert cautions(world.plan())[Why.BY_HAND] == "vision has 1 nodes by hand and asks for 0"
 
 
+def test_nodes_by_hand_never_move_though_they_come_first() -> None:
+    world = World(shares(vision=1), nodes=3)
+    world.run()
+    world.edit("n01", labels={LABEL_TEAM: "vision"})
+    assert moves(world.run()) == {"n00": ("vision", "")}
+    world.edit("n00", labels={LABEL_TEAM: "vision"})
+    world.configure(shares(vision=0, speech=2))
+    assert moves(world.run()) == {"n02": ("", "speech")}
+
+
+def test_a_node_that_moves_and_lost_its_taint_is_written_once() -> None:
+    world = World(shares(vision=1), nodes=1)
+    world.run()
+    world.edit("n00", taints=())
+    world.configure(shares(speech=1))
+    (change,) = world.run().changes
+    assert (change.previous, change.record.team) == ("vision", "speech")
+
+
+def test_nodes_of_several_givers_lie_together_at_their_takers() -> None:
+    world = World(shares(vision=2, speech=2), nodes=4)
+    world.run()
+    world.configure(shares(music=2, art=2))
+    world.run()
+    assert list(world.owners().values()) == ["music", "music", "art", "art"]
+
+
 def test_a_label_changed_by_hand_wins_over_our_record() -> None:
     world = World(shares(vision=1), nodes=2)
     world.run()

@@ -207,9 +207,15 @@ def test_shares_never_leave_their_bounds_nor_lose_a_seat(case: tuple[dict[str, i
     assert sum(shared.values()) == seats
     for team, got in shared.items():
         assert least[team] <= got <= weights[team]
+    assert shared == share_out(seats, weights, least, weights), "not the same again"
     if not any(least.values()) and seats:
         for team, got in shared.items():
             assert abs(got - Fraction(seats * weights[team], sum(weights.values()))) < 1, "more than rounding"
+
+
+def test_who_is_cut_off_at_the_top_leaves_more_to_those_with_a_least() -> None:
+    weights = {"a": 10, "b": 10, "c": 10}
+    assert share_out(15, weights, {"b": 6}, {"a": 1, "b": 10, "c": 10}) == {"a": 1, "b": 7, "c": 7}
 
 
 @given(amounts, st.integers(0, 1000))
