@@ -1,0 +1,44 @@
+"""What the ConfigMap `muster-joins` says, under `joins.yaml`. Empty is fine: all fields have defaults.
+
+nodeSelector: {muster.dev/pool: h100}  # which new nodes are held back; default: every node
+periodSeconds: 5                       # nodes are opened to pods once a period
+startNodes: 5                          # so many in a period at first
+maxNodes: 50                           # never more than so many in a period
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from muster.fleet.configtext import ConfigText
+
+CONFIG_MAP = "muster-joins"
+CONFIG_KEY = "joins.yaml"
+PAGE = "docs/fleet.md"
+
+
+class JoinsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Which nodes are held back, and between what bounds they are opened."""
+
+    node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
+    period_s: float = msgspec.field(default=5.0, name="periodSeconds")
+    start_nodes: int = 5
+    max_nodes: int = 50
+
+
+def parse_config(text: str) -> JoinsConfig:
+    """Read the text. Raises ConfigTextError with every line that is wrong."""
+    read = ConfigText(text, JoinsConfig, PAGE)
+    read.check(_problems(read.value))
+    return read.value
+
+
+def _problems(config: JoinsConfig) -> Iterator[tuple[str, str]]:
+    if not 1 <= config.period_s <= 300:
+        yield "$.periodSeconds", f"{config.period_s:g} is not possible; write 1 to 300"
+    if config.start_nodes < 1:
+        yield "$.startNodes", f"{config.start_nodes} is not possible; write 1 or more"
+    if config.max_nodes < config.start_nodes:
+        yield "$.maxNodes", f"{config.max_nodes} is less than startNodes, {config.start_nodes}; change one of them"

@@ -1,0 +1,287 @@
+"""The shell of joins: holds new nodes back, and opens them at the pace that the API server can take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from muster.fleet.configtext import ConfigTextError
+from muster.fleet.following import complete
+from muster.fleet.joins import pace as paces
+from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP, JoinsConfig, parse_config
+from muster.fleet.joins.decide import NodeView, Plan, decide, to_hold
+from muster.fleet.joins.metrics import join_metrics
+from muster.fleet.joins.record import (
+    ANNOTATION_JOIN_PACE,
+    ANNOTATION_JOIN_RECORD,
+    JOINING,
+    JoinRecord,
+    PaceRecord,
+    instant,
+    is_held,
+    pace_words,
+    record_of,
+)
+from muster.fleet.joins.scrape import Reading, between, read
+from muster.kube.client import Client
+from muster.kube.clock import steady_time
+from muster.kube.core import ConfigMap
+from muster.kube.errors import ApiError, ServerTimeout, TooManyRequests, Unavailable
+from muster.kube.events import WARNING, EventRecorder
+from muster.kube.health import Progress
+from muster.kube.informer import Informer
+from muster.kube.leader import Term
+from muster.kube.meta import identity
+from muster.kube.node import Node
+from muster.kube.struct import encode
+from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
+
+log = logging.getLogger(__name__)
+
+NAME = "joins"
+FENCE_S = 10.0
+SCRAPE_TIMEOUT_S = 5.0
+IDLE_SCRAPE_S = 60.0
+"""How often the API server is asked how it is while nobody joins, for autoscalers."""
+PACE_WRITE_S = 10.0
+"""The pace is written where people find it at most this often."""
+HOLDERS = 8
+"""New nodes that get their taint at the same time."""
+_READINGS_MAX = 16
+_OWNED = ((JOINING.key, JOINING.effect),)
+
+
+class JoinController:
+    """Opens joining nodes to pods, a bounded number in each period. Runs only while we lead.
+
+    Args:
+        client: the API server.
+        namespace: where the ConfigMap is.
+        clock: seconds since the epoch.
+        scrape: returns the API server's metrics as text; its own /metrics by default.
+        progress: marked in each period.
+        rng: source of jitter.
+        registry: where metrics go.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        *,
+        clock: Callable[[], float] = steady_time,
+        scrape: Callable[[], Awaitable[str]] | None = None,
+        progress: Progress | None = None,
+        rng: random.Random | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._clock = clock
+        self._scrape = scrape or self._metrics_page
+        self._progress = progress
+        self._rng = rng or random.Random()
+        self._metrics = join_metrics(registry)
+        self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=self._rng)
+        self._config = JoinsConfig()
+        self._plan = Plan((), 0, 0)
+        self.pace = paces.start(self._bounds)
+        """The pace of the period that runs."""
+
+    def may_add(self, wanted: int) -> int:
+        """Return how many of so many more nodes an autoscaler may ask for now, with those that are coming in mind."""
+        return max(0, min(wanted, self.coming_max - self._plan.waiting - self._plan.coming))
+
+    @property
+    def coming_max(self) -> int:
+        """How many nodes may be on their way at once."""
+        return paces.coming_max(self.pace, self._bounds)
+
+    async def run(self, term: Term | None = None) -> None:
+        """Work until cancelled; requests of a leader before `term` are waited out first."""
+        if term is not None:
+            await term.outwait(FENCE_S, NAME)
+        self._nodes: dict[str, NodeView] = {}
+        self._to_hold: asyncio.Queue[str] = asyncio.Queue()
+        self._readings: OrderedDict[float, Reading] = OrderedDict()
+        self._about: ConfigMap | None = None
+        self._said = self._shown = ""
+        self._shown_waiting = 0
+        self._pace_written_at = float("-inf")
+        common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
+        selector = f"metadata.name={CONFIG_MAP}"
+        config = Informer(self._client, ConfigMap, namespace=self._namespace, field_selector=selector, **common)
+        nodes = Informer(self._client, Node, stored=identity, **common)
+        self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        async with self._events, asyncio.TaskGroup() as group:
+            group.create_task(config.run())
+            await complete(NAME, config)
+            config.add_handler(lambda old, new: self._config_changed(new))
+            self.pace = paces.start(self._bounds)
+            nodes.add_handler(self._node_changed)
+            group.create_task(nodes.run())
+            for _ in range(HOLDERS):
+                group.create_task(self._hold_new())
+            await complete(NAME, nodes)
+            await self._periods()
+
+    async def _periods(self) -> None:
+        """One after the other; the next begins a whole period after the last node of this one was opened."""
+        opened = 0
+        scraped_at = float("-inf")
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                if self._progress is not None:
+                    self._progress.expect(NAME, 10 * self._config.period_s + 60.0)
+                # Also at first: a leader before us may have opened nodes a moment ago.
+                await asyncio.sleep(self._config.period_s)
+                joining = any(node.held for node in self._nodes.values())
+                if joining or loop.time() - scraped_at >= IDLE_SCRAPE_S:
+                    scraped_at = loop.time()
+                    await self._look(opened)
+                self._plan = decide(self._nodes.values(), self.pace.allowance)
+                self._metrics.show(self.pace, self._plan)
+                await asyncio.gather(*(self._open(name) for name in self._plan.opens))
+                opened = len(self._plan.opens)
+                await self._show_pace()
+        finally:
+            if self._progress is not None:
+                self._progress.drop(NAME)
+
+    async def _look(self, opened: int) -> None:
+        """Ask the API server how it is, and set the pace."""
+        before = self.pace
+        verdict, why = await self._verdict()
+        waiting = self._plan.waiting + self._plan.coming
+        self.pace = paces.onwards(before, verdict, why, opened, waiting, self._bounds)
+        if verdict is paces.Verdict.OVERLOADED and waiting:
+            log.warning("joins: %s", pace_words(self.pace, self._config.period_s))
+            if before.verdict is not verdict and self._about is not None:
+                self._events.event(self._about, WARNING, "JoinsSlowed", pace_words(self.pace, self._config.period_s))
+
+    async def _verdict(self) -> tuple[paces.Verdict, str]:
+        try:
+            async with asyncio.timeout(SCRAPE_TIMEOUT_S):
+                reading = read(await self._scrape())
+        except (TimeoutError, TooManyRequests, Unavailable, ServerTimeout) as error:
+            self._metrics.scrapes.labels("unanswered").inc()
+            said = str(error) or f"no answer within {SCRAPE_TIMEOUT_S:g} s"
+            return paces.Verdict.OVERLOADED, f"the API server does not say how it is: {said}"
+        except ApiError as error:
+            self._metrics.scrapes.labels("refused").inc()
+            return paces.Verdict.UNKNOWN, f"the API server's metrics cannot be read: {error}"
+        self._metrics.scrapes.labels("read").inc()
+        known = self._readings.pop(reading.replica, None)
+        self._readings[reading.replica] = reading
+        if len(self._readings) > _READINGS_MAX:
+            self._readings.popitem(last=False)
+        return paces.judge(between(known, reading))
+
+    async def _metrics_page(self) -> str:
+        return (await self._client.request("GET", "/metrics")).decode()
+
+    async def _open(self, name: str) -> None:
+        why = pace_words(self.pace, self._config.period_s)
+
+        def change(node: Node) -> NodeChange | None:
+            if not is_held(node):
+                return None
+            before = record_of(node)
+            made = node.metadata.creation_timestamp
+            since = before.since if before is not None else instant(made.timestamp() if made else self._clock())
+            record = JoinRecord(since, instant(self._clock()), why)
+            return NodeChange(drop=_OWNED, annotations={ANNOTATION_JOIN_RECORD: encode(record).decode()})
+
+        if await self._write(name, change) is Outcome.WRITTEN:
+            self._metrics.opened.inc()
+
+    async def _hold_new(self) -> None:
+        """Put the taint on new nodes, before they are Ready."""
+        while True:
+            name = await self._to_hold.get()
+
+            def change(node: Node) -> NodeChange | None:
+                if not self._is_to_hold(_view(node)):
+                    return None
+                record = JoinRecord(instant(self._clock()))
+                return NodeChange(put=(JOINING,), annotations={ANNOTATION_JOIN_RECORD: encode(record).decode()})
+
+            await self._write(name, change)
+
+    async def _write(self, name: str, change: Callable[[Node], NodeChange | None]) -> Outcome | None:
+        """Write one node; what fails is tried again in the next period, or when the node changes."""
+        try:
+            return (await self._writer.write(name, change)).outcome
+        except ApiError as error:
+            log.warning("joins: node %s: %s", name, error)
+            return None
+
+    async def _show_pace(self) -> None:
+        """Write the pace where `muster nodes why` finds it: while nodes wait, and once more when none does."""
+        plan, now = self._plan, asyncio.get_running_loop().time()
+        if self._about is None or now - self._pace_written_at < PACE_WRITE_S:
+            return
+        waiting = plan.waiting + plan.coming
+        record = PaceRecord(self.pace.allowance, self._config.period_s, self.pace.verdict, self.pace.why, waiting)
+        text = encode(record).decode()
+        if text == self._shown or not (waiting or self._shown_waiting):
+            return
+        patch = {"metadata": {"annotations": {ANNOTATION_JOIN_PACE: text}}}
+        try:
+            await self._client.patch(ConfigMap, CONFIG_MAP, patch, namespace=self._namespace)
+        except ApiError as error:
+            log.warning("joins: the pace cannot be shown: %s", error)
+        self._shown, self._shown_waiting, self._pace_written_at = text, waiting, now
+
+    @property
+    def _bounds(self) -> paces.Bounds:
+        config = self._config
+        return paces.Bounds(config.start_nodes, config.max_nodes, config.period_s)
+
+    def _config_changed(self, new: ConfigMap | None) -> None:
+        """Take what can be read; what cannot be leaves everything as it is."""
+        self._about = new
+        said = ""
+        try:
+            self._config = parse_config(new.data.get(CONFIG_KEY, "") if new is not None else "")
+            if new is not None and new.data and CONFIG_KEY not in new.data:
+                said = f"there is no key {CONFIG_KEY}; the data has {', '.join(sorted(new.data))}: rename it"
+        except ConfigTextError as error:
+            said = str(error)
+        if new is not None and said and said != self._said:
+            log.warning("ConfigMap %s/%s: %s", self._namespace, CONFIG_MAP, said)
+            self._events.event(new, WARNING, "BadConfig", f"joins go on as before: {said}")
+        self._said = said
+        self._metrics.config_broken.set(bool(said))
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            assert old is not None
+            self._nodes.pop(old.name, None)
+            return
+        node = self._nodes[new.name] = _view(new)
+        if self._is_to_hold(node):
+            self._to_hold.put_nowait(new.name)
+
+    def _is_to_hold(self, node: NodeView) -> bool:
+        made = self._about.metadata.creation_timestamp if self._about is not None else None
+        return made is not None and to_hold(node, self._config.node_selector, made.timestamp())
+
+
+def _view(node: Node) -> NodeView:
+    made = node.metadata.creation_timestamp
+    return NodeView(
+        node.name,
+        node.ready,
+        is_held(node),
+        ANNOTATION_JOIN_RECORD in node.metadata.annotations,
+        made.timestamp() if made is not None else 0.0,
+        node.metadata.labels,
+    )

@@ -1,0 +1,50 @@
+"""What joins show."""
+
+from __future__ import annotations
+
+import weakref
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
+
+from muster.fleet.joins.decide import Plan
+from muster.fleet.joins.pace import Pace, Verdict
+
+
+class JoinMetrics:
+    """Metrics of one registry. Get them with `join_metrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._pace = Gauge(
+            "muster_joins_pace_nodes", "Nodes that may be opened to pods in a period.", registry=registry
+        )
+        self._verdict = Gauge(
+            "muster_joins_verdict", "1 for what the API server can take.", ["verdict"], registry=registry
+        )
+        self._waiting = Gauge("muster_joins_waiting_nodes", "Nodes Ready that are still held back.", registry=registry)
+        self._coming = Gauge("muster_joins_coming_nodes", "Nodes held back that are not Ready.", registry=registry)
+        self.opened = Counter("muster_joins_opened_total", "Nodes opened to pods.", registry=registry)
+        self.scrapes = Counter(
+            "muster_joins_scrapes_total", "Readings of the API server's metrics.", ["outcome"], registry=registry
+        )
+        self.config_broken = Gauge(
+            "muster_joins_config_broken", "1 while the ConfigMap is not usable.", registry=registry
+        )
+
+    def show(self, pace: Pace, plan: Plan) -> None:
+        """Show the pace and how many nodes wait."""
+        self._pace.set(pace.allowance)
+        for verdict in Verdict:
+            self._verdict.labels(verdict).set(verdict is pace.verdict)
+        self._waiting.set(plan.waiting)
+        self._coming.set(plan.coming)
+
+
+_made: weakref.WeakKeyDictionary[CollectorRegistry, JoinMetrics] = weakref.WeakKeyDictionary()
+
+
+def join_metrics(registry: CollectorRegistry = REGISTRY) -> JoinMetrics:
+    """Return the metrics of `registry`, making them on first use."""
+    known = _made.get(registry)
+    if known is None:
+        known = _made[registry] = JoinMetrics(registry)
+    return known
