@@ -14,6 +14,7 @@ from muster.fleet.balloons.decide import (
     Balloon,
     Drop,
     Known,
+    Mark,
     NodeUse,
     NodeView,
     Plan,
@@ -95,10 +96,29 @@ def test_a_pool_that_shrinks_has_fewer_balloons() -> None:
     assert plan.actions == (Scale(deployment(2), 1),)
 
 
-def test_a_balloon_leaves_a_node_that_is_left_alone_after_the_deployment_shrank() -> None:
+def test_the_balloon_that_goes_is_the_one_on_the_node_that_is_lost() -> None:
     on = [balloon(0, "n0"), balloon(1, "n1")]
-    plan = decide(view([node(0), node(1, taints=(JOINING,))], 2, *on), 0.0)
-    assert plan.actions == (Scale(deployment(2), 1), Remove(on[1], NodeUse.TAINTED))
+    for lost in ({"taints": (OWN, JOINING)}, {"cordoned": True}, {"promised": True}, {"taken": {GPU: 8}}):
+        plan = decide(view([node(0), node(1, **lost)], 2, *on), 0.0)
+        assert plan.actions == (Mark(on[1]), Scale(deployment(2), 1))
+
+
+def test_one_that_waits_goes_before_one_that_is_placed() -> None:
+    on = [balloon(0, "n0"), balloon(1, "n1"), balloon(2)]
+    plan = decide(view([node(0), node(1, promised=True)], 2, *on), 0.0)
+    assert plan.actions == (Scale(deployment(2), 1),)
+
+
+def test_a_balloon_leaves_a_node_that_is_left_alone_where_there_is_room_elsewhere() -> None:
+    on = [balloon(number, f"n{number}") for number in range(4)]
+    plan = decide(view([*(node(number) for number in range(1, 6)), node(0, cordoned=True)], 4, *on), 0.0)
+    assert plan.actions == (Remove(on[0], NodeUse.CORDONED),)
+
+
+def test_a_balloon_in_a_gangs_way_is_left_to_the_scheduler() -> None:
+    on = [balloon(number, f"n{number}") for number in range(4)]
+    plan = decide(view([*(node(number) for number in range(1, 6)), node(0, promised=True)], 4, *on), 0.0)
+    assert plan.actions == ()
 
 
 def test_what_is_configured_no_longer_is_deleted() -> None:
@@ -190,7 +210,7 @@ def test_nothing_is_written_once_all_is_as_planned(nodes: list[NodeView], on: li
 @given(NODES, st.lists(st.integers(0, 30), max_size=8))
 def test_no_balloon_stays_on_a_node_that_is_left_alone(nodes: list[NodeView], on: list[int]) -> None:
     balloons = [balloon(number, f"n{at}") for number, at in enumerate(on)]
-    plan = decide(view(nodes, 0, *balloons), 0.0)
+    plan = decide(view(nodes, asked(decide(view(nodes, None), 0.0), None), *balloons), 0.0)
     removed = {action.balloon.node for action in plan.actions if isinstance(action, Remove)}
     for each in nodes:
         touched = each.labels["pool"] == "h100" and (not each.ready or each.cordoned or JOINING in each.taints)

@@ -14,11 +14,12 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from muster.api.names import LABEL_MANAGED_BY, MANAGED_BY
 from muster.api.placement import Placement
 from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP, BalloonPool, parse_config
-from muster.fleet.balloons.decide import Action, Cap, Drop, NodeView, Put, Scale, View, decide
-from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL, known, manifest
+from muster.fleet.balloons.decide import Action, Cap, Drop, Mark, NodeView, Put, Scale, View, decide
+from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL, known, manifest
 from muster.fleet.balloons.metrics import balloon_metrics
 from muster.fleet.balloons.occupancy import Occupancy, RoomPod
 from muster.fleet.configtext import ConfigTextError
+from muster.fleet.following import complete
 from muster.kube.apps import Deployment
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
@@ -36,7 +37,6 @@ from muster.kube.quantity import milli, to_int
 log = logging.getLogger(__name__)
 
 NAME = "balloons"
-SYNC_TIMEOUT_S = 120.0
 FENCE_S = 10.0
 IDLE_S = 60.0
 """Looked at least this often, as a sign of life."""
@@ -105,8 +105,7 @@ class BalloonController:
         async with self._events, asyncio.TaskGroup() as group:
             for informer in informers:
                 group.create_task(informer.run())
-            for informer in informers:
-                await informer.wait_synced(SYNC_TIMEOUT_S)
+            await complete(NAME, *informers)
             await self._work()
 
     async def _work(self) -> None:
@@ -196,6 +195,10 @@ class BalloonController:
             else:
                 await self._rewrite(action.known.name, action.known.uid, wanted)
             log.info("balloons of pool %s: %d", action.pool.name, action.replicas)
+        elif isinstance(action, Mark):
+            marked = action.balloon
+            mark = {"metadata": {"uid": marked.uid, "annotations": {DELETION_COST: GOES_FIRST}}}
+            await client.patch(Pod, marked.name, mark, namespace=marked.namespace)
         elif isinstance(action, Scale):
             patch = {"metadata": {"uid": action.known.uid}, "spec": {"replicas": action.replicas}}
             await client.patch(Deployment, action.known.name, patch, namespace=self._namespace)

@@ -53,7 +53,13 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class Balloon(msgspec.Struct, frozen=True):
-    """A balloon that is not being deleted; `node` is "" while it waits for one, `since` when it was made."""
+    """A balloon that is not being deleted.
+
+    Attributes:
+        node: "" while it waits for one.
+        since: when it was made, seconds since the epoch.
+        marked: it is the first to go when its Deployment shrinks.
+    """
 
     namespace: str
     name: str
@@ -61,6 +67,7 @@ class Balloon(msgspec.Struct, frozen=True):
     pool: str
     node: str = ""
     since: float = 0.0
+    marked: bool = False
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -125,6 +132,12 @@ class Drop(msgspec.Struct, frozen=True):
     known: Known
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """Say that this balloon is the one to go, before its Deployment shrinks: so no other goes, none is made anew."""
+
+    balloon: Balloon
+
+
 class Remove(msgspec.Struct, frozen=True):
     """Delete a balloon on a node that is to be left alone; another one comes elsewhere if there is room."""
 
@@ -132,7 +145,7 @@ class Remove(msgspec.Struct, frozen=True):
     why: NodeUse
 
 
-Action = Put | Scale | Drop | Remove
+Action = Put | Mark | Scale | Drop | Remove
 
 
 class PoolState(msgspec.Struct, frozen=True):
@@ -196,12 +209,20 @@ def decide(view: View, now: float) -> Plan:
             replicas = min(replicas, max(cap.replicas, placed))
             wake.append(cap.until)
         known = view.deployments.get(pool.name)
+        waiting = [balloon for balloon in own if not balloon.node]
+        going: list[Balloon] = []
         if known is None or known.pool != pool or known.stale:
             actions.append(Put(pool, replicas, known))
         elif known.replicas != replicas:
+            # Those without a node go first of all by themselves (Kubernetes: ReplicaSet, scaling down).
+            going = _misplaced(own, uses)[: max(0, known.replicas - replicas - len(waiting))]
+            actions += [Mark(balloon) for balloon in going if not balloon.marked]
             actions.append(Scale(known, replicas))
-        actions += _removals(own, uses)
-        waiting = [balloon for balloon in own if not balloon.node]
+        actions += [
+            Remove(balloon, use)
+            for balloon in _misplaced(own, uses)
+            if (use := uses[balloon.node]) in _LEFT_ALONE and balloon not in going
+        ]
         wake += [balloon.since + WAITS_S for balloon in waiting if balloon.since + WAITS_S > now]
         states[pool.name] = PoolState(
             pool.replicas, replicas, sum(bool(balloon.node) for balloon in own), len(waiting), Counter(uses.values())
@@ -219,10 +240,7 @@ def _cap(before: Cap | None, own: Iterable[Balloon], placed: int, usable: int, n
     return before if before is not None and now < before.until and usable <= before.usable else None
 
 
-def _removals(own: Iterable[Balloon], uses: Mapping[str, NodeUse]) -> list[Action]:
-    """Balloons on nodes that are to be left alone, in the order of their names."""
-    return [
-        Remove(balloon, use)
-        for balloon in sorted(own, key=lambda each: each.name)
-        if (use := uses.get(balloon.node)) in _LEFT_ALONE and use is not None
-    ]
+def _misplaced(own: Iterable[Balloon], uses: Mapping[str, NodeUse]) -> list[Balloon]:
+    """Balloons on nodes that are not theirs any more: first those on nodes that are to be left alone, then by name."""
+    found = [each for each in own if each.node in uses and uses[each.node] is not NodeUse.USABLE]
+    return sorted(found, key=lambda each: (uses[each.node] not in _LEFT_ALONE, each.name))

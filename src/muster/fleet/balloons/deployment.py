@@ -19,6 +19,9 @@ ANNOTATION_POOL = "muster.dev/balloon-pool"
 """On Deployments: the configuration they were written for (JSON): it counts where the ConfigMap is unreadable."""
 ANNOTATION_TEMPLATE = "muster.dev/balloon-template"
 """On Deployments: digest of the template as written, so that another version of Muster writes it anew."""
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""Annotation of pods: a ReplicaSet that shrinks takes those of lower cost first (Kubernetes: ReplicaSet)."""
+GOES_FIRST = "-1000"
 GRACE_S = 1
 """Not zero: the pod's object would be gone while its process still holds the device (Kubernetes: forced deletion)."""
 

@@ -11,7 +11,7 @@ import msgspec
 from muster.api.names import LABEL_BALLOON
 from muster.api.placement import Placement
 from muster.fleet.balloons.decide import Balloon
-from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL
+from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL
 from muster.kube.container import QuantityValue, ResourceRequirements
 from muster.kube.meta import KubeObject, Resource
 from muster.kube.quantity import milli, to_int
@@ -113,6 +113,7 @@ class Occupancy:
                 pool=meta.labels.get(LABEL_BALLOON_POOL, ""),
                 node=pod.spec.node_name,
                 since=made.timestamp() if made is not None else 0.0,
+                marked=meta.annotations.get(DELETION_COST) == GOES_FIRST,
             )
         return self.balloons.get(pod.uid) != before
 
