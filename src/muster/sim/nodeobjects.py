@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,9 +23,15 @@ def lease(name: str, now: datetime) -> dict[str, Any]:
 
 
 def node(
-    name: str, host: str, boot: int, capacity: Mapping[str, str], labels: Mapping[str, str], now: datetime
+    name: str,
+    host: str,
+    boot: int,
+    capacity: Mapping[str, str],
+    labels: Mapping[str, str],
+    now: datetime,
+    taints: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """A Ready node."""
+    """A Ready node; `taints` are those its kubelet registers it with (registerWithTaints)."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -33,6 +39,7 @@ def node(
             "name": name,
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels},
         },
+        **({"spec": {"taints": [dict(taint) for taint in taints]}} if taints else {}),
         "status": {
             "capacity": dict(capacity),
             "allocatable": dict(capacity),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -135,7 +135,14 @@ class SimNodes:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def add(self, count: int, *, capacity: Mapping[str, str], labels: Mapping[str, str] = NO_LABELS) -> None:
+    async def add(
+        self,
+        count: int,
+        *,
+        capacity: Mapping[str, str],
+        labels: Mapping[str, str] = NO_LABELS,
+        taints: Sequence[Mapping[str, str]] = (),
+    ) -> None:
         """Register so many more nodes."""
         first = len(self.nodes)
         fresh = [SimNode(f"{self._prefix}-{number:05d}", number) for number in range(first, first + count)]
@@ -144,7 +151,7 @@ class SimNodes:
         async def register(node: SimNode) -> None:
             async with gate:
                 await self._client.create(
-                    nodeobjects.node(node.name, node.host, node.boot, capacity, labels, self._now())
+                    nodeobjects.node(node.name, node.host, node.boot, capacity, labels, self._now(), taints)
                 )
                 await self._client.create(nodeobjects.lease(node.name, self._now()))
 
