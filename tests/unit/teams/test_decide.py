@@ -191,13 +191,12 @@ def test_a_node_labelled_by_hand_counts_and_is_left_alone() -> None:
 
 
 def test_nodes_by_hand_never_move_though_they_come_first() -> None:
-    world = World(shares(vision=1), nodes=3)
-    world.run()
-    world.edit("n01", labels={LABEL_TEAM: "vision"})
-    assert moves(world.run()) == {"n00": ("vision", "")}
+    world = World(nodes=3)
     world.edit("n00", labels={LABEL_TEAM: "vision"})
-    world.configure(shares(vision=0, speech=2))
-    assert moves(world.run()) == {"n02": ("", "speech")}
+    world.configure(shares(vision=2))
+    assert moves(world.run()) == {"n01": ("", "vision")}
+    world.configure(shares(vision=1))
+    assert moves(world.run()) == {"n01": ("vision", "")}
 
 
 def test_a_node_that_moves_and_lost_its_taint_is_written_once() -> None:
