@@ -23,6 +23,8 @@ from prometheus_client import REGISTRY
 from muster.api.names import CONTROLLER_LEASE, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.listening import address
+from muster.fleet.balloons.controller import BalloonController
+from muster.fleet.joins.controller import JoinController
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import ApiError, ConfigError
@@ -57,6 +59,8 @@ class ControllerOptions:
         namespace: where the lease and the Secrets are.
         muster_image: the image init containers copy the supervisor from.
         shadow: plan and explain, write nothing but the lease.
+        balloons: keep idle nodes from looking idle as the ConfigMap `muster-balloons` says.
+        joins: open new nodes to pods as fast as the API server can take.
         lease_duration_s: others take over this long after the last renewal.
     """
 
@@ -67,6 +71,8 @@ class ControllerOptions:
     namespace: str = SYSTEM_NAMESPACE
     muster_image: str = "muster"
     shadow: bool = False
+    balloons: bool = False
+    joins: bool = False
     lease_duration_s: float = LEASE_DURATION_S
 
 
@@ -94,7 +100,23 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             )
             await scheduler.run(asyncio.Event(), term=term)
 
-        await _until(stop, [jobs.run(), elector.run(), elector.while_leading(schedule, "scheduler")])
+        works = [jobs.run(), elector.run(), elector.while_leading(schedule, "scheduler")]
+        works += _fleet(client, options, elector, progress)
+        await _until(stop, works)
+
+
+def _fleet(
+    client: Client, options: ControllerOptions, elector: LeaderElector, progress: Progress
+) -> list[Coroutine[Any, Any, None]]:
+    """What looks after nodes over their life, as far as it is asked for. Nothing in shadow: all of it is writing."""
+    works: list[Coroutine[Any, Any, None]] = []
+    if options.balloons and not options.shadow:
+        balloons = BalloonController(client, options.namespace, options.muster_image, progress=progress)
+        works.append(elector.while_leading(balloons.run, "balloons"))
+    if options.joins and not options.shadow:
+        joins = JoinController(client, options.namespace, progress=progress)
+        works.append(elector.while_leading(joins.run, "joins"))
+    return works
 
 
 def _elector(client: Client, options: ControllerOptions, identity: str) -> LeaderElector:
@@ -174,6 +196,8 @@ def _bracketed(host: str) -> str:
 @click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease and Secrets.")
 @click.option("--muster-image", default="muster", show_default=True, help="Image that holds the rank supervisor.")
 @click.option("--shadow", is_flag=True, help="Plan and explain, write nothing but the lease.")
+@click.option("--balloons", is_flag=True, help="Put balloons on idle nodes, as ConfigMap muster-balloons says.")
+@click.option("--joins", is_flag=True, help="Open new nodes to pods as fast as the API server can take.")
 @click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
@@ -184,6 +208,8 @@ def command(
     namespace: str,
     muster_image: str,
     shadow: bool,
+    balloons: bool,
+    joins: bool,
     lease_duration: float,
     log_level: str,
 ) -> None:
@@ -203,6 +229,8 @@ def command(
         namespace=namespace,
         muster_image=muster_image,
         shadow=shadow,
+        balloons=balloons,
+        joins=joins,
         lease_duration_s=lease_duration,
     )
     gc.set_threshold(*GARBAGE_AFTER)
