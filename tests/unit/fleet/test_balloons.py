@@ -79,7 +79,7 @@ def view(nodes: list[NodeView], asked: int | None, *balloons: Balloon, **fields:
     ],
 )
 def test_what_a_node_is_to_balloons(changed: dict[str, object], use: NodeUse | None) -> None:
-    assert use_of(POOL, node(0, **changed)) == use
+    assert use_of(POOL, POOL.request, node(0, **changed)) == use
 
 
 def test_a_deployment_is_made_with_as_many_as_there_are_nodes() -> None:

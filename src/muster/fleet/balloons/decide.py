@@ -167,8 +167,8 @@ class Plan(msgspec.Struct, frozen=True):
     wake_at: float | None = None
 
 
-def use_of(pool: BalloonPool, node: NodeView) -> NodeUse | None:
-    """What the node is to the pool's balloons; None where it is not of the pool."""
+def use_of(pool: BalloonPool, request: Amounts, node: NodeView) -> NodeUse | None:
+    """What the node is to the pool's balloons, which take `request` each; None where it is not of the pool."""
     if any(node.labels.get(key) != value for key, value in pool.node_selector.items()):
         return None
     if not node.ready:
@@ -179,7 +179,7 @@ def use_of(pool: BalloonPool, node: NodeView) -> NodeUse | None:
         return NodeUse.TAINTED
     if node.promised:
         return NodeUse.PROMISED
-    for resource, amount in pool.request.items():
+    for resource, amount in request.items():
         if node.allocatable.get(resource, 0) - node.taken.get(resource, 0) < amount:
             return NodeUse.FULL
     return NodeUse.USABLE
@@ -198,7 +198,8 @@ def decide(view: View, now: float) -> Plan:
     caps: dict[str, Cap] = {}
     wake: list[float] = []
     for pool in pools:
-        uses = {node.name: use for node in view.nodes if (use := use_of(pool, node)) is not None}
+        request = pool.request
+        uses = {node.name: use for node in view.nodes if (use := use_of(pool, request, node)) is not None}
         own = [balloon for balloon in view.balloons if balloon.pool == pool.name]
         usable = sum(use is NodeUse.USABLE for use in uses.values())
         placed = sum(uses.get(balloon.node) is NodeUse.USABLE for balloon in own)
