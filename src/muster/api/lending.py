@@ -1,11 +1,14 @@
-"""How many nodes each team owns, uses, lends and borrows: one count for the scheduler, for teams and for the CLI."""
+"""How many nodes each team owns, uses, lends and borrows: one way to count for the scheduler, for teams and the CLI."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
 
 import msgspec
+
+State = Literal["owned", "used", "lent", "borrowed"]
 
 
 class NodeUser(NamedTuple):
@@ -31,21 +34,32 @@ class TeamNodes(msgspec.Struct, frozen=True):
     borrowed: int = 0
 
 
-def count_nodes(nodes: Iterable[tuple[str, Iterable[NodeUser]]]) -> dict[str, TeamNodes]:
-    """Count, by team: `nodes` are (owner, who uses it) of each node; those that nobody owns ("") are lent by nobody.
+def states_of(owner: str, users: Collection[NodeUser]) -> Iterator[tuple[str, State]]:
+    """Yield (team, what one node is to it), each at most once. Nobody lends what nobody ("") owns.
 
     A borrower on a node of its own team uses it as any other pod of the team does.
     """
-    counts: dict[str, list[int]] = {}
-    for owner, users in nodes:
-        if not owner:
-            continue
-        mine = counts.setdefault(owner, [0, 0, 0, 0])
-        mine[0] += 1
-        teams = {(user.team, user.borrows) for user in users}
-        borrowers = {team for team, borrows in teams if borrows and team != owner}
-        mine[1] += any(team == owner for team, _ in teams)
-        mine[2] += bool(borrowers)
-        for team in borrowers - {""}:
-            counts.setdefault(team, [0, 0, 0, 0])[3] += 1
-    return {team: TeamNodes(*found) for team, found in sorted(counts.items())}
+    if not owner:
+        return
+    yield owner, "owned"
+    borrowers = {user.team for user in users if user.borrows and user.team != owner}
+    if any(user.team == owner for user in users):
+        yield owner, "used"
+    if borrowers:
+        yield owner, "lent"
+    for team in borrowers - {""}:
+        yield team, "borrowed"
+
+
+def count_nodes(nodes: Iterable[tuple[str, Collection[NodeUser]]]) -> dict[str, TeamNodes]:
+    """Count, by team: `nodes` are (owner, who uses it) of each node."""
+    return by_team(Counter(state for owner, users in nodes for state in states_of(owner, users)))
+
+
+def by_team(counts: Mapping[tuple[str, State], int]) -> dict[str, TeamNodes]:
+    """Return counts of (team, state) by team, in order of their names."""
+    teams: dict[str, dict[str, int]] = {}
+    for (team, state), count in sorted(counts.items()):
+        if count:
+            teams.setdefault(team, {})[state] = count
+    return {team: TeamNodes(**found) for team, found in teams.items()}

@@ -120,7 +120,7 @@ class SchedulerController:
         self._tasks: set[asyncio.Task[None]] = set()
         if shadow is not None:
             shadow.changed = self._changed.set
-        self.state = ClusterState(bind_deadline_s=bind_deadline_s)
+        self.state = self._empty()
 
     async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
         """Schedule until `stop` is set, or until cancelled when the lease is lost.
@@ -129,7 +129,7 @@ class SchedulerController:
         """
         if term is not None:
             await term.outwait(self._request_timeout_s, NAME)
-        self.state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s)
+        self.state = self._empty()
         common: dict[str, Any] = {
             "clock": self._clock,
             "changed": self._changed.set,
@@ -186,6 +186,9 @@ class SchedulerController:
                 await self._followers.stop()
                 if self._progress is not None:
                     self._progress.drop(NAME)
+
+    def _empty(self) -> ClusterState:
+        return ClusterState(bind_deadline_s=self.settings.bind_deadline_s, team_key=self.settings.team_key)
 
     def _informers(self) -> list[Informer[Any]]:
         # The state is the one copy of nodes and pods.
@@ -257,6 +260,7 @@ class SchedulerController:
             took_s = time.perf_counter() - started
             self._metrics.planned(plan, took_s, now)
             self._head_nodes.look(snapshot, plan, now)
+            self._metrics.count_teams(self.state.teams)
             if self._shadow is not None:
                 self._shadow.say(snapshot, plan)
             else:

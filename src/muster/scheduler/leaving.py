@@ -27,8 +27,11 @@ def may_leave(gang: Gang, bind_deadline_s: float) -> bool:
     """Whether the gang can leave: it is bound whole, and there is a way.
 
     A TrainingJob's controller saves its work and deletes its pods; a balloon has no work to save; others are evicted.
+    A borrower that itself waits for others to leave gives up its plan: it may keep nodes that their owner needs.
     """
     placement = gang.placement
+    if placement is not None and placement.spec.preempting and gang.borrows:
+        return not any(member.node for member in gang.current.values())
     if gang.single:
         return placement is None and not gang.pending and (gang.traits.rank is Rank.BALLOON or by_eviction(gang))
     if placement is None or placement.spec.preempting or placement.status.phase != "Bound":
@@ -187,7 +190,7 @@ def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, tol
             if not _short(_given_back(snapshot, node, fewer, free), member.cls):
                 asked.remove(other)
         for other in asked:
-            (remove if other.single else tell)[other.key] = other
+            (remove if other.single and other.placement is None else tell)[other.key] = other
     asked = [other for other in (*tell.values(), *remove.values()) if other.key not in told]
     if Spending(snapshot, asked, told).clash(frozenset(range(len(asked)))):
         return Vacating((), (), tuple(sorted(names)), hopeless=True)

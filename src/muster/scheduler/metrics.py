@@ -6,11 +6,14 @@ import weakref
 from collections import Counter as Counting
 from collections.abc import Iterable
 
+import msgspec
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from muster.api.lending import TeamNodes
 from muster.scheduler.census import NodeCount
 from muster.scheduler.plan import Plan
 from muster.scheduler.reasons import NodeWhy, Why
+from muster.scheduler.teamcount import TeamCounts
 
 _PLAN_SECONDS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
@@ -55,10 +58,18 @@ class SchedulerMetrics:
             ["action"],
             registry=registry,
         )
+        self.team_nodes = Gauge(
+            "muster_scheduler_team_nodes",
+            "Nodes of each team: owned; of these used by itself, lent to others; borrowed from others.",
+            ["team", "state"],
+            registry=registry,
+        )
         self.last_plan = Gauge(
             "muster_scheduler_last_plan_timestamp_seconds", "When a plan was last carried out.", registry=registry
         )
         self._waiting: Counting[Why] | None = None
+        self._teams: set[str] = set()
+        self._counted: tuple[TeamCounts, int] | None = None
 
     def planned(self, plan: Plan, seconds: float, now: float) -> None:
         """Note a plan that took `seconds`."""
@@ -70,6 +81,20 @@ class SchedulerMetrics:
             for why in Why:
                 self.waiting.labels(why.value).set(counts[why])
             self._waiting = counts
+
+    def count_teams(self, teams: TeamCounts) -> None:
+        """Note how teams' nodes are used; a team that neither owns nor borrows any is not shown any more."""
+        if self._counted == (teams, teams.stamp):
+            return
+        self._counted = (teams, teams.stamp)
+        counts = teams.counts()
+        for team, nodes in counts.items():
+            for state, count in msgspec.structs.asdict(nodes).items():
+                self.team_nodes.labels(team, state).set(count)
+        for team in self._teams - counts.keys():
+            for state in TeamNodes.__struct_fields__:
+                self.team_nodes.remove(team, state)
+        self._teams = set(counts)
 
     def count_nodes(self, counts: Iterable[NodeCount]) -> None:
         """Note what nodes mean for the first gang that waits for some."""

@@ -154,6 +154,11 @@ class NodeTable:
         """What gangs on these nodes do has changed."""
         self._dirty.update(dict.fromkeys(name for name in names if name in self.nodes))
 
+    @property
+    def touched(self) -> Iterable[str]:
+        """Nodes that were touched since the last `settle`."""
+        return self._dirty
+
     def touched_gangs(self, pods: Mapping[str, PodRecord]) -> Iterator[str]:
         """Yield the keys of gangs on nodes that were touched since the last `settle`."""
         for name in self._dirty:

@@ -28,6 +28,7 @@ from muster.scheduler.queues import Queues
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.refusals import Refusals
 from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.teamcount import TeamCounts
 from muster.scheduler.traits import JobFacts
 from muster.scheduler.vain import Vain
 from muster.scheduler.volumes import ClaimState
@@ -45,6 +46,7 @@ class ClusterState:
         self.pods: dict[str, PodRecord] = {}
         self.gangs: dict[str, Gang] = {}
         self.claims = Claims()
+        self.teams = TeamCounts()
         self._team_key = team_key
         self._matcher = Matcher(team_key=team_key)
         self._gains = Gains()
@@ -113,6 +115,7 @@ class ClusterState:
         self._dirty.clear()
         if self._gains:  # without time limits none are reckoned, and most clusters have none
             self._gains.forget(self._table.touched_gangs(self.pods))
+        self.teams.look(self._table.touched, self._table.owners, self._table.nodes, self.pods, self.gangs)
         if self._table.settle(self._classes.label_keys):
             self._matcher.forget()
             self._gains.clear()

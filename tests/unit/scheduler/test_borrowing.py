@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from muster.api.names import LABEL_TEAM
+from muster.api.lending import NodeUser, TeamNodes, count_nodes
+from muster.api.names import LABEL_BORROWED, LABEL_TEAM
 from muster.scheduler.explain import explain
+from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import TellToLeave, WritePlacement
 from muster.scheduler.traits import JobFacts
-from tests.unit.scheduler.teamwork import add, owned
+from tests.unit.scheduler.teamwork import add, borrower, owned
 from tests.unit.scheduler.world import World, reason_of
 
 
@@ -225,3 +228,58 @@ def test_a_borrower_of_whatever_priority_sends_away_balloons_and_borrowers_only(
     world.run()
     assert len(world.nodes_of("bold")) == 2
     assert len(world.nodes_of("home")) == 1
+
+
+def test_nodes_are_counted_by_team_and_shown_as_metrics() -> None:
+    world, registry = World(), CollectorRegistry()
+    owned(world, "blue", *"abcd")
+    owned(world, "", "e")
+    add(world, "home", 1, "blue")
+    add(world, "guest", 4, "red", borrows=True)
+    world.run()
+    metrics = SchedulerMetrics(registry)
+
+    def shown(team: str) -> list[float | None]:
+        metrics.count_teams(world.state.teams)
+        states = ("owned", "used", "lent", "borrowed")
+        return [
+            registry.get_sample_value("muster_scheduler_team_nodes", {"team": team, "state": state}) for state in states
+        ]
+
+    assert shown("blue") == [4, 1, 3, 0]
+    assert shown("red") == [0, 0, 0, 3], "nobody's node is borrowed of nobody"
+    world.remove_gang("guest")
+    world.set_job("guest", JobFacts(ended="Succeeded"))
+    world.run()
+    assert shown("blue") == [4, 1, 0, 0]
+    assert shown("red") == [None] * 4
+
+
+def test_a_borrower_at_home_borrows_nothing() -> None:
+    users = [NodeUser("blue", True), NodeUser("", True)]
+    assert count_nodes([("blue", users[:1]), ("blue", users[1:]), ("", users)]) == {
+        "blue": TeamNodes(owned=2, used=1, lent=1)
+    }
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_borrower_that_waits_for_others_to_leave_gives_up_its_plan(single: bool) -> None:
+    """It kept nodes of an owner for as long as the slowest of those took to leave (found by the property)."""
+    world = World()
+    owned(world, "blue", "a", "b")
+    add(world, "mild", 2, "green", borrows=True, priority=-1)
+    world.run()
+    if single:
+        labels = {LABEL_BORROWED: "true", LABEL_TEAM: "red"}
+        world.add_pod("bold", {"priority": 5, **borrower()}, labels=labels)
+    else:
+        add(world, "bold", 2, "red", borrows=True, priority=5)
+    world.run()
+    plan = "default/pod.bold" if single else "default/bold"
+    assert world.placements[plan].spec.preempting
+    add(world, "home", 2, "blue")
+    world.run()
+    assert plan not in world.placements
+    world.remove_gang("mild")
+    world.run()
+    assert len(world.nodes_of("home")) == 2

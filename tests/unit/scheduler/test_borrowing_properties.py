@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from muster.api.lending import NodeUser, TeamNodes, count_nodes
 from muster.api.names import LABEL_BORROWED, LABEL_TEAM
 from muster.scheduler.decide import decide
 from muster.scheduler.plan import WritePlacement
@@ -120,6 +121,23 @@ class Lending(RuleBasedStateMachine):
         for name, (size, _, _, _) in getattr(self, "gangs", {}).items():
             assert len(self.world.nodes_of(name)) in (0, size), name
 
+    @invariant()
+    def no_node_is_counted_twice_or_forgotten(self) -> None:
+        if hasattr(self, "world"):
+            self.world.state.snapshot()
+            assert self.world.state.teams.counts() == counted_anew(self.world)
+
+
+def counted_anew(world: World) -> dict[str, TeamNodes]:
+    """By a look at every node."""
+    users: dict[str, set[NodeUser]] = {name: set() for name in world.nodes}
+    for pod in world.pods.values():
+        gang, labels = pod.metadata.labels["muster.dev/gang"], pod.metadata.labels
+        user = NodeUser(labels[LABEL_TEAM], LABEL_BORROWED in labels)
+        for name in {pod.spec.node_name, *world.slots_of(gang).values()} - {""}:
+            users[name].add(user)
+    return count_nodes((node.metadata.labels.get(LABEL_TEAM, ""), users[name]) for name, node in world.nodes.items())
+
 
 def without_borrowers(world: World, team: str) -> ClusterState:
     """The same cluster, in which only that team borrows."""
@@ -134,6 +152,6 @@ def without_borrowers(world: World, team: str) -> ClusterState:
 
 
 Lending.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_a_borrower_never_delays_an_owners_gang_by_more_than_its_grace = Lending.TestCase
