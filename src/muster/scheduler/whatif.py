@@ -31,6 +31,7 @@ class ChangeKind(StrEnum):
     CREATE_PODS = "CreatePods"
     DROP_SELECTOR = "DropSelector"
     TOLERATE = "Tolerate"
+    BORROW = "Borrow"
     UNCORDON = "Uncordon"
     NODES_READY = "NodesReady"
     GANG_ENDS = "GangEnds"
@@ -52,6 +53,7 @@ class Change(msgspec.Struct, frozen=True):
             ChangeKind.CREATE_PODS: f"{counted(self.count, 'pod')} more",
             ChangeKind.DROP_SELECTOR: f"remove nodeSelector {self.detail}",
             ChangeKind.TOLERATE: f"tolerate taint {self.detail}",
+            ChangeKind.BORROW: "borrow nodes of other teams (--borrow, spec.borrow)",
             ChangeKind.UNCORDON: f"uncordon {nodes}",
             ChangeKind.NODES_READY: f"{nodes} ready again",
             ChangeKind.GANG_ENDS: f"{self.detail} ends",
@@ -74,6 +76,8 @@ def changes(
     """
     missing = need - have
     found = [*_dropped_constraints(snapshot, cls, need, beside)]
+    if not gang.borrows and snapshot.owners and _room_if_borrowed(snapshot, cls, beside) >= need:
+        found.append(Change(ChangeKind.BORROW))
     for why, kind in ((NodeWhy.UNSCHEDULABLE, ChangeKind.UNCORDON), (NodeWhy.NOT_READY, ChangeKind.NODES_READY)):
         needed = _nodes_needed(_blocked_only_by(snapshot, cls, why, beside), missing)
         if needed:
@@ -121,9 +125,31 @@ def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: C
             yield Change(ChangeKind.DROP_SELECTOR, detail=f"{key}={value}")
     taints = {taint for bucket in snapshot.buckets.values() for taint in _hard_taints(bucket)}
     for key, effect in sorted(taints):
+        if key == snapshot.matcher.team_key:
+            continue  # another team's nodes are borrowed, or not used
         more = (*cls.tolerations, Toleration(key=key, operator="Exists", effect=effect))
         if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, tolerations=more), beside) >= need:
             yield Change(ChangeKind.TOLERATE, detail=f"{key}:{effect}")
+
+
+def _room_if_borrowed(snapshot: Snapshot, cls: PodClass, beside: Collection[str]) -> int:
+    """For how many pods there would be room if they bore every team's taint and asked for no team's nodes."""
+    key = snapshot.matcher.team_key
+    terms = cls.terms and tuple(
+        msgspec.structs.replace(
+            term, match_expressions=tuple(each for each in term.match_expressions if each.key != key)
+        )
+        for term in cls.terms
+    )
+    said = [term for term in terms or () if term.match_expressions or term.match_fields]
+    borrowing = dataclasses.replace(
+        cls,
+        selector={label: value for label, value in cls.selector.items() if label != key},
+        terms=tuple(said) or None,  # one that asked for the team only asks for nothing now
+        tolerations=(*cls.tolerations, Toleration(key=key, operator="Exists")),
+    )
+    matcher = Matcher(pools=snapshot.matcher.pools, team_key=key)
+    return room(Ledger(snapshot.buckets), matcher, borrowing, beside)
 
 
 def _hard_taints(bucket: Bucket) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from muster.scheduler.explain import explain
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import TellToLeave, WritePlacement
 from muster.scheduler.traits import JobFacts
+from muster.scheduler.whatif import ChangeKind
 from tests.unit.scheduler.teamwork import add, borrower, owned
 from tests.unit.scheduler.world import World, reason_of
 
@@ -283,3 +284,18 @@ def test_a_borrower_that_waits_for_others_to_leave_gives_up_its_plan(single: boo
     world.remove_gang("mild")
     world.run()
     assert len(world.nodes_of("home")) == 2
+
+
+@pytest.mark.parametrize(("free", "told"), [(2, True), (1, False)])
+def test_explain_says_to_borrow_where_that_is_enough(free: int, told: bool) -> None:
+    world = World()
+    owned(world, "blue", "b0")
+    owned(world, "red", *(f"r{number}" for number in range(free)))
+    add(world, "home", 3, "blue")
+    found = explain(world.state.snapshot(), world.gang("home"), now=world.now).changes
+    assert [change.text() for change in found if change.kind in (ChangeKind.BORROW, ChangeKind.TOLERATE)] == [
+        "borrow nodes of other teams (--borrow, spec.borrow)"
+    ] * told
+    add(world, "guest", 4, "green", borrows=True)
+    found = explain(world.state.snapshot(), world.gang("guest"), now=world.now).changes
+    assert all(change.kind is not ChangeKind.BORROW for change in found)
