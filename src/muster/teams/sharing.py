@@ -6,7 +6,7 @@ nobody a whole node, and nobody gets more than was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from muster.teams.config import PoolConfig
@@ -79,7 +79,7 @@ def _by_remainder(seats: int, total: int, weights: Mapping[str, int], gain: Gain
     shared = {team: seats * weight // total for team, weight in weights.items()}
     left = seats - sum(shared.values())
 
-    def order(team: str) -> Sequence[int]:
+    def order(team: str) -> tuple[int, int]:
         saved = gain(team, shared[team]) if gain is not None else 0
         return (-(seats * weights[team] % total), -saved)
 
