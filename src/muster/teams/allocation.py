@@ -1,0 +1,234 @@
+"""Nodes, pods, namespaces and placements, and what is decided about them, while the keys of labels stay the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from muster.api.names import TEAMS_CONFIG_MAP
+from muster.api.placement import Placement
+from muster.kube.client import Client
+from muster.kube.core import Namespace, ObjectReference
+from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.health import Progress
+from muster.kube.informer import Informer
+from muster.kube.meta import identity
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.teams.decide import decide
+from muster.teams.holdings import Holdings
+from muster.teams.metrics import TeamsMetrics
+from muster.teams.plan import Caution, Change, Plan, Why
+from muster.teams.record import NOBODY
+from muster.teams.source import Source
+from muster.teams.wellness import Wellness, lean_node
+from muster.teams.writing import NodeWriter
+
+NAME = "teams"
+SYNC_TIMEOUT_S = 120.0
+IDLE_S = 15.0
+"""A sign of life is given at least this often."""
+PAUSE_S = 0.02
+"""Events that come in a burst are decided about together."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What does not change while a controller lives; see `TeamsController`."""
+
+    client: Client
+    namespace: str
+    identity: str
+    clock: Callable[[], float]
+    broken_after_s: float
+    healthy_after_s: float
+    writes_per_s: float
+    request_timeout_s: float
+    progress: Progress | None
+    rng: random.Random
+    metrics: TeamsMetrics
+
+
+class Current:
+    """What does: the configuration in force, the newest plan, and whether anything is new since it was made."""
+
+    def __init__(self) -> None:
+        self.source = Source()
+        self.plan = Plan()
+        self.changed = asyncio.Event()
+        self.said: frozenset[Caution] = frozenset()
+
+
+class Allocation:
+    """Decides, and has nodes written, until the keys of the configuration are others.
+
+    Args:
+        settings: of the controller.
+        current: read and written.
+        events: where people are told.
+    """
+
+    def __init__(self, settings: Settings, current: Current, events: EventRecorder) -> None:
+        self._settings = settings
+        self._current = current
+        self._events = events
+        self._keys = _keys(current.source)
+        self._holdings = Holdings()
+        self._wellness = Wellness(settings.broken_after_s, settings.healthy_after_s)
+        self._in_force: Source | None = None
+        self._writer = NodeWriter(
+            settings.client,
+            self._holdings,
+            changed=current.changed.set,
+            written=self._written,
+            metrics=settings.metrics,
+            rng=settings.rng,
+            writes_per_s=settings.writes_per_s,
+            request_timeout_s=settings.request_timeout_s,
+        )
+        self._configure()
+
+    async def run(self) -> None:
+        """Decide until the keys change."""
+        settings = self._settings
+        common: dict[str, Any] = {"progress": settings.progress, "rng": settings.rng}
+        nodes = Informer(settings.client, Node, transform=lean_node, stored=identity, **common)
+        pods = Informer(settings.client, Pod, stored=identity, **common)
+        namespaces = Informer(settings.client, Namespace, stored=identity, **common)
+        placements = Informer(settings.client, Placement, stored=identity, **common)
+        nodes.add_handler(self._node_changed)
+        pods.add_handler(self._pod_changed)
+        namespaces.add_handler(self._namespace_changed)
+        placements.add_handler(self._placement_changed)
+        informers: list[Informer[Any]] = [nodes, pods, namespaces, placements]
+        await together(self._decide_on(informers), self._writer.run(), *(each.run() for each in informers))
+
+    async def _decide_on(self, informers: list[Informer[Any]]) -> None:
+        settings = self._settings
+        async with asyncio.TaskGroup() as group:
+            for informer in informers:
+                group.create_task(informer.wait_synced(SYNC_TIMEOUT_S))
+        if settings.progress is not None:
+            settings.progress.expect(NAME, 6 * IDLE_S)
+        try:
+            while True:
+                self._current.changed.clear()
+                if not self._configure():
+                    return
+                self._decide()
+                if settings.progress is not None:
+                    settings.progress.mark(NAME)
+                await asyncio.sleep(PAUSE_S)
+                wake_at = self._wellness.wake_at
+                idle_s = IDLE_S if wake_at is None else min(IDLE_S, max(0.0, wake_at - settings.clock()))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(idle_s):
+                        await self._current.changed.wait()
+        finally:
+            if settings.progress is not None:
+                settings.progress.drop(NAME)
+
+    def _decide(self) -> None:
+        settings, now = self._settings, self._settings.clock()
+        for name, broken in self._wellness.due(now).items():
+            self._holdings.set_broken(name, broken)
+        started = time.perf_counter()
+        plan = decide(self._holdings, now, settings.identity)
+        settings.metrics.planned(plan, time.perf_counter() - started, now, config_ok=self._current.source.ok)
+        self._current.plan = plan
+        begun = self._writer.submit(plan.changes)
+        self._announce(plan, begun)
+
+    def _announce(self, plan: Plan, begun: list[Change]) -> None:
+        about = ObjectReference(
+            api_version="v1", kind="ConfigMap", namespace=self._settings.namespace, name=TEAMS_CONFIG_MAP
+        )
+        cautions = frozenset(plan.cautions)
+        for each in plan.cautions:
+            if each not in self._current.said:
+                where = f"{each.pool}: " if each.pool else ""
+                log.warning("teams: %s%s", where, each.message)
+                self._events.event(about, WARNING, each.why, f"{where}{each.message}")
+        self._current.said = cautions
+        moved = Counter((change.previous, change.record.team) for change in begun if change.why is not Why.RESTORED)
+        if moved:
+            rest = "the rest"
+            said = ", ".join(f"{n} from {old or rest} to {new or rest}" for (old, new), n in sorted(moved.items()))
+            log.info("teams: nodes change hands: %s", said)
+            self._events.event(about, NORMAL, "NodesMoved", f"nodes change hands: {said}")
+
+    def _configure(self) -> bool:
+        """Take the newest configuration; False where its keys are others."""
+        source = self._current.source
+        if source is not self._in_force:
+            keys = _keys(source)
+            if keys is not None and self._keys is not None and keys != self._keys:
+                return False
+            if keys is not None and self._keys is None and self._in_force is not None:
+                return False  # pods were read without knowing by which key
+            self._writer.clear()
+            self._holdings.configure(source.config, source.caution)
+            self._in_force = source
+        return True
+
+    def _written(self, change: Change, node: Node) -> None:
+        if change.why is Why.RESTORED and change.former_key == change.record.key:
+            owner = change.record.team or "nobody"
+            log.info("teams: node %s: label and taint are put back, it is %s's", node.name, owner)
+            self._events.event(node, WARNING, "TeamRestored", f"label and taint were changed by hand; {owner} owns it")
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            differs = self._holdings.set_node(new)
+            differs |= self._holdings.set_broken(new.name, self._wellness.look(new, self._settings.clock()))
+            if not differs:
+                return  # a kubelet's sign of life
+        elif old is not None:
+            self._holdings.remove_node(old.name)
+            self._wellness.forget(old.name)
+        self._current.changed.set()
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if self._holdings.set_pod(new) if new is not None else old is not None and self._holdings.remove_pod(old.uid):
+            self._current.changed.set()
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        key = self._keys[1] if self._keys is not None else ""
+        if new is not None:
+            self._holdings.set_namespace(new.name, new.metadata.labels.get(key, NOBODY))
+        elif old is not None:
+            self._holdings.set_namespace(old.name, NOBODY)
+        self._current.changed.set()
+
+    def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
+        if new is not None:
+            self._holdings.set_placement(new)
+        elif old is not None:
+            self._holdings.remove_placement(old.key)
+        self._current.changed.set()
+
+
+def _keys(source: Source) -> tuple[str, str] | None:
+    return (source.config.team_key, source.config.namespace_key) if source.config is not None else None
+
+
+async def together(*works: Coroutine[Any, Any, None]) -> None:
+    """Run everything until the first ends, whose error is raised; the others are cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
