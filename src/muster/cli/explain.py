@@ -76,16 +76,21 @@ def _read(file: str, namespace: str) -> TrainingJob:
 
 
 async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
+    from muster.cli.teamkey import read_team_key
     from muster.scheduler.explain import explain
     from muster.scheduler.loading import load_state
     from muster.scheduler.supposing import suppose_placed
 
     namespace = supposed.namespace if supposed else cluster.namespace
     async with cluster.client() as client:
-        state = await load_state(client)
+        team_key = await read_team_key(client)
+        state = await load_state(client, team_key)
         now = time.time()
         _take_away(state, changes, namespace, now)
-        gang = _supposed(state, supposed, now) if supposed else await _find(client, state, namespace, name, now)
+        if supposed:
+            gang = _supposed(state, supposed, now, team_key)
+        else:
+            gang = await _find(client, state, namespace, name, now, team_key)
     _add(state, gang, changes)
     changed = changes != Changes()
     if changed:
@@ -93,7 +98,7 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
     return explain(state.snapshot(), gang, now=now, supposed=changed)
 
 
-async def _find(client: Client, state: ClusterState, namespace: str, name: str, now: float) -> Gang:
+async def _find(client: Client, state: ClusterState, namespace: str, name: str, now: float, team_key: str) -> Gang:
     """The gang of the job or, where there is no such job, of somebody else's workload; raises CliError."""
     from muster.cli.watch import get_job
     from muster.scheduler.traits import ENDED_PHASES
@@ -108,13 +113,13 @@ async def _find(client: Client, state: ClusterState, namespace: str, name: str, 
     if job.status.phase in ENDED_PHASES:
         raise CliError(f"'{job.name}' wants no nodes: it is {job.status.phase}", "", ExitCode.CONFLICT)
     # Nobody may have made its pods: no controller runs, or one in shadow mode.
-    return state.snapshot().find(namespace, job.name) or _supposed(state, job, now)
+    return state.snapshot().find(namespace, job.name) or _supposed(state, job, now, team_key)
 
 
-def _supposed(state: ClusterState, job: TrainingJob, now: float) -> Gang:
+def _supposed(state: ClusterState, job: TrainingJob, now: float, team_key: str) -> Gang:
     from muster.scheduler.explain import suppose
 
-    return suppose(state, _pod_of(job), job.spec.replicas, now=now)
+    return suppose(state, _pod_of(job, team_key), job.spec.replicas, now=now)
 
 
 def _take_away(state: ClusterState, changes: Changes, namespace: str, now: float) -> None:
@@ -145,12 +150,13 @@ def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
         )
 
 
-def _pod_of(job: TrainingJob) -> SchedulingPod:
+def _pod_of(job: TrainingJob, team_key: str) -> SchedulingPod:
     """A pod of a job that does not exist, named like the job."""
     from muster.kube.struct import from_dict
     from muster.scheduler.podwire import SchedulingPod
     from muster.trainingjobs.pods import PodSettings, build_pod
 
-    made = build_pod(job, 0, 1, (), PodSettings(url="https://none", ca_pem="", muster_image="none"))
+    settings = PodSettings(url="https://none", ca_pem="", muster_image="none", team_key=team_key)
+    made = build_pod(job, 0, 1, (), settings)
     made["metadata"]["name"] = job.name
     return from_dict(made, SchedulingPod)

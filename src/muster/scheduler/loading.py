@@ -7,7 +7,14 @@ import contextlib
 
 import msgspec
 
-from muster.api.names import ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT, SCHEDULER_NAME
+from muster.api.names import (
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_GANG_UID,
+    LABEL_GANG,
+    LABEL_SLOT,
+    LABEL_TEAM,
+    SCHEDULER_NAME,
+)
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
@@ -28,12 +35,12 @@ from muster.scheduler.traits import job_facts
 SUPPOSED_UID = "supposed"
 
 
-async def load_state(client: Client) -> ClusterState:
-    """List nodes, pods, placements and jobs of all namespaces. Raises ApiError."""
+async def load_state(client: Client, team_key: str = LABEL_TEAM) -> ClusterState:
+    """List nodes, pods, placements and jobs of all namespaces; `team_key` says whose they are. Raises ApiError."""
     nodes, pods, placements, jobs = await asyncio.gather(
         client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
     )
-    state, now = ClusterState(), steady_time()
+    state, now = ClusterState(team_key=team_key), steady_time()
     await list_surroundings(client, state, now)
     await list_budgets(client, state)
     for node in nodes.items:
