@@ -23,7 +23,6 @@ from prometheus_client import REGISTRY
 from muster.api.names import CONTROLLER_LEASE, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.listening import address
-from muster.cli.teamkey import read_team_key, until_team_key_changes
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.joins.controller import JoinController
 from muster.kube.client import Client
@@ -33,7 +32,6 @@ from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector, Term
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.metrics import scheduler_metrics
-from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods import PodSettings
@@ -89,8 +87,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         shadow = Shadow(scheduler_metrics()) if options.shadow else None
         kept = ephemeral() if options.shadow else await load_or_create(client, options.namespace)
         elector = _elector(client, options, identity)
-        team_key = await read_team_key(client, options.namespace)
-        jobs, url = await _training_jobs(stack, client, options, kept, elector, shadow, identity, progress, team_key)
+        jobs, url = await _training_jobs(stack, client, options, kept, elector, shadow, identity, progress)
         if options.metrics_listen is not None:
             app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
@@ -99,19 +96,12 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
 
         async def schedule(term: Term) -> None:
             scheduler = SchedulerController(
-                client,
-                options.namespace,
-                identity,
-                settings=Settings(team_key=team_key),
-                waits=jobs.waits,
-                shadow=shadow,
-                progress=progress,
+                client, options.namespace, identity, waits=jobs.waits, shadow=shadow, progress=progress
             )
             await scheduler.run(asyncio.Event(), term=term)
 
         works = [jobs.run(), elector.run(), elector.while_leading(schedule, "scheduler")]
         works += _fleet(client, options, elector, progress)
-        works.append(until_team_key_changes(client, options.namespace, team_key))
         await _until(stop, works)
 
 
@@ -151,7 +141,6 @@ async def _training_jobs(
     shadow: Shadow | None,
     identity: str,
     progress: Progress,
-    team_key: str,
 ) -> tuple[TrainingJobController, str]:
     """The controller of training jobs, with its server listening; the port is known only then."""
     host, port = options.listen
@@ -161,12 +150,7 @@ async def _training_jobs(
         client,
         elector=elector,
         cluster_secret=kept.cluster_secret,
-        pods=PodSettings(
-            url=url,
-            ca_pem=kept.authority.certificate.decode(),
-            muster_image=options.muster_image,
-            team_key=team_key,
-        ),
+        pods=PodSettings(url=url, ca_pem=kept.authority.certificate.decode(), muster_image=options.muster_image),
         identity=identity,
         shadow=shadow.suppose if shadow is not None else None,
         progress=progress,
