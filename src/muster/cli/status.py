@@ -37,6 +37,7 @@ def command(name: str, follow: bool, output: str, target: Target) -> int:
 
 
 async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int:
+    from muster.cli.borrowed import borrowed_text, lenders
     from muster.cli.describe import as_data
     from muster.cli.follow import detachable, report_end
     from muster.cli.follow import follow as follow_job
@@ -54,12 +55,14 @@ async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int
         if output:
             print_data(as_data(job), output)
             return ExitCode.DONE
-        print_status(job, await members(client, job), datetime.now(UTC))
+        pods = await members(client, job)
+        borrowed = borrowed_text(await lenders(client, pods)) if job.spec.borrow else ""
+        print_status(job, pods, datetime.now(UTC), borrowed=borrowed)
     return ExitCode.DONE
 
 
-def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
-    """Print a job for people."""
+def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: str = "") -> None:
+    """Print a job for people; `borrowed` says whose nodes it is on, where it borrows."""
     from muster.cli import describe
 
     spec, status = job.spec, job.status
@@ -72,6 +75,7 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime) -> None:
             f"{counted(spec.replicas, 'node')}{gpus}, {counted(spec.ranks, 'rank')} each, launcher {spec.launcher}",
         ),
         ("Attempt", f"{describe.attempt(job)}, {describe.slots_text(job)}"),
+        ("Borrows", borrowed),
         ("Progress", describe.progress_text(job)),
         ("Checkpoint", _checkpoint(job, now)),
         ("Restarts", describe.restarts_text(job)),
