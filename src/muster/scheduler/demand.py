@@ -40,7 +40,7 @@ def demands(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Deman
     """
     for key, reason in waiting.items():
         gang = snapshot.gangs[key]
-        if reason.why in _LACKS_NODES and _approved(gang) and gang.blocker() is None:
+        if reason.why in _LACKS_NODES and approved(gang) and gang.blocker() is None:
             yield from _demand(gang, UNSCHEDULABLE, reason.text(), shown=False)
     for key in snapshot.shown:
         found = snapshot.gangs.get(key)
@@ -49,7 +49,7 @@ def demands(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Deman
         blocker = found.blocker()
         if blocker is not None:
             yield from _demand(found, blocker.why.value, blocker.text(), shown=True)
-        elif not _approved(found):
+        elif not approved(found):
             yield from _demand(found, NOT_APPROVED, "nobody has approved more nodes for this gang", shown=True)
 
 
@@ -59,8 +59,8 @@ def _demand(gang: Gang, reason: str, message: str, *, shown: bool) -> Iterator[D
         yield Demand(gang.key, gang.namespace, pods, reason, message)
 
 
-def _approved(gang: Gang) -> bool:
-    """By the TrainingJob, or by each pod that has no node."""
+def approved(gang: Gang) -> bool:
+    """Whether nodes may be added for it: by its TrainingJob's word, or by that of each pod that has no node."""
     if gang.job is not None and gang.job.scale_up:
         return True
     return bool(gang.pending) and all(pod.scale_up for pod in gang.pending.values())

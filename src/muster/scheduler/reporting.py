@@ -129,7 +129,7 @@ class Reporter:
     def bound(self, gang: Gang) -> None:
         """Say that the whole gang is bound."""
         nodes = len({node for node, _ in gang.placed.values()})
-        about = _reference(gang)
+        about = reference(gang)
         if about is not None:
             text = f"all of it is bound: {counted(len(gang.placed), 'pod')} on {counted(nodes, 'node')}"
             self._announcer.bound(about, "GangBound", text)
@@ -194,7 +194,7 @@ class Reporter:
         self._refused.pop(uid, None)
 
     def _event(self, gang: Gang, type_: str, reason: str, message: str) -> None:
-        about = _reference(gang)
+        about = reference(gang)
         if about is not None:
             self._events.event(about, type_, reason, message)
 
@@ -209,8 +209,8 @@ def _about(owner: OwnerReference, namespace: str) -> ObjectReference:
     )
 
 
-def _reference(gang: Gang) -> ObjectReference | None:
-    """The job that owns the gang, else its first pod."""
+def reference(gang: Gang) -> ObjectReference | None:
+    """Return what Events about the gang are about: the job that owns it, else its first pod."""
     owner = gang.owner
     if owner is not None and not gang.single:
         return _about(owner, gang.namespace)

@@ -1,0 +1,55 @@
+"""How scaling hears of what the scheduler lacks: neither knows the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from muster.fleet.scaling.demands import Demands
+from muster.fleet.scaling.snapshot import GangDemand, Members
+from muster.kube.affinity import NodeSelectorTerm
+from muster.scheduler.lacking import Lack
+from muster.scheduler.podclass import PodClass
+
+
+def listener(demands: Demands) -> Callable[[Sequence[Lack]], None]:
+    """Return what the scheduler is to tell after each plan."""
+
+    def told(lacks: Sequence[Lack]) -> None:
+        demands.update([(demand_of(lack), lack.about) for lack in lacks])
+
+    return told
+
+
+def demand_of(lack: Lack) -> GangDemand:
+    """Return the gang's demand as scaling takes it."""
+    members = tuple(_members(cls, count) for cls, count in lack.classes)
+    return GangDemand(key=lack.gang, name=lack.name, members=members, approved=lack.approved)
+
+
+def _members(cls: PodClass, count: int) -> Members:
+    return Members(
+        count=count,
+        request=cls.request,
+        selector=cls.selector,
+        terms=_all_terms(cls),
+        tolerations=cls.tolerations,
+        alone=cls.alone,
+    )
+
+
+def _all_terms(cls: PodClass) -> tuple[NodeSelectorTerm, ...] | None:
+    """The pod's own terms and those of its volumes, one of each of which must match, as terms of which one must."""
+    every = [terms for terms in (cls.terms, *(terms for _, terms in cls.volume_terms)) if terms is not None]
+    if not every:
+        return None
+    combined = list(every[0])
+    for terms in every[1:]:
+        combined = [_both(left, right) for left in combined for right in terms]
+    return tuple(combined)
+
+
+def _both(left: NodeSelectorTerm, right: NodeSelectorTerm) -> NodeSelectorTerm:
+    return NodeSelectorTerm(
+        match_expressions=(*left.match_expressions, *right.match_expressions),
+        match_fields=(*left.match_fields, *right.match_fields),
+    )

@@ -1,0 +1,1 @@
+"""Batch autoscaler: whole gangs get nodes, nodes that stay idle are given back (docs/fleet.md, "Scaling")."""

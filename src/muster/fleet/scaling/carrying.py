@@ -1,0 +1,149 @@
+"""Carries a plan out: the API server first, then the provider; nothing is deleted without a last look."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from muster.api.placement import Placement
+from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD, Record, placement_keeps, pod_keeps, record_of
+from muster.fleet.scaling.plan import Action, Cordon, Delete, ForgetNode, SetSize, Uncordon
+from muster.fleet.scaling.providers.base import Provider, ProviderError
+from muster.fleet.scaling.snapshot import Fault, PoolSpec
+from muster.kube.client import Client
+from muster.kube.errors import ApiError, ConfigError, Conflict, NotFound
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+
+log = logging.getLogger(__name__)
+
+MANAGER = "muster-scaling"
+_TRIES = 5
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """What became of an action: `fault` where the provider refused, `refused` where it was not to be done any more."""
+
+    action: Action
+    fault: ProviderError | None = None
+    refused: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether it was carried out."""
+        return self.fault is None and not self.refused
+
+
+class Carrier:
+    """Carries out actions, one after the other.
+
+    Args:
+        client: the API server.
+        providers: by name.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, client: Client, providers: Mapping[str, Provider], clock: Callable[[], float]) -> None:
+        self._client = client
+        self._providers = providers
+        self._clock = clock
+
+    async def carry_out(self, action: Action, pool: PoolSpec) -> Carried:
+        """Do it, or say why not."""
+        try:
+            if isinstance(action, SetSize):
+                await self._providers[pool.provider].set_size(pool, action.size)
+                return Carried(action)
+            if isinstance(action, Cordon):
+                return Carried(action, refused=await self._mark(action, "Draining"))
+            if isinstance(action, Uncordon):
+                return Carried(action, refused=await self._mark(action, ""))
+            if isinstance(action, Delete):
+                return await self._delete(action, pool)
+            return Carried(action, refused=await self._forget(action))
+        except ProviderError as error:
+            return Carried(action, fault=error)
+        except (ApiError, ConfigError, TimeoutError) as error:
+            log.warning("%s: %s", action, error)
+            return Carried(action, refused=str(error) or "no answer in time")
+
+    async def _delete(self, action: Delete, pool: PoolSpec) -> Carried:
+        if action.node:
+            reason = await self._needed(action.node)
+            if not reason:
+                reason = await self._mark(action, "Deleting")
+            if reason:
+                return Carried(action, refused=reason)
+        await self._providers[pool.provider].delete(pool, action.instance, replace=action.replace)
+        return Carried(action)
+
+    async def _needed(self, node: str) -> str:
+        """Who needs the node, by consistent reads of everything; "" for nobody."""
+        pods = await self._client.list_all(Pod, field_selector=f"spec.nodeName={node}")
+        for pod in pods.items:
+            if node in pod_keeps(pod):
+                return f"pod {pod.key} is there"
+        for placement in (await self._client.list_all(Placement)).items:
+            if node in placement_keeps(placement):
+                return f"a slot of {placement.key} is kept there"
+        return ""
+
+    async def _mark(self, action: Cordon | Uncordon | Delete, state: str) -> str:
+        """Cordon the node with a record, or take both back where `state` is ""; returns why not, "" where done."""
+        for _ in range(_TRIES):
+            try:
+                node = await self._client.get(Node, action.node)
+                reason = _not_to_be_marked(node, action, state)
+                if reason is not None:
+                    return reason
+                await self._client.patch(Node, action.node, self._patch(node, action, state), field_manager=MANAGER)
+            except Conflict:
+                continue
+            except NotFound:
+                return "" if isinstance(action, Delete) else "the node is gone"
+            return ""
+        return "others write it all the time"
+
+    def _patch(self, node: Node, action: Cordon | Uncordon | Delete, state: str) -> dict[str, Any]:
+        since = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        record = None
+        if not isinstance(action, Uncordon):
+            made = Record(state, since, action.why, action.pool, action.instance)
+            record = msgspec.json.encode(made).decode()
+        return {
+            "metadata": {
+                "uid": node.uid,
+                "resourceVersion": node.metadata.resource_version,
+                "annotations": {ANNOTATION_RECORD: record},
+            },
+            "spec": {"unschedulable": True if state else None},
+        }
+
+    async def _forget(self, action: ForgetNode) -> str:
+        try:
+            await self._client.delete(Node, action.node, uid=action.uid)
+        except (NotFound, Conflict):
+            return "it is gone, or made anew"
+        return ""
+
+
+def _not_to_be_marked(node: Node, action: Cordon | Uncordon | Delete, state: str) -> str | None:
+    """Why the node is left as it is, "" where it is as wanted already; None where it is to be written."""
+    ours = record_of(node) is not None
+    if node.uid != action.uid:
+        return "another node has its name now"
+    if state == "Deleting" and node.ready and not (ours and node.spec.unschedulable):
+        return "it is ready, and open to pods"
+    if state == "Draining" and node.spec.unschedulable and not ours:
+        return "somebody else has cordoned it"
+    return "" if not state and not ours else None
+
+
+def fault_of(carried: Carried) -> tuple[Fault, str, float] | None:
+    """Return the provider's trouble as decide takes it."""
+    error = carried.fault
+    return (error.fault, error.message, error.wait_s) if error is not None else None

@@ -1,0 +1,76 @@
+"""In which state each node of a pool is (see `states`): from what is seen, and since when it has been so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster.fleet.scaling.snapshot import Group, Instance, NodeView, PoolSpec
+from muster.fleet.scaling.states import NodeState, Tracked
+
+SETTLE_S = 10.0
+"""The scheduler knows a node that is open to pods after this at the latest: it plans every five seconds."""
+DELETE_AGAIN_S = 300.0
+"""An instance that is still there so long after its deletion was asked for was forgotten by its provider."""
+_NEWCOMERS = frozenset({NodeState.LAUNCHING, NodeState.JOINING, NodeState.OVERDUE})
+_UNSETTLED = _NEWCOMERS | {NodeState.HELD, NodeState.UNREADY}
+
+
+def tracked_key(pool: str, instance: str) -> str:
+    """The key of a node among all that are tracked."""
+    return f"{pool}/{instance}"
+
+
+def classify(
+    spec: PoolSpec, group: Group, nodes: Iterable[NodeView], before: Mapping[str, Tracked], now: float
+) -> dict[str, Tracked]:
+    """Return the state of each instance of the pool, by its id."""
+    by_instance = {node.instance: node for node in nodes}
+    states = {}
+    for instance in group.instances:
+        known = before.get(tracked_key(spec.name, instance.id))
+        node = by_instance.get(instance.id)
+        first_seen = known.first_seen if known is not None else now
+        joined = _has_joined(spec, node, known, now)
+        state = _state(spec, instance, node, known, joined, now)
+        since = known.since if known is not None and known.state is state else now
+        states[instance.id] = Tracked(state, since, first_seen, joined)
+    return states
+
+
+def _has_joined(spec: PoolSpec, node: NodeView | None, known: Tracked | None, now: float) -> bool:
+    """A new leader takes a node for one that has joined if it is older than a join may take."""
+    if known is not None and known.joined:
+        return True
+    if node is None:
+        return False
+    return node.ready or (known is None and now - node.created_at > spec.join_timeout_s)
+
+
+def _state(
+    spec: PoolSpec, instance: Instance, node: NodeView | None, known: Tracked | None, joined: bool, now: float
+) -> NodeState:
+    if instance.terminating:
+        return NodeState.DELETING
+    if known is not None and known.state is NodeState.DELETING and now - known.since < DELETE_AGAIN_S:
+        return NodeState.DELETING
+    age_s = now - (known.first_seen if known is not None else now)
+    if node is None:
+        if joined:
+            return NodeState.UNREADY
+        return NodeState.OVERDUE if age_s > spec.join_timeout_s else NodeState.LAUNCHING
+    if node.draining:
+        return NodeState.DRAINING
+    if not node.ready:
+        if joined or node.occupied:
+            return NodeState.UNREADY
+        return NodeState.OVERDUE if age_s > spec.join_timeout_s else NodeState.JOINING
+    if node.occupied:
+        return NodeState.IN_USE
+    if node.keeps_away:
+        young = now - node.created_at <= spec.join_timeout_s if known is None else known.state in _NEWCOMERS
+        return NodeState.JOINING if young and age_s <= 2 * spec.join_timeout_s else NodeState.HELD
+    if known is None or known.state in _UNSETTLED:
+        return NodeState.SETTLING
+    if known.state is NodeState.SETTLING and now - known.since < SETTLE_S:
+        return NodeState.SETTLING
+    return NodeState.IDLE

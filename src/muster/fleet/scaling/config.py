@@ -1,0 +1,182 @@
+"""What the ConfigMap `muster-scaling` says, under `scaling.yaml`: pools, and who provides their nodes.
+
+pools:
+- name: h100-spot              # a DNS label
+  provider: aws                # aws | external
+  group: asg-h100-spot         # what the provider calls it
+  options: {region: us-east-1} # what the provider asks for beside
+  min: 0                       # nodes
+  max: 64
+  price: 31.2                  # of a node and hour; the cheapest pool that serves a gang goes first
+  idleSeconds: 600             # idle for so long: given back
+  coolDownSeconds: 300         # nothing is given back for so long after growing
+  joinTimeoutSeconds: 900      # from the request until Ready: then replaced
+  template:                    # what its new nodes are like
+    labels: {muster.dev/pool: h100}
+    taints: [{key: muster.dev/pool, value: h100, effect: NoSchedule}]
+    capacity: {cpu: 180, memory: 1900Gi, nvidia.com/gpu: 8}   # for pods: less what DaemonSets take
+          assigned: [muster.dev/team]   # keys of labels and taints that nodes get once they have joined
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import yaml
+
+from muster.api.names import LABEL_TEAM
+from muster.fleet.scaling.snapshot import PoolSpec, Template
+from muster.kube.node import Taint
+from muster.kube.quantity import QuantityError, milli, to_int
+from muster.kube.taints import HARD_EFFECTS, PREFER_NO_SCHEDULE
+
+CONFIG_MAP = "muster-scaling"
+EXTERNAL = "external"
+"""The provider whose nodes others make: its pools are told apart by labels."""
+CONFIG_KEY = "scaling.yaml"
+PODS_PER_NODE = 110
+"""The kubelet's own default (kubelet configuration, maxPods)."""
+
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class ScalingConfigError(ValueError):
+    """The text cannot be used: a line for each thing that is wrong, with what to change."""
+
+
+class _Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    capacity: dict[str, str | int | float]
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    taints: list[Taint] = msgspec.field(default_factory=list)
+    assigned: list[str] = msgspec.field(default_factory=lambda: [LABEL_TEAM])
+
+
+class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    name: str
+    provider: str
+    max: int
+    template: _Template
+    group: str = ""
+    min: int = 0
+    price: float = 0.0
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    idle_seconds: float = 600.0
+    cool_down_seconds: float = 300.0
+    join_timeout_seconds: float = 900.0
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pools: list[_Pool]
+
+
+def parse_config(text: str, providers: frozenset[str]) -> tuple[PoolSpec, ...]:
+    """Return the pools by price, then name. Raises ScalingConfigError; `providers` are those that exist here."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise ScalingConfigError(f"{where}not YAML: {error.problem or error.context}; mend it") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ScalingConfigError(f"not YAML: {error}; mend it") from None
+    if data is None:
+        raise ScalingConfigError("it is empty; write `pools: []` where no pool is to be scaled")
+    try:
+        file = msgspec.convert(data, _File)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `")
+        change = "write what docs/fleet.md says of this field"
+        raise ScalingConfigError(f"{_where(root, path.rstrip('`'))}{what}; {change}") from None
+    problems = sorted(_problems(file, providers))
+    if problems:
+        lines = (f"{_where(root, f'$.pools[{number}]{path}')}{what}" for number, path, what in problems)
+        raise ScalingConfigError("\n".join(lines))
+    return tuple(sorted(map(_spec, file.pools), key=lambda pool: (pool.price, pool.name)))
+
+
+def _problems(file: _File, providers: frozenset[str]) -> Iterator[tuple[int, str, str]]:
+    """Yield (number of the pool, path in it, what is wrong and what to change)."""
+    names: dict[str, int] = {}
+    groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], str] = {}
+    for number, pool in enumerate(file.pools):
+        if not _NAME.fullmatch(pool.name):
+            yield number, ".name", f"{pool.name!r} is no DNS label; use lower-case letters, digits and dashes"
+        if pool.name in names:
+            yield number, ".name", f"another pool is called {pool.name}; give each a name of its own"
+        names.setdefault(pool.name, number)
+        if pool.provider not in providers:
+            yield number, ".provider", f"there is no provider {pool.provider!r}; use {' or '.join(sorted(providers))}"
+        group = (pool.provider, pool.group, tuple(sorted(pool.options.items())))
+        if pool.group and group in groups:
+            yield number, ".group", f"pool {groups[group]} has group {pool.group} already; a group is in one pool"
+        groups.setdefault(group, pool.name)
+        if pool.provider == EXTERNAL and not pool.template.labels:
+            yield number, ".template", "needs labels: they alone tell which nodes of an external provider are its own"
+        if not 0 <= pool.min <= pool.max:
+            yield number, ".min", f"needs 0 <= min <= max, and min is {pool.min}, max is {pool.max}; change one of them"
+        for path, value in ((".price", pool.price), (".coolDownSeconds", pool.cool_down_seconds)):
+            if not 0 <= value < float("inf"):
+                yield number, path, f"{value:g} is not possible; write 0 or more"
+        for path, value in ((".idleSeconds", pool.idle_seconds), (".joinTimeoutSeconds", pool.join_timeout_seconds)):
+            if not 0 < value < float("inf"):
+                yield number, path, f"{value:g} is not possible; write a number of seconds above 0"
+        yield from ((number, f".template{path}", what) for path, what in _template_problems(pool.template))
+
+
+def _template_problems(template: _Template) -> Iterator[tuple[str, str]]:
+    if not template.capacity:
+        yield ".capacity", "says nothing; write what pods may use of a node, such as cpu, memory and nvidia.com/gpu"
+    for name, quantity in template.capacity.items():
+        try:
+            if to_int(quantity) < 0:
+                yield f".capacity.{name}", f"{quantity} is negative; write what a node has"
+        except QuantityError as error:
+            yield f".capacity.{name}", str(error)
+    for index, taint in enumerate(template.taints):
+        if taint.effect not in (*HARD_EFFECTS, PREFER_NO_SCHEDULE):
+            yield f".taints[{index}].effect", f"{taint.effect!r} is no effect; use NoSchedule, NoExecute or the like"
+
+
+def _spec(pool: _Pool) -> PoolSpec:
+    capacity = {"pods": PODS_PER_NODE}
+    for name, quantity in pool.template.capacity.items():
+        capacity[name] = milli(quantity) if name == "cpu" else to_int(quantity)
+    return PoolSpec(
+        name=pool.name,
+        provider=pool.provider,
+        group=pool.group or pool.name,
+        min=pool.min,
+        max=pool.max,
+        price=pool.price,
+        template=Template(
+            pool.template.labels, tuple(pool.template.taints), capacity, frozenset(pool.template.assigned)
+        ),
+        options=pool.options,
+        idle_s=pool.idle_seconds,
+        cool_down_s=pool.cool_down_seconds,
+        join_timeout_s=pool.join_timeout_seconds,
+    )
+
+
+def _where(root: Any, path: str) -> str:
+    """`line N: PATH: ` of the value, or of the innermost part of the path that is there."""
+    node = root
+    line = node.start_mark.line + 1 if node is not None else 1
+    for field, index in _STEP.findall(path):
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if key.value == field]
+            if not found:
+                break
+            line, node = found[0][0].start_mark.line + 1, found[0][1]
+        elif isinstance(node, yaml.SequenceNode) and index.isdigit() and int(index) < len(node.value):
+            node = node.value[int(index)]
+            line = node.start_mark.line + 1
+        else:
+            break
+    name = path.removeprefix("$").removeprefix(".")
+    return f"line {line}: {name}: " if name else f"line {line}: "

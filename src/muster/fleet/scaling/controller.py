@@ -1,0 +1,264 @@
+"""The shell of scaling: looks at pools and nodes, lets decide say what to do, carries it out, and again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from muster.api.placement import Placement
+from muster.fleet.scaling.carrying import Carried, Carrier, fault_of
+from muster.fleet.scaling.config import CONFIG_KEY, CONFIG_MAP, EXTERNAL, ScalingConfigError, parse_config
+from muster.fleet.scaling.decide import decide
+from muster.fleet.scaling.demands import Demands
+from muster.fleet.scaling.metrics import scaling_metrics
+from muster.fleet.scaling.nodeviews import external_pool, node_views, placement_keeps, pod_keeps, slim_node, slim_pod
+from muster.fleet.scaling.plan import Action, Plan
+from muster.fleet.scaling.providers.aws import AutoScalingGroups
+from muster.fleet.scaling.providers.base import Provider, ProviderError
+from muster.fleet.scaling.providers.external import External
+from muster.fleet.scaling.remembering import silent
+from muster.fleet.scaling.snapshot import COMING_MAX, Fault, Group, PoolMemory, PoolSpec, View
+from muster.fleet.scaling.states import Tracked
+from muster.fleet.scaling.status import ScalingStatus, kept_times, read_status, status_of, write_status
+from muster.fleet.scaling.telling import Teller
+from muster.fleet.scaling.undoing import undone
+from muster.kube.client import Client
+from muster.kube.clock import steady_time
+from muster.kube.core import ConfigMap
+from muster.kube.errors import ApiError, ConfigError
+from muster.kube.events import EventRecorder
+from muster.kube.health import Progress
+from muster.kube.informer import Informer
+from muster.kube.leader import Term
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+
+log = logging.getLogger(__name__)
+
+NAME = "scaling"
+POLL_S = 15.0
+"""How often providers are asked, beside when something changes: one or two requests a pool."""
+PAUSE_S = 1.0
+SYNC_TIMEOUT_S = 120.0
+LOOK_TIMEOUT_S = 60.0
+FENCE_S = 30.0
+"""What a previous leader asked a provider for may still take effect for so long."""
+STALL_S = 900.0
+
+
+class ScalingController:
+    """Scales the pools of the ConfigMap `muster-scaling`; without it nothing but that ConfigMap is looked at.
+
+    Args:
+        client: the API server.
+        namespace: where Muster itself runs, and the ConfigMap is.
+        identity: this process, in Events.
+        demands: what gangs lack.
+        providers: more providers, by name, beside `aws` and `external`.
+        coming_max: how many nodes may be on their way at once; a gang that is larger comes alone.
+        clock: seconds since the epoch.
+        poll_s: how often providers are asked at least.
+        progress: marked at each plan.
+        rng: source of jitter.
+        registry: where metrics go.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        identity: str,
+        demands: Demands,
+        *,
+        providers: Mapping[str, Provider] | None = None,
+        coming_max: Callable[[], int] | None = None,
+        clock: Callable[[], float] = steady_time,
+        poll_s: float = POLL_S,
+        progress: Progress | None = None,
+        rng: random.Random | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._identity = identity
+        self._demands = demands
+        self._coming_max = coming_max
+        self._clock = clock
+        self._poll_s = poll_s
+        self._progress = progress
+        self._rng = rng or random.Random()
+        self._metrics = scaling_metrics(registry)
+        common: dict[str, Any] = {"progress": progress, "rng": self._rng}
+        only = f"metadata.name={CONFIG_MAP}"
+        self._configs = Informer(client, ConfigMap, namespace=namespace, field_selector=only, **common)
+        self._nodes = Informer(client, Node, transform=slim_node, **common)
+        self._pods = Informer(
+            client, Pod, field_selector="spec.nodeName!=", transform=slim_pod, indexes={"node": pod_keeps}, **common
+        )
+        self._placements = Informer(client, Placement, indexes={"node": placement_keeps}, **common)
+        own: dict[str, Provider] = {"aws": AutoScalingGroups(), EXTERNAL: External(self._nodes_of)}
+        self._providers: Mapping[str, Provider] = {**own, **(providers or {})}
+        self._carrier = Carrier(client, self._providers, clock)
+        self._pools: tuple[PoolSpec, ...] = ()
+        self._config_error = ""
+        self._tracked: Mapping[str, Tracked] = {}
+        self._memory: Mapping[str, PoolMemory] = {}
+        self._faults: dict[str, tuple[Fault, str, float]] = {}
+        self._written: ScalingStatus | None = None
+
+    async def run(self, *, term: Term | None = None) -> None:
+        """Scale until cancelled; `term` is the time of leading: requests of a leader before it are waited out."""
+        if term is not None:
+            await term.outwait(FENCE_S, NAME)
+        self._configs.add_handler(self._config_changed)
+        recorder = EventRecorder(
+            self._client, "muster-scaling", instance=self._identity, clock=self._clock, rng=self._rng
+        )
+        try:
+            async with recorder as events, asyncio.TaskGroup() as group:
+                group.create_task(self._configs.run())
+                while not (self._pools or self._config_error):
+                    await self._demands.changed.wait()
+                    self._demands.changed.clear()
+                informers: list[Informer[Any]] = [self._nodes, self._pods, self._placements]
+                for informer in informers:
+                    group.create_task(informer.run())
+                for informer in informers:
+                    await informer.wait_synced(SYNC_TIMEOUT_S)
+                await self._plan_on(Teller(events, self._demands, self._namespace))
+        finally:
+            self._demands.forget()
+            if self._progress is not None:
+                self._progress.drop(NAME)
+            for provider in self._providers.values():
+                await provider.close()
+
+    def _config_changed(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
+        """What cannot be used changes nothing: the pools stay as they were."""
+        self._config_error = ""
+        if new is None:
+            self._pools = ()
+        elif CONFIG_KEY not in new.data:
+            self._config_error = f"ConfigMap {CONFIG_MAP} has no key {CONFIG_KEY}"
+        else:
+            try:
+                self._pools = parse_config(new.data[CONFIG_KEY], frozenset(self._providers))
+            except ScalingConfigError as error:
+                self._config_error = str(error)
+        if self._config_error:
+            log.error("ConfigMap %s: %s", CONFIG_MAP, self._config_error)
+        self._metrics.config_valid.set(not self._config_error)
+        self._demands.changed.set()
+
+    async def _plan_on(self, teller: Teller) -> None:
+        with suppress(ApiError, ConfigError):
+            self._written = await read_status(self._client, self._namespace)
+        if self._progress is not None:
+            self._progress.expect(NAME, STALL_S)
+        while True:
+            self._demands.changed.clear()
+            wait_s = self._poll_s
+            if self._demands.known:
+                view = await self._view()
+                now = self._clock()
+                plan = decide(view, now)
+                teller.planned(plan)
+                await self._carry_out(view, plan, teller)
+                self._metrics.planned(view, plan, now)
+                await self._report(view, plan, teller)
+                if plan.wake_at is not None:
+                    wait_s = min(wait_s, max(0.0, plan.wake_at - self._clock()))
+            if self._progress is not None:
+                self._progress.mark(NAME)
+            await asyncio.sleep(min(PAUSE_S, self._poll_s))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._demands.changed.wait()
+
+    async def _view(self) -> View:
+        pools, faults, self._faults = self._pools, self._faults, {}
+        groups: dict[str, Group] = {}
+
+        async def look(pool: PoolSpec) -> None:
+            known = self._memory.get(pool.name)
+            if known is not None and silent(known, self._clock()):
+                return
+            try:
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    groups[pool.name] = await self._providers[pool.provider].look(pool)
+            except TimeoutError:
+                faults[pool.name] = (Fault.TIMED_OUT, f"no answer in {LOOK_TIMEOUT_S:g} s", 0.0)
+            except ProviderError as error:
+                faults[pool.name] = (error.fault, error.message, error.wait_s)
+                self._metrics.faults.labels(pool.name, error.fault.value).inc()
+
+        await asyncio.gather(*map(look, pools))
+        return View(
+            pools=pools,
+            groups=groups,
+            nodes=node_views(self._nodes.store.values(), pools, groups, self._occupied),
+            demands=self._demands.gangs,
+            tracked=self._tracked,
+            memory=self._memory,
+            faults=faults,
+            coming_max=self._coming_max() if self._coming_max is not None else COMING_MAX,
+        )
+
+    async def _carry_out(self, view: View, plan: Plan, teller: Teller) -> None:
+        """Do what the plan says, pools side by side; what fails is not remembered as done."""
+        self._tracked, self._memory = plan.tracked, plan.memory
+        pools = {pool.name: pool for pool in view.pools}
+        by_pool: dict[str, list[Action]] = {}
+        for action in plan.actions:
+            by_pool.setdefault(action.pool, []).append(action)
+        done = await asyncio.gather(*(self._one_pool(pools[name], actions) for name, actions in by_pool.items()))
+        carried = [each for results in done for each in results]
+        failed = [each.action for each in carried if not each.done]
+        self._tracked, self._memory = undone(plan, view, failed)
+        for each in carried:
+            outcome = each.fault.fault.value if each.fault is not None else "refused" if each.refused else "done"
+            self._metrics.actions.labels(each.action.pool, type(each.action).__name__, outcome).inc()
+            log.info("pool %s: %s: %s", each.action.pool, each.action, each.refused or outcome)
+            teller.carried(each)
+
+    async def _one_pool(self, pool: PoolSpec, actions: Sequence[Action]) -> list[Carried]:
+        """In order; after a fault of the provider the rest is left for the next plan."""
+        results: list[Carried] = []
+        for action in actions:
+            if pool.name in self._faults:
+                results.append(Carried(action, refused="the provider is in trouble"))
+                continue
+            carried = await self._carrier.carry_out(action, pool)
+            trouble = fault_of(carried)
+            if trouble is not None:
+                self._faults[pool.name] = trouble
+                self._metrics.faults.labels(pool.name, trouble[0].value).inc()
+            results.append(carried)
+        return results
+
+    async def _report(self, view: View, plan: Plan, teller: Teller) -> None:
+        status = kept_times(status_of(view, plan, self._config_error, self._clock()), self._written)
+        teller.status(status)
+        if status == self._written:
+            return
+        try:
+            await write_status(self._client, self._namespace, status)
+            self._written = status
+        except (ApiError, ConfigError) as error:
+            log.warning("status of scaling not written: %s", error)
+
+    def _occupied(self, node: str) -> str:
+        for pod in self._pods.by_index("node", node):
+            return f"pod {pod}"
+        for placement in self._placements.by_index("node", node):
+            return f"a slot of {placement}"
+        return ""
+
+    def _nodes_of(self, pool: PoolSpec) -> list[str]:
+        return [node.name for node in self._nodes.store.values() if external_pool(node, (pool,))]

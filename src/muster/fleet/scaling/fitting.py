@@ -1,0 +1,95 @@
+"""How many nodes of a pool a gang needs: its pods packed into nodes that are coming, then into new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from muster.fleet.scaling.snapshot import Amounts, GangDemand, Members, PoolSpec, Template
+from muster.kube.affinity import NodeSelectorTerm
+from muster.kube.selectors import node_term_matches
+from muster.kube.taints import find_untolerated_taint
+
+
+@dataclass(slots=True)
+class Bin:
+    """A node that is coming: its pool, the room that is left, and the gangs that have a pod there."""
+
+    pool: PoolSpec
+    free: dict[str, int] = field(init=False)
+    gangs: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.free = dict(self.pool.template.capacity)
+
+
+def serves(pool: PoolSpec, members: Members) -> bool:
+    """Whether an empty node of the pool takes such a pod (Kubernetes: node selection, taints, requests)."""
+    template = pool.template
+    if any(
+        template.labels.get(key) != value for key, value in members.selector.items() if key not in template.assigned
+    ):
+        return False
+    if members.terms is not None and not any(_may_match(term, template) for term in members.terms):
+        return False
+    if find_untolerated_taint(template.taints, members.tolerations) is not None:
+        return False
+    return _fits(members.request, template.capacity)
+
+
+def place(gang: GangDemand, bins: Iterable[Bin]) -> tuple[Members, ...]:
+    """Put members into bins that take them, largest first; return those for whom there is no room."""
+    bins = list(bins)
+    rest = []
+    for members in _largest_first(gang.members):
+        left = members.count
+        for bin_ in bins:
+            if left == 0:
+                break
+            if serves(bin_.pool, members):
+                left -= _fill(bin_, members, left, gang.key)
+        if left:
+            rest.append(msgspec.structs.replace(members, count=left))
+    return tuple(rest)
+
+
+def bins_for(gang: GangDemand, rest: Sequence[Members], pool: PoolSpec) -> list[Bin]:
+    """Return as many new nodes of the pool as take the rest, which it serves, filled with it."""
+    made: list[Bin] = []
+    for members in _largest_first(rest):
+        left = members.count
+        for bin_ in made:
+            left -= _fill(bin_, members, left, gang.key)
+        while left:
+            made.append(Bin(pool))
+            left -= _fill(made[-1], members, left, gang.key)
+    return made
+
+
+def _fill(bin_: Bin, members: Members, count: int, gang: str) -> int:
+    """Put up to so many of the members into the bin; return how many."""
+    put = 0
+    while put < count and _fits(members.request, bin_.free) and not (members.alone and gang in bin_.gangs):
+        for resource, wanted in members.request.items():
+            bin_.free[resource] -= wanted
+        bin_.gangs.add(gang)
+        put += 1
+    return put
+
+
+def _may_match(term: NodeSelectorTerm, template: Template) -> bool:
+    """Whether a new node may match. Nobody knows its name: who asks for one is not served, who rules some out is."""
+    asked = tuple(each for each in term.match_expressions if each.key not in template.assigned)
+    if not asked and not term.match_fields:
+        return bool(term.match_expressions)
+    return node_term_matches(msgspec.structs.replace(term, match_expressions=asked), template.labels, "")
+
+
+def _fits(request: Amounts, free: Amounts) -> bool:
+    return all(free.get(resource, 0) >= wanted for resource, wanted in request.items())
+
+
+def _largest_first(members: Iterable[Members]) -> list[Members]:
+    return sorted(members, key=lambda each: sorted(each.request.items(), key=lambda item: -item[1]), reverse=True)

@@ -1,0 +1,144 @@
+"""Scale-up: the whole of a gang's demand in one pool, or nothing; the cheapest pool that can goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from muster.api.words import counted
+from muster.fleet.scaling.fitting import Bin, bins_for, place, serves
+from muster.fleet.scaling.plan import Answer, Outcome, SetSize
+from muster.fleet.scaling.remembering import blocked, gone_elsewhere
+from muster.fleet.scaling.snapshot import GangDemand, Group, Members, PoolMemory, PoolSpec, View
+from muster.fleet.scaling.states import COMING, NodeState, Tracked
+
+PATIENCE_S = 5.0
+"""A gang must have waited for nodes for so long: those of one that has just ended are free for it at the next plan."""
+
+
+@dataclass(slots=True)
+class Growth:
+    """What scale-up decided.
+
+    Attributes:
+        sizes: what each pool is to be asked for.
+        answers: what becomes of each gang's demand.
+        actions: the sizes as actions.
+        wanted: pools that a gang waits for: their idle nodes stay.
+        wake_at: when a gang has waited long enough; None where none is about to.
+    """
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    actions: list[SetSize] = field(default_factory=list)
+    wanted: set[str] = field(default_factory=set)
+    wake_at: float | None = None
+
+
+def ceiling(pool: PoolSpec, group: Group) -> int:
+    """Return the largest size the pool may have, by its own bounds and its provider's."""
+    return min(pool.max, group.ceiling)
+
+
+def floor(pool: PoolSpec, group: Group) -> int:
+    """Return the smallest size the pool may have."""
+    return max(pool.min, group.floor)
+
+
+def grow(
+    view: View,
+    states: Mapping[str, Mapping[str, Tracked]],
+    requested: Mapping[str, int],
+    memory: Mapping[str, PoolMemory],
+    now: float,
+) -> Growth:
+    """Decide what is asked for, given each pool's node states and what it owes; gangs are served in their order."""
+    growth = Growth()
+    pools = [pool for pool in view.pools if pool.name in view.groups]
+    bins = [Bin(pool) for pool in pools for _ in range(_coming(states[pool.name], requested[pool.name]))]
+    coming = len(bins)
+    for pool in pools:
+        asked = memory[pool.name].asked
+        least = min(floor(pool, view.groups[pool.name]), ceiling(pool, view.groups[pool.name]))
+        growth.sizes[pool.name] = asked if blocked(memory[pool.name], now) else max(asked, least)
+    reasons: dict[str, list[str]] = {}
+    kept: dict[str, str] = {}
+    for gang in view.demands:
+        growth.wanted.update(p.name for p in view.pools if any(serves(p, members) for members in gang.members))
+        rest = place(gang, bins)
+        if not rest:
+            growth.answers[gang.key] = Answer(Outcome.COMING, "the nodes it lacks are on their way")
+            continue
+        serving = [pool for pool in view.pools if all(serves(pool, members) for members in rest)]
+        answer = _held_up(gang, serving, kept, growth, now)
+        if answer is None:
+            chosen, answer = _choose(gang, rest, serving, view, memory, growth, now)
+            if chosen is not None:
+                added = bins_for(gang, rest, chosen)
+                if coming + len(added) > view.coming_max and (coming or not view.coming_max):
+                    message = f"{counted(coming, 'node')} on the way, and the pace of joins allows {view.coming_max}"
+                    answer = Answer(Outcome.PACED, message)
+                else:
+                    bins += added
+                    coming += len(added)
+                    growth.sizes[chosen.name] += len(added)
+                    reasons.setdefault(chosen.name, []).append(gang.name)
+        growth.answers[gang.key] = answer
+        if answer.outcome is not Outcome.ADDED:
+            for pool in serving:
+                kept.setdefault(pool.name, gang.name)
+    for pool in pools:
+        size, asked = growth.sizes[pool.name], memory[pool.name].asked
+        if size > asked:
+            gangs = tuple(reasons.get(pool.name, ()))
+            why = f"for {', '.join(gangs)}" if gangs else f"its least size is {floor(pool, view.groups[pool.name])}"
+            growth.actions.append(SetSize(pool.name, size, asked, why, gangs))
+    return growth
+
+
+def _coming(states: Mapping[str, Tracked], requested: int) -> int:
+    return requested + sum(each.state in COMING for each in states.values() if each.state is not NodeState.REQUESTED)
+
+
+def _held_up(
+    gang: GangDemand, serving: Sequence[PoolSpec], kept: Mapping[str, str], growth: Growth, now: float
+) -> Answer | None:
+    """Return why nothing is asked for, whatever the pools have; None where something may be."""
+    if not serving:
+        return Answer(Outcome.NO_POOL, "no pool has nodes that could take all pods it has no room for")
+    if not gang.approved:
+        return Answer(Outcome.NOT_APPROVED, "nobody has approved more nodes for it (muster.dev/scale-up: approved)")
+    earlier = next((kept[pool.name] for pool in serving if pool.name in kept), "")
+    if earlier:
+        return Answer(Outcome.BEHIND, f"{earlier} is earlier in the queue and would get the nodes")
+    if now - gang.since < PATIENCE_S:
+        growth.wake_at = min(growth.wake_at or gang.since + PATIENCE_S, gang.since + PATIENCE_S)
+        return Answer(Outcome.SETTLING, "has only just come to wait for nodes")
+    return None
+
+
+def _choose(
+    gang: GangDemand,
+    rest: Sequence[Members],
+    serving: Sequence[PoolSpec],
+    view: View,
+    memory: Mapping[str, PoolMemory],
+    growth: Growth,
+    now: float,
+) -> tuple[PoolSpec | None, Answer]:
+    """Return the first pool that can give all of it, and what is said to the gang."""
+    passed = []
+    for pool in serving:
+        known, group = memory.get(pool.name), view.groups.get(pool.name)
+        if known is not None and gone_elsewhere(known, now):
+            passed.append(f"{pool.name}: {known.fault} ({known.message})")
+        elif group is None or known is None or blocked(known, now):
+            why = f"{known.fault} ({known.message})" if known is not None and known.fault else "not seen yet"
+            return None, Answer(Outcome.BACKING_OFF, f"waits for pool {pool.name}: {why}")
+        else:
+            needed, room = len(bins_for(gang, rest, pool)), ceiling(pool, group) - growth.sizes[pool.name]
+            if needed <= room:
+                return pool, Answer(Outcome.ADDED, "; ".join([f"{counted(needed, 'node')} of {pool.name}", *passed]))
+            passed.append(f"{pool.name}: needs {needed} more, has room for {max(0, room)}")
+    full = any(": needs " in each for each in passed)
+    return None, Answer(Outcome.FULL if full else Outcome.BACKING_OFF, "; ".join(passed))

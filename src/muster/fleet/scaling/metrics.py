@@ -1,0 +1,76 @@
+"""What scaling counts."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter as Counting
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
+
+from muster.fleet.scaling.plan import Outcome, Plan
+from muster.fleet.scaling.remembering import blocked
+from muster.fleet.scaling.snapshot import Fault, View
+from muster.fleet.scaling.states import NodeState
+
+
+class ScalingMetrics:
+    """Metrics of one registry. Get them with `scaling_metrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.nodes = Gauge("muster_scaling_nodes", "Nodes of pools by state.", ["pool", "state"], registry=registry)
+        self.size = Gauge("muster_scaling_pool_size", "Size a pool was last asked for.", ["pool"], registry=registry)
+        self.blocked = Gauge(
+            "muster_scaling_pool_blocked", "1 while a pool is left alone, by why.", ["pool", "fault"], registry=registry
+        )
+        self.gangs = Gauge(
+            "muster_scaling_gangs", "Gangs that lack nodes, by what becomes of it.", ["outcome"], registry=registry
+        )
+        self.actions = Counter(
+            "muster_scaling_actions_total", "Actions by outcome.", ["pool", "action", "outcome"], registry=registry
+        )
+        self.faults = Counter(
+            "muster_scaling_provider_errors_total", "Requests a provider refused.", ["pool", "fault"], registry=registry
+        )
+        self.last_plan = Gauge(
+            "muster_scaling_last_plan_timestamp_seconds", "When a plan was last made.", registry=registry
+        )
+        self.config_valid = Gauge(
+            "muster_scaling_config_valid", "Whether the ConfigMap could be used as it is.", registry=registry
+        )
+        self._pools: set[str] = set()
+
+    def planned(self, view: View, plan: Plan, now: float) -> None:
+        """Note a plan."""
+        self.last_plan.set(now)
+        counts = Counting((key.partition("/")[0], each.state) for key, each in plan.tracked.items())
+        for pool in self._pools - {pool.name for pool in view.pools}:
+            self._forget(pool)
+        self._pools = {pool.name for pool in view.pools}
+        for name in self._pools:
+            memory = plan.memory[name]
+            for state in NodeState:
+                self.nodes.labels(name, state.value).set(counts[name, state])
+            for fault in Fault:
+                self.blocked.labels(name, fault.value).set(blocked(memory, now) and memory.fault is fault)
+            self.size.labels(name).set(max(0, memory.asked))
+        outcomes = Counting(answer.outcome for answer in plan.answers.values())
+        for outcome in Outcome:
+            self.gangs.labels(outcome.value).set(outcomes[outcome])
+
+    def _forget(self, pool: str) -> None:
+        self.size.remove(pool)
+        for state in NodeState:
+            self.nodes.remove(pool, state.value)
+        for fault in Fault:
+            self.blocked.remove(pool, fault.value)
+
+
+_made: weakref.WeakKeyDictionary[CollectorRegistry, ScalingMetrics] = weakref.WeakKeyDictionary()
+
+
+def scaling_metrics(registry: CollectorRegistry = REGISTRY) -> ScalingMetrics:
+    """Return the metrics of `registry`, making them on first use."""
+    known = _made.get(registry)
+    if known is None:
+        known = _made[registry] = ScalingMetrics(registry)
+    return known

@@ -1,0 +1,158 @@
+"""From Node objects, pods and Placements to what scaling looks at; and records of ours on nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+
+from muster.api.placement import Placement
+from muster.fleet.scaling.config import EXTERNAL
+from muster.fleet.scaling.snapshot import Group, NodeView, PoolSpec
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node, NodeStatus
+from muster.kube.pod import Pod, PodSpec, PodStatus
+from muster.kube.taints import HARD_EFFECTS
+
+ANNOTATION_RECORD = "muster.dev/scaling"
+"""On a node that we cordon: a `Record`."""
+STAYS = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+"""Cluster Autoscaler's own word for a node that must stay: people know it."""
+MIRROR = "kubernetes.io/config.mirror"
+_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_KEPT_ANNOTATIONS = (ANNOTATION_RECORD, STAYS)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Who cordoned a node, since when and why; `state` is Draining or Deleting. It outlives the node's instance."""
+
+    state: str
+    since: str
+    why: str
+    pool: str
+    instance: str
+    by: str = "muster-scaling"
+
+
+def record_of(node: Node) -> Record | None:
+    """Read our record; one that somebody broke is none."""
+    try:
+        return msgspec.json.decode(node.metadata.annotations.get(ANNOTATION_RECORD, ""), type=Record)
+    except msgspec.DecodeError:
+        return None
+
+
+def slim_node(node: Node) -> Node:
+    """Return the node less what scaling never looks at."""
+    kept = {key: value for key in _KEPT_ANNOTATIONS if (value := node.metadata.annotations.get(key)) is not None}
+    status = NodeStatus(conditions=tuple(each for each in node.status.conditions if each.type == "Ready"))
+    return msgspec.structs.replace(
+        node, metadata=msgspec.structs.replace(node.metadata, annotations=kept), status=status
+    )
+
+
+def slim_pod(pod: Pod) -> Pod:
+    """Return the pod less everything but where it is and whether it counts."""
+    meta = pod.metadata
+    kept = ObjectMeta(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        annotations={MIRROR: ""} if MIRROR in meta.annotations else {},
+        owner_references=tuple(each for each in meta.owner_references if each.controller),
+    )
+    return Pod(metadata=kept, spec=PodSpec(node_name=pod.spec.node_name), status=PodStatus(phase=pod.status.phase))
+
+
+def pod_keeps(pod: Pod) -> Iterable[str]:
+    """Yield the node that the pod needs: none where it has ended, or goes and comes with its node."""
+    if not pod.spec.node_name or pod.finished or MIRROR in pod.metadata.annotations:
+        return ()
+    if any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
+        return ()
+    return (pod.spec.node_name,)
+
+
+def placement_keeps(placement: Placement) -> Iterable[str]:
+    """Yield the nodes that slots are kept on."""
+    if placement.status.phase == "Released":
+        return ()
+    return {slot.node for slot in placement.spec.slots}
+
+
+def node_views(
+    nodes: Iterable[Node],
+    pools: Iterable[PoolSpec],
+    groups: Mapping[str, Group],
+    occupied: Callable[[str], str],
+) -> tuple[NodeView, ...]:
+    """Return the nodes that are in a pool: by our record, by their instances, those of external pools by labels."""
+    pools = list(pools)
+    owners = {each.id: name for name, group in groups.items() for each in group.instances}
+    owners |= {each.node_name: name for name, group in groups.items() for each in group.instances if each.node_name}
+    specs = {pool.name: pool for pool in pools}
+    views = []
+    for node in nodes:
+        record = record_of(node)
+        instance, name = _instance(node, owners)
+        if not name and record is not None and record.pool in specs:
+            instance, name = record.instance, record.pool
+        if not name:
+            instance, name = node.name, external_pool(node, pools)
+        if name:
+            views.append(_view(node, specs[name], instance, record, occupied))
+    return tuple(views)
+
+
+def external_pool(node: Node, pools: Iterable[PoolSpec]) -> str:
+    """Return the external pool whose labels the node has, "" where there is none."""
+    for pool in pools:
+        if pool.provider == EXTERNAL and pool.template.labels.items() <= node.metadata.labels.items():
+            return pool.name
+    return ""
+
+
+def _instance(node: Node, owners: Mapping[str, str]) -> tuple[str, str]:
+    """(instance id, pool): found by the node's name, its providerID, or the end of that behind any slash."""
+    if node.name in owners:
+        return node.name, owners[node.name]
+    rest = node.spec.provider_id
+    while rest:
+        if rest in owners:
+            return rest, owners[rest]
+        _, slash, rest = rest.partition("/")
+        if not slash:
+            break
+    return "", ""
+
+
+def _view(node: Node, pool: PoolSpec, instance: str, record: Record | None, occupied: Callable[[str], str]) -> NodeView:
+    created = node.metadata.creation_timestamp
+    ours = record is not None and node.spec.unschedulable
+    return NodeView(
+        name=node.name,
+        uid=node.uid,
+        pool=pool.name,
+        instance=instance,
+        ready=node.ready,
+        created_at=created.timestamp() if isinstance(created, datetime) else 0.0,
+        occupied=occupied(node.name),
+        keeps_away=_keeps_away(node, pool, ours=ours),
+        draining=ours,
+        deleting=record is not None and record.state == "Deleting",
+        abandoned=record is not None and not ours,
+        may_go=node.metadata.annotations.get(STAYS) != "true",
+    )
+
+
+def _keeps_away(node: Node, pool: PoolSpec, *, ours: bool) -> str:
+    if node.spec.unschedulable and not ours:
+        return "cordoned"
+    usual = {(taint.key, taint.effect) for taint in pool.template.taints}
+    expected = {_UNSCHEDULABLE, *pool.template.assigned}
+    for taint in node.spec.taints:
+        if taint.effect in HARD_EFFECTS and (taint.key, taint.effect) not in usual and taint.key not in expected:
+            return f"taint {taint.key}:{taint.effect}"
+    return ""

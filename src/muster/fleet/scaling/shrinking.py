@@ -1,0 +1,127 @@
+"""Scale-down: nodes idle for long are cordoned, looked at again, and deleted; one that comes too late is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from muster.fleet.scaling.growing import floor
+from muster.fleet.scaling.plan import Action, Cordon, Delete, ForgetNode, Uncordon
+from muster.fleet.scaling.remembering import blocked, silent
+from muster.fleet.scaling.snapshot import Group, NodeView, PoolMemory, PoolSpec
+from muster.fleet.scaling.states import NodeState, Tracked
+
+CORDON_SETTLES_S = 15.0
+"""Whoever was about to place something there has heard of the cordon, and what it placed is there for all to see."""
+AT_ONCE = 10
+"""Nodes of a pool that are on their way out at once."""
+
+
+def overdue(
+    pool: PoolSpec,
+    group: Group,
+    nodes: Iterable[NodeView],
+    states: Mapping[str, Tracked],
+    memory: PoolMemory,
+    now: float,
+) -> list[Delete]:
+    """Return instances that are to go as they have not joined in time; at the pool's least size they are replaced."""
+    if silent(memory, now) or not group.deletes:
+        return []
+    by_instance = {node.instance: node for node in nodes}
+    spare = memory.asked - floor(pool, group)
+    actions = []
+    for instance, tracked in sorted(states.items()):
+        if tracked.state is not NodeState.OVERDUE:
+            continue
+        replace = spare <= 0
+        if replace and blocked(memory, now):
+            continue
+        spare -= not replace
+        node = by_instance.get(instance)
+        name, uid = (node.name, node.uid) if node is not None else ("", "")
+        actions.append(Delete(pool.name, instance, name, uid, f"not joined in {pool.join_timeout_s:g} s", replace))
+    return actions
+
+
+def shrink(
+    pool: PoolSpec,
+    group: Group,
+    nodes: Iterable[NodeView],
+    states: Mapping[str, Tracked],
+    memory: PoolMemory,
+    wanted: bool,
+    now: float,
+) -> list[Action]:
+    """Return what is to go, given the state of each instance; `wanted`: a gang waits for nodes of the pool."""
+    by_instance = {node.instance: node for node in nodes}
+    stuck = silent(memory, now)
+    spare = memory.asked - floor(pool, group)
+    actions: list[Action] = []
+    leaving = 0
+    for instance, tracked in sorted(states.items(), key=lambda item: (item[1].since, item[0])):
+        node = by_instance.get(instance)
+        if tracked.state is NodeState.DRAINING and node is not None:
+            reason = _stays(node, wanted, spare)
+            if reason:
+                actions.append(Uncordon(pool.name, node.name, node.uid, reason))
+                continue
+            spare -= 1
+            leaving += 1
+            if not stuck and now - tracked.since >= CORDON_SETTLES_S:
+                actions.append(Delete(pool.name, instance, node.name, node.uid, "idle"))
+        elif tracked.state is NodeState.DELETING:
+            leaving += 1
+        elif node is not None and node.abandoned:
+            actions.append(Uncordon(pool.name, node.name, node.uid, "somebody else has uncordoned it"))
+    if group.deletes and not wanted and not stuck and now - memory.grown_at >= pool.cool_down_s:
+        actions += _idle(pool, by_instance, states, min(spare, AT_ONCE - leaving), now)
+    return actions
+
+
+def forget(pools: Iterable[PoolSpec], groups: Mapping[str, Group], nodes: Iterable[NodeView]) -> list[ForgetNode]:
+    """Return the Node objects whose instances we deleted and that are gone."""
+    present = {pool.name: {each.id for each in groups[pool.name].instances} for pool in pools if pool.name in groups}
+    return [
+        ForgetNode(node.pool, node.name, node.uid)
+        for node in nodes
+        if node.deleting and not node.ready and node.pool in present and node.instance not in present[node.pool]
+    ]
+
+
+def next_idle(pool: PoolSpec, states: Mapping[str, Tracked], memory: PoolMemory, now: float) -> float | None:
+    """When the next node has been idle or cordoned for long enough, or one is late; None where none is about to be."""
+    due = []
+    for tracked in states.values():
+        if tracked.state is NodeState.IDLE:
+            due.append(max(tracked.since + pool.idle_s, memory.grown_at + pool.cool_down_s))
+        elif tracked.state is NodeState.DRAINING:
+            due.append(tracked.since + CORDON_SETTLES_S)
+        elif tracked.state in (NodeState.LAUNCHING, NodeState.JOINING):
+            due.append(tracked.first_seen + pool.join_timeout_s)
+    return min((at for at in due if at > now), default=None)
+
+
+def _stays(node: NodeView, wanted: bool, spare: int) -> str:
+    """Why a node that was to go does not; "" where it does."""
+    if node.occupied:
+        return f"in use again: {node.occupied}"
+    if not node.may_go:
+        return "somebody has said that it must stay"
+    if wanted:
+        return "a gang waits for nodes"
+    return "" if spare > 0 else "the pool is at its least size"
+
+
+def _idle(
+    pool: PoolSpec, nodes: Mapping[str, NodeView], states: Mapping[str, Tracked], room: int, now: float
+) -> list[Cordon]:
+    """The nodes that have been idle for longest, no more than may go."""
+    idle = sorted(
+        (tracked.since, instance)
+        for instance, tracked in states.items()
+        if tracked.state is NodeState.IDLE and now - tracked.since >= pool.idle_s and nodes[instance].may_go
+    )
+    return [
+        Cordon(pool.name, instance, nodes[instance].name, nodes[instance].uid, f"idle for {now - since:.0f} s")
+        for since, instance in idle[: max(0, room)]
+    ]

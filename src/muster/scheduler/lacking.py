@@ -1,0 +1,70 @@
+"""What gangs lack, for whoever adds nodes: in the order of the queue, each given what those before it leave.
+
+Autoscalers of others see `demand`: gangs one by one, as each comes to be the first in its queue. Who knows the order
+can add nodes for several at once, and does not wait for a boot between one gang and the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from muster.kube.core import ObjectReference
+from muster.scheduler.demand import approved
+from muster.scheduler.gangs import Gang
+from muster.scheduler.ledger import Ledger
+from muster.scheduler.placing import candidates, choose
+from muster.scheduler.podclass import PodClass
+from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.reporting import reference
+from muster.scheduler.rules import is_related
+from muster.scheduler.snapshot import Snapshot
+
+_LACKS_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.BEHIND})
+
+
+class Lack(msgspec.Struct, frozen=True):
+    """A gang that is whole but for nodes: of each class, for how many pods there is no room.
+
+    Attributes:
+        gang: its key; `name` is `namespace/name`.
+        about: what Events about it are about.
+        approved: somebody has said that nodes may be added for it.
+    """
+
+    gang: str
+    name: str
+    about: ObjectReference | None
+    approved: bool
+    classes: tuple[tuple[PodClass, int], ...]
+
+
+def lacking(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Lack]:
+    """Yield what each gang lacks that is said to wait for nodes."""
+    gangs = [snapshot.gangs[key] for key, reason in waiting.items() if reason.why in _LACKS_NODES]
+    ledger = Ledger(snapshot.buckets)
+    for gang in sorted(gangs, key=lambda each: each.order):
+        if gang.blocker() is None and gang.pending:
+            classes = tuple(_short(snapshot, ledger, gang, waiting[gang.key]))
+            if classes:
+                yield Lack(gang.key, gang.full_name, reference(gang), approved(gang), classes)
+
+
+def _short(snapshot: Snapshot, ledger: Ledger, gang: Gang, reason: Reason) -> Iterator[tuple[PodClass, int]]:
+    """Yield (class, pods without room), and take from the ledger the room that the others have."""
+    groups: dict[PodClass, list[int]] = {}
+    for slot, pod in sorted(gang.pending.items()):
+        if pod.cls is not None:
+            groups.setdefault(pod.cls, []).append(slot)
+    taken = gang.nodes_beside(gang.pending)
+    for cls, slots in groups.items():
+        if is_related(cls, ledger.layer):  # rules about other pods: what the plan found is the best that is known
+            room = max(0, len(slots) - max(1, reason.need - reason.have)) if reason.why is not Why.BEHIND else 0
+        else:
+            room = min(len(slots), sum(each.room for each in candidates(ledger, snapshot.matcher, cls, (), taken)))
+            chosen = choose(ledger, snapshot.matcher, {cls: slots[:room]}, taken=taken) if room else {}
+            if cls.alone and isinstance(chosen, dict):
+                taken |= set(chosen.values())
+        if room < len(slots):
+            yield cls, len(slots) - room
