@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ from muster.scheduler.evictor import SPARED_S, Evictor
 from muster.scheduler.followers import WorkloadFollower
 from muster.scheduler.gangs import Gang
 from muster.scheduler.headnodes import HeadNodes
+from muster.scheduler.lacking import Lack, lacking
 from muster.scheduler.lookups import follow_claims
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import (
@@ -56,6 +57,9 @@ from muster.scheduler.surroundings import surroundings
 from muster.scheduler.traits import job_facts
 from muster.scheduler.writer import PlacementAction, PlacementWriter
 
+Lacks = Callable[[Sequence[Lack]], None]
+"""Told after each plan which gangs lack nodes, in the order of the queue."""
+
 NAME = "scheduler"
 SYNC_TIMEOUT_S = 120.0
 IDLE_S = 5.0
@@ -79,6 +83,7 @@ class SchedulerController:
         request_timeout_s: deadline of one write; what a previous leader had under way is waited out for as long.
         volume_deadline_s: how long volumes that are made for a gang's nodes may take.
         waits: told why gangs wait, and when they no longer do.
+        lacks: told what gangs lack.
         shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
         progress: marked at each plan.
         rng: source of jitter.
@@ -97,6 +102,7 @@ class SchedulerController:
         request_timeout_s: float = 10.0,
         volume_deadline_s: float = 120.0,
         waits: Waits | None = None,
+        lacks: Lacks | None = None,
         shadow: Shadow | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
@@ -113,6 +119,7 @@ class SchedulerController:
         self._progress = progress
         self._rng = rng or random.Random()
         self._waits = waits
+        self._lacks = lacks
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
         self._head_nodes = HeadNodes(self._metrics)
@@ -261,6 +268,8 @@ class SchedulerController:
             self._metrics.planned(plan, took_s, now)
             self._head_nodes.look(snapshot, plan, now)
             self._metrics.count_teams(self.state.teams)
+            if self._lacks is not None:
+                self._lacks(tuple(lacking(snapshot, plan.waiting)))
             if self._shadow is not None:
                 self._shadow.say(snapshot, plan)
             else:

@@ -1,0 +1,257 @@
+"""Scaling on API servers: a simulated cloud whose instances join as nodes, the scheduler, and gangs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from muster.cli.scaling import listener
+from muster.fleet.scaling.controller import ScalingController
+from muster.fleet.scaling.demands import Demands
+from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD
+from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup
+from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP, ScalingStatus
+from muster.kube.client import Client
+from muster.kube.config import load_config
+from muster.kube.core import ConfigMap
+from muster.kube.errors import NotFound
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.scheduler.plan import Settings
+from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster
+from tests.support.apiserver import ApiServer
+from tests.support.waiting import until
+
+APPROVED = {"muster.dev/scale-up": "approved"}
+
+
+class Cloud:
+    """A simulated cloud: its instances report as nodes of the cluster, and those that are off fall silent."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.simulated = SimulatedCloud(time.monotonic)
+        self.registry = CollectorRegistry()
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def group(self, name: str, **facts: Any) -> SimulatedGroup:
+        options = {"boot_s": 0.2, "stop_s": 0.2, **facts}
+        group = self.simulated.groups[f"{self.cluster.namespace}-{name}"] = SimulatedGroup(**options)
+        return group
+
+    def pool(self, name: str, **facts: Any) -> dict[str, Any]:
+        return {
+            "name": name,
+            "provider": "simulated",
+            "group": f"{self.cluster.namespace}-{name}",
+            "max": 4,
+            "idleSeconds": 3,
+            "coolDownSeconds": 1,
+            "joinTimeoutSeconds": 8,
+            "template": {"labels": {POOL: self.cluster.namespace}, "capacity": {"cpu": 96, "memory": "1Ti", GPU: 8}},
+            **facts,
+        }
+
+    async def configure(self, *pools: dict[str, Any]) -> None:
+        data = {"scaling.yaml": msgspec.json.encode({"pools": pools}).decode()}
+        await self.write(data)
+
+    async def write(self, data: dict[str, str]) -> None:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "muster-scaling"}, "data": data}
+        namespace = self.cluster.namespace
+        try:
+            await self.cluster.client.patch(ConfigMap, "muster-scaling", {"data": data}, namespace=namespace)
+        except NotFound:
+            await self.cluster.client.create(body, kind=ConfigMap, namespace=namespace)
+
+    def start(self, **settings: Any) -> None:
+        """The scheduler, scaling, and machines that boot."""
+        demands = Demands()
+        self.cluster.schedule(lacks=listener(demands), settings=Settings(**settings))
+        scaling = ScalingController(
+            self.cluster.client,
+            self.cluster.namespace,
+            "test",
+            demands,
+            providers={"simulated": self.simulated},
+            poll_s=0.5,
+            registry=self.registry,
+        )
+        self._tasks += [asyncio.create_task(scaling.run()), asyncio.create_task(self._boot())]
+
+    async def _boot(self) -> None:
+        known: set[str] = set()
+        while True:
+            self.simulated.advance()
+            reporting = {each.id for each in self.simulated.reporting()}
+            for name in sorted(reporting - known):
+                labels = {POOL: self.cluster.namespace}
+                node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+                await self.cluster.client.create(node)
+                self.cluster.nodes.append(name)
+                await self.cluster.set_ready(name, True)
+            for name in sorted(known - reporting):
+                with contextlib.suppress(NotFound):
+                    await self.cluster.set_ready(name, False)
+            known = reporting
+            await asyncio.sleep(0.1)
+
+    async def nodes(self) -> list[Node]:
+        return (await self.cluster.client.list(Node, label_selector=f"{POOL}={self.cluster.namespace}")).items
+
+    async def status(self) -> ScalingStatus:
+        found = await self.cluster.client.get(ConfigMap, STATUS_MAP, self.cluster.namespace)
+        return msgspec.json.decode(found.data[STATUS_KEY], type=ScalingStatus)
+
+    async def states(self, pool: str) -> dict[str, int]:
+        with contextlib.suppress(NotFound):
+            return next((each.states for each in (await self.status()).pools if each.name == pool), {})
+        return {}
+
+    async def reaches(self, pool: str, **states: int) -> None:
+        async def check() -> bool:
+            return await self.states(pool) == states
+
+        await until(f"pool {pool} is {states}", check)
+
+    async def gang(self, name: str, size: int, *, approved: bool = True) -> None:
+        for slot in range(size):
+            pod = self.cluster.pod(name, slot, size)
+            pod["metadata"]["annotations"] |= APPROVED if approved else {}
+            await self.cluster.client.create(pod)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for node in await self.nodes():
+            if node.name not in self.cluster.nodes:
+                self.cluster.nodes.append(node.name)
+        present = {node.name for node in await self.nodes()}
+        self.cluster.nodes = [name for name in self.cluster.nodes if name in present]
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+
+@pytest.fixture
+async def cloud(api_server: ApiServer) -> AsyncIterator[Cloud]:
+    async with Client(load_config(api_server.kubeconfig)) as client:
+        cluster = Cluster(client, api_server.kubeconfig)
+        made = Cloud(cluster)
+        try:
+            await cluster.start()
+            yield made
+        finally:
+            await made.close()
+            await cluster.close()
+
+
+async def test_a_gang_gets_its_nodes_and_they_go_when_nobody_needs_them(cloud: Cloud) -> None:
+    group = cloud.group("a", size=1)
+    await cloud.configure(cloud.pool("a", min=1))
+    cloud.start(hold_s=1.0)
+    await cloud.reaches("a", Idle=1)
+    await cloud.gang("train", 3)
+    await cloud.cluster.until_bound("train", 3)
+    assert cloud.simulated.sizes == [(f"{cloud.cluster.namespace}-a", 3)], "all that was lacking, at once"
+    await cloud.reaches("a", InUse=3)
+    assert not any(ANNOTATION_RECORD in node.metadata.annotations for node in await cloud.nodes())
+
+    await cloud.cluster.kill("train")
+    await cloud.reaches("a", Idle=1)
+    assert group.size == 1
+
+    async def forgotten() -> bool:
+        return len(await cloud.nodes()) == 1
+
+    await until("Node objects of instances that are gone are gone", forgotten)
+    assert len(cloud.simulated.deleted) == 2
+    said = {(event.reason, event.involved_object.kind) for event in await cloud.cluster.events()}
+    assert {("ScaleUp", "Pod"), ("PoolGrows", "ConfigMap")} <= said
+
+
+async def test_nodes_of_a_gang_that_keeps_its_slots_stay(cloud: Cloud) -> None:
+    cloud.group("a", size=2)
+    await cloud.configure(cloud.pool("a"))
+    cloud.start()
+    await cloud.reaches("a", Idle=2)
+    await cloud.gang("train", 1)
+    await cloud.cluster.until_bound("train", 1)
+    await cloud.cluster.kill("train")
+    assert await cloud.cluster.placement("train") is not None
+    await cloud.reaches("a", InUse=1)
+    assert len(cloud.simulated.deleted) == 1, "the other one was idle for as long"
+    kept = next(iter(await cloud.nodes())).name
+    placement = await cloud.cluster.placement("train")
+    assert placement is not None
+    assert [slot.node for slot in placement.spec.slots] == [kept]
+
+
+async def test_an_instance_that_never_joins_is_replaced(cloud: Cloud) -> None:
+    cloud.group("a", never_join=1)
+    await cloud.configure(cloud.pool("a"))
+    cloud.start()
+    await cloud.gang("train", 2)
+    await cloud.cluster.until_bound("train", 2)
+    name = f"{cloud.cluster.namespace}-a"
+    assert cloud.simulated.deleted == [(name, f"{name}-1")]
+    assert {node.name for node in await cloud.nodes()} == {f"{name}-2", f"{name}-3"}
+
+
+async def test_where_the_cheap_pool_has_no_capacity_the_next_one_serves(cloud: Cloud) -> None:
+    cheap = cloud.group("spot", available=1)
+    cloud.group("ondemand")
+    await cloud.configure(cloud.pool("ondemand", price=3.0), cloud.pool("spot", price=1.0))
+    cloud.start()
+    await cloud.gang("train", 3)
+    await cloud.cluster.until_bound("train", 3)
+    assert cheap.size == 1, "what did not come is no longer asked for"
+    spot = next(each for each in (await cloud.status()).pools if each.name == "spot")
+    condition = spot.conditions[0]
+    assert (condition.type, condition.status, condition.reason) == ("Available", "False", "NoCapacity")
+    await cloud.reaches("ondemand", InUse=2)
+
+
+async def test_a_gang_that_nobody_approved_gets_no_nodes(cloud: Cloud) -> None:
+    cloud.group("a", size=1)
+    await cloud.configure(cloud.pool("a", min=1))
+    cloud.start()
+    await cloud.reaches("a", Idle=1)
+    await cloud.gang("free", 2, approved=False)
+
+    async def said() -> bool:
+        return any("ScaleUpNotApproved" in text for text in (await cloud.status()).gangs.values())
+
+    await until("its status says why", said)
+    assert cloud.simulated.sizes == []
+    for slot in range(2):
+        patch = {"metadata": {"annotations": APPROVED}}
+        await cloud.cluster.client.patch(Pod, f"free-{slot}-0", patch, namespace=cloud.cluster.namespace)
+    await cloud.cluster.until_bound("free", 2)
+
+
+async def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_reported(cloud: Cloud) -> None:
+    group = cloud.group("a", size=0)
+    await cloud.configure(cloud.pool("a", min=1))
+    cloud.start()
+    await cloud.reaches("a", Idle=1)
+    await cloud.write({"scaling.yaml": "pools:\n- name: a\n  max: -1\n"})
+
+    async def reported() -> bool:
+        return "line 2" in (await cloud.status()).config_error
+
+    await until("the status names the line", reported)
+    assert cloud.registry.get_sample_value("muster_scaling_config_valid") == 0.0
+    await cloud.gang("train", 2)
+    await cloud.cluster.until_bound("train", 2)
+    assert group.size == 2, "the pools it had are scaled on"
+    events = {event.reason for event in await cloud.cluster.events()}
+    assert "ScalingConfigInvalid" in events
