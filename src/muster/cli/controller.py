@@ -33,6 +33,7 @@ from muster.kube.leader import LEASE_DURATION_S, LeaderElector, Term
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.shadow import Shadow
+from muster.teams.controller import TeamsController
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
@@ -61,6 +62,7 @@ class ControllerOptions:
         shadow: plan and explain, write nothing but the lease.
         balloons: keep idle nodes from looking idle as the ConfigMap `muster-balloons` says.
         joins: open new nodes to pods as fast as the API server can take.
+        teams: give nodes to teams where the ConfigMap `muster-teams` is.
         lease_duration_s: others take over this long after the last renewal.
     """
 
@@ -73,6 +75,7 @@ class ControllerOptions:
     shadow: bool = False
     balloons: bool = False
     joins: bool = False
+    teams: bool = False
     lease_duration_s: float = LEASE_DURATION_S
 
 
@@ -100,7 +103,12 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             )
             await scheduler.run(asyncio.Event(), term=term)
 
+        async def allocate(term: Term) -> None:
+            await TeamsController(client, options.namespace, identity, progress=progress).run(term=term)
+
         works = [jobs.run(), elector.run(), elector.while_leading(schedule, "scheduler")]
+        if options.teams and not options.shadow:
+            works.append(elector.while_leading(allocate, "teams"))
         works += _fleet(client, options, elector, progress)
         await _until(stop, works)
 
@@ -198,6 +206,7 @@ def _bracketed(host: str) -> str:
 @click.option("--shadow", is_flag=True, help="Plan and explain, write nothing but the lease.")
 @click.option("--balloons", is_flag=True, help="Put balloons on idle nodes, as ConfigMap muster-balloons says.")
 @click.option("--joins", is_flag=True, help="Open new nodes to pods as fast as the API server can take.")
+@click.option("--teams", is_flag=True, help="Give nodes to teams, where there is a ConfigMap muster-teams.")
 @click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
@@ -210,6 +219,7 @@ def command(
     shadow: bool,
     balloons: bool,
     joins: bool,
+    teams: bool,
     lease_duration: float,
     log_level: str,
 ) -> None:
@@ -231,6 +241,7 @@ def command(
         shadow=shadow,
         balloons=balloons,
         joins=joins,
+        teams=teams,
         lease_duration_s=lease_duration,
     )
     gc.set_threshold(*GARBAGE_AFTER)

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
     section: str
 
 
-JOBS, CLUSTERS, OTHER = "Training jobs", "Clusters on this machine", "Other"
+JOBS, TEAMS, CLUSTERS, OTHER = "Training jobs", "Teams and nodes", "Clusters on this machine", "Other"
 HIDDEN = ""
 
 COMMANDS: dict[str, Entry] = {
@@ -36,6 +36,9 @@ COMMANDS: dict[str, Entry] = {
     "stop": Entry("muster.cli.stop", "Suspend a job: its nodes go back, its state stays.", JOBS),
     "resume": Entry("muster.cli.resume", "Let a stopped job continue from its last checkpoint.", JOBS),
     "delete": Entry("muster.cli.delete", "Delete jobs and everything they own.", JOBS),
+    "teams": Entry("muster.cli.teams", "Show what teams own, or what another configuration would change.", TEAMS),
+    "capacity": Entry("muster.cli.capacity", "Show each pool's nodes: healthy, owned, in use, idle.", TEAMS),
+    "nodes": Entry("muster.cli.nodes", "Say why a node is as it is.", TEAMS),
     "up": Entry("muster.cli.up", "Start a cluster on this machine.", CLUSTERS),
     "down": Entry("muster.cli.down", "Stop it and remove everything it left.", CLUSTERS),
     "demo": Entry("muster.cli.demo", "See a job survive a killed rank and a lost node, in two minutes.", CLUSTERS),
@@ -76,7 +79,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, from the table, without importing any."""
-        for section in (JOBS, CLUSTERS, OTHER):
+        for section in (JOBS, TEAMS, CLUSTERS, OTHER):
             with formatter.section(section):
                 formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items() if entry.section == section])
 

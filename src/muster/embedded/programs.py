@@ -53,6 +53,7 @@ def controller(spec: ClusterSpec, kubeconfig: Path) -> Program:
             f"--advertise-url=https://127.0.0.1:{spec.supervise_port}",
             f"--metrics-listen=127.0.0.1:{spec.health_port}",
             f"--muster-image={THIS_MACHINE}",
+            "--teams",
         ],
     )
 

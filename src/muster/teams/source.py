@@ -17,7 +17,7 @@ class Source(msgspec.Struct, frozen=True):
     """What is in force.
 
     Attributes:
-        config: None where there is nothing that could be read.
+        config: None where nothing could be read, or it allocates nothing.
         caution: what is wrong, None where nothing is.
     """
 
@@ -31,14 +31,18 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def source_of(found: ConfigMap | None) -> Source:
-    """Read the ConfigMap; None where it was deleted."""
+    """Read the ConfigMap; None where there is none."""
     if found is None:
         return Source(caution=Caution(Why.DELETED, f"there is no ConfigMap {TEAMS_CONFIG_MAP}; {_KEEP}"))
     try:
-        config = from_data(found.data)
+        return in_force(from_data(found.data))
     except TeamsConfigError as error:
         said = "; ".join(map(str, error.problems))
         return Source(caution=Caution(Why.INVALID, f"{_KEEP} until this is mended: {said}"))
+
+
+def in_force(config: TeamsConfig) -> Source:
+    """What a configuration that can be read comes to: one without allocations says nothing, not even a key."""
     if not config.pools:
-        return Source(config, Caution(Why.NO_ALLOCATIONS, f"there are no allocations; {_KEEP}"))
+        return Source(caution=Caution(Why.NO_ALLOCATIONS, f"there are no allocations; {_KEEP}"))
     return Source(config)

@@ -1,0 +1,217 @@
+"""The controller of teams on both API servers: the ConfigMap becomes labels and taints, and stays so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from muster.api.names import TEAMS_CONFIG_MAP
+from muster.kube.client import Client
+from muster.kube.config import ClusterConfig
+from muster.kube.core import ConfigMap, Event
+from muster.kube.meta import ObjectMeta
+from muster.kube.metrics import kube_metrics
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.kube.transport import Answer, Headers, HttpTransport, Params
+from muster.teams.plan import Why
+from tests.support.teamclusters import LEASE, SELECTOR, TeamCluster
+from tests.support.waiting import until
+
+
+class Audited(HttpTransport):
+    """HTTP, with every request that may write noted."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        super().__init__(config, user_agent="muster-test", connections=16)
+        self.writes: list[tuple[str, str, int]] = []
+
+    async def request(
+        self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
+    ) -> Answer:
+        answer = await super().request(method, path, params=params, body=body, headers=headers, timeout_s=timeout_s)
+        if method != "GET":
+            self.writes.append((method, path, answer.status))
+        return answer
+
+    def of_nodes(self) -> list[tuple[str, str, int]]:
+        return [each for each in self.writes if "/nodes/" in each[1]]
+
+
+@pytest.fixture
+async def audited(cluster_config: ClusterConfig) -> AsyncIterator[tuple[Client, Audited]]:
+    wire = Audited(cluster_config)
+    metrics = kube_metrics(CollectorRegistry())
+    async with Client(cluster_config, transport=wire, metrics=metrics) as client:
+        yield client, wire  # asked for before `cluster`, which ends its managers first
+
+
+async def test_the_config_map_becomes_labels_and_taints_and_then_nothing_is_written(
+    audited: tuple[Client, Audited], cluster: TeamCluster
+) -> None:
+    client, wire = audited
+    await cluster.add_nodes(6)
+    await cluster.configure(vision=3, speech="33.4%")
+    cluster.manage(client)
+    await cluster.until_owned(vision=3, speech=2)
+    assert sum(status == 200 for _, _, status in wire.of_nodes()) == 5, "one write a node"
+    await cluster.configure(vision=1, speech=4)
+    await cluster.until_owned(vision=1, speech=4)
+    assert sum(status == 200 for _, _, status in wire.of_nodes()) == 7
+    before = len(wire.of_nodes())
+    for name in await cluster.nodes():  # kubelets report; nothing changed
+        await cluster.set_ready(name, True)
+    await asyncio.sleep(1)
+    assert len(wire.of_nodes()) == before, wire.of_nodes()[before:]
+
+
+async def test_a_taint_removed_by_hand_is_put_back_and_others_stay(cluster: TeamCluster) -> None:
+    (name,) = await cluster.add_nodes(1)
+    await cluster.configure(vision=1)
+    cluster.manage()
+    await cluster.until_owned(vision=1)
+    other = {"key": "example.com/other", "effect": "NoSchedule"}
+    await cluster.client.patch(Node, name, {"spec": {"taints": [other]}})
+    await cluster.until_owned(vision=1)
+    taints = (await cluster.nodes())[name].spec.taints
+    assert {"example.com/other", cluster.key} <= {taint.key for taint in taints}
+    await cluster.client.patch(Node, name, {"metadata": {"labels": {cluster.key: None}}})
+    await cluster.until_owned(vision=1)
+
+    async def told() -> bool:
+        events = (await cluster.client.list(Event, field_selector=f"involvedObject.name={name}")).items
+        return any(event.reason == "TeamRestored" for event in events)
+
+    await until("an Event says so", told)
+
+
+async def test_a_broken_node_is_replaced(cluster: TeamCluster) -> None:
+    names = await cluster.add_nodes(4)
+    await cluster.configure(vision=2)
+    cluster.manage()
+    await cluster.until_owned(vision=2)
+    await cluster.set_ready(names[0], False)
+    mine = f"{cluster.key}=vision"
+
+    async def replaced() -> bool:
+        return {node.name for node in (await cluster.client.list(Node, label_selector=mine)).items} == {
+            names[1],
+            names[2],
+        }
+
+    await until("another node took its place", replaced)
+    await cluster.until_owned(vision=2)
+
+
+async def test_a_node_changes_hands_only_when_its_gang_has_ended(cluster: TeamCluster) -> None:
+    names = await cluster.add_nodes(2)
+    await cluster.configure(vision=2)
+    manager = cluster.manage()
+    await cluster.until_owned(vision=2)
+    spec: dict[str, Any] = {
+        "schedulerName": "muster",
+        "nodeName": names[0],
+        "terminationGracePeriodSeconds": 0,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "c", "image": "none"}],
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gang-0-0", "labels": {"muster.dev/gang": "g"}}}
+    await cluster.client.create({**pod, "spec": spec}, namespace=cluster.namespace)
+    await cluster.configure(speech=2)
+
+    def waits() -> bool:
+        return any(each.team == "speech" and (each.owned, each.pending) == (1, 1) for each in manager.plan.standings)
+
+    await until("one node moved, the other waits", waits)
+    assert (await cluster.nodes())[names[0]].metadata.labels[cluster.key] == "vision"
+    await cluster.client.delete(Pod, "gang-0-0", namespace=cluster.namespace, grace_s=0)
+    await cluster.until_owned(speech=2)
+
+
+async def test_without_a_config_map_nothing_happens_and_without_it_again_nodes_keep_their_owners(
+    cluster: TeamCluster,
+) -> None:
+    await cluster.add_nodes(2)
+    manager = cluster.manage()
+    await cluster.configure(vision=1)
+    await cluster.until_owned(vision=1)
+    await cluster.client.delete(ConfigMap, TEAMS_CONFIG_MAP, namespace=cluster.namespace)
+    await until("it is said", lambda: [each.why for each in manager.plan.cautions] == [Why.DELETED])
+    await cluster.configure_text("allocations: [nonsense]")
+    await until("it is said", lambda: [each.why for each in manager.plan.cautions] == [Why.INVALID])
+    assert "line 1: an allocation is no mapping" in manager.plan.cautions[0].message
+    await cluster.configure_text("")
+    await until("it is said", lambda: [each.why for each in manager.plan.cautions] == [Why.NO_ALLOCATIONS])
+    assert await cluster.owners() == {"vision": 1}
+    await cluster.configure(vision=2)
+    await cluster.until_owned(vision=2)
+
+    async def told() -> set[str]:
+        events = (await cluster.client.list(Event, cluster.namespace)).items
+        found = {event.reason for event in events if event.involved_object.name == TEAMS_CONFIG_MAP}
+        return found if found >= {"ConfigDeleted", "ConfigInvalid", "NoAllocations"} else set()
+
+    await until("Events say so", told)
+
+
+async def test_another_key_moves_no_node(cluster: TeamCluster) -> None:
+    await cluster.add_nodes(3)
+    await cluster.configure(vision=1, speech=1)
+    cluster.manage()
+    await cluster.until_owned(vision=1, speech=1)
+    before = {name: node.metadata.labels.get(cluster.key) for name, node in (await cluster.nodes()).items()}
+    old, cluster.key = cluster.key, f"example.com/{cluster.pool}"
+    await cluster.configure(vision=1, speech=1)
+    await cluster.until_owned(vision=1, speech=1)
+    nodes = await cluster.nodes()
+    assert {name: node.metadata.labels.get(cluster.key) for name, node in nodes.items()} == before
+    assert not [node for node in nodes.values() if old in node.metadata.labels]
+    assert not [taint for node in nodes.values() for taint in node.spec.taints if taint.key == old]
+
+
+async def test_two_managers_at_once_do_not_quarrel(audited: tuple[Client, Audited], cluster: TeamCluster) -> None:
+    """As when a lease is lost and nobody has noticed: each node is written once by one of them."""
+    client, wire = audited
+    await cluster.add_nodes(8)
+    await cluster.configure(vision=4, speech=4)
+    cluster.manage(client)
+    cluster.manage(client)
+    await cluster.until_owned(vision=4, speech=4)
+    await cluster.configure(vision=2, speech=6)
+    await cluster.until_owned(vision=2, speech=6)
+    await asyncio.sleep(0.5)
+    assert sum(status == 200 for _, _, status in wire.of_nodes()) <= 10, "a node was written twice"
+
+
+async def test_the_next_leader_carries_on(audited: tuple[Client, Audited], cluster: TeamCluster) -> None:
+    client, wire = audited
+    await cluster.add_nodes(4)
+    await cluster.configure(vision=2)
+    first = cluster.manage(lease=LEASE)
+    await cluster.until_owned(vision=2)
+    second = cluster.manage(client, lease=LEASE)
+    await asyncio.sleep(0.5)
+    assert first.plan.standings
+    assert not second.plan.standings, "the second one acts without the lease"
+    await cluster.end_first()
+    await until("the second one leads", lambda: second.plan.standings)
+    assert wire.of_nodes() == [], "a new leader writes what is as it should be"
+    await cluster.configure(vision=3)
+    await cluster.until_owned(vision=3)
+
+
+async def test_nodes_of_nobody_elses_pool_are_left_alone(cluster: TeamCluster) -> None:
+    await cluster.add_nodes(1)
+    other = f"{cluster.pool}-other"
+    await cluster.client.create(Node(metadata=ObjectMeta(name=other, labels={SELECTOR: "another"})))
+    try:
+        await cluster.configure(vision=5)
+        cluster.manage()
+        await cluster.until_owned(vision=1)
+        assert cluster.key not in (await cluster.client.get(Node, other)).metadata.labels
+    finally:
+        await cluster.client.delete(Node, other)
