@@ -23,8 +23,11 @@ from prometheus_client import REGISTRY
 from muster.api.names import CONTROLLER_LEASE, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.listening import address
+from muster.cli.scaling import listener
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.joins.controller import JoinController
+from muster.fleet.scaling.controller import ScalingController
+from muster.fleet.scaling.demands import Demands
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import ApiError, ConfigError
@@ -62,6 +65,7 @@ class ControllerOptions:
         shadow: plan and explain, write nothing but the lease.
         balloons: keep idle nodes from looking idle as the ConfigMap `muster-balloons` says.
         joins: open new nodes to pods as fast as the API server can take.
+        scaling: add nodes for gangs and give idle ones back, where the ConfigMap `muster-scaling` is.
         teams: give nodes to teams where the ConfigMap `muster-teams` is.
         lease_duration_s: others take over this long after the last renewal.
     """
@@ -75,6 +79,7 @@ class ControllerOptions:
     shadow: bool = False
     balloons: bool = False
     joins: bool = False
+    scaling: bool = False
     teams: bool = False
     lease_duration_s: float = LEASE_DURATION_S
 
@@ -97,9 +102,17 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
 
+        demands = Demands()
+
         async def schedule(term: Term) -> None:
             scheduler = SchedulerController(
-                client, options.namespace, identity, waits=jobs.waits, shadow=shadow, progress=progress
+                client,
+                options.namespace,
+                identity,
+                waits=jobs.waits,
+                lacks=listener(demands) if options.scaling else None,
+                shadow=shadow,
+                progress=progress,
             )
             await scheduler.run(asyncio.Event(), term=term)
 
@@ -109,21 +122,36 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         works = [jobs.run(), elector.run(), elector.while_leading(schedule, "scheduler")]
         if options.teams and not options.shadow:
             works.append(elector.while_leading(allocate, "teams"))
-        works += _fleet(client, options, elector, progress)
+        works += _fleet(client, options, elector, identity, demands, progress)
         await _until(stop, works)
 
 
 def _fleet(
-    client: Client, options: ControllerOptions, elector: LeaderElector, progress: Progress
+    client: Client,
+    options: ControllerOptions,
+    elector: LeaderElector,
+    identity: str,
+    demands: Demands,
+    progress: Progress,
 ) -> list[Coroutine[Any, Any, None]]:
     """What looks after nodes over their life, as far as it is asked for. Nothing in shadow: all of it is writing."""
     works: list[Coroutine[Any, Any, None]] = []
     if options.balloons and not options.shadow:
         balloons = BalloonController(client, options.namespace, options.muster_image, progress=progress)
         works.append(elector.while_leading(balloons.run, "balloons"))
-    if options.joins and not options.shadow:
-        joins = JoinController(client, options.namespace, progress=progress)
+    joins = JoinController(client, options.namespace, progress=progress) if options.joins else None
+    if joins is not None and not options.shadow:
         works.append(elector.while_leading(joins.run, "joins"))
+
+    async def scale(term: Term) -> None:
+        coming_max = (lambda: joins.coming_max) if joins is not None else None
+        scaling = ScalingController(
+            client, options.namespace, identity, demands, coming_max=coming_max, progress=progress
+        )
+        await scaling.run(term=term)
+
+    if options.scaling and not options.shadow:
+        works.append(elector.while_leading(scale, "scaling"))
     return works
 
 
@@ -206,6 +234,7 @@ def _bracketed(host: str) -> str:
 @click.option("--shadow", is_flag=True, help="Plan and explain, write nothing but the lease.")
 @click.option("--balloons", is_flag=True, help="Put balloons on idle nodes, as ConfigMap muster-balloons says.")
 @click.option("--joins", is_flag=True, help="Open new nodes to pods as fast as the API server can take.")
+@click.option("--scaling", is_flag=True, help="Add and remove nodes, where there is a ConfigMap muster-scaling.")
 @click.option("--teams", is_flag=True, help="Give nodes to teams, where there is a ConfigMap muster-teams.")
 @click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
@@ -219,6 +248,7 @@ def command(
     shadow: bool,
     balloons: bool,
     joins: bool,
+    scaling: bool,
     teams: bool,
     lease_duration: float,
     log_level: str,
@@ -241,6 +271,7 @@ def command(
         shadow=shadow,
         balloons=balloons,
         joins=joins,
+        scaling=scaling,
         teams=teams,
         lease_duration_s=lease_duration,
     )
