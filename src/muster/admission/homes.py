@@ -73,7 +73,7 @@ class Homes:
             async with asyncio.timeout(_ASK_S):
                 return self._home(await self._client.get(Namespace, namespace))
         except (ApiError, ConfigError, TimeoutError) as error:
-            log.warning("namespace %s: %s", namespace, error or "no answer")
+            log.warning("namespace %s: %s", namespace, str(error) or "no answer")
             return None
 
     def without_nodes(self, team: str) -> bool:

@@ -20,7 +20,14 @@ from muster.admission.review import (
     Operation,
     pointer,
 )
-from muster.api.names import ANNOTATION_GANG_UID, LABEL_BORROWED, LABEL_GANG, LABEL_SLOT, SCHEDULER_NAME
+from muster.api.names import (
+    ANNOTATION_GANG_UID,
+    BORROWER_CLASS,
+    LABEL_BORROWED,
+    LABEL_GANG,
+    LABEL_SLOT,
+    SCHEDULER_NAME,
+)
 from muster.kube.affinity import NodeSelectorTerm, Toleration
 from muster.kube.meta import OwnerReference
 from muster.kube.node import Taint
@@ -39,11 +46,9 @@ class Rules(msgspec.Struct, frozen=True):
 
     Attributes:
         team_key: label of pods and nodes and taint of nodes that name a team.
-        borrower_class: PriorityClass of pods that run on other teams' nodes.
     """
 
     team_key: str
-    borrower_class: str
 
 
 class Home(msgspec.Struct, frozen=True):
@@ -100,7 +105,7 @@ def _at_home(pod: NewPod, team: str, rules: Rules, without_nodes: bool) -> Itera
     if pod.metadata.labels.get(LABEL_BORROWED) == "true":
         if not any(_bears_all(each, key) for each in pod.spec.tolerations):
             yield _toleration(pod, {"key": key, "operator": "Exists", "effect": NO_SCHEDULE})
-        yield from _priority_class(pod, rules.borrower_class)
+        yield from _priority_class(pod, BORROWER_CLASS)
         return
     taint = Taint(key=key, value=team, effect=NO_SCHEDULE)
     if not without_nodes and not any(tolerates(each, taint) for each in pod.spec.tolerations):

@@ -27,7 +27,6 @@ from muster.kube.health import Check, Progress, health_app, serve
 
 log = logging.getLogger(__name__)
 
-BORROWER_CLASS: Final = "muster-borrower"
 _BACKLOG: Final = 1024
 _LINGER_S: Final = 3.0
 """Between saying that we are not ready and closing: until then the API server may still call us."""
@@ -46,7 +45,6 @@ class AdmissionOptions:
         hosts: names and addresses by which the API server calls.
         team_key: label of pods and nodes and taint of nodes that name a team.
         namespace_key: label of namespaces that names their team; the team key where empty.
-        borrower_class: PriorityClass of pods that run on other teams' nodes.
     """
 
     kubeconfig: Path | None = None
@@ -56,7 +54,6 @@ class AdmissionOptions:
     hosts: tuple[str, ...] = field(default=())
     team_key: str = LABEL_TEAM
     namespace_key: str = ""
-    borrower_class: str = BORROWER_CLASS
 
 
 async def run_admission(options: AdmissionOptions, stop: asyncio.Event) -> None:
@@ -79,7 +76,7 @@ async def run_admission(options: AdmissionOptions, stop: asyncio.Event) -> None:
             app = health_app(progress, ready=ready)
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
-        server = AdmissionServer(homes, Rules(options.team_key, options.borrower_class), metrics)
+        server = AdmissionServer(homes, Rules(options.team_key), metrics)
         port = await stack.enter_async_context(serve_https(server.app(), context, *options.listen))
         log.info("webhook on https://%s:%d/mutate", options.listen[0], port)
         await _until(stop, homes, trust)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from muster.admission.program import BORROWER_CLASS, AdmissionOptions, run_admission
+from muster.admission.program import AdmissionOptions, run_admission
 from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.listening import address
@@ -28,9 +28,6 @@ _LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.
 @click.option("--host", "hosts", multiple=True, help="Name by which the API server calls; that of the Service if none.")
 @click.option("--team-key", default=LABEL_TEAM, show_default=True, help="Label and taint that name a team.")
 @click.option("--namespace-key", default="", help="Label of namespaces that names their team; that key if none.")
-@click.option(
-    "--borrower-priority-class", default=BORROWER_CLASS, show_default=True, help="Of pods on other teams' nodes."
-)
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
     kubeconfig: Path | None,
@@ -40,7 +37,6 @@ def command(
     hosts: tuple[str, ...],
     team_key: str,
     namespace_key: str,
-    borrower_priority_class: str,
     log_level: str,
 ) -> None:
     """Run the webhook that fills in team, toleration and node affinity (what a cluster runs for you)."""
@@ -58,7 +54,6 @@ def command(
         hosts=hosts,
         team_key=team_key,
         namespace_key=namespace_key,
-        borrower_class=borrower_priority_class,
     )
     try:
         import uvloop

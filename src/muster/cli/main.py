@@ -45,6 +45,7 @@ COMMANDS: dict[str, Entry] = {
     "fault": Entry("muster.cli.fault", "Break something in an embedded cluster, on purpose.", CLUSTERS),
     "simulate": Entry("muster.cli.simulate", "Replay a trace through the scheduler: waits, use, failures.", OTHER),
     "controller": Entry("muster.cli.controller", "Run the controllers (what a cluster runs for you).", OTHER),
+    "admission": Entry("muster.cli.admission", "Run the webhook for teams (what a cluster runs for you).", OTHER),
     "completion": Entry("muster.cli.completion", "Print shell completion for bash, zsh or fish.", OTHER),
     "version": Entry("muster.cli.version", "Print versions.", OTHER),
 }

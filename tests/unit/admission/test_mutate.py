@@ -15,7 +15,7 @@ from muster.admission.review import NewPod
 from muster.embedded.apiserver.patches import json_patch
 
 KEY = "muster.dev/team"
-RULES = Rules(KEY, "muster-borrower")
+RULES = Rules(KEY)
 RED = Home(team="red")
 EQUAL = {"key": KEY, "operator": "Equal", "value": "red", "effect": "NoSchedule"}
 ANY = {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}

@@ -67,7 +67,7 @@ class Webhook:
 @pytest.fixture
 async def webhook() -> AsyncIterator[Webhook]:
     known, registry = Known(), CollectorRegistry()
-    server = AdmissionServer(known, Rules(KEY, "muster-borrower"), AdmissionMetrics(registry))
+    server = AdmissionServer(known, Rules(KEY), AdmissionMetrics(registry))
     async with serve_https(server.app(), None, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
         yield Webhook(f"http://127.0.0.1:{port}", session, known, registry)
 

@@ -18,7 +18,7 @@ def test_every_command_and_option_is_on_it() -> None:
     page = reference.page()
     assert all(f"### muster {name}\n" in page for name in COMMANDS)
     assert "#### muster fault node\n" in page
-    assert page.count("`--kubeconfig FILE`") == 2, "once for all, and the controller's own"
+    assert page.count("`--kubeconfig FILE`") == 3, "once for all, and that of the controller and of the webhook"
 
 
 def test_check_fails_where_the_page_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
