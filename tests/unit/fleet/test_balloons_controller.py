@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.embedded.apiserver.request import Request
 from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.balloons.controller import BalloonController
+from muster.fleet.balloons.decide import WAITS_S
 from muster.fleet.balloons.deployment import PRIORITY_CLASS, deployment_name
 from muster.kube.apps import Deployment
 from muster.kube.errors import NotFound
@@ -28,6 +31,7 @@ MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
 PODS = f"/api/v1/namespaces/{SYSTEM}/pods"
 DEPLOYMENTS = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments"
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
+JOINING = {"key": "muster.dev/joining", "value": "pending", "effect": "NoSchedule"}
 COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
@@ -75,6 +79,11 @@ class World:
         alive = [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
         return sorted(pod["spec"].get("nodeName", "") for pod in alive)
 
+    def waiting(self) -> list[float]:
+        """Since when each balloon that has no node waits for one."""
+        lone = [pod["metadata"] for pod in self.pods() if not pod["spec"].get("nodeName")]
+        return [datetime.fromisoformat(meta["creationTimestamp"]).timestamp() for meta in lone]
+
     def replicas(self) -> int:
         count: int = self.call("GET", f"{DEPLOYMENTS}/{deployment_name('all')}")["spec"]["replicas"]
         return count
@@ -96,7 +105,8 @@ class World:
 
     def end_gang(self, name: str) -> None:
         """As when its job is deleted, and with it all that belongs to that."""
-        self.call("DELETE", f"/apis/muster.dev/v1alpha1/namespaces/{SYSTEM}/placements/{name}")
+        with contextlib.suppress(NotFound):
+            self.call("DELETE", f"/apis/muster.dev/v1alpha1/namespaces/{SYSTEM}/placements/{name}")
         for pod in self.pods("muster.dev/gang"):
             if pod["metadata"]["labels"]["muster.dev/gang"] == name:
                 self.call("DELETE", f"{PODS}/{pod['metadata']['name']}")
@@ -198,8 +208,7 @@ def test_a_node_that_is_lost_takes_its_balloon_with_it_and_no_other_is_made() ->
         world.call("PATCH", "/api/v1/nodes/sim-00002", {"spec": {"unschedulable": True}})
         await asyncio.sleep(10)
         assert world.balloons() == names(0, 1, 3)
-        taint = {"key": "muster.dev/joining", "value": "pending", "effect": "NoSchedule"}
-        world.call("PATCH", "/api/v1/nodes/sim-00000", {"spec": {"taints": [taint]}})
+        world.call("PATCH", "/api/v1/nodes/sim-00000", {"spec": {"taints": [JOINING]}})
         await asyncio.sleep(10)
         assert world.balloons() == names(1, 3)
         assert world.made == made, "none was made only to wait"
@@ -255,5 +264,39 @@ def test_without_the_configuration_there_are_none_and_a_broken_one_changes_nothi
         world.call("DELETE", f"{MAPS}/{CONFIG_MAP}")
         await asyncio.sleep(15)
         assert world.balloons() == []
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_none_waits_for_long_or_stays_where_it_must_not(seed: int) -> None:
+    world = World(5)
+    rng = random.Random(seed)
+
+    async def story() -> None:
+        world.configure(3 + 2 * (seed % 2))
+        gangs: list[str] = []
+        for number in range(40):
+            node = f"/api/v1/nodes/sim-{rng.randrange(5):05}"
+            match rng.randrange(5):
+                case 0:
+                    world.call("PATCH", node, {"spec": {"unschedulable": rng.random() < 0.5}})
+                case 1:
+                    taints = [JOINING] if rng.random() < 0.5 else []
+                    world.call("PATCH", node, {"spec": {"taints": taints}})
+                case 2:
+                    gangs.append(f"g{number}")
+                    world.add_gang(gangs[-1], rng.randrange(1, 5))
+                case 3 if gangs:
+                    world.end_gang(gangs.pop(rng.randrange(len(gangs))))
+            for second in range(rng.randrange(1, 8)):
+                await asyncio.sleep(1)
+                alone = {
+                    each["metadata"]["name"]
+                    for each in world.call("GET", "/api/v1/nodes")["items"]
+                    if each["spec"].get("unschedulable") or JOINING in each["spec"].get("taints", ())
+                }
+                assert second < 2 or not alone & set(world.balloons())
+                assert all(world.loop.now - since < WAITS_S + 3 for since in world.waiting())
 
     world.run(story)
