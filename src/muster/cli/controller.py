@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 import click
 from prometheus_client import REGISTRY
 
-from muster.api.names import CONTROLLER_LEASE, SYSTEM_NAMESPACE
+from muster.api.names import CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.listening import address
 from muster.cli.scaling import listener
+from muster.cli.teamkey import read_team_key, until_team_key_changes
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.joins.controller import JoinController
 from muster.fleet.scaling.controller import ScalingController
@@ -35,6 +36,7 @@ from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector, Term
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.metrics import scheduler_metrics
+from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
 from muster.teams.controller import TeamsController
 from muster.trainingjobs.controller import TrainingJobController
@@ -95,7 +97,9 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         shadow = Shadow(scheduler_metrics()) if options.shadow else None
         kept = ephemeral() if options.shadow else await load_or_create(client, options.namespace)
         elector = _elector(client, options, identity)
-        jobs, url = await _training_jobs(stack, client, options, kept, elector, shadow, identity, progress)
+        teams = options.teams and not options.shadow
+        team_key = await read_team_key(client, options.namespace) if teams else LABEL_TEAM
+        jobs, url = await _training_jobs(stack, client, options, kept, elector, shadow, identity, progress, team_key)
         if options.metrics_listen is not None:
             app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
@@ -109,6 +113,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
                 client,
                 options.namespace,
                 identity,
+                settings=Settings(team_key=team_key),
                 waits=jobs.waits,
                 lacks=listener(demands) if options.scaling else None,
                 shadow=shadow,
@@ -120,8 +125,9 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             await TeamsController(client, options.namespace, identity, progress=progress).run(term=term)
 
         works = [jobs.run(), elector.run(), elector.while_leading(schedule, "scheduler")]
-        if options.teams and not options.shadow:
+        if teams:
             works.append(elector.while_leading(allocate, "teams"))
+            works.append(until_team_key_changes(client, options.namespace, team_key))
         works += _fleet(client, options, elector, identity, demands, progress)
         await _until(stop, works)
 
@@ -177,6 +183,7 @@ async def _training_jobs(
     shadow: Shadow | None,
     identity: str,
     progress: Progress,
+    team_key: str,
 ) -> tuple[TrainingJobController, str]:
     """The controller of training jobs, with its server listening; the port is known only then."""
     host, port = options.listen
@@ -186,7 +193,12 @@ async def _training_jobs(
         client,
         elector=elector,
         cluster_secret=kept.cluster_secret,
-        pods=PodSettings(url=url, ca_pem=kept.authority.certificate.decode(), muster_image=options.muster_image),
+        pods=PodSettings(
+            url=url,
+            ca_pem=kept.authority.certificate.decode(),
+            muster_image=options.muster_image,
+            team_key=team_key,
+        ),
         identity=identity,
         shadow=shadow.suppose if shadow is not None else None,
         progress=progress,
