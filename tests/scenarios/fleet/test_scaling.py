@@ -29,6 +29,8 @@ from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
 APPROVED = {"muster.dev/scale-up": "approved"}
 
 
@@ -121,6 +123,23 @@ class Cloud:
 
         await until(f"pool {pool} is {states}", check)
 
+    async def at_rest(self) -> None:
+        """Nothing is written while nothing changes, for several plans and looks at the provider."""
+
+        async def versions() -> list[str]:
+            status = await self.cluster.client.get(ConfigMap, STATUS_MAP, self.cluster.namespace)
+            events = [event for event in await self.cluster.events() if event.source is not None]
+            own = [event for event in events if event.source and event.source.component == "muster-scaling"]
+            return [status.metadata.resource_version, *sorted(event.metadata.resource_version for event in own)]
+
+        def planned() -> float:
+            return self.registry.get_sample_value("muster_scaling_last_plan_timestamp_seconds") or 0.0
+
+        for _ in range(2):  # what was being written when it came to rest may be on its way
+            before, since = await versions(), planned()
+            await until("several more plans were made", lambda since=since: planned() > since + 4.0)  # type: ignore[misc]
+        assert await versions() == before
+
     async def gang(self, name: str, size: int, *, approved: bool = True) -> None:
         for slot in range(size):
             pod = self.cluster.pod(name, slot, size)
@@ -193,6 +212,7 @@ async def test_nodes_of_a_gang_that_keeps_its_slots_stay(cloud: Cloud) -> None:
     placement = await cloud.cluster.placement("train")
     assert placement is not None
     assert [slot.node for slot in placement.spec.slots] == [kept]
+    await cloud.at_rest()
 
 
 async def test_an_instance_that_never_joins_is_replaced(cloud: Cloud) -> None:
