@@ -29,6 +29,10 @@ VARIATIONS = {
         "--set=podSecurityContext.runAsUser=null",
         '--set-json=affinity={"podAntiAffinity":{}}',
     ),
+    "scaling": (
+        "--set=fleet.scaling.enabled=true",
+        '--set-json=fleet.scaling.config={"pools":[{"name":"a","provider":"aws","max":4,"template":{"capacity":{"cpu":8}}}]}',
+    ),
     "no flow schema, no user roles": ("--set=flowSchema.enabled=false", "--set=aggregateUserRoles=false"),
 }
 
