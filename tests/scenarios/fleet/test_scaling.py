@@ -12,11 +12,15 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from muster.api.placement import Placement
 from muster.cli.scaling import listener
+from muster.fleet.scaling.carrying import Carrier
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
 from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD
+from muster.fleet.scaling.plan import Cordon, Delete, Uncordon
 from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup
+from muster.fleet.scaling.snapshot import PoolSpec, Template
 from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP, ScalingStatus
 from muster.kube.client import Client
 from muster.kube.config import load_config
@@ -275,3 +279,45 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_report
     assert group.size == 2, "the pools it had are scaled on"
     events = {event.reason for event in await cloud.cluster.events()}
     assert "ScalingConfigInvalid" in events
+
+
+async def test_the_last_look_before_a_deletion_is_at_the_api_server(cloud: Cloud) -> None:
+    """Whatever a plan says: nothing goes that somebody needs or has opened, and nobody else's cordon is taken."""
+    cluster = cloud.cluster
+    (name,) = await cluster.add_nodes(1)
+    uid = (await cluster.client.get(Node, name)).uid
+    cloud.group("a", size=1)
+    cloud.simulated.advance()
+    instance = f"{cluster.namespace}-a-1"
+    spec = PoolSpec("a", "simulated", f"{cluster.namespace}-a", 0, 4, 1.0, Template({}, (), {}))
+    carrier = Carrier(cluster.client, {"simulated": cloud.simulated}, time.time)
+    cordon, uncordon = Cordon("a", instance, name, uid, "idle"), Uncordon("a", name, uid, "needed")
+    delete = Delete("a", instance, name, uid, "idle")
+
+    async def cordoned() -> bool:
+        return (await cluster.client.get(Node, name)).spec.unschedulable
+
+    assert "open to pods" in (await carrier.carry_out(delete, spec)).refused
+    await cluster.client.patch(Node, name, {"spec": {"unschedulable": True}})
+    assert "somebody else" in (await carrier.carry_out(cordon, spec)).refused
+    assert (await carrier.carry_out(uncordon, spec)).done
+    assert await cordoned(), "it is not ours to take back"
+    await cluster.client.patch(Node, name, {"spec": {"unschedulable": None}})
+
+    assert (await carrier.carry_out(cordon, spec)).done
+    assert await cordoned()
+    pod = cluster.pod("late", 0, 1, spec={"nodeName": name})
+    await cluster.client.create(pod)
+    assert "pod" in (await carrier.carry_out(delete, spec)).refused
+    await cluster.kill("late")
+    placed = {"gang": "g", "gangUID": "u", "size": 1, "slots": [{"slot": 0, "node": name}]}
+    placement = {"metadata": {"name": "g", "namespace": cluster.namespace}, "spec": placed}
+    kind = {"apiVersion": "muster.dev/v1alpha1", "kind": "Placement"}
+    await cluster.client.create({**kind, **placement})
+    assert "a slot of" in (await carrier.carry_out(delete, spec)).refused
+    assert cloud.simulated.deleted == []
+
+    await cluster.client.delete(Placement, "g", namespace=cluster.namespace)
+    assert (await carrier.carry_out(Delete("a", instance, name, "another", "idle"), spec)).refused
+    assert (await carrier.carry_out(delete, spec)).done
+    assert cloud.simulated.deleted == [(spec.group, instance)]
