@@ -18,7 +18,7 @@ from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, cast
 
 import click
 import uvloop
@@ -100,8 +100,7 @@ class _Link(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's with TLS is none by its type
 
     def ask(self, message: bytes) -> asyncio.Future[int]:
         assert self.transport is not None
