@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.report import Report, console, emit, spread
 from bench.restart.cluster import GPU, NAMESPACE, Cluster, cluster
 from bench.running import interrupted
+from muster.api.placement import Placement
 from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.balloons.deployment import PRIORITY_CLASS
@@ -34,7 +35,7 @@ from muster.kube.scheduling import PriorityClass
 from muster.scheduler.controller import SchedulerController
 from tests.support.namespaces import install_kinds
 
-WAIT_S = 120.0
+WAIT_S = 60.0
 EMPTY, FULL = "empty", "balloons"
 
 
@@ -85,6 +86,8 @@ def running(made: Cluster, gang: str) -> int:
 
 
 async def end_gang(made: Cluster, gang: str, size: int) -> None:
+    """As when its job is deleted, and with it all that belongs to that."""
+    await made.client.delete(Placement, gang, namespace=NAMESPACE)
     for slot in range(size):
         await made.client.delete(Pod, f"{gang}-{slot}-0", namespace=NAMESPACE)
     await made.nodes.until(
