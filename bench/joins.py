@@ -54,7 +54,12 @@ class Agents(EmptyRuntime):
         for path in ("/api/v1/nodes", f"/api/v1/pods?fieldSelector=spec.nodeName={pod.spec.node_name}"):
             path, _, query = path.partition("?")
             params = dict([query.split("=", 1)]) if query else {}
-            await self.client.request("GET", path, params=params)
+            while True:
+                try:
+                    await self.client.request("GET", path, params=params)
+                    break
+                except ApiError:  # it starts once it has read what it needs
+                    await asyncio.sleep(1)
 
 
 def daemon_set(number: int) -> dict[str, object]:
