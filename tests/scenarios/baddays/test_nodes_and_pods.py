@@ -60,7 +60,7 @@ async def test_two_nodes_lost_at_once_are_replaced_at_once_by_one_restart(bad: B
     assert [(fault.cause, fault.slots) for fault in status.faults] == [("infrastructure", 2)], status.faults
 
 
-WAITING = re.compile(r"waiting for [12] of 4 nodes: needs [12] nodes?, .*; would run with: \+1 node")
+WAITING = re.compile(r"waiting for [12] of 4 nodes: needs [12] nodes?, .*; would run with: \+1 node \[NotEnoughNodes\]")
 """Two where both slots had their new pods before one of these was placed."""
 
 

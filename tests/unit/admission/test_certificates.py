@@ -140,4 +140,4 @@ def test_a_certificate_without_names_is_for_nobody() -> None:
         "tls.crt": pair.certificate,
         "tls.key": pair.key,
     }
-    assert "is not for" in why_renew(data, HOSTS, NOW)
+    assert "is not for" in why_renew(data, HOSTS, datetime.now(UTC))
