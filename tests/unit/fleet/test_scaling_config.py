@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.fleet.scaling.config import ScalingConfigError, parse_config
+from muster.fleet.configtext import ConfigTextError
+from muster.fleet.scaling.config import parse_config
 
 PROVIDERS = frozenset({"aws", "external"})
 
@@ -74,24 +75,24 @@ def test_no_pools_is_a_configuration() -> None:
 )
 def test_what_is_wrong_is_named_by_its_line(old: str, new: str, said: str) -> None:
     assert old in GOOD
-    with pytest.raises(ScalingConfigError) as caught:
+    with pytest.raises(ConfigTextError) as caught:
         parse_config(GOOD.replace(old, new, 1), PROVIDERS)
     assert said in str(caught.value)
 
 
 def test_a_group_belongs_to_one_pool() -> None:
     text = GOOD.replace("provider: external\n", "provider: aws\n  group: asg-2\n  options: {region: us-east-1}\n")
-    with pytest.raises(ScalingConfigError, match=r"line 16: pools\[1\].group: pool dear has group asg-2 already"):
+    with pytest.raises(ConfigTextError, match=r"line 16: pools\[1\].group: pool dear has group asg-2 already"):
         parse_config(text, PROVIDERS)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "null"])
 def test_an_empty_text_is_no_configuration(text: str) -> None:
-    with pytest.raises(ScalingConfigError, match="it is empty"):
+    with pytest.raises(ConfigTextError, match="it is empty"):
         parse_config(text, PROVIDERS)
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(ScalingConfigError) as caught:
+    with pytest.raises(ConfigTextError) as caught:
         parse_config(GOOD.replace("price: 40", "price: -1").replace("max: 64", "max: -64"), PROVIDERS)
     assert len(str(caught.value).splitlines()) == 2

@@ -15,19 +15,18 @@ pools:
     labels: {muster.dev/pool: h100}
     taints: [{key: muster.dev/pool, value: h100, effect: NoSchedule}]
     capacity: {cpu: 180, memory: 1900Gi, nvidia.com/gpu: 8}   # for pods: less what DaemonSets take
-          assigned: [muster.dev/team]   # keys of labels and taints that nodes get once they have joined
+    assigned: [muster.dev/team]   # keys of labels and taints that nodes get once they have joined
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
-import yaml
 
 from muster.api.names import LABEL_TEAM
+from muster.fleet.configtext import ConfigText, ConfigTextError
 from muster.fleet.scaling.snapshot import PoolSpec, Template
 from muster.kube.node import Taint
 from muster.kube.quantity import QuantityError, milli, to_int
@@ -40,12 +39,7 @@ CONFIG_KEY = "scaling.yaml"
 PODS_PER_NODE = 110
 """The kubelet's own default (kubelet configuration, maxPods)."""
 
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-class ScalingConfigError(ValueError):
-    """The text cannot be used: a line for each thing that is wrong, with what to change."""
 
 
 class _Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -70,40 +64,25 @@ class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pools: list[_Pool]
+    pools: list[_Pool] | None = None
 
 
 def parse_config(text: str, providers: frozenset[str]) -> tuple[PoolSpec, ...]:
-    """Return the pools by price, then name. Raises ScalingConfigError; `providers` are those that exist here."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        raise ScalingConfigError(f"{where}not YAML: {error.problem or error.context}; mend it") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ScalingConfigError(f"not YAML: {error}; mend it") from None
-    if data is None:
-        raise ScalingConfigError("it is empty; write `pools: []` where no pool is to be scaled")
-    try:
-        file = msgspec.convert(data, _File)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `")
-        change = "write what docs/fleet.md says of this field"
-        raise ScalingConfigError(f"{_where(root, path.rstrip('`'))}{what}; {change}") from None
-    problems = sorted(_problems(file, providers))
-    if problems:
-        lines = (f"{_where(root, f'$.pools[{number}]{path}')}{what}" for number, path, what in problems)
-        raise ScalingConfigError("\n".join(lines))
-    return tuple(sorted(map(_spec, file.pools), key=lambda pool: (pool.price, pool.name)))
+    """Return the pools by price, then name. Raises ConfigTextError; `providers` are those that exist here."""
+    read = ConfigText(text, _File, "docs/fleet.md")
+    pools = read.value.pools
+    if pools is None:
+        raise ConfigTextError("it is empty; write `pools: []` where no pool is to be scaled")
+    problems = sorted(_problems(pools, providers))
+    read.check((f"$.pools[{number}]{path}", what) for number, path, what in problems)
+    return tuple(sorted(map(_spec, pools), key=lambda pool: (pool.price, pool.name)))
 
 
-def _problems(file: _File, providers: frozenset[str]) -> Iterator[tuple[int, str, str]]:
+def _problems(pools: list[_Pool], providers: frozenset[str]) -> Iterator[tuple[int, str, str]]:
     """Yield (number of the pool, path in it, what is wrong and what to change)."""
     names: dict[str, int] = {}
     groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], str] = {}
-    for number, pool in enumerate(file.pools):
+    for number, pool in enumerate(pools):
         if not _NAME.fullmatch(pool.name):
             yield number, ".name", f"{pool.name!r} is no DNS label; use lower-case letters, digits and dashes"
         if pool.name in names:
@@ -161,22 +140,3 @@ def _spec(pool: _Pool) -> PoolSpec:
         cool_down_s=pool.cool_down_seconds,
         join_timeout_s=pool.join_timeout_seconds,
     )
-
-
-def _where(root: Any, path: str) -> str:
-    """`line N: PATH: ` of the value, or of the innermost part of the path that is there."""
-    node = root
-    line = node.start_mark.line + 1 if node is not None else 1
-    for field, index in _STEP.findall(path):
-        if isinstance(node, yaml.MappingNode):
-            found = [(key, value) for key, value in node.value if key.value == field]
-            if not found:
-                break
-            line, node = found[0][0].start_mark.line + 1, found[0][1]
-        elif isinstance(node, yaml.SequenceNode) and index.isdigit() and int(index) < len(node.value):
-            node = node.value[int(index)]
-            line = node.start_mark.line + 1
-        else:
-            break
-    name = path.removeprefix("$").removeprefix(".")
-    return f"line {line}: {name}: " if name else f"line {line}: "

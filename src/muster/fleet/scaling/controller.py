@@ -12,8 +12,9 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.placement import Placement
+from muster.fleet.configtext import ConfigTextError
 from muster.fleet.scaling.carrying import Carried, Carrier, fault_of
-from muster.fleet.scaling.config import CONFIG_KEY, CONFIG_MAP, EXTERNAL, ScalingConfigError, parse_config
+from muster.fleet.scaling.config import CONFIG_KEY, CONFIG_MAP, EXTERNAL, parse_config
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.demands import Demands
 from muster.fleet.scaling.metrics import scaling_metrics
@@ -149,7 +150,7 @@ class ScalingController:
         else:
             try:
                 self._pools = parse_config(new.data[CONFIG_KEY], frozenset(self._providers))
-            except ScalingConfigError as error:
+            except ConfigTextError as error:
                 self._config_error = str(error)
         if self._config_error:
             log.error("ConfigMap %s: %s", CONFIG_MAP, self._config_error)
