@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import boto3
 import pytest
 
+from tests.support.awsserver import aws_server
 from tests.support.musterprogram import Muster, muster_in
-from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -27,36 +22,12 @@ BUCKET = "code"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of moto's server, with a bucket."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("s3") / "server.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port)],
-            stdout=out,
-            stderr=out,
-        )
-    address = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        assert process.poll() is None, log.read_text()
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return True
-        except (urllib.error.URLError, OSError):
-            return False
-
-    try:
-        eventually("moto_server answers", answers)
+    with aws_server(tmp_path_factory.mktemp("s3")) as address:
         client = boto3.client(
             "s3", endpoint_url=address, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
         )
         client.create_bucket(Bucket=BUCKET)
         yield address
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture(scope="module")
