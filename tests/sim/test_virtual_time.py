@@ -151,6 +151,24 @@ def test_clocks_tell_virtual_time_and_only_inside() -> None:
     assert time.time() != START_S
 
 
+def test_other_threads_of_the_process_keep_their_world() -> None:
+    sealed_now, seen = threading.Event(), list[float]()
+
+    def beside() -> None:
+        assert sealed_now.wait(10)
+        with socket.socket() as connection:
+            connection.bind(("127.0.0.1", 0))
+        seen.append(time.time())
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    with sealed(VirtualLoop.new()):
+        sealed_now.set()
+        thread.join()
+    assert len(seen) == 1
+    assert seen[0] != START_S
+
+
 def test_threads_are_refused() -> None:
     async def main() -> None:
         await asyncio.to_thread(print)

@@ -1,7 +1,8 @@
 """Takes the outer world away while a simulation runs: no wall clock, threads, sockets or randomness without a seed.
 
 What only measures (`time.perf_counter` and its like) gets the virtual time; what would make a run differ from the next
-one raises `LeftTheSimulation`.
+one raises `LeftTheSimulation`. That holds for the thread that the simulation runs in, which can start no other: what
+runs beside it in the same process keeps its own clock and its sockets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -28,31 +29,24 @@ class LeftTheSimulation(RuntimeError):
     """Code in a simulation reached for the outer world."""
 
 
-class _SeededRandom(random.Random):
-    """`random.Random`, but never without a seed."""
-
-    def __new__(cls, *seed: Any) -> _SeededRandom:
-        if not seed or seed[0] is None:
-            raise LeftTheSimulation("random.Random() without a seed: pass a generator made from the simulation's seed")
-        return super().__new__(cls, *seed)
-
-
 @contextmanager
 def sealed(loop: VirtualLoop) -> Iterator[None]:
-    """While the context is open, time is the loop's, and everything else outside the simulation raises."""
+    """While the context is open, this thread's time is the loop's, and what is outside the simulation raises in it."""
+    owner = threading.get_ident()
     with ExitStack() as stack:
         for clock in CLOCKS:
-            stack.enter_context(patch.object(time, clock, loop.time))
-        for owner, name in (
+            stack.enter_context(patch.object(time, clock, _only_in(owner, loop.time, getattr(time, clock))))
+        for place, name in (
             (time, "sleep"),
-            (socket, "socket"),
+            (socket.socket, "__init__"),
             (threading.Thread, "start"),
-            (subprocess, "Popen"),
+            (subprocess.Popen, "__init__"),
             (os, "urandom"),
             (uuid, "uuid4"),
         ):
-            stack.enter_context(patch.object(owner, name, _refusal(f"{owner.__name__}.{name}")))
-        stack.enter_context(patch.object(random, "Random", _SeededRandom))
+            refuse = _refusal(f"{place.__name__}.{name}".removesuffix(".__init__"))
+            stack.enter_context(patch.object(place, name, _only_in(owner, refuse, getattr(place, name))))
+        stack.enter_context(patch.object(random, "Random", _seeded_random(owner)))
         # When the collector runs depends on what ran before in this process, and finalizers are code.
         collecting = gc.isenabled()
         gc.disable()
@@ -63,7 +57,28 @@ def sealed(loop: VirtualLoop) -> Iterator[None]:
                 gc.enable()
 
 
-def _refusal(what: str) -> Any:
+def _only_in(owner: int, inside: Callable[..., Any], outside: Callable[..., Any]) -> Callable[..., Any]:
+    """`inside` for the thread `owner`, `outside` for all others."""
+
+    def either(*args: Any, **options: Any) -> Any:
+        return (inside if threading.get_ident() == owner else outside)(*args, **options)
+
+    return either
+
+
+def _seeded_random(owner: int) -> type[random.Random]:
+    """`random.Random`, but in the thread `owner` never without a seed."""
+
+    class SeededRandom(random.Random):
+        def __new__(cls, *seed: Any) -> SeededRandom:
+            if (not seed or seed[0] is None) and threading.get_ident() == owner:
+                raise LeftTheSimulation("random.Random() without a seed: pass one made from the simulation's seed")
+            return super().__new__(cls, *seed)
+
+    return SeededRandom
+
+
+def _refusal(what: str) -> Callable[..., NoReturn]:
     def refuse(*args: object, **options: object) -> NoReturn:
         raise LeftTheSimulation(f"{what} is not there in a simulation")
 
