@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry
 
+from muster.fleet.joins.account import account_of
 from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.joins.controller import JoinController
 from muster.fleet.joins.pace import Verdict
-from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, TAINT_JOINING, record_of, why
+from muster.fleet.joins.record import ANNOTATION_JOIN_PACE, TAINT_JOINING, record_of
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.core import ConfigMap
@@ -147,7 +148,9 @@ async def test_no_more_nodes_than_the_pace_are_opened_in_a_period(joining: Joini
         assert record is not None
         assert record.opened
         assert "nodes in 1 s" in record.why
-        assert len(why(node)) == 2
+        account = account_of(node, (), None)
+        assert account is not None
+        assert account.state == "Joined"
 
 
 async def test_the_pace_falls_when_the_api_server_refuses_requests(joining: Joining) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import pytest
@@ -9,9 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.fleet.configtext import ConfigTextError
+from muster.fleet.joins.account import account_of, lines
 from muster.fleet.joins.config import JoinsConfig, parse_config
 from muster.fleet.joins.decide import NodeView, decide, to_hold
-from muster.fleet.joins.record import ANNOTATION_JOIN_RECORD, JOINING, JoinRecord, PaceRecord, record_of, why
+from muster.fleet.joins.record import (
+    ANNOTATION_JOIN_PACE,
+    ANNOTATION_JOIN_RECORD,
+    JOINING,
+    JoinRecord,
+    PaceRecord,
+    pace_of,
+    record_of,
+    view_of,
+)
+from muster.kube.core import ConfigMap
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from muster.kube.struct import encode
@@ -64,36 +76,70 @@ def test_only_a_new_node_on_which_nothing_can_be_yet_is_held_back(changed: dict[
     assert to_hold(NodeView("n", **fields), {"pool": "h100"}, 10.0) is held  # type: ignore[arg-type]
 
 
-def node(*taints: Taint, record: JoinRecord | None = None, ready: bool = True) -> Node:
+def node(*taints: Taint, name: str = "n", record: JoinRecord | None = None, ready: bool = True) -> Node:
     annotations = {ANNOTATION_JOIN_RECORD: encode(record).decode()} if record is not None else {}
     return Node(
-        metadata=ObjectMeta(name="n", annotations=annotations, creation_timestamp=datetime(2026, 1, 2, tzinfo=UTC)),
+        metadata=ObjectMeta(name=name, annotations=annotations, creation_timestamp=datetime(2026, 1, 2, tzinfo=UTC)),
         spec=NodeSpec(taints=taints),
         status=NodeStatus(conditions=(NodeCondition(type="Ready", status="True" if ready else "False"),)),
     )
 
 
-PACE = encode(PaceRecord(4, 5.0, "Overloaded", "the API server refused 9 of 100 requests", 70)).decode()
+PACE = PaceRecord(4, 5.0, "Overloaded", "the API server refused 9 of 100 requests", 70, 0)
+
+
+def said(it: Node, nodes: Iterable[Node] = (), pace: PaceRecord | None = None) -> list[str]:
+    account = account_of(it, nodes, pace)
+    return list(lines(account)) if account is not None else []
 
 
 def test_people_are_told_why_a_node_waits_and_how_it_joined() -> None:
-    assert why(node()) == []
-    assert why(node(JOINING), PACE) == [
-        "joining: held back since 2026-01-02T00:00:00Z",
+    assert said(node()) == []
+    assert said(node(JOINING), pace=PACE) == [
+        "joining: held back since 2026-01-02T00:00:00Z: it is next; open to pods in about 5 s",
         "pace: 4 nodes in 5 s, 70 wait; the API server refused 9 of 100 requests",
+        "autoscalers may have 0 nodes on the way at once",
     ]
     waits = node(JOINING, record=JoinRecord("2026-01-02T00:00:07Z"), ready=False)
-    assert why(waits) == [
-        "joining: held back since 2026-01-02T00:00:07Z",
-        "it is not Ready yet; only nodes that are Ready are opened to pods",
+    assert said(waits) == [
+        "joining: held back since 2026-01-02T00:00:07Z: "
+        "it is not Ready yet, and only nodes that are Ready are opened to pods",
         "nodes are opened to pods at the pace that the API server can take",
     ]
     opened = JoinRecord("2026-01-02T00:00:07Z", "2026-01-02T00:01:00Z", "5 nodes in 5 s: the API server has room")
     assert record_of(node(record=opened)) == opened
-    assert why(node(record=opened)) == [
+    assert said(node(record=opened)) == [
         "joined: waited since 2026-01-02T00:00:07Z, opened to pods 2026-01-02T00:01:00Z",
         "pace then: 5 nodes in 5 s: the API server has room",
     ]
+
+
+@given(st.integers(1, 40), st.integers(1, 7), st.data())
+def test_a_node_is_opened_when_its_account_says_where_the_pace_stays(
+    count: int, pace: int, data: st.DataObject
+) -> None:
+    nodes = [node(JOINING, name=f"n{number:02}", ready=data.draw(st.booleans())) for number in range(count)]
+    record = PaceRecord(pace, 5.0, "Room", "the API server has room", count)
+    left, periods = nodes, 0
+    promised = {each.name: account_of(each, nodes, record) for each in nodes}
+    while any(each.ready for each in left):
+        periods += 1
+        opened = decide(map(view_of, left), pace).opens
+        for name in opened:
+            account = promised.pop(name)
+            assert account is not None
+            assert account.opens_in_seconds == periods * 5.0
+        left = [each for each in left if each.name not in opened]
+    assert all(each is not None and each.opens_in_seconds is None for each in promised.values())
+
+
+def test_a_pace_that_cannot_be_read_is_none() -> None:
+    assert pace_of(None) is None
+    assert pace_of(ConfigMap()) is None
+    meta = ObjectMeta(annotations={ANNOTATION_JOIN_PACE: encode(PACE).decode()})
+    assert pace_of(ConfigMap(metadata=meta)) == PACE
+    meta = ObjectMeta(annotations={ANNOTATION_JOIN_PACE: "{"})
+    assert pace_of(ConfigMap(metadata=meta)) is None
 
 
 def test_a_configuration_is_read() -> None:

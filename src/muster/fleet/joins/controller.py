@@ -27,6 +27,7 @@ from muster.fleet.joins.record import (
     is_held,
     pace_words,
     record_of,
+    view_of,
 )
 from muster.fleet.joins.scrape import Reading, between, read
 from muster.kube.client import Client
@@ -208,7 +209,7 @@ class JoinController:
             name = await self._to_hold.get()
 
             def change(node: Node) -> NodeChange | None:
-                if not self._is_to_hold(_view(node)):
+                if not self._is_to_hold(view_of(node)):
                     return None
                 record = JoinRecord(instant(self._clock()))
                 return NodeChange(put=(JOINING,), annotations={ANNOTATION_JOIN_RECORD: encode(record).decode()})
@@ -229,7 +230,9 @@ class JoinController:
         if self._about is None or now - self._pace_written_at < PACE_WRITE_S:
             return
         waiting = plan.waiting + plan.coming
-        record = PaceRecord(self.pace.allowance, self._config.period_s, self.pace.verdict, self.pace.why, waiting)
+        record = PaceRecord(
+            self.pace.allowance, self._config.period_s, self.pace.verdict, self.pace.why, waiting, self.coming_max
+        )
         text = encode(record).decode()
         if text == self._shown or not (waiting or self._shown_waiting):
             return
@@ -266,22 +269,10 @@ class JoinController:
             assert old is not None
             self._nodes.pop(old.name, None)
             return
-        node = self._nodes[new.name] = _view(new)
+        node = self._nodes[new.name] = view_of(new)
         if self._is_to_hold(node):
             self._to_hold.put_nowait(new.name)
 
     def _is_to_hold(self, node: NodeView) -> bool:
         made = self._about.metadata.creation_timestamp if self._about is not None else None
         return made is not None and to_hold(node, self._config.node_selector, made.timestamp())
-
-
-def _view(node: Node) -> NodeView:
-    made = node.metadata.creation_timestamp
-    return NodeView(
-        node.name,
-        node.ready,
-        is_held(node),
-        ANNOTATION_JOIN_RECORD in node.metadata.annotations,
-        made.timestamp() if made is not None else 0.0,
-        node.metadata.labels,
-    )

@@ -25,6 +25,11 @@ class NodeView(msgspec.Struct, frozen=True):
     created_at: float = 0.0
     labels: Mapping[str, str] = MappingProxyType({})
 
+    @property
+    def turn(self) -> tuple[float, str]:
+        """Its place in the line: the smallest goes first."""
+        return self.created_at, self.name
+
 
 class Plan(msgspec.Struct, frozen=True):
     """Nodes to open now, the longest waiting first; how many wait then, and how many are held but not Ready yet."""
@@ -50,7 +55,7 @@ def decide(nodes: Iterable[NodeView], allowance: int) -> Plan:
 
     Whoever put the taint there, and whatever the configuration is now: a node that nobody opens is lost.
     """
-    held = sorted((node for node in nodes if node.held), key=lambda node: (node.created_at, node.name))
+    held = sorted((node for node in nodes if node.held), key=lambda node: node.turn)
     ready = [node.name for node in held if node.ready]
     opens = tuple(ready[: max(0, allowance)])
     return Plan(opens, len(ready) - len(opens), len(held) - len(ready))

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from muster.fleet.joins.decide import NodeView
 from muster.fleet.joins.pace import Pace
+from muster.kube.core import ConfigMap
 from muster.kube.node import Node, Taint
 
 TAINT_JOINING = "muster.dev/joining"
@@ -32,13 +34,23 @@ class JoinRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
 
 class PaceRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """The pace as it is said to people: nodes in so many seconds, why, and how many nodes wait for it."""
+    """The pace as it is said to people.
+
+    Attributes:
+        nodes: opened to pods in each period.
+        period_seconds: how long that is.
+        verdict: what the API server can take.
+        why: the same in words.
+        waiting: nodes that wait for their turn, or until they are Ready.
+        coming_max: nodes that an autoscaler may have on their way at once; -1 where nobody says.
+    """
 
     nodes: int
     period_seconds: float
     verdict: str
     why: str
     waiting: int
+    coming_max: int = -1
 
 
 def instant(seconds: float) -> str:
@@ -49,6 +61,28 @@ def instant(seconds: float) -> str:
 def is_held(node: Node) -> bool:
     """Whether the node has the taint of joining nodes."""
     return any(taint.key == TAINT_JOINING and taint.effect == JOINING.effect for taint in node.spec.taints)
+
+
+def view_of(node: Node) -> NodeView:
+    """Return what is decided by."""
+    made = node.metadata.creation_timestamp
+    return NodeView(
+        node.name,
+        node.ready,
+        is_held(node),
+        ANNOTATION_JOIN_RECORD in node.metadata.annotations,
+        made.timestamp() if made is not None else 0.0,
+        node.metadata.labels,
+    )
+
+
+def pace_of(config: ConfigMap | None) -> PaceRecord | None:
+    """Read the pace from the ConfigMap muster-joins; None where it says none."""
+    text = config.metadata.annotations.get(ANNOTATION_JOIN_PACE, "") if config is not None else ""
+    try:
+        return msgspec.json.decode(text, type=PaceRecord)
+    except msgspec.DecodeError:
+        return None
 
 
 def pace_words(pace: Pace, period_s: float) -> str:
@@ -62,28 +96,3 @@ def record_of(node: Node) -> JoinRecord | None:
         return msgspec.json.decode(node.metadata.annotations.get(ANNOTATION_JOIN_RECORD, ""), type=JoinRecord)
     except msgspec.DecodeError:
         return None
-
-
-def why(node: Node, pace: str = "") -> list[str]:
-    """Explain what joining means for the node; nothing where it never was held back.
-
-    Args:
-        node: with its annotations.
-        pace: annotation ANNOTATION_JOIN_PACE of the ConfigMap, where that is at hand.
-    """
-    record = record_of(node)
-    if not is_held(node):
-        if record is None or not record.opened:
-            return []
-        return [f"joined: waited since {record.since}, opened to pods {record.opened}", f"pace then: {record.why}"]
-    since = record.since if record is not None and not record.opened else ""
-    made = node.metadata.creation_timestamp
-    lines = [f"joining: held back since {since or (instant(made.timestamp()) if made else 'it was made')}"]
-    if not node.ready:
-        lines.append("it is not Ready yet; only nodes that are Ready are opened to pods")
-    try:
-        now = msgspec.json.decode(pace, type=PaceRecord)
-    except msgspec.DecodeError:
-        return [*lines, "nodes are opened to pods at the pace that the API server can take"]
-    line = f"pace: {now.nodes} nodes in {now.period_seconds:g} s, {now.waiting} wait; {now.why}"
-    return [*lines, line]
