@@ -23,22 +23,16 @@ from prometheus_client import REGISTRY
 from muster.api.names import CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.listening import address
-from muster.cli.scaling import listener
 from muster.cli.teamkey import read_team_key, until_team_key_changes
-from muster.fleet.balloons.controller import BalloonController
-from muster.fleet.joins.controller import JoinController
-from muster.fleet.scaling.controller import ScalingController
-from muster.fleet.scaling.demands import Demands
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
-from muster.kube.leader import LEASE_DURATION_S, LeaderElector, Term
-from muster.scheduler.controller import SchedulerController
+from muster.kube.leader import LEASE_DURATION_S, LeaderElector
+from muster.manager.works import Parts, Shared, works_of
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
-from muster.teams.controller import TeamsController
 from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
@@ -97,8 +91,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         shadow = Shadow(scheduler_metrics()) if options.shadow else None
         kept = ephemeral() if options.shadow else await load_or_create(client, options.namespace)
         elector = _elector(client, options, identity)
-        teams = options.teams and not options.shadow
-        team_key = await read_team_key(client, options.namespace) if teams else LABEL_TEAM
+        team_key = await read_team_key(client, options.namespace) if options.teams else LABEL_TEAM
         jobs, url = await _training_jobs(stack, client, options, kept, elector, shadow, identity, progress, team_key)
         if options.metrics_listen is not None:
             app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
@@ -106,59 +99,18 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
 
-        demands = Demands()
-
-        async def schedule(term: Term) -> None:
-            scheduler = SchedulerController(
-                client,
-                options.namespace,
-                identity,
-                settings=Settings(team_key=team_key),
-                waits=jobs.waits,
-                lacks=listener(demands) if options.scaling else None,
-                shadow=shadow,
-                progress=progress,
-            )
-            await scheduler.run(asyncio.Event(), term=term)
-
-        async def allocate(term: Term) -> None:
-            await TeamsController(client, options.namespace, identity, progress=progress).run(term=term)
-
-        works = [jobs.run(), elector.run(), elector.while_leading(schedule, "scheduler")]
-        if teams:
-            works.append(elector.while_leading(allocate, "teams"))
-            works.append(until_team_key_changes(client, options.namespace, team_key))
-        works += _fleet(client, options, elector, identity, demands, progress)
-        await _until(stop, works)
-
-
-def _fleet(
-    client: Client,
-    options: ControllerOptions,
-    elector: LeaderElector,
-    identity: str,
-    demands: Demands,
-    progress: Progress,
-) -> list[Coroutine[Any, Any, None]]:
-    """What looks after nodes over their life, as far as it is asked for. Nothing in shadow: all of it is writing."""
-    works: list[Coroutine[Any, Any, None]] = []
-    if options.balloons and not options.shadow:
-        balloons = BalloonController(client, options.namespace, options.muster_image, progress=progress)
-        works.append(elector.while_leading(balloons.run, "balloons"))
-    joins = JoinController(client, options.namespace, progress=progress) if options.joins else None
-    if joins is not None and not options.shadow:
-        works.append(elector.while_leading(joins.run, "joins"))
-
-    async def scale(term: Term) -> None:
-        coming_max = (lambda: joins.coming_max) if joins is not None else None
-        scaling = ScalingController(
-            client, options.namespace, identity, demands, coming_max=coming_max, progress=progress
+        settings = Settings(team_key=team_key)
+        shared = Shared(
+            client=client, namespace=options.namespace, identity=identity, elector=elector, progress=progress
         )
-        await scaling.run(term=term)
-
-    if options.scaling and not options.shadow:
-        works.append(elector.while_leading(scale, "scaling"))
-    return works
+        parts = Parts(teams=options.teams, balloons=options.balloons, joins=options.joins, scaling=options.scaling)
+        works = [jobs.run(), elector.run()]
+        works += works_of(
+            shared, parts, settings=settings, waits=jobs.waits, shadow=shadow, muster_image=options.muster_image
+        )
+        if options.teams:
+            works.append(until_team_key_changes(client, options.namespace, team_key))
+        await _until(stop, works)
 
 
 def _elector(client: Client, options: ControllerOptions, identity: str) -> LeaderElector:

@@ -13,7 +13,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.placement import Placement
-from muster.cli.scaling import listener
 from muster.fleet.scaling.carrying import Carrier
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
@@ -28,6 +27,7 @@ from muster.kube.core import ConfigMap
 from muster.kube.errors import NotFound
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from muster.manager.lacks import listener
 from muster.scheduler.plan import Settings
 from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster
 from tests.support.apiserver import ApiServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.cli.scaling import demand_of
+from muster.manager.lacks import demand_of
 from muster.scheduler.lacking import Lack, lacking
 from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World

@@ -1,0 +1,160 @@
+"""What runs under the lease of `muster controller`, and in simulations of it: the scheduler and what is beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from muster.fleet.balloons.controller import BalloonController
+from muster.fleet.joins.controller import JoinController
+from muster.fleet.scaling.controller import ScalingController
+from muster.fleet.scaling.demands import Demands
+from muster.fleet.scaling.providers.base import Provider
+from muster.kube.client import Client
+from muster.kube.clock import steady_time
+from muster.kube.health import Progress
+from muster.kube.leader import LeaderElector, Term
+from muster.manager.lacks import listener
+from muster.scheduler.controller import SchedulerController
+from muster.scheduler.plan import Settings
+from muster.scheduler.reporting import Waits
+from muster.scheduler.shadow import Shadow
+from muster.teams.controller import TeamsController
+
+Work = Coroutine[Any, Any, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Which controllers run beside the scheduler.
+
+    Attributes:
+        teams: gives nodes to teams.
+        balloons: keeps idle nodes from looking idle.
+        joins: opens new nodes as fast as the API server can take.
+        scaling: adds nodes for gangs and gives idle ones back.
+    """
+
+    teams: bool = False
+    balloons: bool = False
+    joins: bool = False
+    scaling: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What all of them are given.
+
+    Attributes:
+        client: the API server.
+        namespace: where Muster itself runs.
+        identity: this process, in records and Events.
+        elector: of the lease they work under.
+        clock: seconds since the epoch.
+        progress: marked by each.
+        rng: a source of jitter for the controller of that name.
+        registry: where metrics go.
+    """
+
+    client: Client
+    namespace: str
+    identity: str
+    elector: LeaderElector
+    clock: Callable[[], float] = steady_time
+    progress: Progress | None = None
+    rng: Callable[[str], random.Random] = lambda name: random.Random()
+    registry: CollectorRegistry = REGISTRY
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What every controller takes by these names."""
+        return {"clock": self.clock, "progress": self.progress, "registry": self.registry}
+
+
+def works_of(
+    shared: Shared,
+    parts: Parts,
+    *,
+    settings: Settings,
+    waits: Waits | None = None,
+    shadow: Shadow | None = None,
+    muster_image: str = "",
+    providers: Mapping[str, Provider] | None = None,
+) -> list[Work]:
+    """Return what is to be run side by side, each in every term of leading.
+
+    Args:
+        shared: what all are given.
+        parts: which ones; with `shadow` none but the scheduler, as all others write.
+        settings: of the scheduler.
+        waits: told why gangs wait.
+        shadow: told every plan; nothing is written.
+        muster_image: what balloons run.
+        providers: of nodes, more than scaling has of its own.
+    """
+    demands = Demands(shared.clock)
+
+    async def schedule(term: Term) -> None:
+        scheduler = SchedulerController(
+            shared.client,
+            shared.namespace,
+            shared.identity,
+            settings=settings,
+            waits=waits,
+            lacks=listener(demands) if parts.scaling else None,
+            shadow=shadow,
+            rng=shared.rng("scheduler"),
+            **shared.common,
+        )
+        await scheduler.run(asyncio.Event(), term=term)
+
+    works = [shared.elector.while_leading(schedule, "scheduler")]
+    if shadow is None:
+        works += _teams(shared) if parts.teams else []
+        works += _fleet(shared, parts, demands, muster_image, providers)
+    return works
+
+
+def _teams(shared: Shared) -> list[Work]:
+    async def allocate(term: Term) -> None:
+        teams = TeamsController(
+            shared.client, shared.namespace, shared.identity, rng=shared.rng("teams"), **shared.common
+        )
+        await teams.run(term=term)
+
+    return [shared.elector.while_leading(allocate, "teams")]
+
+
+def _fleet(
+    shared: Shared, parts: Parts, demands: Demands, muster_image: str, providers: Mapping[str, Provider] | None
+) -> list[Work]:
+    """What looks after nodes over their life."""
+    client, namespace, elector, works = shared.client, shared.namespace, shared.elector, list[Work]()
+    if parts.balloons:
+        balloons = BalloonController(client, namespace, muster_image, rng=shared.rng("balloons"), **shared.common)
+        works.append(elector.while_leading(balloons.run, "balloons"))
+    joins = JoinController(client, namespace, rng=shared.rng("joins"), **shared.common) if parts.joins else None
+    if joins is not None:
+        works.append(elector.while_leading(joins.run, "joins"))
+
+    async def scale(term: Term) -> None:
+        scaling = ScalingController(
+            client,
+            namespace,
+            shared.identity,
+            demands,
+            providers=providers,
+            coming_max=(lambda: joins.coming_max) if joins is not None else None,
+            rng=shared.rng("scaling"),
+            **shared.common,
+        )
+        await scaling.run(term=term)
+
+    if parts.scaling:
+        works.append(elector.while_leading(scale, "scaling"))
+    return works
