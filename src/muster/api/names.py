@@ -35,6 +35,8 @@ LABEL_RACK: Final = "muster.dev/rack"
 LABEL_POOL: Final = "muster.dev/pool"
 """On nodes that are for gangs alone; its value is the pool's name. They carry the taint of the same key as well."""
 TAINT_POOL: Final = LABEL_POOL
+TAINT_QUARANTINE: Final = "muster.dev/quarantine"
+"""On nodes that are taken out of use until somebody has looked at them: `muster.dev/quarantine=true:NoSchedule`."""
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 
 ANNOTATION_GANG_SIZE: Final = "muster.dev/gang-size"

@@ -188,9 +188,10 @@ class Allocation:
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
+            before = self._wellness.wake_at
             differs = self._holdings.set_node(new)
             differs |= self._holdings.set_broken(new.name, self._wellness.look(new, self._settings.clock()))
-            if not differs:
+            if not differs and self._wellness.wake_at == before:
                 return  # a kubelet's sign of life
         elif old is not None:
             self._holdings.remove_node(old.name)

@@ -26,7 +26,7 @@ class NodeAccount(msgspec.Struct, frozen=True, rename="camel"):
         since, why, by: what our record says; None and "" where there is none.
         by_hand: somebody else labelled it.
         pool: the allocation's selector; "" where none selects it.
-        healthy: ready and not cordoned.
+        healthy: ready, not cordoned, not in quarantine.
         gangs: what runs or keeps a slot there and counts, borrowers left out.
         borrowers: what is there until the owner wants the node.
         becomes: whose it is to be; None where nothing is to change.

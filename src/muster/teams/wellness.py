@@ -12,6 +12,7 @@ import heapq
 import msgspec
 
 from muster.api.names import ANNOTATION_TEAM_RECORD
+from muster.api.quarantine import quarantined
 from muster.kube.node import Node
 
 BROKEN_AFTER_S = 15.0
@@ -19,8 +20,9 @@ HEALTHY_AFTER_S = 300.0
 
 
 def well(node: Node) -> bool:
-    """Whether pods can go there now: it is ready, not cordoned, not being deleted."""
-    return node.ready and not node.spec.unschedulable and node.metadata.deletion_timestamp is None
+    """Whether pods can go there now: it is ready, not cordoned, not in quarantine, not being deleted."""
+    closed = node.spec.unschedulable or quarantined(node) or node.metadata.deletion_timestamp is not None
+    return node.ready and not closed
 
 
 class _Course:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from muster.api.names import TEAMS_CONFIG_MAP
-from muster.kube.client import Client
+from muster.api.names import TAINT_QUARANTINE, TEAMS_CONFIG_MAP
+from muster.kube.client import JSON_PATCH, Client
 from muster.kube.config import ClusterConfig
 from muster.kube.core import ConfigMap, Event
 from muster.kube.meta import ObjectMeta
@@ -21,6 +21,8 @@ from muster.kube.transport import Answer, Headers, HttpTransport, Params
 from muster.teams.plan import Why
 from tests.support.teamclusters import LEASE, SELECTOR, TeamCluster
 from tests.support.waiting import until
+
+QUARANTINE = {"key": TAINT_QUARANTINE, "value": "true", "effect": "NoSchedule"}
 
 
 class Audited(HttpTransport):
@@ -41,6 +43,10 @@ class Audited(HttpTransport):
     def of_nodes(self) -> list[tuple[str, str, int]]:
         return [each for each in self.writes if "/nodes/" in each[1]]
 
+    def written(self) -> int:
+        """Writes of nodes that went through, as far as their answers have come: what they did may be seen before."""
+        return sum(status == 200 for _, _, status in self.of_nodes())
+
 
 @pytest.fixture
 async def audited(cluster_config: ClusterConfig) -> AsyncIterator[tuple[Client, Audited]]:
@@ -58,10 +64,10 @@ async def test_the_config_map_becomes_labels_and_taints_and_then_nothing_is_writ
     await cluster.configure(vision=3, speech="33.4%")
     cluster.manage(client, broken_after_s=30.0)  # a control plane that just started may doubt new nodes
     await cluster.until_owned(vision=3, speech=2)
-    assert sum(status == 200 for _, _, status in wire.of_nodes()) == 5, "one write a node"
+    await until("each node was written once", lambda: wire.written() == 5)
     await cluster.configure(vision=1, speech=4)
     await cluster.until_owned(vision=1, speech=4)
-    assert sum(status == 200 for _, _, status in wire.of_nodes()) == 7
+    await until("so was each that moved", lambda: wire.written() == 7)
     before = len(wire.of_nodes())
     for name in await cluster.nodes():  # kubelets report; nothing changed
         await cluster.set_ready(name, True)
@@ -89,12 +95,17 @@ async def test_a_taint_removed_by_hand_is_put_back_and_others_stay(cluster: Team
     await until("an Event says so", told)
 
 
-async def test_a_broken_node_is_replaced(cluster: TeamCluster) -> None:
+@pytest.mark.parametrize("how", ["not ready", "quarantined"])
+async def test_a_broken_node_is_replaced(cluster: TeamCluster, how: str) -> None:
     names = await cluster.add_nodes(4)
     await cluster.configure(vision=2)
     cluster.manage()
     await cluster.until_owned(vision=2)
-    await cluster.set_ready(names[0], False)
+    if how == "not ready":
+        await cluster.set_ready(names[0], False)
+    else:
+        taint = {"op": "add", "path": "/spec/taints/-", "value": QUARANTINE}
+        await cluster.client.patch(Node, names[0], [taint], content_type=JSON_PATCH)
     mine = f"{cluster.key}=vision"
 
     async def replaced() -> bool:
@@ -105,6 +116,9 @@ async def test_a_broken_node_is_replaced(cluster: TeamCluster) -> None:
 
     await until("another node took its place", replaced)
     await cluster.until_owned(vision=2)
+    if how == "quarantined":
+        taints = (await cluster.client.get(Node, names[0])).spec.taints
+        assert [taint.key for taint in taints] == [TAINT_QUARANTINE]
 
 
 async def test_a_node_changes_hands_only_when_its_gang_has_ended(cluster: TeamCluster) -> None:
@@ -184,7 +198,7 @@ async def test_two_managers_at_once_do_not_quarrel(audited: tuple[Client, Audite
     await cluster.configure(vision=2, speech=6)
     await cluster.until_owned(vision=2, speech=6)
     await asyncio.sleep(0.5)
-    assert sum(status == 200 for _, _, status in wire.of_nodes()) <= 10, "a node was written twice"
+    assert wire.written() <= 10, "a node was written twice"
 
 
 async def test_the_next_leader_carries_on(audited: tuple[Client, Audited], cluster: TeamCluster) -> None:

@@ -223,6 +223,29 @@ def test_what_keeps_a_node() -> None:
     assert set(after(330.0, pool("a", max=4, min=1), idle("n"), idle("m"))) == {"Cordon m"}, "one must stay"
 
 
+def test_a_new_node_in_quarantine_serves_nobody_and_another_is_asked_for() -> None:
+    spec = pool("a", max=4)
+    asked = View((spec,), {"a": Group(0)}, demands=(demand("g", members(1)),))
+    plan = decide(asked, 100.0)
+    assert grown([plan]) == [("a", 1)]
+    came = Group(1, (Instance("n"),))
+    for keeps_away, quarantined, expected in (
+        ("taint muster.dev/joining:NoSchedule", False, []),
+        ("taint muster.dev/quarantine:NoSchedule", True, [("a", 2)]),
+    ):
+        new = idle("n", created_at=110.0, keeps_away=keeps_away, quarantined=quarantined)
+        looked = View((spec,), {"a": came}, (new,), asked.demands, plan.tracked, plan.memory)
+        assert grown([decide(looked, 120.0)]) == expected
+
+
+def test_a_node_in_quarantine_is_not_given_back() -> None:
+    """Whoever looks for what it has would find another machine."""
+    spec = pool("a", max=4)
+    assert after(900.0, spec, idle("n", quarantined=True, keeps_away="taint muster.dev/quarantine")) == []
+    cordoned = after(0.0, spec, idle("n", quarantined=True, draining=True))
+    assert cordoned == ["Uncordon n"], "also where it was about to be"
+
+
 def test_a_record_whose_cordon_somebody_took_away_is_taken_back() -> None:
     assert after(0.0, pool("a", max=4), idle("n", abandoned=True)) == ["Uncordon n"]
 

@@ -99,6 +99,21 @@ def test_what_keeps_pods_away(
     assert (found.keeps_away, found.draining, found.abandoned) == (keeps_away, draining, abandoned)
 
 
+@pytest.mark.parametrize(
+    ("taint", "quarantined"),
+    [
+        ({"key": "muster.dev/quarantine", "value": "true", "effect": "NoSchedule"}, True),
+        ({"key": "muster.dev/quarantine", "effect": "NoExecute"}, True),
+        ({"key": "muster.dev/quarantine", "value": "true", "effect": "PreferNoSchedule"}, False),
+        ({"key": "muster.dev/joining", "value": "pending", "effect": "NoSchedule"}, False),
+    ],
+)
+def test_quarantine_is_told_from_other_taints(taint: dict[str, str], quarantined: bool) -> None:
+    found = view(node("i-1", taints=[taint]), "i-1")
+    assert found is not None
+    assert found.quarantined is quarantined
+
+
 def test_people_may_say_that_a_node_stays() -> None:
     found = view(node("i-1", note={STAYS: "true"}), "i-1")
     assert found is not None

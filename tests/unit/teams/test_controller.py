@@ -18,7 +18,7 @@ from muster.kube.metrics import kube_metrics
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.sim.virtual.network import Calm, InProcessTransport, Trace
-from muster.teams import writing
+from muster.teams import allocation, writing
 from muster.teams.config import parse
 from muster.teams.decide import decide
 from muster.teams.holdings import Holdings
@@ -78,6 +78,22 @@ async def test_a_write_that_is_refused_is_tried_again(
     await cluster.configure(vision=2)
     await cluster.until_owned(vision=2)
     assert wire[0].refusals == 0
+
+
+async def test_a_node_that_fails_is_replaced_though_nothing_else_happens(
+    cluster: TeamCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocation, "IDLE_S", 3600.0)
+    names = await cluster.add_nodes(2)
+    cluster.manage(broken_after_s=0.1)
+    await cluster.configure(vision=1)
+    await cluster.until_owned(vision=1)
+    await cluster.set_ready(names[0], False)
+
+    async def replaced() -> bool:
+        return cluster.key in (await cluster.client.get(Node, names[1])).metadata.labels
+
+    await until("the other one took its place", replaced)
 
 
 async def test_keys_that_come_after_a_bad_config_map_are_read_by(cluster: TeamCluster) -> None:

@@ -6,19 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.kube.meta import ObjectMeta
-from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus
+from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from muster.teams.wellness import Wellness, well
 
 
-def node(ready: bool, *, cordoned: bool = False, name: str = "n") -> Node:
+def node(ready: bool, *, cordoned: bool = False, taint: str = "", name: str = "n") -> Node:
+    taints = (Taint(key=taint, value="true", effect="NoSchedule"),) if taint else ()
     status = NodeStatus(conditions=(NodeCondition(type="Ready", status=str(ready)),))
-    return Node(metadata=ObjectMeta(name=name), spec=NodeSpec(unschedulable=cordoned), status=status)
+    return Node(metadata=ObjectMeta(name=name), spec=NodeSpec(unschedulable=cordoned, taints=taints), status=status)
 
 
-def test_cordoned_is_not_well() -> None:
+def test_cordoned_or_in_quarantine_is_not_well() -> None:
     assert well(node(True))
     assert not well(node(False))
     assert not well(node(True, cordoned=True))
+    assert not well(node(True, taint="muster.dev/quarantine"))
+    assert well(node(True, taint="muster.dev/pool"))
     assert not well(Node())
 
 

@@ -18,17 +18,18 @@ from itertools import combinations
 
 import msgspec
 
+from muster.api.names import TAINT_QUARANTINE
 from muster.fleet.configtext import ConfigText
+from muster.fleet.joins.record import TAINT_JOINING
 from muster.kube.affinity import Toleration
 from muster.kube.quantity import QuantityError, milli, to_int
 
 CONFIG_MAP = "muster-balloons"
 CONFIG_KEY = "balloons.yaml"
 PAGE = "docs/fleet.md"
-JOINING_KEY = "muster.dev/joining"
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-_STATES = (JOINING_KEY, "muster.dev/preflight", "muster.dev/quarantine", "node.kubernetes.io/")
+_STATES = (TAINT_JOINING, "muster.dev/preflight", TAINT_QUARANTINE, "node.kubernetes.io/")
 """Taints that say how a node is, and for whom it is not: who tolerates them is on nodes that are not to be touched."""
 
 

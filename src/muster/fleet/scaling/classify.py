@@ -66,6 +66,8 @@ def _state(
         return NodeState.OVERDUE if age_s > spec.join_timeout_s else NodeState.JOINING
     if node.occupied:
         return NodeState.IN_USE
+    if node.quarantined:
+        return NodeState.HELD
     if node.keeps_away:
         young = now - node.created_at <= spec.join_timeout_s if known is None else known.state in _NEWCOMERS
         return NodeState.JOINING if young and age_s <= 2 * spec.join_timeout_s else NodeState.HELD

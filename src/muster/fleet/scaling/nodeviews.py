@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from muster.api.placement import Placement
+from muster.api.quarantine import quarantined
 from muster.fleet.scaling.config import EXTERNAL
 from muster.fleet.scaling.snapshot import Group, NodeView, PoolSpec
 from muster.kube.meta import ObjectMeta
@@ -140,6 +141,7 @@ def _view(node: Node, pool: PoolSpec, instance: str, record: Record | None, occu
         created_at=created.timestamp() if isinstance(created, datetime) else 0.0,
         occupied=occupied(node.name),
         keeps_away=_keeps_away(node, pool, ours=ours),
+        quarantined=quarantined(node),
         draining=ours,
         deleting=record is not None and record.state == "Deleting",
         abandoned=record is not None and not ours,

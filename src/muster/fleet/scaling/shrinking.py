@@ -107,6 +107,8 @@ def _stays(node: NodeView, wanted: bool, spare: int) -> str:
         return f"in use again: {node.occupied}"
     if not node.may_go:
         return "somebody has said that it must stay"
+    if node.quarantined:
+        return "it is in quarantine: somebody is to look at it first"
     if wanted:
         return "a gang waits for nodes"
     return "" if spare > 0 else "the pool is at its least size"

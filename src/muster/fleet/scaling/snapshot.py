@@ -131,6 +131,7 @@ class NodeView(msgspec.Struct, frozen=True):
         occupied: who needs it: a pod that is not a DaemonSet's or static, or a slot kept there; "" for nobody. Balloons
             are such pods: where one is, somebody wants the node kept.
         keeps_away: cordon or taint, not of its template, that keeps pods away; "" for none. Ours is not one.
+        quarantined: it serves nobody until somebody has looked at it.
         draining: the cordon is ours.
         deleting: its deletion was asked for by us.
         abandoned: it has our record, and somebody else took the cordon away.
@@ -145,6 +146,7 @@ class NodeView(msgspec.Struct, frozen=True):
     created_at: float = 0.0
     occupied: str = ""
     keeps_away: str = ""
+    quarantined: bool = False
     draining: bool = False
     deleting: bool = False
     abandoned: bool = False

@@ -13,8 +13,9 @@ another one is requested while somebody needs it.
                         |                             v         |
                         +---------> Deleting <---- Draining ----+
 
-Held (somebody else cordoned or tainted it) and Unready (it stopped being Ready) are side tracks of every state with a
-Node object: what happens there is not ours to decide, so such nodes are neither counted as coming nor ever deleted.
+Held (somebody else cordoned or tainted it, or it is in quarantine) and Unready (it stopped being Ready) are side tracks
+of every state with a Node object: what happens there is not ours to decide, so such nodes are neither counted as coming
+nor ever deleted.
 
 The state is worked out anew from what the provider and the API server say; what is remembered is only since when. So a
 new leader finds every node where the last one left it: a cordon of ours is an annotation on the node.
