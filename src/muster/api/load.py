@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from muster.api.crd import KINDS, object_schema
+from muster.api.marked import NotYaml, documents, place_of, plain, twice
 from muster.api.names import API_VERSION
 from muster.api.schema import Schema
 from muster.api.training_job import TrainingJob
@@ -55,11 +56,14 @@ class ManifestError(Exception):
 
 def load_training_job(text: str, source: str = "<manifest>") -> TrainingJob:
     """The one TrainingJob in `text`. Raises ManifestError with everything wrong in it."""
-    node = _compose(text, source)
-    if other := _other_kind(node):
-        raise ManifestError(source, [other])
-    complaints = [*_duplicates(node), *_unknown(node, _SCHEMA, "")]
-    data = yaml.SafeLoader("").construct_document(node) if not complaints else None
+    try:
+        node = _only(documents(text), source)
+        if other := _other_kind(node):
+            raise ManifestError(source, [other])
+        complaints = [*_duplicates(node), *_unknown(node, _SCHEMA, "")]
+        data = plain(node) if not complaints else None
+    except NotYaml as error:
+        raise ManifestError(source, [Complaint(*error.place, f"not YAML: {error.what}")]) from None
     if not isinstance(data, dict):
         raise ManifestError(source, complaints)
     complaints += _identity(node, data)
@@ -75,22 +79,13 @@ def load_training_job(text: str, source: str = "<manifest>") -> TrainingJob:
     return job
 
 
-def _compose(text: str, source: str) -> yaml.MappingNode:
-    try:
-        documents = list(yaml.compose_all(text, yaml.SafeLoader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        what = error.problem or error.context or "cannot be read"
-        raise ManifestError(source, [Complaint(line, column, f"not YAML: {what}")]) from None
-    except yaml.YAMLError as error:
-        raise ManifestError(source, [Complaint(0, 0, f"not YAML: {error}")]) from None
-    if len(documents) != 1:
-        found = "nothing in it" if not documents else f"{len(documents)} documents in it"
-        raise ManifestError(source, [Complaint(0, 0, f"{found}; one {_KIND} is wanted")])
-    if not isinstance(documents[0], yaml.MappingNode):
-        raise ManifestError(source, [_complain(documents[0], f"a {_KIND} is a map that starts with apiVersion: ...")])
-    return documents[0]
+def _only(found: list[yaml.Node], source: str) -> yaml.MappingNode:
+    if len(found) != 1:
+        said = "nothing in it" if not found else f"{len(found)} documents in it"
+        raise ManifestError(source, [Complaint(0, 0, f"{said}; one {_KIND} is wanted")])
+    if not isinstance(found[0], yaml.MappingNode):
+        raise ManifestError(source, [_complain(found[0], f"a {_KIND} is a map that starts with apiVersion: ...")])
+    return found[0]
 
 
 def _other_kind(node: yaml.MappingNode) -> Complaint | None:
@@ -112,17 +107,8 @@ def _identity(node: yaml.MappingNode, data: dict[str, Any]) -> Iterator[Complain
 
 
 def _duplicates(node: yaml.Node) -> Iterator[Complaint]:
-    if isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if key.value in seen:
-                yield _complain(key, f"{key.value}: given twice, first on line {seen[key.value]}; keep one")
-            seen[str(key.value)] = line
-            yield from _duplicates(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _duplicates(value)
+    for key, line in twice(node):
+        yield _complain(key, f"{key.value}: given twice, first on line {line}; keep one")
 
 
 def _unknown(node: yaml.Node, schema: Schema, path: str) -> Iterator[Complaint]:
@@ -169,4 +155,4 @@ def _find(root: yaml.Node, path: str) -> yaml.Node:
 
 
 def _complain(node: yaml.Node, message: str) -> Complaint:
-    return Complaint(node.start_mark.line + 1, node.start_mark.column + 1, message)
+    return Complaint(*place_of(node), message)

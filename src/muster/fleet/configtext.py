@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import yaml
+
+from muster.api.marked import NotYaml, document, place_of, plain, twice
 
 T = TypeVar("T")
 
@@ -32,17 +34,14 @@ class ConfigText(Generic[T]):
 
     def __init__(self, text: str, kind: type[T], page: str) -> None:
         try:
-            self._root = yaml.compose(text, Loader=yaml.SafeLoader)
-            data = yaml.safe_load(text)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            where = f"line {mark.line + 1}: " if mark is not None else ""
-            raise ConfigTextError(f"{where}not YAML: {error.problem or error.context}; mend it") from None
-        except (yaml.YAMLError, RecursionError) as error:
-            raise ConfigTextError(f"not YAML: {error}; mend it") from None
-        twice = sorted(_twice(self._root))
-        if twice:
-            raise ConfigTextError("\n".join(f"line {line}: {key} is there twice; keep one" for line, key in twice))
+            self._root = document(text)
+            data = plain(self._root) if self._root is not None else None
+        except NotYaml as error:
+            where = f"line {error.place.line}: " if error.place.line else ""
+            raise ConfigTextError(f"{where}not YAML: {error.what}; mend it") from None
+        again = sorted((place_of(key).line, key.value) for key, _ in twice(self._root))
+        if again:
+            raise ConfigTextError("\n".join(f"line {line}: {key} is there twice; keep one" for line, key in again))
         try:
             self.value: T = msgspec.convert({} if data is None else data, kind)
         except msgspec.ValidationError as error:
@@ -58,31 +57,17 @@ class ConfigText(Generic[T]):
     def where(self, path: str) -> str:
         """Return `line N: PATH: ` of the value, or of the innermost part of the path that is there."""
         node: Any = self._root
-        line = node.start_mark.line + 1 if node is not None else 1
+        line = place_of(node).line if node is not None else 1
         for field, index in _STEP.findall(path):
             if isinstance(node, yaml.MappingNode):
                 found = [(key, value) for key, value in node.value if key.value == field]
                 if not found:
                     break
-                line, node = found[0][0].start_mark.line + 1, found[0][1]
+                line, node = place_of(found[0][0]).line, found[0][1]
             elif isinstance(node, yaml.SequenceNode) and index.isdigit() and int(index) < len(node.value):
                 node = node.value[int(index)]
-                line = node.start_mark.line + 1
+                line = place_of(node).line
             else:
                 break
         name = path.removeprefix("$").removeprefix(".")
         return f"line {line}: {name}: " if name else f"line {line}: "
-
-
-def _twice(node: Any) -> Iterator[tuple[int, str]]:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[Any] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                yield key.start_mark.line + 1, str(key.value)
-            if isinstance(key.value, str):
-                seen.add(key.value)
-            yield from _twice(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            yield from _twice(each)

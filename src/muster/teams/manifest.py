@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import yaml
 
+from muster.api.marked import place_of
 from muster.api.names import TEAMS_CONFIG_KEY
 from muster.teams.config import TeamsConfig, from_data, parse
 from muster.teams.marked import Problem, Reader, TeamsConfigError
@@ -25,7 +26,7 @@ def parse_manifest(text: str) -> TeamsConfig:
         return parse(str(held.value))
     except TeamsConfigError as error:
         # A block begins on the line after its mark; what is quoted on one line begins there.
-        offset = held.start_mark.line + (held.style in ("|", ">"))
+        offset = place_of(held).line - 1 + (held.style in ("|", ">"))
         found = [Problem(each.line and each.line + offset, each.what, each.change) for each in error.problems]
         raise TeamsConfigError(found) from None
 

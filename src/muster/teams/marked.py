@@ -1,4 +1,4 @@
-"""YAML whose every value knows its line, so that what is wrong with it can be said by line."""
+"""Takes the ConfigMap of teams apart, value by value, and collects what is wrong with it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import yaml
+
+from muster.api.marked import NotYaml, document, place_of
 
 _STRING = "tag:yaml.org,2002:str"
 _NULL = "tag:yaml.org,2002:null"
@@ -48,7 +50,7 @@ class Entry:
     @property
     def line(self) -> int:
         """Where it begins, from 1."""
-        return int(self.node.start_mark.line) + 1
+        return place_of(self.node).line
 
 
 class Reader:
@@ -57,17 +59,9 @@ class Reader:
     def __init__(self, text: str) -> None:
         self.problems: list[Problem] = []
         try:
-            self._root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            said = " ".join(part for part in (error.context, error.problem) if part)
-            raise TeamsConfigError([Problem(mark.line + 1 if mark else 0, f"no YAML: {said}", "mend it")]) from None
-        except yaml.reader.ReaderError as error:
-            line = text.count("\n", 0, error.position) + 1
-            what = f"character {error.character!r} is not allowed in YAML"
-            raise TeamsConfigError([Problem(line, what, "take it out")]) from None
-        except RecursionError:
-            raise TeamsConfigError([Problem(0, "no YAML: nested too deeply", "mend it")]) from None
+            self._root = document(text)
+        except NotYaml as error:
+            raise TeamsConfigError([Problem(error.place.line, f"no YAML: {error.what}", "mend it")]) from None
 
     @property
     def empty(self) -> bool:

@@ -48,6 +48,7 @@ def test_yaml_and_json_are_the_same() -> None:
         (GOOD + "---\n" + GOOD, " 2 documents in it; one TrainingJob is wanted"),
         ("", " nothing in it; one TrainingJob is wanted"),
         ("- a\n", "1:1: a TrainingJob is a map that starts with apiVersion: ..."),
+        (HEAD + "spec: 2026-99-99\n", "4:7: not YAML: 2026-99-99 looks like a timestamp and is none"),
         (HEAD + "spec: [\n", "5:1: not YAML: expected the node content, but found '<stream end>'"),
     ],
 )

@@ -94,7 +94,7 @@ BAD = {
     "no yaml": ("- {nodeSelector: {a: b}, team: x", 3, "no YAML", "mend it"),
     "tab": ("\t- a", 2, "no YAML", "mend it"),
     "two of them": (f"{ONE}\n---\na: b", 3, "no YAML", "mend it"),
-    "control": ("- {nodeSelector: {a: b}, team: \x07, amount: 1}", 2, "not allowed in YAML", "take it out"),
+    "control": ("- {nodeSelector: {a: b}, team: \x07, amount: 1}", 2, "not allowed in YAML", "mend it"),
     "alias": ("- &a [*a]", 2, "an allocation is no mapping", "nodeSelector"),
 }
 

@@ -1,0 +1,95 @@
+"""YAML whose every value knows its line: what is wrong with what people wrote is said by line, and is no crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import yaml
+
+T = TypeVar("T")
+
+
+class Place(NamedTuple):
+    """Where something stands, counted from 1; 0 where nobody knows."""
+
+    line: int
+    column: int
+
+
+class NotYaml(ValueError):
+    """The text cannot be read: `what` is the reason, `place` where."""
+
+    def __init__(self, what: str, place: Place) -> None:
+        self.what, self.place = what, place
+        super().__init__(f"line {place.line}: {what}" if place.line else what)
+
+
+def documents(text: str) -> list[yaml.Node]:
+    """Return the documents of a text. Raises NotYaml."""
+    return _read(text, lambda: list(yaml.compose_all(text, yaml.SafeLoader)))
+
+
+def document(text: str) -> yaml.Node | None:
+    """Return the only document, None where there is nothing but comments. Raises NotYaml, for a second one too."""
+    return _read(text, lambda: yaml.compose(text, Loader=yaml.SafeLoader))
+
+
+def plain(node: yaml.Node) -> Any:
+    """Return lists, dicts and scalars as YAML means them. Raises NotYaml for what it takes for a bad date or number."""
+    return _read("", lambda: _Constructor("").construct_document(node))
+
+
+def place_of(node: yaml.Node) -> Place:
+    """Return where a value or a key begins."""
+    return _at(node.start_mark)
+
+
+def twice(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, int]]:
+    """Yield each key that its mapping has already, and the line where it was before: YAML would take the last one."""
+    waiting, seen = [node], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:  # an alias is the same node once more, perhaps within itself
+            continue
+        seen.add(id(each))
+        if isinstance(each, yaml.MappingNode):
+            lines: dict[str, int] = {}
+            for key, value in each.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in lines:
+                        yield key, lines[key.value]
+                    lines[key.value] = place_of(key).line
+                waiting.append(value)
+        elif isinstance(each, yaml.SequenceNode):
+            waiting += each.value
+
+
+class _Constructor(yaml.SafeLoader):
+    """SafeLoader, whose own converters raise whatever Python raises, of `2026-99-99` or `!!int x`."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, AttributeError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            said = f"{node.value} looks like a {kind} and is none" if isinstance(node, yaml.ScalarNode) else kind
+            raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark) from None
+
+
+def _at(mark: Any) -> Place:
+    return Place(mark.line + 1, mark.column + 1) if mark is not None else Place(0, 0)
+
+
+def _read(text: str, how: Callable[[], T]) -> T:
+    try:
+        return how()
+    except yaml.MarkedYAMLError as error:
+        said = error.problem or error.context or "cannot be read"
+        raise NotYaml(said, _at(error.problem_mark or error.context_mark)) from None
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        place = Place(before.count("\n") + 1, len(before) - before.rfind("\n"))
+        raise NotYaml(f"character U+{error.character:04X} is not allowed in YAML", place) from None
+    except RecursionError:
+        raise NotYaml("nested too deeply", Place(0, 0)) from None
