@@ -10,13 +10,13 @@ import click
 from muster.cli.errors import ExitCode
 from muster.cli.output import note, output_option, print_data, print_table
 from muster.cli.target import Target, cluster_options, resolve
-from muster.cli.teams import system_namespace
+from muster.cli.teams import GUIDE, system_namespace
 
 if TYPE_CHECKING:
     from muster.cli.target import Cluster
 
 HEADERS = ("POOL", "NODES", "HEALTHY", "OWNED", "REST", "BUSY", "LENT", "IDLE", "GPUS", "GPUS_IDLE")
-OPTIONAL = ("LENT", "BUSY", "OWNED", "REST")
+OPTIONAL = ("LENT", "BUSY", "OWNED", "REST", "GPUS", "HEALTHY", "NODES")
 
 
 @click.command()
@@ -43,6 +43,8 @@ async def _show(cluster: Cluster, namespace: str, output: str) -> int:
     if not pools:
         note("there are no nodes")
         return ExitCode.DONE
+    if not holdings.pools:
+        note(f"no allocation speaks of pools, so all nodes are in none: {GUIDE}")
     rows = [(each.pool or "(no pool)", *(str(getattr(each, name.lower())) for name in HEADERS[1:])) for each in pools]
     print_table(HEADERS, rows, OPTIONAL)
     return ExitCode.DONE

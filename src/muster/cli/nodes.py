@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from muster.api.names import CONTROLLER_LEASE
 from muster.cli.errors import CliError, ExitCode
-from muster.cli.output import age, output_option, print_data
+from muster.cli.output import output_option, print_data
 from muster.cli.target import Target, cluster_options, resolve
-from muster.cli.teams import REST, system_namespace
+from muster.cli.teams import system_namespace
+from muster.cli.watch import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from muster.cli.nodestate import NodeState
     from muster.cli.target import Cluster
+    from muster.fleet.joins.account import JoinAccount
+    from muster.kube.client import Client
+    from muster.kube.node import Node
     from muster.teams.audit import NodeAccount
+    from muster.teams.holdings import Holdings
+
+T = TypeVar("T")
+
+SILENT_S = 60.0
+"""A leader renews its lease every two seconds; this leaves room for clocks that differ."""
 
 
 @click.group()
@@ -30,49 +43,86 @@ def command() -> None:
 @output_option("json", "yaml")
 @cluster_options()
 def why(name: str, system_namespace: str, output: str, target: Target) -> int:
-    """Say whose NODE is, since when and why, what is on it, and whether it is to change hands."""
-    account = asyncio.run(_account(resolve(target), system_namespace, name))
+    """Say why NODE is as it is: whose, in which states, what is on it, and whether it is to change hands."""
+    account, state = asyncio.run(_asked(resolve(target), system_namespace, name))
     if output:
         from msgspec import to_builtins
 
-        print_data(to_builtins(account), output)
-    else:
-        for line in _lines(account):
-            click.echo(line)
+        from muster.cli.nodestate import state_names
+
+        states = list(state_names(account, state))
+        print_data({**to_builtins(account), "states": states, **to_builtins(state)}, output)
+        return ExitCode.DONE
+    from muster.cli.nodewords import lines
+
+    for line in lines(account, state):
+        click.echo(line)
     return ExitCode.DONE
 
 
-async def _account(cluster: Cluster, namespace: str, name: str) -> NodeAccount:
+async def _asked(cluster: Cluster, namespace: str, name: str) -> tuple[NodeAccount, NodeState]:
     from muster.teams.audit import account_of
     from muster.teams.decide import decide
     from muster.teams.loading import load_holdings, load_source
 
     async with cluster.client() as client:
         holdings = await load_holdings(client, await load_source(client, namespace))
-    if name not in holdings.nodes:
-        raise CliError(f"no node '{name}'", "kubectl get nodes lists them", ExitCode.NOT_FOUND)
-    return account_of(holdings, name, decide(holdings, time.time()))
+        if name not in holdings.nodes:
+            near = nearest(name, sorted(holdings.nodes))
+            hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "kubectl get nodes lists them"
+            raise CliError(f"no node '{name}'", hint, ExitCode.NOT_FOUND)
+        state = await _state(client, namespace, holdings, name)
+    return account_of(holdings, name, decide(holdings, time.time())), state
 
 
-def _lines(account: NodeAccount) -> Iterator[str]:
-    owner = account.team or REST
-    if account.by_hand:
-        yield f"{account.node} belongs to {owner}: somebody labelled it by hand, Muster leaves it alone"
-    elif account.since is None:
-        yield f"{account.node} belongs to {owner}: no allocation has taken it"
-    else:
-        yield f"{account.node} belongs to {owner} since {account.since.isoformat()} ({age(account.since)})"
-        yield f"  why: {account.why} (by {account.by})"
-    yield f"  pool: {account.pool or 'none: no allocation selects it'}"
-    if not account.healthy:
-        yield "  not well: it is not ready, cordoned or being deleted"
-    if account.gangs:
-        yield f"  in use by {', '.join(account.gangs)}"
-    if account.borrowers:
-        yield f"  lent to {', '.join(account.borrowers)}"
-    if not (account.gangs or account.borrowers):
-        yield "  idle"
-    if account.becomes is not None and account.becomes != account.team:
-        yield f"  is to go to {account.becomes or REST}: {account.because}"
-    elif account.becomes is not None:
-        yield "  label and taint are to be put back"
+async def _state(client: Client, namespace: str, holdings: Holdings, name: str) -> NodeState:
+    from muster.api.names import LABEL_TEAM
+    from muster.cli.nodestate import managers_of, state_of
+    from muster.fleet.scaling.status import read_status
+    from muster.kube.node import Node
+    from muster.kube.pod import Pod
+    from muster.kube.struct import decode
+
+    body, pods, scaling = await asyncio.gather(
+        client.request("GET", Node.RESOURCE.path(name=name)),
+        client.list(Pod, field_selector=f"spec.nodeName={name}"),
+        _if_allowed(read_status(client, namespace)),
+    )
+    node, nodes = decode(body, Node), [held.node for held in holdings.nodes.values()]
+    joining = await _joining(client, namespace, node, nodes)
+    return state_of(node, managers_of(body), pods.items, joining, scaling, holdings.team_key or LABEL_TEAM)
+
+
+async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]) -> JoinAccount | None:
+    """What joins say of it; no more than that it is held back where nobody is there who would open it."""
+    from msgspec.structs import replace
+
+    from muster.fleet.joins.account import account_of
+    from muster.fleet.joins.config import CONFIG_MAP
+    from muster.fleet.joins.record import is_held, pace_of
+    from muster.kube.coordination import Lease
+    from muster.kube.core import ConfigMap
+
+    if not is_held(node):
+        return account_of(node, nodes, None)
+    config, lease = await asyncio.gather(
+        _if_allowed(client.get(ConfigMap, CONFIG_MAP, namespace)),
+        _if_allowed(client.get(Lease, CONTROLLER_LEASE, namespace)),
+    )
+    account = account_of(node, nodes, pace_of(config))
+    assert account is not None
+    renewed = lease.spec.renew_time if lease is not None else None
+    if renewed is None or time.time() - renewed.timestamp() < SILENT_S:
+        return account
+    said = f"{account.why}; nobody opens nodes now: no Muster controller has renewed its lease since {renewed:%FT%TZ}"
+    return replace(account, why=said, opens_in_seconds=None)
+
+
+async def _if_allowed(asked: Awaitable[T]) -> T | None:
+    """None for what is not there, or not for everybody to read."""
+    from muster.kube.errors import Forbidden, NotFound
+
+    try:
+        return await asked
+    except (Forbidden, NotFound):
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 from muster.api.names import SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.output import note, output_option, print_data, print_table
+from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from muster.teams.plan import Change, Plan
 
 HEADERS = ("TEAM", "POOL", "ASKED", "ENTITLED", "OWNED", "HEALTHY", "USED", "LENT", "BORROWED", "PENDING")
-OPTIONAL = ("ASKED", "BORROWED", "LENT", "PENDING", "USED")
+OPTIONAL = ("ASKED", "BORROWED", "LENT", "PENDING", "USED", "HEALTHY", "POOL")
 PLAN_HEADERS = ("NODE", "FROM", "TO", "WHEN", "WHY")
 REST = "(rest)"
+GUIDE = "docs/teams.md"
 
 system_namespace = click.option(
     "--system-namespace", default=SYSTEM_NAMESPACE, show_default=True, metavar="NAME", help="Where Muster is."
@@ -39,6 +42,8 @@ system_namespace = click.option(
 def command(context: click.Context, system_namespace: str, output: str, target: Target) -> int:
     """Show what teams own: entitled, owned, healthy, used by themselves, lent to and borrowed from others, pending."""
     if context.invoked_subcommand is not None:
+        if output or target != Target() or system_namespace != SYSTEM_NAMESPACE:
+            raise BadInput("options are of no use there", f"write them after '{context.invoked_subcommand}'")
         return ExitCode.DONE
     return asyncio.run(_show(resolve(target), system_namespace, output))
 
@@ -71,22 +76,23 @@ def read_config(file: str) -> TeamsConfig:
 async def _show(cluster: Cluster, namespace: str, output: str) -> int:
     from muster.teams.decide import decide
 
-    plan = decide(await _holdings(cluster, namespace), time.time())
+    holdings = await _holdings(cluster, namespace)
+    plan = decide(holdings, time.time())
     if output:
         print_data(_data(plan), output)
         return ExitCode.DONE
     _say_cautions(plan)
-    if plan.standings:
-        rows = [
-            (
-                each.team or REST,
-                each.pool,
-                each.asked or "-",
-                *(str(getattr(each, name.lower())) for name in HEADERS[3:]),
-            )
-            for each in plan.standings
-        ]
-        print_table(HEADERS, rows, OPTIONAL)
+    if not plan.standings:
+        owned = Counter(held.owner for held in holdings.nodes.values() if held.owner)
+        note("owned now: " + (", ".join(f"{team} {count}" for team, count in sorted(owned.items())) or "no node"))
+        note(f"to give nodes to teams: {GUIDE}; {prefix()} teams plan -f FILE says what a file would change")
+        return ExitCode.DONE
+    rows = [
+        (each.team or REST, each.pool, each.asked or "-", *(str(getattr(each, name.lower())) for name in HEADERS[3:]))
+        for each in plan.standings
+    ]
+    # Without its pool a team that is in several of them would be there twice.
+    print_table(HEADERS, rows, OPTIONAL if len({each.pool for each in plan.standings}) == 1 else OPTIONAL[:-1])
     return ExitCode.DONE
 
 
@@ -139,7 +145,7 @@ async def _plan(cluster: Cluster, config: TeamsConfig, output: str) -> int:
         (change.node, change.previous or REST, change.record.team or REST, when(change), change.record.why)
         for change in plan.changes
     ]
-    print_table(PLAN_HEADERS, rows, ("WHEN",))
+    print_table(PLAN_HEADERS, rows, ("FROM", "WHEN"))
     return ExitCode.DONE
 
 

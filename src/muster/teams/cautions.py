@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from muster.api.names import LABEL_TEAM
+from muster.api.words import counted
 from muster.teams.holdings import Holdings
 from muster.teams.plan import Caution, Why
 from muster.teams.poolstate import PoolState
@@ -23,7 +25,7 @@ def cautions_of(holdings: Holdings, pool: PoolState, targets: dict[str, Target])
     if short:
         broken = sum(count for (_, is_broken), count in pool.count.items() if is_broken is BROKEN)
         got = ", ".join(f"{team} {targets[team].healthy} of {targets[team].entitled}" for team in short)
-        said = f"{broken} nodes are broken and not enough are left over to replace them: healthy are {got}"
+        said = f"{counted(broken, 'broken node')}, and not enough are left over to replace them: healthy are {got}"
         yield Caution(Why.SHORT, said, pool.name)
     named = {share.team for share in pool.config.shares}
     for team, target in teams.items():
@@ -32,4 +34,6 @@ def cautions_of(holdings: Holdings, pool: PoolState, targets: dict[str, Target])
             allowed = f"asks for {target.asked}" if team in named else "is in none of its allocations"
             yield Caution(Why.BY_HAND, f"{team} has {by_hand} nodes by hand and {allowed}", pool.name)
         if team in named and target.asked and not holdings.has_namespace(team):
-            yield Caution(Why.UNKNOWN_TEAM, f"no namespace belongs to {team}, which is given nodes", pool.name)
+            key = holdings.config.namespace_key if holdings.config is not None else LABEL_TEAM
+            said = f"no namespace belongs to {team}, which is given nodes: label one {key}={team}"
+            yield Caution(Why.UNKNOWN_TEAM, said, pool.name)

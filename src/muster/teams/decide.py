@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from muster.api.words import counted
 from muster.teams.cautions import cautions_of
 from muster.teams.holdings import Holdings
 from muster.teams.plan import Caution, Change, Plan, Standing, Why
@@ -129,13 +130,16 @@ class _Moves:
         name, former = self._pool.name, held.owner
         if former != NOBODY and self._owned(former) > self._targets[former].entitled:
             if owner == NOBODY:
-                return Why.RELEASED, f"{former} is entitled to {self._targets[former].entitled} nodes of {name}"
+                return (
+                    Why.RELEASED,
+                    f"{former} is entitled to {counted(self._targets[former].entitled, 'node')} of {name}",
+                )
         elif held.broken:
             if owner == NOBODY:
                 return Why.BROKEN, f"broken: {former} has another node of {name} instead"
             return Why.BROKEN, f"broken nodes of {name} are shared out among its teams"
         if owner != NOBODY and self._owned(owner) < self._targets[owner].entitled:
-            return Why.ALLOCATED, f"{owner} is entitled to {self._targets[owner].entitled} nodes of {name}"
+            return Why.ALLOCATED, f"{owner} is entitled to {counted(self._targets[owner].entitled, 'node')} of {name}"
         return Why.REPLACES, f"in place of a broken node of {name}"
 
     def _owned(self, owner: str) -> int:
@@ -177,9 +181,9 @@ def _standings(pool: PoolState, targets: dict[str, Target], waiting: dict[str, i
             entitled=target.entitled,
             owned=healthy + broken,
             healthy=healthy,
-            used=pool.used.get(owner, 0),
-            lent=pool.lent.get(owner, 0),
-            borrowed=pool.borrowed.get(owner, 0),
+            used=pool.states[owner, "used"],
+            lent=pool.states[owner, "lent"],
+            borrowed=pool.states[owner, "borrowed"],
             pending=waiting.get(owner, 0),
             by_hand=pool.by_hand.get((owner, HEALTHY), 0) + pool.by_hand.get((owner, BROKEN), 0),
         )

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from muster.cli.errors import ExitCode
-from muster.cli.main import run
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from tests.support.apiserver import ApiServer
+from tests.scenarios.teams.conftest import Typed
 from tests.support.teamclusters import SELECTOR, TeamCluster
-
-
-class Typed:
-    """Types commands and reads what they print."""
-
-    def __init__(self, server: ApiServer, namespace: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self._kubeconfig = ["--kubeconfig", str(server.kubeconfig)]
-        self._namespace = ["--system-namespace", namespace]
-        self._capsys = capsys
-
-    async def fails(self, *words: str) -> tuple[int, str, str]:
-        self._capsys.readouterr()
-        options = self._kubeconfig if "plan" in words else [*self._kubeconfig, *self._namespace]
-        code = await asyncio.to_thread(run, [*words, *options])
-        said = self._capsys.readouterr()
-        return code, said.out, said.err
-
-    async def ok(self, *words: str) -> str:
-        code, out, err = await self.fails(*words)
-        assert code == 0, (out, err)
-        return out
-
-    async def json(self, *words: str) -> Any:
-        return json.loads(await self.ok(*words, "-o", "json"))
-
-
-@pytest.fixture
-def typed(api_server: ApiServer, cluster: TeamCluster, capsys: pytest.CaptureFixture[str]) -> Typed:
-    return Typed(api_server, cluster.namespace, capsys)
 
 
 async def test_who_owns_what_and_why(cluster: TeamCluster, typed: Typed) -> None:
@@ -63,7 +29,7 @@ async def test_who_owns_what_and_why(cluster: TeamCluster, typed: Typed) -> None
     assert (why["team"], why["pool"], why["by"]) == ("vision", pool, "manager-0")
     assert why["why"] == f"vision is entitled to 2 nodes of {pool}"
     assert why["since"]
-    assert f"{names[0]} belongs to vision since" in await typed.ok("nodes", "why", names[0])
+    assert f"{names[0]} belongs to team vision since" in await typed.ok("nodes", "why", names[0])
     assert "no allocation has taken it" in await typed.ok("nodes", "why", names[4])
     (capacity,) = [each for each in (await typed.json("capacity"))["pools"] if each["pool"] == pool]
     assert (capacity["nodes"], capacity["owned"], capacity["rest"], capacity["idle"]) == (5, 3, 2, 5)
@@ -111,6 +77,11 @@ async def test_what_is_not_there_has_its_exit_code(cluster: TeamCluster, typed: 
     code, out, err = await typed.fails("teams")
     assert (code, out) == (0, "")
     assert "there is no ConfigMap muster-teams" in err
+    assert "owned now: no node" in err
+    assert "muster teams plan -f FILE says what a file would change" in err
+    code, out, err = await typed.fails("teams", "-o", "json", "plan", "-f", "none.yaml")
+    assert (code, out) == (ExitCode.BAD_INPUT, "")
+    assert "write them after 'plan'" in err
 
 
 async def test_a_node_by_hand_says_so(cluster: TeamCluster, typed: Typed) -> None:

@@ -160,7 +160,7 @@ def test_broken_nodes_nobody_can_replace_are_shared_out() -> None:
     plan = world.run()
     assert len(plan.changes) == 4
     assert [(s.owned, s.healthy) for s in world.plan().standings[:2]] == [(4, 2), (4, 2)]
-    said = "4 nodes are broken and not enough are left over to replace them: healthy are vision 2 of 4, speech 2 of 4"
+    said = "4 broken nodes, and not enough are left over to replace them: healthy are vision 2 of 4, speech 2 of 4"
     assert cautions(world.plan())[Why.SHORT] == said
 
 
@@ -309,17 +309,17 @@ def test_borrowed_and_lent_are_counted_for_both() -> None:
     world.add_pod("on the rest", on="n03", borrower=True)
     vision, speech = world.standing("vision"), world.standing("speech")
     assert (vision.used, vision.lent, vision.borrowed) == (1, 1, 0)
-    assert (speech.used, speech.lent, speech.borrowed) == (0, 0, 2)
+    assert (speech.used, speech.lent, speech.borrowed) == (0, 0, 1), "what nobody owns nobody lends"
     world.holdings.set_namespace("default", "vision")
     vision, speech = world.standing("vision"), world.standing("speech")
-    assert (vision.lent, vision.borrowed, speech.borrowed) == (0, 1, 0)
+    assert (vision.used, vision.lent, vision.borrowed, speech.borrowed) == (2, 0, 0, 0), "its own nodes it uses"
 
 
 def test_a_team_without_a_namespace_is_named() -> None:
     world = World(shares(vision=1, speech=1), nodes=2)
     world.holdings.set_namespace("vision-train", "vision")
     messages = [each.message for each in world.plan().cautions if each.why is Why.UNKNOWN_TEAM]
-    assert messages == ["no namespace belongs to speech, which is given nodes"]
+    assert messages == ["no namespace belongs to speech, which is given nodes: label one muster.dev/team=speech"]
 
 
 def test_nothing_is_decided_about_a_node_that_is_being_written() -> None:

@@ -72,7 +72,7 @@ def lines(account: JoinAccount) -> Iterator[str]:
     yield f"joining: held back since {account.since}: {account.why}{soon}"
     pace = account.pace
     if pace is None:
-        yield "nodes are opened to pods at the pace that the API server can take"
+        yield "pace: nobody says; are joins switched on (fleet.joins.enabled of the chart)?"
         return
     yield f"pace: {counted(pace.nodes, 'node')} in {pace.period_seconds:g} s, {pace.waiting} wait; {pace.why}"
     if pace.coming_max >= 0:

@@ -1,0 +1,208 @@
+"""In which named states a node is, each with who, since when and why, as far as anybody has written that down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from muster.api.names import LABEL_BALLOON, TAINT_QUARANTINE
+from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL
+from muster.fleet.joins.account import JoinAccount
+from muster.fleet.joins.record import TAINT_JOINING
+from muster.fleet.scaling.nodeviews import record_of
+from muster.fleet.scaling.status import PoolStatus, ScalingStatus
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node, Taint
+from muster.kube.pod import Pod
+from muster.kube.taints import HARD_EFFECTS
+from muster.teams.audit import NodeAccount
+
+_CORDON_TAINT = "node.kubernetes.io/unschedulable"
+_OF_STATES = frozenset({TAINT_QUARANTINE, TAINT_JOINING, _CORDON_TAINT})
+"""Taints that another line speaks of."""
+_OF_NOT_READY = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+
+
+class NotReady(msgspec.Struct, frozen=True, rename="camel"):
+    """What its Ready condition says where that is not True; `reason` is Kubernetes'."""
+
+    since: datetime | None
+    reason: str
+    message: str
+
+
+class Cordon(msgspec.Struct, frozen=True, rename="camel"):
+    """Who cordoned the node, as far as that is known: scaling's own record, else the API server's managedFields."""
+
+    by: str = ""
+    since: datetime | None = None
+    why: str = ""
+
+
+class Quarantine(msgspec.Struct, frozen=True, rename="camel"):
+    """Its taint."""
+
+    since: datetime | None
+    value: str
+    effect: str
+
+
+class Scaled(msgspec.Struct, frozen=True, rename="camel"):
+    """Where scaling says that the node is in its life, while it is neither idle nor in use."""
+
+    pool: str
+    state: str
+
+
+class Balloon(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod that only keeps the node from looking idle."""
+
+    pod: str
+    pool: str
+
+
+class NodeState(msgspec.Struct, frozen=True, rename="camel"):
+    """What a node is in beside its owner's hands.
+
+    Attributes:
+        deleting: since when its object is being deleted; None where it is not.
+        not_ready, cordon, quarantine, joining, scaling: None where it is not.
+        balloons: those on it.
+        taints: the others that keep pods away, as `key=value:effect`.
+    """
+
+    deleting: datetime | None = None
+    not_ready: NotReady | None = None
+    cordon: Cordon | None = None
+    quarantine: Quarantine | None = None
+    joining: JoinAccount | None = None
+    scaling: Scaled | None = None
+    balloons: tuple[Balloon, ...] = ()
+    taints: tuple[str, ...] = ()
+
+
+class _Manager(msgspec.Struct, frozen=True, rename="camel"):
+    """An entry of managedFields: who wrote what last (Kubernetes: server-side apply)."""
+
+    manager: str = ""
+    time: datetime | None = None
+    fields_v1: Mapping[str, Any] = msgspec.field(default_factory=dict, name="fieldsV1")
+
+
+class _Managed(msgspec.Struct, frozen=True, rename="camel"):
+    managed_fields: tuple[_Manager, ...] = ()
+
+
+class _Object(msgspec.Struct, frozen=True):
+    metadata: _Managed = msgspec.field(default_factory=_Managed)
+
+
+def managers_of(body: bytes) -> tuple[_Manager, ...]:
+    """Read managedFields of an object as the API server sent it; our own objects do without them."""
+    return msgspec.json.decode(body, type=_Object).metadata.managed_fields
+
+
+def state_names(account: NodeAccount, state: NodeState) -> Iterator[str]:
+    """Yield every state the node is in: first what keeps it from work, then who uses it."""
+    if state.deleting is not None:
+        yield "Deleting"
+    if state.not_ready is not None:
+        yield "NotReady"
+    if state.quarantine is not None:
+        yield "Quarantined"
+    if state.joining is not None and state.joining.state == "Joining":
+        yield "Joining"
+    if state.cordon is not None:
+        yield "Cordoned"
+    if account.gangs:
+        yield "InUse"
+    if account.borrowers:
+        yield "Lent"
+    if state.balloons:
+        yield "Balloon"
+    if not (account.gangs or account.borrowers or state.balloons):
+        yield "Idle"
+
+
+def state_of(
+    node: Node,
+    managers: tuple[_Manager, ...],
+    pods: list[Pod],
+    joining: JoinAccount | None,
+    scaling: ScalingStatus | None,
+    team_key: str,
+) -> NodeState:
+    """Return what the node is in.
+
+    Args:
+        node: the node.
+        managers: its managedFields.
+        pods: those on it.
+        joining: what joins say of it.
+        scaling: what scaling says of all nodes; None where nobody scales, or nobody may know.
+        team_key: key of the taint that says its owner.
+    """
+    ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
+    hard = [each for each in node.spec.taints if each.effect in HARD_EFFECTS]
+    quarantine = next((each for each in hard if each.key == TAINT_QUARANTINE), None)
+    explained = {*_OF_STATES, team_key, *(_OF_NOT_READY if not node.ready else ())}
+    not_ready = None
+    if not node.ready:
+        not_ready = NotReady(None, "NodeStatusNeverUpdated", "its kubelet has not reported yet")
+        if ready is not None:
+            not_ready = NotReady(ready.last_transition_time, ready.reason, ready.message)
+    return NodeState(
+        deleting=node.metadata.deletion_timestamp,
+        not_ready=not_ready,
+        cordon=_cordon(node, managers) if node.spec.unschedulable else None,
+        quarantine=Quarantine(quarantine.time_added, quarantine.value, quarantine.effect) if quarantine else None,
+        joining=joining,
+        scaling=_scaled(node, scaling.pools if scaling is not None else ()),
+        balloons=tuple(sorted((_balloon(pod.metadata) for pod in pods if _is_balloon(pod)), key=lambda it: it.pod)),
+        taints=tuple(_said(each) for each in hard if each.key not in explained),
+    )
+
+
+def _cordon(node: Node, managers: tuple[_Manager, ...]) -> Cordon:
+    record = record_of(node)
+    if record is not None:
+        return Cordon(record.by, _time(record.since), record.why)
+    for each in managers:
+        if "f:unschedulable" in each.fields_v1.get("f:spec", {}):
+            return Cordon(each.manager, each.time)
+    taint = next((each for each in node.spec.taints if each.key == _CORDON_TAINT), None)
+    return Cordon(since=taint.time_added if taint is not None else None)
+
+
+def _scaled(node: Node, pools: Iterable[PoolStatus]) -> Scaled | None:
+    """Nodes at rest are not named there."""
+    path = node.spec.provider_id.split("/")
+    instances = {node.name, *("/".join(path[start:]) for start in range(len(path)))}
+    for pool in pools:
+        for instance, state in pool.nodes.items():
+            if instance in instances:
+                return Scaled(pool.name, state)
+    record = record_of(node)
+    return Scaled(record.pool, record.state) if record is not None and node.spec.unschedulable else None
+
+
+def _is_balloon(pod: Pod) -> bool:
+    return pod.metadata.labels.get(LABEL_BALLOON) == "true" and not pod.finished
+
+
+def _balloon(meta: ObjectMeta) -> Balloon:
+    return Balloon(f"{meta.namespace}/{meta.name}", meta.labels.get(LABEL_BALLOON_POOL, ""))
+
+
+def _said(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return None
