@@ -172,7 +172,8 @@ def _change(held: Held, owner: str, why: Why, text: str, key: str, since: dateti
 
 def _standings(pool: PoolState, targets: dict[str, Target], waiting: dict[str, int]) -> Iterator[Standing]:
     said = {share.team: str(share) for share in pool.config.shares}
-    for owner, target in targets.items():
+    borrowers = {team for (team, _), count in pool.states.items() if count} - targets.keys()
+    for owner, target in (targets | dict.fromkeys(sorted(borrowers), Target(0, 0, 0))).items():
         healthy, broken = pool.count.get((owner, HEALTHY), 0), pool.count.get((owner, BROKEN), 0)
         yield Standing(
             team=owner,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from muster.api.lending import NodeUser, states_of
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import Placement
 from muster.kube.node import Node
@@ -272,15 +273,9 @@ class Holdings:
         pool.count[cell] += by
         if held.claim.by_hand:
             pool.by_hand[cell] += by
-        uses = self._uses.get(held.name)
-        if not uses:
-            return
-        teams = {(self.team_of(use), use.borrower) for use in uses.values()}
-        if owner != NOBODY:
-            pool.used[owner] += by * ((owner, False) in teams)
-            pool.lent[owner] += by * any(borrower and team != owner for team, borrower in teams)
-        for team in {team for team, borrower in teams if borrower and team not in ("", owner)}:
-            pool.borrowed[team] += by
+        users = {NodeUser(self.team_of(use), use.borrower) for use in self.uses(held.name)}
+        for state in states_of(owner, users):
+            pool.states[state] += by
 
 
 def _older(new: Node, known: Node) -> bool:

@@ -69,9 +69,7 @@ class Standing(msgspec.Struct, frozen=True, rename="camel"):
         asked: what the ConfigMap says, as it is written there; "" where it says nothing.
         entitled: what it is to own, cut where there are not enough.
         owned, healthy: what it owns, and how much of that is of use.
-        used: owned, and its own gangs are on them.
-        lent: owned, and others' borrowers are on them.
-        borrowed: others own them, and its borrowers are on them.
+        used, lent, borrowed: as in `api.lending.TeamNodes`.
         pending: what it still waits for, as gangs run there.
         by_hand: owned, since somebody labelled them by hand.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from muster.api.lending import State
 from muster.kube.node import Node
 from muster.teams.config import PoolConfig
 from muster.teams.ordered import Names
@@ -55,7 +56,7 @@ class PoolState:
         count: nodes by owner and health.
         by_hand: those of them that are not ours to move.
         free: names of those that are, by owner, health and rank.
-        used, lent, borrowed: nodes by team, as in `plan.Standing`.
+        states: nodes by team and what they are to it.
     """
 
     def __init__(self, config: PoolConfig) -> None:
@@ -65,9 +66,7 @@ class PoolState:
         self.count: Counter[Cell] = Counter()
         self.by_hand: Counter[Cell] = Counter()
         self.free: dict[tuple[str, bool, Rank], Names] = {}
-        self.used: Counter[str] = Counter()
-        self.lent: Counter[str] = Counter()
-        self.borrowed: Counter[str] = Counter()
+        self.states: Counter[tuple[str, State]] = Counter()
 
     def first(self, owner: str, broken: bool, count: int, *, busy: bool) -> list[str]:
         """The first `count` nodes to take from an owner: idle ones, lent ones, and those in use only where `busy`."""

@@ -310,6 +310,10 @@ def test_borrowed_and_lent_are_counted_for_both() -> None:
     vision, speech = world.standing("vision"), world.standing("speech")
     assert (vision.used, vision.lent, vision.borrowed) == (1, 1, 0)
     assert (speech.used, speech.lent, speech.borrowed) == (0, 0, 1), "what nobody owns nobody lends"
+    world.add_pod("who owns nothing", on="n00", team="music", borrower=True)
+    music = world.standing("music")
+    assert (music.owned, music.entitled, music.borrowed) == (0, 0, 1)
+    world.end_pod("who owns nothing")
     world.holdings.set_namespace("default", "vision")
     vision, speech = world.standing("vision"), world.standing("speech")
     assert (vision.used, vision.lent, vision.borrowed, speech.borrowed) == (2, 0, 0, 0), "its own nodes it uses"
