@@ -13,13 +13,13 @@ import msgspec
 
 from muster.kube.affinity import Toleration
 from muster.kube.meta import KubeObject, ObjectMeta, Resource
+from muster.kube.resources import plus
 from muster.kube.struct import KubeStruct
 from muster.scheduler.gangs import PodRecord
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodes import NodeClass, NodeRecord
 from muster.scheduler.podclass import ClassTable, PodClass
 from muster.scheduler.podwire import SchedulingPod, SchedulingPodSpec
-from muster.scheduler.resources import plus
 
 _TOLERATED = {
     "NoExecute": ("not-ready", "unreachable"),

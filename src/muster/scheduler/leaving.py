@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+from muster.kube.resources import plus
 from muster.scheduler.backfill import occupants
 from muster.scheduler.eviction import Spending, by_eviction, may_go
 from muster.scheduler.gangs import Gang, PodRecord
@@ -14,7 +15,7 @@ from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.placements import is_leaving, is_open
 from muster.scheduler.plan import Settings
 from muster.scheduler.podclass import PodClass
-from muster.scheduler.resources import CORE, plus
+from muster.scheduler.resources import CORE
 from muster.scheduler.slots import unusable
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.traits import Rank

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
+from muster.kube.resources import plus
 from muster.scheduler.domains import Domains, Layer
 from muster.scheduler.nodes import Bucket, BucketIndex, BucketKey, NodeRecord, bucket_key
 from muster.scheduler.podclass import HostPort, PodClass
-from muster.scheduler.resources import minus, plus, times_fits
+from muster.scheduler.resources import minus, times_fits
 
 
 class _Over(Bucket):

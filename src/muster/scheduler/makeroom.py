@@ -8,6 +8,7 @@ from itertools import chain
 
 import msgspec
 
+from muster.kube.resources import plus
 from muster.scheduler.draft import Draft
 from muster.scheduler.eviction import Spending, may_go
 from muster.scheduler.gangs import Gang
@@ -19,7 +20,6 @@ from muster.scheduler.placements import is_leaving
 from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.preemption import Victim, cheapest
-from muster.scheduler.resources import plus
 from muster.scheduler.traits import Rank
 
 _STUCK_RANK = -1

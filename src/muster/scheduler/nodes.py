@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from muster.kube.node import Node, Taint
+from muster.kube.resources import Amounts, allocatable
 from muster.scheduler.podclass import HostPort, PodClass
 from muster.scheduler.pools import Pool, pool_of
-from muster.scheduler.resources import Amounts, allocatable
 
 if TYPE_CHECKING:
     from muster.scheduler.domains import Domains

@@ -12,10 +12,10 @@ import msgspec
 from muster.api.names import LABEL_GANG
 from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
 from muster.kube.pod import Pod
+from muster.kube.resources import pod_request
 from muster.scheduler.peers import NOBODY, PeerTable
 from muster.scheduler.podwire import SchedulingPodSpec
 from muster.scheduler.relations import Peers, Relations, Term, asks_of_others, relations, unknown
-from muster.scheduler.resources import pod_request
 from muster.scheduler.volumes import ClaimNeeds
 
 HostPort = tuple[str, str, int]

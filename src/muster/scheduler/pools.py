@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from muster.api.names import LABEL_POOL, TAINT_POOL
+from muster.kube.resources import Amounts
 from muster.kube.taints import HARD_EFFECTS
-from muster.scheduler.resources import Amounts
 
 if TYPE_CHECKING:
     from muster.scheduler.nodes import NodeRecord

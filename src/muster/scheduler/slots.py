@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from muster.kube.resources import plus
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.nodes import Bucket, NodeRecord
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
-from muster.scheduler.resources import plus, short_of
+from muster.scheduler.resources import short_of
 from muster.scheduler.rules import intruded
 from muster.scheduler.snapshot import Snapshot
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,7 +119,10 @@ def test_a_pod_takes_the_larger_of_its_containers_and_its_init_containers() -> N
         None,
         pod("a", "1", containers=[{"resources": amount}], initContainers=[sidecar, setup], overhead={"cpu": "100m"}),
     )
-    assert Counter(occupancy.taken("n0")) == Counter({"cpu": 5100, "memory": 1 << 30, "nvidia.com/gpu": 8})
+    taken = {"cpu": 5100, "memory": 1 << 30, "nvidia.com/gpu": 8, "pods": 1}
+    assert occupancy.taken("n0") == taken
+    occupancy.pod_changed(None, pod("b", "2", resources={"requests": {"memory": "1Gi"}}))
+    assert occupancy.taken("n0") == {**taken, "cpu": 5600, "memory": 2 << 30, "pods": 2}, "asked for as a whole pod"
 
 
 def test_balloons_say_where_they_are_and_whether_they_go_first() -> None:

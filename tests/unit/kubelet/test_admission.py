@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from muster.embedded.kubelet.admission import admit, requests
+from muster.embedded.kubelet.admission import admit
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from muster.kube.resources import pod_request
 from muster.kube.struct import from_dict
 
 
@@ -74,7 +75,7 @@ def test_requests_of_init_containers_and_sidecars() -> None:
 
     def total(main: list[str], init: list[dict[str, Any]]) -> int:
         pod = from_dict({"spec": {"containers": [container(cpu) for cpu in main], "initContainers": init}}, Pod)
-        return requests(pod.spec)["cpu"]
+        return pod_request(pod.spec)["cpu"]
 
     assert total(["1", "1"], []) == 2000
     assert total(["1"], [container("3"), container("2")]) == 3000

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.resources import pod_request
 from muster.kube.storage import PersistentVolumeClaim
 from muster.kube.struct import from_dict
 from muster.scheduler.podwire import SchedulingPodSpec
-from muster.scheduler.resources import pod_request
 from muster.scheduler.volumes import ClaimState, StorageClass, claim_state
 from tests.unit.scheduler.world import GPU, World, node, reason_of
 

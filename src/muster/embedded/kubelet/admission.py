@@ -6,11 +6,11 @@ Binding never checks capacity, so these do (pkg/kubelet/lifecycle/predicate.go; 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from muster.kube.node import Node
-from muster.kube.pod import Pod, PodSpec
-from muster.kube.quantity import milli, to_int
+from muster.kube.pod import Pod
+from muster.kube.resources import PODS, amount, plus, pod_request
 from muster.kube.selectors import pod_fits_node_selection
 from muster.kube.taints import find_untolerated_taint
 
@@ -29,19 +29,17 @@ def admit(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
     """Why `node`, which already runs `others`, does not take `pod`; None where it does."""
     others = [other for other in others if other.status.phase not in _HOLD_NOTHING]
     capacity = node.status.allocatable
-    pods = to_int(capacity.get("pods", 0))
+    pods = amount(PODS, capacity.get(PODS, 0))
     if len(others) + 1 > pods:
-        return _out_of("pods", 1, len(others), pods)
+        return _out_of(PODS, 1, len(others), pods)
     used: dict[str, int] = {}
     for other in others:
-        for resource, amount in requests(other.spec).items():
-            used[resource] = used.get(resource, 0) + amount
-    for resource, amount in requests(pod.spec).items():
-        known = resource in capacity
-        if amount and (known or resource in ("cpu", "memory", "ephemeral-storage")):
-            have = _amount(resource, capacity.get(resource, 0))
-            if amount > have - used.get(resource, 0):
-                return _out_of(resource, amount, used.get(resource, 0), have)
+        used = plus(used, pod_request(other.spec))
+    for resource, asked in pod_request(pod.spec).items():
+        if resource in capacity or resource in ("cpu", "memory", "ephemeral-storage"):
+            have = amount(resource, capacity.get(resource, 0))
+            if asked > have - used.get(resource, 0):
+                return _out_of(resource, asked, used.get(resource, 0), have)
     if not pod_fits_node_selection(pod.spec, node):
         return _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
     if conflict := _port_conflict(pod, others):
@@ -49,46 +47,6 @@ def admit(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
     if find_untolerated_taint(node.spec.taints, pod.spec.tolerations, ("NoExecute",)) is not None:
         return _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
     return None
-
-
-def requests(spec: PodSpec) -> dict[str, int]:
-    """What a pod asks for in total; cpu in thousandths, the rest in units.
-
-    The sum of its containers and sidecars, or what its hungriest init container needs, whichever is more
-    (https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers).
-    """
-    total: dict[str, int] = {}
-    for container in spec.containers:
-        _add(total, _container(container.resources.requests if container.resources else {}))
-    sidecars: dict[str, int] = {}
-    most: dict[str, int] = {}
-    for container in spec.init_containers:
-        own = _container(container.resources.requests if container.resources else {})
-        if container.restart_policy == "Always":
-            _add(sidecars, own)
-            _add(total, own)
-            own = dict(sidecars)
-        else:
-            _add(own, sidecars)
-        for resource, amount in own.items():
-            most[resource] = max(most.get(resource, 0), amount)
-    for resource, amount in most.items():
-        total[resource] = max(total.get(resource, 0), amount)
-    _add(total, _container(spec.overhead))
-    return total
-
-
-def _container(quantities: Mapping[str, str | int | float]) -> dict[str, int]:
-    return {resource: _amount(resource, quantity) for resource, quantity in quantities.items()}
-
-
-def _amount(resource: str, quantity: str | int | float) -> int:
-    return milli(quantity) if resource == "cpu" else to_int(quantity)
-
-
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for resource, amount in more.items():
-        total[resource] = total.get(resource, 0) + amount
 
 
 def _out_of(resource: str, requested: int, used: int, capacity: int) -> Rejection:

@@ -22,7 +22,8 @@ from muster.api.names import TAINT_QUARANTINE
 from muster.fleet.configtext import ConfigText
 from muster.fleet.joins.record import TAINT_JOINING
 from muster.kube.affinity import Toleration
-from muster.kube.quantity import QuantityError, milli, to_int
+from muster.kube.quantity import QuantityError, milli
+from muster.kube.resources import amount
 
 CONFIG_MAP = "muster-balloons"
 CONFIG_KEY = "balloons.yaml"
@@ -55,7 +56,7 @@ class BalloonPool(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def request(self) -> dict[str, int]:
         """What each takes: cpu in millicores, other resources in units."""
-        return {name: milli(value) if name == "cpu" else to_int(value) for name, value in self.resources.items()}
+        return {name: amount(name, value) for name, value in self.resources.items()}
 
 
 class _Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

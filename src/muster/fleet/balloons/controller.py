@@ -32,7 +32,7 @@ from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node, lean
 from muster.kube.pod import Pod
-from muster.kube.quantity import milli, to_int
+from muster.kube.resources import allocatable
 
 log = logging.getLogger(__name__)
 
@@ -229,14 +229,13 @@ class BalloonController:
         name = (new or old).name  # type: ignore[union-attr]
         before = self._nodes.pop(name, None)
         if new is not None:
-            source = new.status.allocatable or new.status.capacity
             self._nodes[name] = NodeView(
                 name,
                 new.metadata.labels,
                 new.ready,
                 new.spec.unschedulable or new.metadata.deletion_timestamp is not None,
                 new.spec.taints,
-                {key: milli(value) if key == "cpu" else to_int(value) for key, value in source.items()},
+                allocatable(new),
             )
         self._note(self._nodes.get(name) != before)
 

@@ -14,12 +14,12 @@ from muster.fleet.balloons.decide import Balloon
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL
 from muster.kube.container import QuantityValue, ResourceRequirements
 from muster.kube.meta import KubeObject, Resource
-from muster.kube.quantity import milli, to_int
+from muster.kube.resources import pod_request
 from muster.kube.struct import KubeStruct
 
 
 class _Container(KubeStruct):
-    resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
+    resources: ResourceRequirements | None = None
     restart_policy: str | None = None
 
 
@@ -28,6 +28,7 @@ class _Spec(KubeStruct):
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] = ()
     overhead: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
+    resources: ResourceRequirements | None = None
 
 
 class _Status(KubeStruct):
@@ -131,32 +132,7 @@ class Occupancy:
 
 
 def _taking(pod: RoomPod) -> _Taking | None:
-    """What a pod takes, None where it takes nothing: not bound, or ended.
-
-    Containers and sidecars add up; an init container needs its own and that of the sidecars before it; the pod takes
-    the larger of both, and its overhead (Kubernetes: Resource Management for Pods, Sidecar Containers, Pod Overhead).
-    """
+    """What a pod takes, None where it takes nothing: not bound, or ended."""
     if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
         return None
-    sidecars: Counter[str] = Counter()
-    peak: Counter[str] = Counter()
-    for container in pod.spec.init_containers:
-        if container.restart_policy == "Always":
-            sidecars.update(_amounts(_asked(container)))
-            peak |= sidecars
-        else:
-            peak |= sidecars + Counter(_amounts(_asked(container)))
-    total = sidecars.copy()
-    for container in pod.spec.containers:
-        total.update(_amounts(_asked(container)))
-    total |= peak
-    total.update(_amounts(pod.spec.overhead))
-    return _Taking(pod.spec.node_name, dict(total))
-
-
-def _asked(container: _Container) -> dict[str, QuantityValue]:
-    return {**container.resources.limits, **container.resources.requests}
-
-
-def _amounts(quantities: Mapping[str, QuantityValue]) -> dict[str, int]:
-    return {name: milli(value) if name == "cpu" else to_int(value) for name, value in quantities.items()}
+    return _Taking(pod.spec.node_name, pod_request(pod.spec))

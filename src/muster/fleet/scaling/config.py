@@ -29,7 +29,8 @@ from muster.api.names import LABEL_TEAM
 from muster.fleet.configtext import ConfigText, ConfigTextError
 from muster.fleet.scaling.snapshot import PoolSpec, Template
 from muster.kube.node import Taint
-from muster.kube.quantity import QuantityError, milli, to_int
+from muster.kube.quantity import QuantityError, to_int
+from muster.kube.resources import amount
 from muster.kube.taints import HARD_EFFECTS, PREFER_NO_SCHEDULE
 
 CONFIG_MAP = "muster-scaling"
@@ -124,7 +125,7 @@ def _template_problems(template: _Template) -> Iterator[tuple[str, str]]:
 def _spec(pool: _Pool) -> PoolSpec:
     capacity = {"pods": PODS_PER_NODE}
     for name, quantity in pool.template.capacity.items():
-        capacity[name] = milli(quantity) if name == "cpu" else to_int(quantity)
+        capacity[name] = amount(name, quantity)
     return PoolSpec(
         name=pool.name,
         provider=pool.provider,
