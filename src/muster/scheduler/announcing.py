@@ -24,15 +24,15 @@ class Announcer:
 
     Args:
         events: writes them.
-        idle: waits until no bind is under way, for so many seconds at most.
+        quiet: waits until no bind is under way, nor was just now, for so many seconds at most.
         per_s: events a second at most.
     """
 
     def __init__(
-        self, events: EventRecorder, idle: Callable[[float], Awaitable[None]], per_s: float = EVENTS_PER_S
+        self, events: EventRecorder, quiet: Callable[[float], Awaitable[None]], per_s: float = EVENTS_PER_S
     ) -> None:
         self._events = events
-        self._idle = idle
+        self._quiet = quiet
         self._pause_s = 1 / per_s
         self._queue: deque[tuple[ObjectReference, str, str]] = deque(maxlen=QUEUED_MAX)
         self._work = asyncio.Event()
@@ -46,7 +46,7 @@ class Announcer:
         """Write until cancelled."""
         while True:
             while self._queue:
-                await self._idle(BINDING_WAIT_S)
+                await self._quiet(BINDING_WAIT_S)
                 about, reason, message = self._queue.popleft()
                 await self._events.once(about, NORMAL, reason, message, action="Binding")
                 await asyncio.sleep(self._pause_s)

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 WORKERS = 48
 """Binds under way at once: enough to keep one API server busy from one client."""
 RETRY_S = 1.0
+QUIET_S = 1.0
+"""Between the binds of small gangs that come by the hundred there are moments without any: a burst ends after this."""
 
 
 class Binder:
@@ -60,27 +62,37 @@ class Binder:
         self._queue: deque[Bind] = deque()
         self._under_way = 0
         self._work = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._calming: asyncio.TimerHandle | None = None
 
     def submit(self, bind: Bind) -> None:
         """Queue a bind; from now on decide leaves the pod alone until its outcome is known."""
         self._state.begin_bind(bind.uid, bind.node)
         self._queue.append(bind)
         self._work.set()
-        self._idle.clear()
+        self._stir()
 
-    async def idle(self, wait_s: float) -> None:
-        """Wait until no bind is left to be carried out, for `wait_s` at most."""
+    async def quiet(self, wait_s: float) -> None:
+        """Wait until no bind has been under way for a moment, for `wait_s` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await self._idle.wait()
+                await self._quiet.wait()
 
     async def run(self) -> None:
         """Work until cancelled. Requests under way are then abandoned; whoever leads next finds out what they did."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(self._workers):
-                group.create_task(self._worker(), name=f"binder-{number}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._workers):
+                    group.create_task(self._worker(), name=f"binder-{number}")
+        finally:
+            self._stir()
+
+    def _stir(self) -> None:
+        self._quiet.clear()
+        if self._calming is not None:
+            self._calming.cancel()
+            self._calming = None
 
     async def _worker(self) -> None:
         while True:
@@ -90,8 +102,8 @@ class Binder:
                     await self._bind(self._queue.popleft())
                 finally:
                     self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
+            if not self._under_way and not self._quiet.is_set() and self._calming is None:
+                self._calming = asyncio.get_running_loop().call_later(QUIET_S, self._quiet.set)
             self._work.clear()
             await self._work.wait()
 

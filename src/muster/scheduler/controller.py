@@ -68,6 +68,8 @@ PAUSE_S = 0.02
 """Events that come in a burst are planned for together."""
 MARK_BOUND_WAIT_S = 15.0
 """Pods wait for binds, nobody for the word that a gang is bound: it goes after them, well within a bind deadline."""
+MARKS_AT_ONCE = 8
+"""After a burst of small gangs: the binds of the next one do not queue behind such words about the last."""
 
 
 class SchedulerController:
@@ -123,6 +125,7 @@ class SchedulerController:
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
         self._head_nodes = HeadNodes(self._metrics)
+        self._marking = asyncio.Semaphore(MARKS_AT_ONCE)
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         if shadow is not None:
@@ -174,7 +177,7 @@ class SchedulerController:
         async with EventRecorder(
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
         ) as events:
-            announcer = Announcer(events, self._binder.idle)
+            announcer = Announcer(events, self._binder.quiet)
             self._reporter = Reporter(self._client, events, announcer, self._waits)
             helpers = [informer.run() for informer in informers]
             helpers += [self._binder.run(), self._provisioner.run(), announcer.run(), self._budgets.run()]
@@ -314,9 +317,7 @@ class SchedulerController:
 
     async def _write(self, action: PlacementAction) -> None:
         gang = self.state.gangs[action.gang]
-        if isinstance(action, MarkBound):
-            await self._binder.idle(MARK_BOUND_WAIT_S)
-        if not await self._writer.write(action):
+        if not await (self._mark_bound(action) if isinstance(action, MarkBound) else self._writer.write(action)):
             return
         if isinstance(action, TellToLeave):
             self._reporter.told_to_leave(gang, action.message)
@@ -330,6 +331,13 @@ class SchedulerController:
         elif isinstance(action, ReleaseGang):
             self._metrics.releases.inc()
             self._reporter.released(gang, action.reason)
+
+    async def _mark_bound(self, action: MarkBound) -> bool:
+        clock = asyncio.get_running_loop().time
+        latest = clock() + MARK_BOUND_WAIT_S
+        async with self._marking:
+            await self._binder.quiet(max(0.0, latest - clock()))
+            return await self._writer.write(action)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -1,0 +1,116 @@
+"""Replicas of `muster controller` in virtual time, on an API server whose writes are noted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from muster.embedded.apiserver.request import Request
+from muster.sim.fuzz.replica import Replica
+from muster.sim.fuzz.roads import RoadWeather, WeatheredRoads
+from muster.sim.nodes import EmptyRuntime, SimNodes
+from muster.sim.virtual.cluster import VirtualCluster
+from muster.sim.virtual.line import Lines
+from muster.sim.virtual.loop import VirtualLoop
+from muster.sim.virtual.network import Calm
+
+GPU = "nvidia.com/gpu"
+CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
+NAMESPACE = "default"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+JOBS = f"/apis/muster.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
+PLACEMENTS = f"/apis/muster.dev/v1alpha1/namespaces/{NAMESPACE}/placements"
+
+
+class Write(NamedTuple):
+    """What a replica wrote, and when."""
+
+    at: float
+    what: str
+    body: bytes
+
+
+class World:
+    """A cluster with so many nodes and replicas; `story` is told once the nodes are there."""
+
+    def __init__(self, nodes: int, replicas: int = 1) -> None:
+        self.loop = VirtualLoop.new()
+        self.cluster = VirtualCluster(self.loop, random.Random(7))
+        self.writes: list[Write] = []
+        """All that replicas wrote, but for renewals of Leases."""
+        self._nodes = nodes
+        self.cluster.trace.listeners.append(self._heard)
+        lines = Lines(
+            self.loop, WeatheredRoads(self.loop, RoadWeather(calm_at=0.0), random.Random(1)), random.Random(2)
+        )
+        self.replicas = [
+            Replica(
+                self.cluster,
+                f"controller-{number}",
+                Calm(random.Random(number)),
+                random.Random(number),
+                skew_s=0.0,
+                lease_s=15.0,
+                failed=self.loop.fail,
+                lines=lines,
+            )
+            for number in range(replicas)
+        ]
+
+    def _heard(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        if client.startswith("controller-") and request.method != "GET" and "/leases" not in request.path:
+            self.writes.append(Write(now, f"{request.method} {request.path}", request.body))
+
+    def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Do something as an administrator."""
+        return self.cluster.call(method, path, body)
+
+    def add_gang(self, name: str, size: int) -> None:
+        """Make the pods of a gang, each of which takes a node."""
+        for slot in range(size):
+            meta = {
+                "name": f"{name}-{slot}-0",
+                "labels": {"muster.dev/gang": name, "muster.dev/slot": str(slot)},
+                "annotations": {"muster.dev/gang-size": str(size), "muster.dev/gang-uid": name},
+            }
+            container = {"name": "worker", "image": "none", "resources": {"limits": {GPU: "8"}}}
+            self.call("POST", PODS, {"metadata": meta, "spec": {"schedulerName": "muster", "containers": [container]}})
+
+    def add_job(self, name: str, replicas: int, **spec: Any) -> None:
+        """Make a training job."""
+        body = {"replicas": replicas, "image": "none", "command": ["train"], **spec}
+        self.call("POST", JOBS, {"metadata": {"name": name}, "spec": body})
+
+    def job(self, name: str) -> dict[str, Any]:
+        """The job as the API server has it."""
+        return self.call("GET", f"{JOBS}/{name}")
+
+    def condition(self, name: str, kind: str) -> dict[str, Any]:
+        """A condition of the job; empty where it is not there."""
+        conditions = self.job(name)["status"].get("conditions", [])
+        return next((each for each in conditions if each["type"] == kind), {})
+
+    def run(self, story: Callable[[], Awaitable[None]]) -> None:
+        """Start everything, tell the story, stop."""
+
+        async def main() -> None:
+            self.cluster.start()
+            sim = SimNodes(
+                self.cluster.client("kubelets"),
+                runtime=EmptyRuntime(),
+                now=lambda: datetime.fromtimestamp(self.loop.now, UTC),
+            )
+            async with sim:
+                await sim.add(self._nodes, capacity=CAPACITY)
+                for number, replica in enumerate(self.replicas):
+                    self.loop.call_later(0.1 * number, replica.start)
+                await story()
+                for replica in self.replicas:
+                    replica.kill()
+
+        try:
+            self.loop.run(main())
+        finally:
+            self.loop.wind_up()

@@ -1,0 +1,66 @@
+"""What nobody waits for gives way to binds, in virtual time: that a gang is bound, and Events about what was."""
+
+from __future__ import annotations
+
+import asyncio
+
+from muster.scheduler.announcing import BINDING_WAIT_S
+from muster.scheduler.controller import MARK_BOUND_WAIT_S
+from tests.support.virtualreplicas import PLACEMENTS, World, Write
+
+READY_S = 20.0
+"""The first leader has its lease, and nodes are ready."""
+
+
+def is_bind(write: Write) -> bool:
+    return write.what.endswith("/binding")
+
+
+def is_mark(write: Write) -> bool:
+    """Whether it is the word that a gang is bound."""
+    return write.what.endswith("/status") and "/placements/" in write.what
+
+
+def is_word(write: Write) -> bool:
+    """Whether nobody waits for it: that word, or an Event about what was bound."""
+    return is_mark(write) or "/events" in write.what
+
+
+def test_no_word_goes_between_the_binds_of_a_burst_of_small_gangs_and_all_go_after_it() -> None:
+    gangs, size = 9, 2
+    world = World(gangs * size)
+
+    async def story() -> None:
+        await asyncio.sleep(READY_S)
+        for number in range(gangs):  # each is bound before the next one comes
+            world.add_gang(f"gang-{number}", size)
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(10.0)
+        binds = [write.at for write in world.writes if is_bind(write)]
+        words = [write.at for write in world.writes if is_word(write)]
+        assert len(binds) == gangs * size
+        assert binds[-1] - binds[0] < min(MARK_BOUND_WAIT_S, BINDING_WAIT_S)
+        assert min(words) > max(binds)
+        phases = [each["status"]["phase"] for each in world.call("GET", PLACEMENTS)["items"]]
+        assert phases == ["Bound"] * gangs
+        events = [write for write in world.writes if "/events" in write.what]
+        assert len(events) == gangs * (size + 1)
+
+    world.run(story)
+
+
+def test_binds_without_end_never_keep_the_word_back_for_ever() -> None:
+    gangs = 60
+    world = World(gangs)
+
+    async def story() -> None:
+        await asyncio.sleep(READY_S)
+        for number in range(gangs):
+            world.add_gang(f"gang-{number}", 1)
+            await asyncio.sleep(0.5)
+        binds = [write.at for write in world.writes if is_bind(write)]
+        bound = {write.what.split("/")[-2]: write.at for write in world.writes if is_mark(write)}
+        assert bound["gang-0"] < max(binds), "binds went on meanwhile"
+        assert bound["gang-0"] - binds[0] < MARK_BOUND_WAIT_S + 1.0
+
+    world.run(story)
