@@ -71,6 +71,8 @@ class World:
         self.cordons: dict[str, float] = {}
         self.ours: dict[str, str] = {}
         self.known_cordons: set[str] = set()
+        self.needed_at: dict[str, float] = {}
+        """When somebody was last seen on each node, or it was first seen."""
         self.tracked: dict[str, Tracked] = {}
         self.memory: dict[str, PoolMemory] = {}
         self.faults: dict[str, tuple[Fault, str, float]] = {}
@@ -150,6 +152,9 @@ class World:
         """Let time pass, the scheduler work, and scaling do what it decides."""
         self.now += seconds
         self.schedule()
+        for name in self.nodes():
+            if name not in self.needed_at or self.occupied(name):
+                self.needed_at[name] = self.now
         before = dict(self.tracked)
         self.view = view = self.look()
         self.plan = plan = decide(view, self.now)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.fleet.scaling.fitting import bins_for
-from muster.fleet.scaling.plan import Delete, Outcome, Plan, SetSize
+from muster.fleet.scaling.plan import Cordon, Delete, Outcome, Plan, SetSize
 from muster.fleet.scaling.providers.base import ProviderError
 from muster.fleet.scaling.providers.simulated import SimulatedGroup
 from muster.fleet.scaling.snapshot import Fault
@@ -114,6 +114,36 @@ def test_a_node_that_somebody_needs_is_never_deleted(world: World, events: list[
         for gang in world.gangs.values():
             gone = [node for node in gang.nodes if any(node == deleted for _, deleted in world.cloud.deleted)]
             assert not gone, f"{gang.name} lost {gone}"
+
+    play(world, events, check)
+
+
+@given(worlds(), EVENTS)
+@settings(max_examples=40)
+def test_no_node_is_given_back_before_its_window_is_over(world: World, events: list[tuple[Any, ...]]) -> None:
+    specs = {spec.name: spec for spec in world.pools}
+
+    def check(plan: Plan) -> None:
+        for action in plan.actions:
+            if isinstance(action, Cordon):
+                idle_s = world.now - world.needed_at[action.node]
+                assert idle_s >= specs[action.pool].idle_s, f"{action.node} had been idle for {idle_s:g} s"
+
+    play(world, events, check)
+
+
+@given(worlds(), EVENTS)
+@settings(max_examples=40)
+def test_no_node_is_given_back_while_a_gang_waits_for_its_like(world: World, events: list[tuple[Any, ...]]) -> None:
+    def check(plan: Plan) -> None:
+        assert world.view is not None
+        draining = {node.instance for node in world.view.nodes if node.draining}
+        leaving = [
+            action
+            for action in plan.actions
+            if isinstance(action, Cordon) or (isinstance(action, Delete) and action.instance in draining)
+        ]
+        assert not (leaving and world.view.demands), leaving
 
     play(world, events, check)
 

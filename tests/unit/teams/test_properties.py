@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from muster.api.names import LABEL_TEAM
 from muster.kube.node import Taint
 from muster.teams.decide import decide
 from muster.teams.holdings import Holdings
+from muster.teams.plan import Plan
 from muster.teams.record import TeamRecord, change_of
 from muster.teams.sharing import share_out, wanted
 from muster.teams.usage import Rank
@@ -80,37 +82,91 @@ def again(world: World, seed: int) -> Holdings:
     return fresh
 
 
-@settings(max_examples=80)
-@given(st.integers(0, 8), amounts, st.lists(events, max_size=25))
-def test_no_sequence_of_events_breaks_a_rule(
-    nodes: int, first: dict[str, Any], sequence: list[tuple[Any, ...]]
+class Before(NamedTuple):
+    """What was so before a decision."""
+
+    by_hand: frozenset[str]
+    busy: frozenset[str]
+    moves_busy: bool
+    allocates: bool
+
+
+def play(
+    nodes: int, first: dict[str, Any], sequence: list[tuple[Any, ...]], check: Callable[[World, Before, Plan], None]
 ) -> None:
+    """Let everything happen in order, with a decision carried out after each."""
     world = World(shares(LABEL_TEAM, "Wait", **first), nodes)
     for event in sequence:
         happen(world, event)
-        before = world.holdings
-        kept = {name for name, held in before.nodes.items() if held.claim.by_hand}
-        busy = {name for name, held in before.nodes.items() if held.rank is Rank.BUSY}
-        may_move_busy = before.config is not None and before.config.running_gangs == "Move"
-        plan = world.run()
+        holdings = world.holdings
+        before = Before(
+            by_hand=frozenset(name for name, held in holdings.nodes.items() if held.claim.by_hand),
+            busy=frozenset(name for name, held in holdings.nodes.items() if held.rank is Rank.BUSY),
+            moves_busy=holdings.config is not None and holdings.config.running_gangs == "Move",
+            allocates=holdings.config is not None and bool(holdings.config.pools),
+        )
+        check(world, before, world.run())
+
+
+stories = given(st.integers(0, 8), amounts, st.lists(events, max_size=25))
+Story = list[tuple[Any, ...]]
+
+
+@settings(max_examples=30)
+@stories
+def test_what_is_owned_never_fails_to_add_up_to_the_pool(nodes: int, first: dict[str, Any], story: Story) -> None:
+    def check(world: World, before: Before, plan: Plan) -> None:
+        if before.allocates:
+            standings = world.plan().standings
+            counted = Counter(world.owners().values())
+            assert {each.team: each.owned for each in standings if each.owned} == counted
+            assert sum(each.owned for each in standings) == len(world.holdings.nodes)
+            assert sum(each.entitled for each in standings) == len(world.holdings.nodes)
+
+    play(nodes, first, story, check)
+
+
+@settings(max_examples=30)
+@stories
+def test_no_sequence_of_events_gives_a_node_two_teams(nodes: int, first: dict[str, Any], story: Story) -> None:
+    def check(world: World, before: Before, plan: Plan) -> None:
         written = Counter(change.node for change in plan.changes)
-        assert not kept & written.keys(), "a node set by hand was changed"
         assert max(written.values(), default=0) <= 1, "a node was written twice"
-        moved = {change.node for change in plan.changes if change.previous != change.record.team}
-        assert may_move_busy or not moved & busy, "a node moved under a running gang"
-        if before.config is None or not before.config.pools:
-            assert not moved, "a node changed hands without an allocation"
-        for name in before.nodes:
+        for name in world.holdings.nodes:
             one_team(world, name)
-        for_all = world.plan()
-        assert for_all.changes == (), "a second decision writes again"
-        owned = sum(standing.owned for standing in for_all.standings)
-        assert not before.pools or owned == len(before.nodes), "what is owned does not add up to the pool"
-        if before.pools and not busy:
-            fixed = {standing.team for standing in for_all.standings if standing.by_hand}
-            for standing in for_all.standings:
+
+    play(nodes, first, story, check)
+
+
+@settings(max_examples=30)
+@stories
+def test_no_node_moves_from_under_a_gang_or_a_hand_or_without_an_allocation(
+    nodes: int, first: dict[str, Any], story: Story
+) -> None:
+    def check(world: World, before: Before, plan: Plan) -> None:
+        moved = {change.node for change in plan.changes if change.previous != change.record.team}
+        assert not before.by_hand & {change.node for change in plan.changes}, "a node set by hand was changed"
+        assert before.moves_busy or not moved & before.busy, "a node moved under a running gang"
+        assert before.allocates or not moved, "a node changed hands without an allocation"
+
+    play(nodes, first, story, check)
+
+
+@settings(max_examples=30)
+@stories
+def test_no_decision_leaves_anything_to_the_next_one(nodes: int, first: dict[str, Any], story: Story) -> None:
+    """But for what gangs and hands hold."""
+
+    def check(world: World, before: Before, plan: Plan) -> None:
+        again = world.plan()
+        assert again.changes == (), "a second decision writes again"
+        if not before.busy:
+            fixed = any(standing.by_hand for standing in again.standings)
+            for standing in again.standings:
                 assert standing.owned == standing.entitled or fixed, standing
                 assert not standing.pending or fixed, standing
+
+    play(nodes, first, story, check)
 
 
 def one_team(world: World, name: str) -> None:
