@@ -1,4 +1,4 @@
-"""Two managers at once, whose requests get lost and whose clocks are a day apart, while hands and kubelets do things."""
+"""Two managers at once, whose requests get lost and whose clocks are a day apart, while hands and kubelets act."""
 
 from __future__ import annotations
 
