@@ -219,7 +219,7 @@ def test_help_is_quick_enough_to_type(muster: Muster) -> None:
     )
     loaded = set(done.stderr.split())
     assert "click" in loaded
-    assert not loaded & {"aiohttp", "rich", "yaml", "cryptography", "uvloop", "lightkube"}
+    assert not loaded & {"aiohttp", "rich", "yaml", "cryptography", "uvloop"}
 
 
 def _python() -> list[str]:

@@ -6,10 +6,9 @@ import base64
 import os
 import ssl
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster.kube.credentials import (
     Anonymous,
@@ -22,9 +21,7 @@ from muster.kube.credentials import (
 )
 from muster.kube.errors import ConfigError
 from muster.kube.kubeconfig import read_kubeconfigs
-
-if TYPE_CHECKING:
-    from lightkube.config.kubeconfig import SingleConfig
+from muster.kube.kubeconfigentries import ClusterEntry, ContextEntry, ExecEntry, UserEntry, find_entry
 
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 SERVICE_ACCOUNT_DIR_VARIABLE = "MUSTER_SERVICE_ACCOUNT_DIR"
@@ -127,10 +124,6 @@ def in_cluster(folder: Path | None = None) -> ClusterConfig:
 
 def from_kubeconfig(paths: list[Path], context: str | None = None) -> ClusterConfig:
     """Read one or several kubeconfig files; of entries with the same name the first counts, as in kubectl."""
-    from lightkube.config.kubeconfig import KubeConfig
-    from lightkube.core.exceptions import ConfigError as LightkubeConfigError
-    from msgspec import ValidationError
-
     where = os.pathsep.join(map(str, paths))
     merged = read_kubeconfigs(paths)
     name = context or merged["current-context"]
@@ -139,90 +132,39 @@ def from_kubeconfig(paths: list[Path], context: str | None = None) -> ClusterCon
         raise ConfigError(f"{where} has no current-context; choose one of {_names(known)} with --context")
     if name not in known:
         raise ConfigError(f"context {name!r} is not in {where}; it has {_names(known)}")
-    try:
-        chosen = KubeConfig.from_dict(merged).get(name)
-    except KeyError as error:
-        raise ConfigError(
-            f"{where}: context {name!r} refers to {error.args[0]!r}, which the file does not have"
-        ) from None
-    except (LightkubeConfigError, ValidationError, TypeError) as error:
-        raise ConfigError(f"{where} is not a valid kubeconfig: {error}") from None
-    assert chosen is not None
-    return _cluster_config(
-        chosen,
-        _entry(merged["clusters"], chosen.context.cluster, "cluster"),
-        _entry(merged["users"], chosen.context.user or "", "user"),
-        where,
-    )
-
-
-def _cluster_config(
-    chosen: SingleConfig, cluster: Mapping[str, Any], user: Mapping[str, Any], where: str
-) -> ClusterConfig:
-    certificate, key = b"", b""
-    if chosen.user is not None:
-        certificate = _data_or_file(chosen.user.client_cert_data, chosen.user.client_cert, "client certificate")
-        key = _data_or_file(chosen.user.client_key_data, chosen.user.client_key, "client key")
+    chosen = find_entry(merged["contexts"], name, "context", ContextEntry, where)
+    of = f"{where}: context {name!r}"
+    cluster = find_entry(merged["clusters"], chosen.cluster, "cluster", ClusterEntry, of)
+    user = find_entry(merged["users"], chosen.user, "user", UserEntry, of) if chosen.user else UserEntry()
+    certificate = _data_or_file(user.client_certificate_data, user.client_certificate, "client certificate")
+    key = _data_or_file(user.client_key_data, user.client_key, "client key")
     if bool(certificate) != bool(key):
-        raise ConfigError(
-            f"{where}: the user of context {chosen.context_name!r} needs both a client certificate and a key"
-        )
-    ca_data = _data_or_file(
-        chosen.cluster.certificate_auth_data, chosen.cluster.certificate_auth, "certificate authority"
-    )
+        raise ConfigError(f"{where}: the user of context {name!r} needs both a client certificate and a key")
+    ca_data = _data_or_file(cluster.certificate_authority_data, cluster.certificate_authority, "certificate authority")
     config = ClusterConfig(
-        server=chosen.cluster.server.rstrip("/"),
+        server=cluster.server.rstrip("/"),
         ca_data=ca_data,
         client_certificate=certificate,
         client_key=key,
-        namespace=chosen.namespace,
-        context=chosen.context_name,
-        insecure_skip_tls_verify=chosen.cluster.insecure,
-        tls_server_name=str(cluster.get("tls-server-name", "")),
-        proxy_url=str(cluster.get("proxy-url", "")),
-        credentials=_credentials(chosen, user, cluster, ca_data, where),
+        namespace=chosen.namespace or "default",
+        context=name,
+        insecure_skip_tls_verify=cluster.insecure_skip_tls_verify,
+        tls_server_name=cluster.tls_server_name or "",
+        proxy_url=cluster.proxy_url or "",
+        credentials=_credentials(user, cluster, ca_data, where),
     )
     if not config.server.startswith(("https://", "http://")):
         raise ConfigError(f"{where}: server {config.server!r} must start with https:// or http://")
     return config
 
 
-def _credentials(
-    chosen: SingleConfig, raw: Mapping[str, Any], cluster: Mapping[str, Any], ca_data: bytes, where: str
-) -> Credentials:
-    user = chosen.user
-    if user is None:
-        return Anonymous()
+def _credentials(user: UserEntry, cluster: ClusterEntry, ca_data: bytes, where: str) -> Credentials:
     if user.token_file:
         return TokenFile(Path(user.token_file))
     if user.token:
         return StaticToken(user.token)
     if user.exec is not None:
-        raw_exec = raw.get("exec") or {}
-        info: dict[str, Any] | None = None
-        if raw_exec.get("provideClusterInfo"):
-            info = {"server": chosen.cluster.server}
-            if ca_data:
-                info["certificate-authority-data"] = base64.b64encode(ca_data).decode()
-            if chosen.cluster.insecure:
-                info["insecure-skip-tls-verify"] = True
-            for key in ("tls-server-name", "proxy-url"):
-                if cluster.get(key):
-                    info[key] = cluster[key]
-            for extension in cluster.get("extensions") or ():
-                if extension.get("name") == "client.authentication.k8s.io/exec":
-                    info["config"] = extension.get("extension")
-        return ExecPlugin(
-            ExecPluginSpec(
-                api_version=user.exec.apiVersion,
-                command=user.exec.command,
-                args=tuple(user.exec.args or ()),
-                env={entry.name: entry.value for entry in user.exec.env or ()},
-                install_hint=user.exec.installHint or "",
-                interactive=raw_exec.get("interactiveMode", "IfAvailable") == "Always",
-                cluster=info,
-            )
-        )
+        return _plugin(user.exec, cluster, ca_data)
     if user.username and user.password:
         return BasicAuth(user.username, user.password)
     if user.auth_provider:
@@ -230,8 +172,31 @@ def _credentials(
     return Anonymous()
 
 
-def _entry(entries: list[dict[str, Any]], name: str, inner: str) -> Mapping[str, Any]:
-    return next((entry.get(inner) or {} for entry in entries if entry["name"] == name), {})
+def _plugin(entry: ExecEntry, cluster: ClusterEntry, ca_data: bytes) -> ExecPlugin:
+    info: dict[str, Any] | None = None
+    if entry.provide_cluster_info:
+        info = {"server": cluster.server}
+        if ca_data:
+            info["certificate-authority-data"] = base64.b64encode(ca_data).decode()
+        if cluster.insecure_skip_tls_verify:
+            info["insecure-skip-tls-verify"] = True
+        for key, value in (("tls-server-name", cluster.tls_server_name), ("proxy-url", cluster.proxy_url)):
+            if value:
+                info[key] = value
+        for extension in cluster.extensions or ():
+            if extension.name == "client.authentication.k8s.io/exec":
+                info["config"] = extension.extension
+    return ExecPlugin(
+        ExecPluginSpec(
+            api_version=entry.api_version,
+            command=entry.command,
+            args=entry.args or (),
+            env={variable.name: variable.value for variable in entry.env or ()},
+            install_hint=entry.install_hint or "",
+            interactive=entry.interactive_mode == "Always",
+            cluster=info,
+        )
+    )
 
 
 def _names(names: list[str]) -> str:
