@@ -14,8 +14,9 @@ system:serviceaccount:{{ .Release.Namespace }}:muster-controller
 {{- define "muster.teams.platform" -}}
 request.userInfo.groups.exists(g, g in {{ include "muster.cel" .Values.teams.admission.platformGroups }})
 {{- end }}
+{{- /* In shadow mode nobody fills pods in, so nothing may be refused for what they lack. */}}
 {{- define "muster.teams.actions" -}}
-{{ ternary (list "Deny") (list "Warn" "Audit") (eq .Values.teams.admission.policy "Deny") | toJson }}
+{{ ternary (list "Deny") (list "Warn" "Audit") (and (eq .Values.teams.admission.policy "Deny") (not .Values.shadow)) | toJson }}
 {{- end }}
 {{- define "muster.teams.namespaceSelector" -}}
 matchExpressions:
