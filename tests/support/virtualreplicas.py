@@ -14,7 +14,7 @@ from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.line import Lines
 from muster.sim.virtual.loop import VirtualLoop
-from muster.sim.virtual.network import Calm
+from muster.sim.virtual.network import Calm, Fates
 
 GPU = "nvidia.com/gpu"
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
@@ -33,9 +33,9 @@ class Write(NamedTuple):
 
 
 class World:
-    """A cluster with so many nodes and replicas; `story` is told once the nodes are there."""
+    """A cluster with so many nodes and replicas, whose requests meet these fates."""
 
-    def __init__(self, nodes: int, replicas: int = 1) -> None:
+    def __init__(self, nodes: int, replicas: int = 1, fates: Callable[[random.Random], Fates] = Calm) -> None:
         self.loop = VirtualLoop.new()
         self.cluster = VirtualCluster(self.loop, random.Random(7))
         self.writes: list[Write] = []
@@ -49,7 +49,7 @@ class World:
             Replica(
                 self.cluster,
                 f"controller-{number}",
-                Calm(random.Random(number)),
+                fates(random.Random(number)),
                 random.Random(number),
                 skew_s=0.0,
                 lease_s=15.0,
@@ -67,7 +67,7 @@ class World:
         """Do something as an administrator."""
         return self.cluster.call(method, path, body)
 
-    def add_gang(self, name: str, size: int) -> None:
+    def add_gang(self, name: str, size: int, **spec: Any) -> None:
         """Make the pods of a gang, each of which takes a node."""
         for slot in range(size):
             meta = {
@@ -76,11 +76,12 @@ class World:
                 "annotations": {"muster.dev/gang-size": str(size), "muster.dev/gang-uid": name},
             }
             container = {"name": "worker", "image": "none", "resources": {"limits": {GPU: "8"}}}
-            self.call("POST", PODS, {"metadata": meta, "spec": {"schedulerName": "muster", "containers": [container]}})
+            pod = {"metadata": meta, "spec": {"schedulerName": "muster", "containers": [container], **spec}}
+            self.call("POST", PODS, pod)
 
     def add_job(self, name: str, replicas: int, **spec: Any) -> None:
-        """Make a training job."""
-        body = {"replicas": replicas, "image": "none", "command": ["train"], **spec}
+        """Make a training job that takes whole nodes."""
+        body = {"replicas": replicas, "gpusPerNode": 8, "image": "none", "command": ["train"], **spec}
         self.call("POST", JOBS, {"metadata": {"name": name}, "spec": body})
 
     def job(self, name: str) -> dict[str, Any]:

@@ -286,7 +286,11 @@ class TrainingJobStatus(KubeStruct):
     observed_generation: Annotated[int, Meta(description="The generation of spec this status speaks of.")] = 0
     phase: Annotated[Phase, Meta(description="Where the job is in its life.")] = "Pending"
     conditions: Annotated[
-        tuple[Condition, ...], Meta(description="Admitted, Running, Complete, Failed, Suspended, each with its reason.")
+        tuple[Condition, ...],
+        Meta(
+            description="Admitted (every slot has a node; else why not, in the scheduler's typed reason), Running, "
+            "Complete, Failed, Suspended, each with its reason."
+        ),
     ] = ()
     attempt: Annotated[
         int,

@@ -94,6 +94,7 @@ class Event(KubeObject):
     action: str = ""
     reporting_component: str = ""
     reporting_instance: str = ""
+    related: ObjectReference | None = None
 
     def __post_init__(self) -> None:
         """Keep `event_time` a valid MicroTime."""

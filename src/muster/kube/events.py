@@ -116,7 +116,15 @@ class EventRecorder:
         writer.cancel()
         await asyncio.gather(writer, return_exceptions=True)
 
-    def event(self, about: KubeObject | ObjectReference, type_: str, reason: str, message: str) -> None:
+    def event(
+        self,
+        about: KubeObject | ObjectReference,
+        type_: str,
+        reason: str,
+        message: str,
+        *,
+        related: ObjectReference | None = None,
+    ) -> None:
         """Record an event; never blocks and never raises.
 
         Args:
@@ -124,6 +132,7 @@ class EventRecorder:
             type_: Normal or Warning.
             reason: one CamelCase word for machines.
             message: a sentence for people; cut at 1024 bytes, the API's limit.
+            related: another object that it is about.
         """
         reference = about if isinstance(about, ObjectReference) else reference_to(about)
         if not self._allowed(reference.uid or reference.name):
@@ -131,7 +140,7 @@ class EventRecorder:
             return
         message = self._aggregated(reference, type_, reason, _cut(message))
         try:
-            self._pending.put_nowait(self._made(reference, type_, reason, message))
+            self._pending.put_nowait(self._made(reference, type_, reason, message, related=related))
         except asyncio.QueueFull:
             self._outcomes.labels("dropped").inc()
 
@@ -147,7 +156,15 @@ class EventRecorder:
         else:
             self._outcomes.labels("created").inc()
 
-    def _made(self, about: ObjectReference, type_: str, reason: str, message: str, action: str = "") -> Event:
+    def _made(
+        self,
+        about: ObjectReference,
+        type_: str,
+        reason: str,
+        message: str,
+        action: str = "",
+        related: ObjectReference | None = None,
+    ) -> Event:
         now = datetime.fromtimestamp(self._clock(), UTC)
         return Event(
             metadata=ObjectMeta(namespace=about.namespace or "default"),
@@ -162,6 +179,7 @@ class EventRecorder:
             count=1,
             reporting_component=self._component,
             reporting_instance=self._instance,
+            related=related,
         )
 
     def _allowed(self, about: str) -> bool:

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from muster.kube.core import ObjectReference
+from muster.scheduler.about import reference
 from muster.scheduler.demand import approved
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger
 from muster.scheduler.placing import candidates, choose
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
-from muster.scheduler.reporting import reference
 from muster.scheduler.rules import is_related
 from muster.scheduler.snapshot import Snapshot
 

@@ -27,6 +27,7 @@ from muster.scheduler.followers import list_wanted
 from muster.scheduler.gangs import Gang
 from muster.scheduler.lookups import look_up_claim
 from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.refusedevents import list_refusals
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
 from muster.scheduler.surroundings import list_surroundings
@@ -36,7 +37,7 @@ SUPPOSED_UID = "supposed"
 
 
 async def load_state(client: Client, team_key: str = LABEL_TEAM) -> ClusterState:
-    """List nodes, pods, placements and jobs of all namespaces; `team_key` says whose they are. Raises ApiError."""
+    """List what scheduling depends on, in all namespaces; `team_key` says whose nodes and pods are. Raises ApiError."""
     nodes, pods, placements, jobs = await asyncio.gather(
         client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
     )
@@ -53,6 +54,7 @@ async def load_state(client: Client, team_key: str = LABEL_TEAM) -> ClusterState
     for pod in pods.items:
         state.set_pod(pod, now)
     await list_wanted(client, state, now)
+    await list_refusals(client, state)
     for claim in state.claims_wanted():
         with contextlib.suppress(NotFound, Forbidden):
             await look_up_claim(client, state, claim, clock=steady_time, timeout_s=10.0)

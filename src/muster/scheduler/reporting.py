@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from muster.api.words import counted
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.core import ObjectReference
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.events import NORMAL, WARNING, EventRecorder
-from muster.kube.meta import OwnerReference
 from muster.kube.pod import Pod
+from muster.scheduler.about import reference, reference_to_owner
 from muster.scheduler.adapters.membership import Workload
 from muster.scheduler.announcing import Announcer
 from muster.scheduler.demand import Demand
@@ -27,12 +27,13 @@ from muster.scheduler.gangs import Gang
 from muster.scheduler.placements import timestamp
 from muster.scheduler.plan import Bind, Plan, Refuse
 from muster.scheduler.reasons import Reason, Why
+from muster.scheduler.refusedevents import EVICTION_REFUSED, stays_for
 from muster.scheduler.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-Waits = Callable[[str, str], None]
-"""Told `namespace/name` of a gang and why it waits, in words and [Reason]; "" when it no longer does."""
+Waits = Callable[[str, str, str], None]
+"""Told `namespace/name` of a gang, the typed reason why it waits, and a sentence; both "" when it no longer does."""
 
 PATIENCE_S = 15.0
 """A gang's members appear one by one and old pods take a while to end: said only when it lasts."""
@@ -46,17 +47,28 @@ AGAIN_S = 15.0
 """The numbers in a reason that stays the same are brought up to date no more often, one gang a plan."""
 
 
+class _Told(NamedTuple):
+    gang: str
+    why: Why
+    text: str
+    at: float
+
+
 class Reporter:
-    """Remembers what was said of each gang; `waits` is told of gangs as well, where somebody listens."""
+    """Remembers what was said of each gang; `waits` is told of gangs as well, where somebody listens.
+
+    What a leader before this one said of a job stands in its condition Admitted, and is not said again.
+    """
 
     def __init__(self, client: Client, events: EventRecorder, announcer: Announcer, waits: Waits | None = None) -> None:
         self._client = client
         self._events = events
         self._announcer = announcer
         self._waits = waits
-        self._told: dict[str, tuple[str, str, float]] = {}
+        self._told: dict[str, _Told] = {}
         self._since: dict[str, tuple[Why, float]] = {}
         self._said: dict[str, Why] = {}
+        self._stands: dict[str, str] | None = None
         self._warned: set[str] = set()
         self._refused: dict[str, Reason] = {}
         self._showing: set[str] = set()
@@ -64,6 +76,8 @@ class Reporter:
 
     def waiting(self, snapshot: Snapshot, plan: Plan, now: float) -> None:
         """Say why gangs wait, where that is news."""
+        if self._stands is None:
+            self._stands = {key: gang.job.said for key, gang in snapshot.gangs.items() if gang.job and gang.job.said}
         refreshed = False
         for key, reason in plan.waiting.items():
             gang = snapshot.gangs.get(key)
@@ -83,31 +97,32 @@ class Reporter:
             text = (
                 reason.text() if reason.why is Why.BEHIND else explain(snapshot, gang, reason=reason, now=now).summary
             )
-            text += f" [{reason.why}]"
-            if news:
-                self._event(gang, WARNING, "FailedScheduling", text)
-            self._tell(gang, text, now)
+            if news and self._stands.pop(key, "") != reason.why:  # else the leader before this one has said it
+                self._event(gang, WARNING, "FailedScheduling", f"{text} [{reason.why}]")
+            self._tell(gang, reason.why, text, now)
         for key in [key for key in self._since if key not in snapshot.gangs]:
             self._forget(key)
 
     def _outdated(self, key: str, now: float) -> bool:
         told = self._told.get(key)
-        return told is not None and now - told[2] >= AGAIN_S
+        return told is not None and now - told.at >= AGAIN_S
 
-    def _tell(self, gang: Gang, text: str, now: float) -> None:
+    def _tell(self, gang: Gang, why: Why, text: str, now: float) -> None:
         if self._waits is not None and not gang.single:
             told = self._told.get(gang.key)
-            self._told[gang.key] = (gang.full_name, text, now)
-            if told is None or told[1] != text:
-                self._waits(gang.full_name, text)
+            self._told[gang.key] = _Told(gang.full_name, why, text, now)
+            if told is None or (told.why, told.text) != (why, text):
+                self._waits(gang.full_name, why, text)
 
     def _forget(self, key: str) -> None:
         """The gang does not wait any more."""
         self._since.pop(key, None)
         self._said.pop(key, None)
+        if self._stands is not None:
+            self._stands.pop(key, None)
         told = self._told.pop(key, None)
         if told is not None and self._waits is not None:
-            self._waits(told[0], "")
+            self._waits(told.gang, "", "")
 
     def placed(self, gang: Gang, reason: str) -> None:
         """The gang was given nodes; say so where it had others before."""
@@ -122,9 +137,9 @@ class Reporter:
     def stays(self, gang: Gang, why: str, *, by: Gang | None = None) -> None:
         """Say that the gang, or a pod of it, may not be evicted; to whom it was to leave for, before any has left."""
         if by is None:
-            self._event(gang, WARNING, "EvictionRefused", why)
+            self._event(gang, WARNING, EVICTION_REFUSED, why)
         else:
-            self._event(by, WARNING, "EvictionRefused", f"{gang.full_name} does not leave for it: {why}")
+            self._event(by, WARNING, EVICTION_REFUSED, stays_for(gang, why), related=reference(gang))
 
     def bound(self, gang: Gang) -> None:
         """Say that the whole gang is bound."""
@@ -150,7 +165,7 @@ class Reporter:
         """Say on the object itself what would go wrong with it, once."""
         if workload.says.warning and workload.ref.uid not in self._warned:
             self._warned.add(workload.ref.uid)
-            about = _about(workload.owner, workload.ref.namespace)
+            about = reference_to_owner(workload.owner, workload.ref.namespace)
             self._events.event(about, WARNING, "ReleaseCountsAsFailure", workload.says.warning)
 
     async def refuse(self, refusal: Refuse) -> None:
@@ -193,28 +208,11 @@ class Reporter:
         """The pod is gone."""
         self._refused.pop(uid, None)
 
-    def _event(self, gang: Gang, type_: str, reason: str, message: str) -> None:
+    def _event(self, gang: Gang, type_: str, reason: str, message: str, related: ObjectReference | None = None) -> None:
         about = reference(gang)
         if about is not None:
-            self._events.event(about, type_, reason, message)
+            self._events.event(about, type_, reason, message, related=related)
 
 
 def _unscheduled(reason: str, message: str) -> dict[str, Any]:
     return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
-
-
-def _about(owner: OwnerReference, namespace: str) -> ObjectReference:
-    return ObjectReference(
-        api_version=owner.api_version, kind=owner.kind, namespace=namespace, name=owner.name, uid=owner.uid
-    )
-
-
-def reference(gang: Gang) -> ObjectReference | None:
-    """Return what Events about the gang are about: the job that owns it, else its first pod."""
-    owner = gang.owner
-    if owner is not None and not gang.single:
-        return _about(owner, gang.namespace)
-    first = min(gang.pods.values(), key=lambda pod: (pod.slot, pod.name), default=None)
-    if first is None:
-        return None
-    return ObjectReference(api_version="v1", kind="Pod", namespace=first.namespace, name=first.name, uid=first.uid)

@@ -120,6 +120,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         left_out: slots that the attempt which runs goes on without.
         since: when it began to wait for nodes, from which it has its place in the queue.
         scale_up: autoscalers may add nodes for it.
+        said: the reason why it has no nodes, as its condition Admitted has it; "" where that says nothing.
     """
 
     ended: str = ""
@@ -132,6 +133,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     left_out: tuple[int, ...] = ()
     since: float = 0.0
     scale_up: bool = False
+    said: str = ""
 
 
 def job_facts(job: TrainingJob) -> JobFacts:
@@ -154,4 +156,5 @@ def job_facts(job: TrainingJob) -> JobFacts:
         left_out=status.left_out,
         since=since.timestamp() if since is not None else 0.0,
         scale_up=job.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED,
+        said=next((each.reason for each in status.conditions if each.type == "Admitted" and each.status != "True"), ""),
     )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from muster.api.training_job import TrainingJobStatus
 from muster.api.words import counted
 from muster.kube.pod import Pod
-from muster.trainingjobs import growing, incident, lastcall, outcome, pausing, statuses
+from muster.trainingjobs import admission, growing, incident, lastcall, outcome, pausing, statuses
 from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
 from muster.trainingjobs.faults import Evidence, row_named, row_of
 from muster.trainingjobs.plan import (
@@ -250,16 +250,16 @@ class Attempt:
         bound = complete and all(pod.spec.node_name for pod in pods)
         if bound and ready == len(self.part) and not self._held():
             return self._begin_running()
-        status = self._admission(self.status, complete)
-        reason: Reason | None = None
-        if status is not self.status:
-            reason = "PodsRefused" if not statuses.condition_holds(status, "Admitted") else "Starting"
+        status = admission.with_admission(self.snapshot, self.status, complete=complete, bound=bound, now=self.now)
+        same = status is self.status
+        reason: Reason | None = None if same or complete else "PodsRefused"
         if status.phase == "Restarting":
             status = self._stages(status, bound)
         elif bound and status.phase == "Pending":
             status, reason = replace(status, phase="Starting", ready_slots=ready), "Starting"
         message = self._message(len(pods), ready, bound)
-        if self.snapshot.progress_due and (status.ready_slots, status.message) != (ready, message):
+        news = not same or (status.ready_slots, status.message) != (ready, message)
+        if self.snapshot.progress_due and news:
             reason = reason or "Waiting"
         if reason is None:
             return []
@@ -267,21 +267,6 @@ class Attempt:
         status = replace(status, ready_slots=ready, message=message, observed_generation=self.job.metadata.generation)
         actions: list[Action] = [self._write(status, reason)]
         return [*actions, RecordEvent("PodsRefused", message, warning=True)] if refused else actions
-
-    def _admission(self, status: TrainingJobStatus, complete: bool) -> TrainingJobStatus:
-        refusal, generation = self.snapshot.refusal, self.job.metadata.generation
-        if complete:
-            if statuses.condition_holds(status, "Admitted"):
-                return status
-            return statuses.with_condition(
-                status, "Admitted", True, "PodsCreated", "every pod is created", self.now, generation
-            )
-        if refusal is None or statuses.condition_reason(status, "Admitted") == (
-            "PodsRefused",
-            statuses.shortened(refusal.message),
-        ):
-            return status
-        return statuses.with_condition(status, "Admitted", False, "PodsRefused", refusal.message, self.now, generation)
 
     def _stages(self, status: TrainingJobStatus, bound: bool) -> TrainingJobStatus:
         """The status with the stages reached, each at the time at which it was: they are written with what else is."""
@@ -313,16 +298,16 @@ class Attempt:
             return f"{created}/{size} pods created" + (f"; the next was refused: {refusal.message}" if refusal else "")
         if not bound:
             waiting = [slot.pod for slot in self.part if slot.pod is not None and not slot.node]
-            said = self.snapshot.waits_for or next(
-                (each.message for pod in waiting for each in pod.status.conditions if each.type == "PodScheduled"), ""
-            )
-            return f"waiting for {len(waiting)} of {size} nodes" + (f": {said}" if said else "")
+            word = admission.word(self.snapshot)
+            conditions = (each for pod in waiting for each in pod.status.conditions if each.type == "PodScheduled")
+            why = word.text if word is not None else next((each.message for each in conditions), "")
+            return f"waiting for {len(waiting)} of {size} nodes" + (f": {why}" if why else "")
         starting = (waiting_message(slot.pod) for slot in self.part if slot.pod is not None and slot.member is None)
         said = next((text for text in starting if text), "")
         return f"{ready}/{size} nodes ready" + (f"; {said}" if said else "")
 
     def _begin_running(self) -> list[Action]:
-        status = self._admission(self.status, complete=True)
+        status = admission.with_admission(self.snapshot, self.status, complete=True, bound=True, now=self.now)
         if status.phase == "Restarting" and self.fault is not None:
             status = self._stages(status, bound=True)
             for stage in ("ready", "running"):

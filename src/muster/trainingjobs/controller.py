@@ -33,7 +33,7 @@ from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.progress import Pacer, ProgressBook
 from muster.trainingjobs.rendezvous import ReportRequest, Stale
 from muster.trainingjobs.shadow import Shadow, Suppose
-from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings
+from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings, Wait
 from muster.trainingjobs.statuses import at
 from muster.trainingjobs.strain import Strain
 
@@ -98,7 +98,7 @@ class TrainingJobController:
         self._term: Term | None = None
         self._leading_since = 0.0
         self._rest_until: dict[str, float] = {}
-        self._waits_for: dict[str, str] = {}
+        self._waits_for: dict[str, Wait] = {}
         self.controller = Controller(
             NAME, self._reconcile, informers=self.caches.required, elector=elector, progress=progress, rng=rng
         )
@@ -186,14 +186,15 @@ class TrainingJobController:
         self.controller.queue.add(key)
         self.controller.queue.add_after(key, self._pacer.want(key, self._clock()))
 
-    def waits(self, key: str, why: str) -> None:
+    def waits(self, key: str, reason: str, message: str) -> None:
         """Take the scheduler's word on why a job has no nodes; it is in the status when the job's moment comes."""
         self._begin_term(self._clock())
-        if why:
-            self._waits_for[key] = why
+        known = self.caches.jobs.get(key) is not None
+        if reason or known:
+            self._waits_for[key] = Wait(reason, message)
         else:
             self._waits_for.pop(key, None)
-        if self.caches.jobs.get(key) is not None:
+        if known:
             self._say_soon(key)
 
     async def _sweep(self) -> None:
@@ -276,7 +277,7 @@ class TrainingJobController:
             seen=self._observed.look(job.uid, pods, nodes, now),
             progress=self._book.newest(job.uid, job.status.attempt),
             hardware=self.caches.hardware_of(nodes),
-            waits_for=self._waits_for.get(job.key, ""),
+            waits_for=self._waits_for.get(job.key),
             refusal=self._executor.refusal(job.uid),
             leading_since=self._leading_since,
             contact_trusted=self.members.contact_trusted(),

@@ -114,6 +114,7 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
         status, phase="Suspended", ready_slots=0, observed_generation=generation, message="it holds no nodes"
     )
     status = statuses.with_condition(status, "Suspended", True, "Suspended", "spec.suspend is true", now, generation)
+    status = statuses.with_condition(status, "Admitted", False, "Suspended", "spec.suspend is true", now, generation)
     return [WriteStatus(statuses.fitted(status), "Suspended"), RecordEvent("Suspended", "its nodes are free")]
 
 
@@ -132,6 +133,7 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], now: float) -> list[Action
     )
     status = replace(status, backoff=None)  # somebody has looked at it
     status = statuses.with_condition(status, "Suspended", False, "Resumed", "spec.suspend is false", now, generation)
+    status = statuses.with_condition(status, "Admitted", False, "Resumed", "spec.suspend is false", now, generation)
     return [WriteStatus(statuses.fitted(status), "Resumed"), RecordEvent("Resumed", status.message)]
 
 

@@ -50,6 +50,7 @@ def give_way(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
             return [last_directive(snapshot, slots, "run", checkpoint_now=True)]
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Preempted")]
     _, why = statuses.condition_reason(job.status, "Running")
+    generation = job.metadata.generation
     status = statuses.next_attempt(job, job.status)
     attempt = status.attempt
     status = replace(
@@ -57,7 +58,8 @@ def give_way(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
         phase="Pending",
         ready_slots=0,
         preemptions=job.status.preemptions + 1,
-        observed_generation=job.metadata.generation,
+        observed_generation=generation,
         message=f"{why}; waiting again as attempt {attempt}: creating {counted(job.spec.replicas, 'pod')}",
     )
+    status = statuses.with_condition(status, "Admitted", False, "Preempted", why, clock.now, generation)
     return [WriteStatus(statuses.fitted(status), "Preempted")]

@@ -76,6 +76,18 @@ class Refusal(msgspec.Struct, frozen=True):
     retry_at: float
 
 
+class Wait(msgspec.Struct, frozen=True):
+    """Why the scheduler has no nodes for a job: the typed reason, and the sentence. Both empty: it does not wait."""
+
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def text(self) -> str:
+        """Both, as in the job's message."""
+        return f"{self.message} [{self.reason}]"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the life cycle, in seconds.
 
@@ -113,7 +125,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         seen: since when what is so of its pods and nodes has been so, as this process saw it.
         progress: the newest report of the current attempt; None where there was none.
         hardware: evidence about its nodes.
-        waits_for: why the scheduler has no nodes for it, in its words; "" where it said nothing.
+        waits_for: why the scheduler has no nodes for it; None where it has said nothing to this leader.
         refusal: why the newest pod could not be created.
         leading_since: when this controller began to answer supervisors.
         strained_at: when this controller was last too slow to hear everybody; 0 where it never was.
@@ -131,7 +143,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     seen: Seen = msgspec.field(default_factory=dict)
     progress: Progress | None = None
     hardware: tuple[HardwareEvidence, ...] = ()
-    waits_for: str = ""
+    waits_for: Wait | None = None
     refusal: Refusal | None = None
     leading_since: float = 0.0
     strained_at: float = 0.0

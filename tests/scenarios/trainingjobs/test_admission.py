@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
+import urllib.request
 
 import pytest
 
-from muster.api.training_job import TrainingJob
+from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.kube.core import Event
 from muster.kube.errors import Invalid
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import QUICK, train
 from tests.support.kubectl import kubectl_program
 from tests.support.waiting import until
+
+METRICS = "127.0.7.1:9443"
+"""Where a controller is asked to serve them."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -61,6 +67,58 @@ async def test_a_quota_that_lets_only_half_the_pods_in_is_explained_and_holds_no
     await arena.client.request("DELETE", path)
     (arena.folder / "done").touch()
     await arena.phase("train", "Succeeded", 1)
+
+
+async def test_why_a_job_waits_is_one_typed_reason_everywhere_and_said_once_whoever_leads(
+    arena: Arena,
+) -> None:
+    await arena.submit("train", QUICK, replicas=4)
+
+    def waits(status: TrainingJobStatus) -> bool:
+        return _admitted(status) == ("False", "MoreThanTheCluster")
+
+    status = await arena.reaches("train", waits)
+    message = next(each.message for each in status.conditions if each.type == "Admitted")
+    assert message.startswith("needs 4 nodes, 3 are free")
+    assert status.message == f"waiting for 4 of 4 nodes: {message} [MoreThanTheCluster]"
+
+    async def told() -> list[Event]:
+        listed = await arena.client.list(Event, arena.namespace, field_selector="reason=FailedScheduling")
+        return [event for event in listed.items if event.involved_object.name == "train"]
+
+    async def is_told() -> bool:
+        return bool(await told())
+
+    await until("there is an Event", is_told)
+    before = (await arena.job("train")).metadata.resource_version
+    arena.controllers[-1].kill()
+    arena.control(f"--metrics-listen={METRICS}")
+
+    async def counted() -> bool:
+        with contextlib.suppress(OSError):
+            return b'muster_scheduler_waiting_gangs{reason="MoreThanTheCluster"} 1.0' in await _metrics()
+        return False
+
+    await until("the new leader counts it", counted)
+    assert (await arena.job("train")).metadata.resource_version == before
+    arena.add_node()
+    status = await arena.phase("train", "Succeeded", 1)
+    assert _admitted(status) == ("True", "NodesAssigned")
+    (event,) = await told()
+    assert (event.count, event.message) == (1, f"{message} [MoreThanTheCluster]")
+
+
+def _admitted(status: TrainingJobStatus) -> tuple[str, str] | None:
+    return next(((each.status, each.reason) for each in status.conditions if each.type == "Admitted"), None)
+
+
+async def _metrics() -> bytes:
+    def read() -> bytes:
+        with urllib.request.urlopen(f"http://{METRICS}/metrics", timeout=10) as answer:
+            text: bytes = answer.read()
+            return text
+
+    return await asyncio.to_thread(read)
 
 
 async def test_suspend_frees_the_nodes_and_resume_goes_on(arena: Arena) -> None:

@@ -15,13 +15,13 @@ class Recorder:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def event(self, about: Any, type_: str, reason: str, message: str) -> None:
+    def event(self, about: Any, type_: str, reason: str, message: str, *, related: Any = None) -> None:
         self.said.append(message)
 
 
 def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None:
-    world, events, told = World(), Recorder(), list[tuple[str, str]]()
-    reporter = Reporter(None, events, None, lambda key, why: told.append((key, why)))  # type: ignore[arg-type]
+    world, events, told = World(), Recorder(), list[tuple[str, str, str]]()
+    reporter = Reporter(None, events, None, lambda *said: told.append(said))  # type: ignore[arg-type]
 
     def plan(after_s: float = 0.0) -> None:
         world.now += after_s
@@ -32,26 +32,26 @@ def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None
     world.add_gang("large", 4)
     plan()
     plan(1.0)
-    ((key, why),) = told
-    assert key == "default/large"
-    assert why.startswith("needs 4 nodes, 1 is free")
+    ((key, why, text),) = told
+    assert (key, why) == ("default/large", "MoreThanTheCluster")
+    assert text.startswith("needs 4 nodes, 1 is free")
     world.add_nodes("b")
     plan(1.0)
     assert len(told) == 1
     plan(AGAIN_S)
-    assert told[1][1].startswith("needs 4 nodes, 2 are free")
+    assert told[1][2].startswith("needs 4 nodes, 2 are free")
     assert len(events.said) == 1, "the numbers are no event"
     plan(AGAIN_S)
     assert len(told) == 2
     gang = world.state.snapshot().find("default", "large")
     assert gang is not None
     reporter.placed(gang, "")
-    assert told[2:] == [("default/large", "")]
+    assert told[2:] == [("default/large", "", "")]
 
 
 def test_what_passes_by_itself_is_said_only_when_it_lasts() -> None:
-    world, events, told = World(), Recorder(), list[tuple[str, str]]()
-    reporter = Reporter(None, events, None, lambda key, why: told.append((key, why)))  # type: ignore[arg-type]
+    world, events, told = World(), Recorder(), list[tuple[str, str, str]]()
+    reporter = Reporter(None, events, None, lambda *said: told.append(said))  # type: ignore[arg-type]
     world.add_nodes("a", "b")
     world.add_member("half", 0, 2)
     for expected in (0, 1):
@@ -62,4 +62,4 @@ def test_what_passes_by_itself_is_said_only_when_it_lasts() -> None:
     world.remove_gang("half")
     snapshot = world.state.snapshot()
     reporter.waiting(snapshot, decide(snapshot, world.now, world.settings), world.now)
-    assert told[-1] == ("default/half", "")
+    assert told[-1] == ("default/half", "", "")

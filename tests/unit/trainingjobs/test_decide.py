@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
-from muster.trainingjobs.decide import decide
 from muster.trainingjobs.metrics import API_WRITES_PER_FAULT
 from muster.trainingjobs.plan import (
     CreatePod,
@@ -249,19 +248,6 @@ def test_a_refused_pod_is_explained_and_tried_again() -> None:
     world.until("Running")
     condition = next(each for each in world.status.conditions if each.type == "Admitted")
     assert condition.status == "True"
-
-
-def test_a_job_without_nodes_says_what_the_scheduler_says_once() -> None:
-    world = World(make_job(replicas=2))
-    world.control()
-    snapshot = replace(world.snapshot(), waits_for="needs 2 nodes, 1 is free", progress_due=True)
-    plan = decide(snapshot, world.now)
-    (write,) = [action for action in plan.actions if isinstance(action, WriteStatus)]
-    assert write.status.message == "waiting for 2 of 2 nodes: needs 2 nodes, 1 is free"
-    world.act(write)
-    assert world.job is not None
-    again = replace(snapshot, job=world.job)
-    assert not any(isinstance(action, WriteStatus) for action in decide(again, world.now).actions)
 
 
 def test_suspend_frees_the_nodes_and_resume_is_a_new_attempt() -> None:

@@ -1,0 +1,44 @@
+"""The condition Admitted: whether every slot of the attempt has a node, and where not, the typed reason why."""
+
+from __future__ import annotations
+
+from muster.api.training_job import TrainingJobStatus
+from muster.trainingjobs import statuses
+from muster.trainingjobs.snapshot import JobSnapshot, Wait
+
+
+def word(snapshot: JobSnapshot) -> Wait | None:
+    """Why the scheduler has no nodes for the job; None where it says nothing.
+
+    Before it has said anything to this leader, what it said to the one before stands.
+    """
+    if snapshot.waits_for is not None:
+        return snapshot.waits_for if snapshot.waits_for.reason else None
+    status = snapshot.job.status
+    if statuses.condition_holds(status, "Admitted"):
+        return None
+    stands = Wait(*statuses.condition_reason(status, "Admitted"))
+    return stands if stands.reason and status.message.endswith(f": {stands.text}") else None
+
+
+def with_admission(
+    snapshot: JobSnapshot, status: TrainingJobStatus, *, complete: bool, bound: bool, now: float
+) -> TrainingJobStatus:
+    """The status with what is so now; the same object where it says that already.
+
+    `complete`: every pod of the attempt exists; `bound`: each has a node.
+    """
+    said = Wait("PodsCreated", "every pod is created")
+    if bound:
+        said = Wait("NodesAssigned", "every pod has a node")
+    elif not complete:
+        if snapshot.refusal is None:
+            return status
+        said = Wait("PodsRefused", snapshot.refusal.message)
+    else:
+        said = word(snapshot) or said
+    known = (statuses.condition_holds(status, "Admitted"), *statuses.condition_reason(status, "Admitted"))
+    if known == (bound, said.reason, statuses.shortened(said.message)):
+        return status
+    generation = snapshot.job.metadata.generation
+    return statuses.with_condition(status, "Admitted", bound, said.reason, said.message, now, generation)
