@@ -29,7 +29,7 @@ from rich.table import Table
 from bench.report import Report, at_least, at_most, console, emit, spread
 from muster.admission.metrics import AdmissionMetrics
 from muster.admission.mutate import Home, Rules
-from muster.admission.program import serve_https
+from muster.admission.program import serve_https, spare_collector
 from muster.admission.server import AdmissionServer
 from muster.api.names import LABEL_TEAM
 from muster.api.training_job import TrainingJob, TrainingJobSpec
@@ -76,6 +76,7 @@ async def _served(pipe: Connection) -> None:
         authority.issue_server("bench", ["127.0.0.1"]).write(certificate, key)
         context.load_cert_chain(certificate, key)
     async with serve_https(app, context, "127.0.0.1", 0) as port:
+        spare_collector()
         pipe.send((port, authority.certificate.decode()))
         while await asyncio.to_thread(pipe.recv) is not None:
             pipe.send(time.process_time())
@@ -173,6 +174,7 @@ async def _measure(port: int, ca: str, options: dict[str, Any]) -> dict[str, lis
     ]
     body = _question()
     results: dict[str, list[float]] = {"question_bytes": [float(len(body))]}
+    spare_collector()  # pauses of who asks would look like the server's
     for number in range(options["repetitions"] + 1):
         for name, path in _PATHS.items():
             load = _Load(links, _HEAD.format(path, len(body)).encode() + body)

@@ -10,6 +10,7 @@ import msgspec
 
 from muster.admission.mutate import Home
 from muster.api.names import LABEL_SCHEDULER, SCHEDULER_NAME, TEAMS_CONFIG_MAP
+from muster.fleet.following import complete
 from muster.kube.client import Client
 from muster.kube.core import ConfigMap, Namespace
 from muster.kube.errors import ApiError, ConfigError
@@ -53,6 +54,10 @@ class Homes:
     async def run(self) -> None:
         """Follow the API server until cancelled."""
         await asyncio.gather(self._namespaces.run(), self._config.run())
+
+    async def known(self) -> None:
+        """Wait until namespaces and the allocation are known, for as long as that takes."""
+        await complete("admission", self._namespaces, self._config)
 
     def not_ready(self) -> str | None:
         """Return what is missing; None when namespaces and the allocation are known."""

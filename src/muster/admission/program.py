@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import ssl
@@ -100,15 +101,30 @@ async def serve_https(app: web.Application, context: ssl.SSLContext | None, host
 async def _until(stop: asyncio.Event, homes: Homes, trust: Trust) -> None:
     """Run both until `stop`, and a moment longer; the first that fails ends all, and its error is raised."""
     tasks = [asyncio.create_task(homes.run()), asyncio.create_task(trust.run())]
-    stopped = asyncio.create_task(_stopped(stop))
+    stopped, known = asyncio.create_task(_stopped(stop)), asyncio.create_task(_known(homes))
     try:
         done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:
-        for task in (*tasks, stopped):
+        for task in (*tasks, stopped, known):
             task.cancel()
-        await asyncio.wait([*tasks, stopped], timeout=_STOP_S)
+        await asyncio.wait([*tasks, stopped, known], timeout=_STOP_S)
+
+
+async def _known(homes: Homes) -> None:
+    await homes.known()
+    spare_collector()
+
+
+def spare_collector() -> None:
+    """Have the garbage collector never again look at what is there now: it lives as long as the process.
+
+    There are 50,000 objects once all modules are loaded, and nobody is answered while they are looked at: 15 ms on a
+    core of its own, at moments that nobody chooses.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 async def _stopped(stop: asyncio.Event) -> None:
