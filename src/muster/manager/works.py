@@ -10,6 +10,7 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from muster.api.handover import Handover
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.joins.controller import JoinController
 from muster.fleet.scaling.controller import ScalingController
@@ -97,7 +98,7 @@ def works_of(
         muster_image: what balloons run.
         providers: of nodes, more than scaling has of its own.
     """
-    demands = Demands(shared.clock)
+    demands, handover = Demands(shared.clock), Handover()
 
     async def schedule(term: Term) -> None:
         scheduler = SchedulerController(
@@ -107,6 +108,7 @@ def works_of(
             settings=settings,
             waits=waits,
             lacks=listener(demands) if parts.scaling else None,
+            handover=handover if parts.teams else None,
             shadow=shadow,
             rng=shared.rng("scheduler"),
             **shared.common,
@@ -115,15 +117,20 @@ def works_of(
 
     works = [shared.elector.while_leading(schedule, "scheduler")]
     if shadow is None:
-        works += _teams(shared) if parts.teams else []
+        works += _teams(shared, handover) if parts.teams else []
         works += _fleet(shared, parts, demands, muster_image, providers)
     return works
 
 
-def _teams(shared: Shared) -> list[Work]:
+def _teams(shared: Shared, handover: Handover) -> list[Work]:
     async def allocate(term: Term) -> None:
         teams = TeamsController(
-            shared.client, shared.namespace, shared.identity, rng=shared.rng("teams"), **shared.common
+            shared.client,
+            shared.namespace,
+            shared.identity,
+            handover=handover,
+            rng=shared.rng("teams"),
+            **shared.common,
         )
         await teams.run(term=term)
 

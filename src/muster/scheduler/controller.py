@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from muster.api.handover import Handover
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
@@ -86,6 +87,7 @@ class SchedulerController:
         volume_deadline_s: how long volumes that are made for a gang's nodes may take.
         waits: told why gangs wait, and when they no longer do.
         lacks: told what gangs lack.
+        handover: nodes on which nothing new starts, as they are about to change hands.
         shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
         progress: marked at each plan.
         rng: source of jitter.
@@ -105,6 +107,7 @@ class SchedulerController:
         volume_deadline_s: float = 120.0,
         waits: Waits | None = None,
         lacks: Lacks | None = None,
+        handover: Handover | None = None,
         shadow: Shadow | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
@@ -122,6 +125,7 @@ class SchedulerController:
         self._rng = rng or random.Random()
         self._waits = waits
         self._lacks = lacks
+        self._handover = handover
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
         self._head_nodes = HeadNodes(self._metrics)
@@ -130,6 +134,8 @@ class SchedulerController:
         self._tasks: set[asyncio.Task[None]] = set()
         if shadow is not None:
             shadow.changed = self._changed.set
+        if handover is not None:
+            handover.changed = self._changed.set
         self.state = self._empty()
 
     async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
@@ -265,6 +271,8 @@ class SchedulerController:
             if self._shadow is not None:
                 self._shadow.apply(self.state)
             self._followers.follow_wanted()
+            if self._handover is not None:
+                self.state.set_leaving(self._handover.nodes)
             snapshot = self.state.snapshot()
             plan = decide(snapshot, now, self.settings)
             took_s = time.perf_counter() - started

@@ -41,8 +41,10 @@ class Match:
 
     def serves(self, name: str) -> bool:
         """Whether the node of that name serves, being of the class."""
-        if self.reason is not None:
-            return False
+        return self.reason is None and self.admits(name)
+
+    def admits(self, name: str) -> bool:
+        """Whether what the pod asks of names holds for that one, where nothing else is in the way."""
         return self.names is None or any(_name_meets(group, name) for group in self.names)
 
 
@@ -121,6 +123,8 @@ def _match(pod: PodClass, node: NodeClass, team_key: str, *, pools: bool) -> Mat
         return Match(NodeReason(NodeWhy.MIXED_POOL, node.pool.value))
     if pools and node.pool is Pool.NONE and devices(pod.request):
         return Match(NodeReason(NodeWhy.OUTSIDE_POOLS, LABEL_POOL))
+    if node.leaving:  # the last thing that is looked at: all else must hold for who keeps a slot there
+        return Match(NodeReason(NodeWhy.CHANGES_HANDS), selected.names)
     score = sum(wish.weight for wish in pod.preferred if _labels_meet(wish.preference, node.labels))
     unwanted = sum(
         find_untolerated_taint((taint,), pod.tolerations, (PREFER_NO_SCHEDULE,)) is not None for taint in node.taints

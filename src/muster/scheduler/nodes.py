@@ -33,6 +33,7 @@ class NodeClass:
 
     Attributes:
         labels: only the labels that some pod class reads.
+        leaving: it is about to change hands: nothing new starts there.
         whole: the key of the bucket of its nodes that have nothing on them.
     """
 
@@ -43,6 +44,7 @@ class NodeClass:
     problem: str
     allocatable: dict[str, int]
     pool: Pool = Pool.NONE
+    leaving: bool = False
     whole: BucketKey = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +64,8 @@ class NodeRecord:
 
     __slots__ = (
         "allocatable", "bucket", "empty_bucket", "foreign_used", "fully_held", "holds", "judged", "judged_by",
-        "labels", "name", "node_class", "pods", "ports", "problem", "stale", "taints", "uid", "unschedulable", "used",
+        "labels", "leaving", "name", "node_class", "pods", "ports", "problem", "stale", "taints", "uid",
+        "unschedulable", "used",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -71,6 +74,7 @@ class NodeRecord:
         self.labels: dict[str, str] = {}
         self.taints: tuple[Taint, ...] = ()
         self.unschedulable = False
+        self.leaving = False
         self.problem = "does not exist"
         self.allocatable: dict[str, int] = NOTHING
         self.used: dict[str, int] = {}
@@ -310,11 +314,19 @@ class NodeClasses:
             node.problem,
             tuple(node.allocatable.items()),
             pool,
+            node.leaving,
         )
         found = self._classes.get(key)
         if found is None:
             found = NodeClass(
-                next(self._numbers), labels, node.taints, node.unschedulable, node.problem, dict(node.allocatable), pool
+                next(self._numbers),
+                labels,
+                node.taints,
+                node.unschedulable,
+                node.problem,
+                dict(node.allocatable),
+                pool,
+                node.leaving,
             )
             self._classes[key] = found
         return found
@@ -326,7 +338,7 @@ def _is_of(node: NodeRecord, known: NodeClass, labels: dict[str, str], pool: Poo
         node.allocatable == known.allocatable
         and node.problem == known.problem
         and node.unschedulable == known.unschedulable
-        and not (node.taints or known.taints)
+        and not (node.taints or known.taints or node.leaving or known.leaving)
         and labels == known.labels
         and pool is known.pool
     )

@@ -32,12 +32,14 @@ class NodeTable:
         self._team_key = team_key
         self.owners: dict[str, str] = {}
         """Node -> team, of those that a team owns."""
+        self._leaving: frozenset[str] = frozenset()
 
     def set(self, node: Node) -> bool:
         """Take over a node object; returns whether it is another node than before under that name."""
         record = self._record(node.name)
         before, labels = record.uid, self.domains.labels(node.name)
         record.update(node)
+        record.leaving = node.name in self._leaving
         self._dirty[node.name] = None
         owner = record.labels.get(self._team_key, "")
         if owner:
@@ -59,6 +61,15 @@ class NodeTable:
         self._dirty[name] = None
         self._moved(name, labels)
         return True
+
+    def set_leaving(self, names: frozenset[str]) -> None:
+        """These nodes, and no others, are about to change hands."""
+        for name in names ^ self._leaving:
+            record = self.nodes.get(name)
+            if record is not None:
+                record.leaving, record.judged = name in names, None
+                self._dirty[name] = None
+        self._leaving = names
 
     def set_daemons(self, daemons: DaemonSet) -> None:
         """Take over a DaemonSet, whose pods will come to nodes."""

@@ -48,6 +48,7 @@ class NodeWhy(StrEnum):
     TOO_SMALL = "NodeTooSmall"
     MIXED_POOL = "MixedPool"
     OUTSIDE_POOLS = "OutsidePools"
+    CHANGES_HANDS = "ChangesHands"
     HOST_PORT = "HostPortTaken"
     POD_AFFINITY = "PodAffinityMismatch"
     POD_ANTI_AFFINITY = "PodAntiAffinity"
@@ -88,6 +89,7 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.TOO_SMALL: "too small ({detail})",
         NodeWhy.MIXED_POOL: "in a pool that is not exclusive ({detail})",
         NodeWhy.OUTSIDE_POOLS: "outside the pools (without label {detail})",
+        NodeWhy.CHANGES_HANDS: "about to be given to another team",
         NodeWhy.HOST_PORT: "with host port {detail} taken",
         NodeWhy.POD_AFFINITY: "away from pods they must be near ({detail})",
         NodeWhy.POD_ANTI_AFFINITY: "beside pods they must keep away from ({detail})",

@@ -68,9 +68,9 @@ def unusable(
         return NodeReason(NodeWhy.BIND_FAILED, name)
     assert member.cls is not None
     match = snapshot.matcher.match(member.cls, node.node_class)
-    if match.reason is not None:
+    if match.reason is not None and match.reason.why is not NodeWhy.CHANGES_HANDS:
         return match.reason
-    return None if match.serves(name) else NodeReason(NodeWhy.EXCLUDED, name)
+    return None if match.admits(name) else NodeReason(NodeWhy.EXCLUDED, name)
 
 
 def _intruded(ledger: Ledger, gang: Gang, slot: int, member: PodRecord, name: str) -> NodeReason | None:

@@ -138,6 +138,10 @@ class ClusterState:
         if self._table.remove(name):
             self._hold_on(name)
 
+    def set_leaving(self, names: frozenset[str]) -> None:
+        """These nodes are about to change hands: nothing new starts there, what is there or keeps a slot stays."""
+        self._table.set_leaving(names)
+
     def node_labels(self, name: str) -> Mapping[str, str] | None:
         """Return the node's labels; None where there is no such node."""
         return self._table.nodes[name].labels if self._table.exists(name) else None

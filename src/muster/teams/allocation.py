@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from muster.api.handover import Handover
 from muster.api.names import TEAMS_CONFIG_MAP
 from muster.api.placement import Placement
 from muster.kube.client import Client
@@ -56,6 +57,7 @@ class Settings:
     progress: Progress | None
     rng: random.Random
     metrics: TeamsMetrics
+    handover: Handover
 
 
 class Current:
@@ -134,6 +136,7 @@ class Allocation:
                     async with asyncio.timeout(idle_s):
                         await self._current.changed.wait()
         finally:
+            settings.handover.tell(frozenset())
             if settings.progress is not None:
                 settings.progress.drop(NAME)
 
@@ -145,6 +148,7 @@ class Allocation:
         plan = decide(self._holdings, now, settings.identity)
         settings.metrics.planned(plan, time.perf_counter() - started, now, config_ok=self._current.source.ok)
         self._current.plan = plan
+        settings.handover.tell(plan.leaving)
         begun = self._writer.submit(plan.changes)
         self._announce(plan, begun)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from muster.api.handover import Handover
 from muster.api.names import TEAMS_CONFIG_MAP
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
@@ -35,6 +36,7 @@ class TeamsController:
         broken_after_s, healthy_after_s: see `wellness`.
         writes_per_s: pace of writes of nodes.
         request_timeout_s: deadline of one write; what a previous leader had under way is waited out for as long.
+        handover: told which nodes are to change hands.
         progress: marked at each plan.
         rng: source of jitter.
         registry: where metrics go.
@@ -51,6 +53,7 @@ class TeamsController:
         healthy_after_s: float = HEALTHY_AFTER_S,
         writes_per_s: float = WRITES_PER_S,
         request_timeout_s: float = 10.0,
+        handover: Handover | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -67,6 +70,7 @@ class TeamsController:
             progress=progress,
             rng=rng or random.Random(),
             metrics=teams_metrics(registry),
+            handover=handover or Handover(),
         )
         self._current = Current()
 

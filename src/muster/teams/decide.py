@@ -43,18 +43,20 @@ def decide(holdings: Holdings, now: float, by: str = BY) -> Plan:
     changes: list[Change] = []
     cautions: list[Caution] = [holdings.caution] if holdings.caution is not None else []
     standings: list[Standing] = []
+    leaving = set(holdings.moving)
     config = holdings.config
     if config is not None and config.pools:
         busy = config.running_gangs == "Move"
         for pool in holdings.pools:
             targets = targets_of(pool)
-            waiting = _Moves(holdings, pool, targets, since, by, busy=busy).make(changes)
+            waiting = _Moves(holdings, pool, targets, since, by, busy=busy).make(changes, leaving)
             standings += _standings(pool, targets, waiting)
             cautions += cautions_of(holdings, pool, targets)
         changes += _strays(holdings, since, by, busy=busy)
+        leaving.update(name for names in holdings.strays.values() for name in names)
     moved = {change.node for change in changes}
     changes += [_restored(holdings, holdings.nodes[name]) for name in sorted(holdings.damaged - moved)]
-    return Plan(tuple(changes), tuple(cautions), tuple(standings))
+    return Plan(tuple(changes), tuple(cautions), tuple(standings), frozenset(leaving))
 
 
 class _Moves:
@@ -76,8 +78,8 @@ class _Moves:
         self._targets = targets
         self._since, self._by, self._busy = since, by, busy
 
-    def make(self, changes: list[Change]) -> dict[str, int]:
-        """Add the changes; return how many nodes each owner is left waiting for."""
+    def make(self, changes: list[Change], leaving: set[str]) -> dict[str, int]:
+        """Add the changes, and all nodes that are to leave; return how many nodes each owner is left waiting for."""
         waiting: dict[str, int] = {}
         for health in (HEALTHY, BROKEN):
             missing: dict[str, int] = {}
@@ -88,6 +90,7 @@ class _Moves:
                 there = self._pool.count.get((owner, broken), 0)
                 if there > target:
                     names += self._pool.first(owner, broken, there - target, busy=self._busy)
+                    leaving.update(self._pool.first(owner, broken, there - target, busy=True))
                 elif there < target:
                     missing[owner] = target - there
             given = self._given(missing, len(names), health)

@@ -31,6 +31,7 @@ class Holdings:
         pools: those of the configuration, in its order.
         damaged: nodes whose label or taint is not what our record says.
         strays: nodes of a team that no allocation selects, by rank.
+        moving: nodes that are being written to change hands.
     """
 
     def __init__(self, config: TeamsConfig | None = None) -> None:
@@ -40,6 +41,7 @@ class Holdings:
         self.pools: list[PoolState] = []
         self.damaged: set[str] = set()
         self.strays: dict[Rank, Names] = {}
+        self.moving: set[str] = set()
         self._namespaces: dict[str, str] = {}
         self._namespaces_of: Counter[str] = Counter()
         self._by_labels: dict[tuple[str, ...], dict[tuple[str, ...], PoolState]] = {}
@@ -62,7 +64,7 @@ class Holdings:
             self._pod_key = config.team_key
         self.pools = [PoolState(pool) for pool in config.pools] if config is not None else []
         self.strays = {rank: Names() for rank in Rank}
-        self.damaged = set()
+        self.damaged, self.moving = set(), set()
         self._by_labels = {}
         for pool in self.pools:
             keys, values = _split(pool.config.selector)
@@ -242,6 +244,8 @@ class Holdings:
         self._count(held, 1)
         if held.target is None and not held.claim.intact:
             self.damaged.add(held.name)
+        if held.target is not None and held.target != held.claim.owner:
+            self.moving.add(held.name)
         names = self._names(held)
         if names is not None:
             names.add(held.name)
@@ -249,6 +253,7 @@ class Holdings:
     def _take(self, held: Held) -> None:
         self._count(held, -1)
         self.damaged.discard(held.name)
+        self.moving.discard(held.name)
         names = self._names(held)
         if names is not None:
             names.discard(held.name)

@@ -88,8 +88,16 @@ class Standing(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All changes in the order to make them, what people should know, the standing of every team in every pool."""
+    """What is to be written, and what is to be known.
+
+    Attributes:
+        changes: in the order in which to make them.
+        cautions: what people should know.
+        standings: of every team in every pool.
+        leaving: nodes that change hands now or once what is on them has ended: their owner starts nothing new there.
+    """
 
     changes: tuple[Change, ...] = ()
     cautions: tuple[Caution, ...] = ()
     standings: tuple[Standing, ...] = ()
+    leaving: frozenset[str] = frozenset()

@@ -72,6 +72,7 @@ NODES: dict[NodeWhy, tuple[Callable[[World], None], dict[str, Any]]] = {
     NodeWhy.TOO_SMALL: (lambda world: world.add_nodes("x", gpus=1), {}),
     NodeWhy.MIXED_POOL: (lambda world: world.add_nodes("x", labels={LABEL_POOL: "a"}), {}),
     NodeWhy.OUTSIDE_POOLS: (lambda world: world.add_nodes("x", labels={LABEL_POOL: "a"}), {}),
+    NodeWhy.CHANGES_HANDS: (lambda world: world.state.set_leaving(frozenset({"n0"})), {}),
     NodeWhy.HOST_PORT: (
         lambda world: foreign(
             world, "web", "n0", {}, containers=[{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]

@@ -12,8 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.crd import KINDS, definition
+from muster.api.placement import PlacedSlot, Placement, PlacementSpec
 from muster.kube.client import Client
 from muster.kube.config import ClusterConfig
+from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import kube_metrics
 from muster.kube.node import Node
 from muster.kube.pod import Pod
@@ -155,3 +157,19 @@ async def test_another_node_of_the_same_name_is_not_written_for_the_old_one(clus
     await asyncio.wait_for(done.wait(), 30)
     task.cancel()
     assert (await cluster.client.get(Node, name)).metadata == now.metadata
+
+
+async def test_allocation_goes_on_when_a_gang_is_placed(cluster: TeamCluster) -> None:
+    """Found by simulation: a Placement has no identity less its spec, and the first one ended the controller."""
+    names = await cluster.add_nodes(2)
+    cluster.manage()
+    await cluster.configure(vision=1)
+    await cluster.until_owned(vision=1)
+    slot = PlacedSlot(slot=0, node=names[0])
+    kept = Placement(
+        metadata=ObjectMeta(name="train", namespace="muster-system"),
+        spec=PlacementSpec(gang="train", gang_uid="uid", size=1, slots=(slot,)),
+    )
+    await cluster.client.create(kept)
+    await cluster.configure(speech=1)
+    await cluster.until_owned(vision=1, speech=1)

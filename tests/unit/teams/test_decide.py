@@ -92,11 +92,15 @@ def test_a_node_under_a_running_gang_moves_when_that_ends() -> None:
     for name in ("n00", "n01"):
         world.add_pod(f"gang-{name}", on=name, team="vision")
     world.configure(shares(vision=1, speech=1))
-    assert world.run().changes == ()
+    plan = world.run()
+    assert (plan.changes, plan.leaving) == ((), {"n00"})
     assert world.standing("speech").pending == 1
     world.end_pod("gang-n01")
-    assert moves(world.run()) == {"n01": ("vision", "speech")}
+    plan = world.run()
+    assert moves(plan) == {"n01": ("vision", "speech")}, "the first that is free goes"
+    assert plan.leaving == {"n01"}
     assert world.standing("speech").pending == 0
+    assert world.plan().leaving == frozenset()
 
 
 def test_a_slot_that_is_kept_holds_its_node_without_a_pod() -> None:
@@ -331,7 +335,7 @@ def test_nothing_is_decided_about_a_node_that_is_being_written() -> None:
     (change,) = world.plan().changes
     assert world.holdings.begin(change)
     assert not world.holdings.begin(change)
-    assert world.plan().changes == ()
+    assert (world.plan().changes, world.plan().leaving) == ((), {change.node})
     world.holdings.abandon(change.node)
     assert world.plan().changes == (change,)
 

@@ -161,6 +161,7 @@ def test_no_decision_leaves_anything_to_the_next_one(nodes: int, first: dict[str
         again = world.plan()
         assert again.changes == (), "a second decision writes again"
         if not before.busy:
+            assert again.leaving == frozenset(), "a node is said to leave for nobody"
             fixed = any(standing.by_hand for standing in again.standings)
             for standing in again.standings:
                 assert standing.owned == standing.entitled or fixed, standing
