@@ -31,7 +31,6 @@ class TeamCluster:
         self.namespace = namespace
         self.pool = uuid.uuid4().hex[:10]
         self.key = f"muster.dev/team-{self.pool}"
-        self.registry = CollectorRegistry()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def add_nodes(self, count: int) -> list[str]:
@@ -67,8 +66,9 @@ class TeamCluster:
         """Start a manager; with a lease it works only while it holds that."""
         client = client or self.client
         settings = {"broken_after_s": 0.2, "healthy_after_s": 60.0, "request_timeout_s": 5.0, **options}
+        settings.setdefault("registry", CollectorRegistry())
         identity = f"manager-{len(self._tasks)}"
-        controller = TeamsController(client, self.namespace, identity, registry=CollectorRegistry(), **settings)
+        controller = TeamsController(client, self.namespace, identity, **settings)
         if not lease:
             self._tasks.append(asyncio.create_task(controller.run()))
             return controller

@@ -14,6 +14,7 @@ from muster.kube.client import Client
 from muster.kube.config import ClusterConfig
 from muster.kube.core import Namespace
 from muster.kube.metrics import kube_metrics
+from muster.kube.transport import Answer, Headers, HttpTransport, Params
 from tests.support.apiserver import ApiServer
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.teamclusters import TeamCluster
@@ -37,6 +38,37 @@ async def cluster(client: Client) -> AsyncIterator[TeamCluster]:
     finally:
         await made.clean()
         await client.delete(Namespace, name)
+
+
+class Audited(HttpTransport):
+    """HTTP, with every request that may write noted."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        super().__init__(config, user_agent="muster-test", connections=16)
+        self.writes: list[tuple[str, str, int]] = []
+
+    async def request(
+        self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
+    ) -> Answer:
+        answer = await super().request(method, path, params=params, body=body, headers=headers, timeout_s=timeout_s)
+        if method != "GET":
+            self.writes.append((method, path, answer.status))
+        return answer
+
+    def of_nodes(self) -> list[tuple[str, str, int]]:
+        return [each for each in self.writes if "/nodes/" in each[1]]
+
+    def written(self) -> int:
+        """Writes of nodes that went through, as far as their answers have come: what they did may be seen before."""
+        return sum(status == 200 for _, _, status in self.of_nodes())
+
+
+@pytest.fixture
+async def audited(cluster_config: ClusterConfig) -> AsyncIterator[tuple[Client, Audited]]:
+    wire = Audited(cluster_config)
+    metrics = kube_metrics(CollectorRegistry())
+    async with Client(cluster_config, transport=wire, metrics=metrics) as client:
+        yield client, wire  # asked for before `cluster`, which ends its managers first
 
 
 class Typed:

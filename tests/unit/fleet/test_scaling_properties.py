@@ -44,6 +44,7 @@ EVENTS = st.lists(
         st.tuples(st.just("restart")),
         st.tuples(st.just("capacity"), st.integers(0, 2), st.sampled_from([0, 2, 100])),
         st.tuples(st.just("race"), st.integers(1, 2)),
+        st.tuples(st.just("late"), st.integers(1, 7)),
         st.tuples(st.just("vanish"), st.integers(0, 9)),
         st.tuples(st.just("wait"), st.integers(1, 40)),
     ),
@@ -64,11 +65,11 @@ def happen(world: World, number: int, event: tuple[Any, ...]) -> int:
         world.restart()
     elif kind == "capacity":
         groups[rest[0] % len(groups)].available = rest[1]
-    elif kind == "race":  # the scheduler places a gang before it hears of a cordon
+    elif kind in ("race", "late"):  # a gang comes while a node is cordoned; in a race the scheduler has not heard of it
         for _ in range(20):
             if not world.cordons:
                 world.step()
-        world.known_cordons = set()
+        world.known_cordons = set() if kind == "race" else set(world.cordons)
         world.submit(f"g{number}", rest[0])
     elif kind == "vanish" and world.nodes():
         name = sorted(world.nodes())[rest[0] % len(world.nodes())]
