@@ -30,6 +30,7 @@ from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector
 from muster.manager.works import Parts, Shared, works_of
+from muster.scheduler.followed import Followed
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
@@ -106,7 +107,13 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         parts = Parts(teams=options.teams, balloons=options.balloons, joins=options.joins, scaling=options.scaling)
         works = [jobs.run(), elector.run()]
         works += works_of(
-            shared, parts, settings=settings, waits=jobs.waits, shadow=shadow, muster_image=options.muster_image
+            shared,
+            parts,
+            settings=settings,
+            waits=jobs.waits,
+            followed=Followed(jobs.caches.nodes, jobs.caches.placements, jobs.caches.jobs),
+            shadow=shadow,
+            muster_image=options.muster_image,
         )
         if options.teams:
             works.append(until_team_key_changes(client, options.namespace, team_key))

@@ -50,6 +50,10 @@ class Cache(Generic[T]):
         for obj in list(self._objects.values()):
             self._call(handler, None, obj)
 
+    def remove_handler(self, handler: Handler[T]) -> None:
+        """Call `handler` no more. Raises ValueError where it was not added."""
+        self._handlers.remove(handler)
+
     def become(self, fresh: Mapping[str, T]) -> None:
         """Become equal to a complete list, in place and without a break; handlers hear what differs."""
         for key in [key for key in self._objects if key not in fresh]:

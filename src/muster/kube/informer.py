@@ -155,6 +155,10 @@ class Informer(Generic[T]):
         """Call `handler` for every change from now on, and first for every object already in the store."""
         self._cache.add_handler(handler)
 
+    def remove_handler(self, handler: Handler[T]) -> None:
+        """Call `handler` no more. Raises ValueError where it was not added."""
+        self._cache.remove_handler(handler)
+
     async def wait_synced(self, timeout_s: float) -> None:
         """Wait for the first complete list. Raises TimeoutError saying what stands in the way."""
         await self._wait_listed(1, timeout_s)

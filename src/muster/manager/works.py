@@ -22,6 +22,7 @@ from muster.kube.health import Progress
 from muster.kube.leader import LeaderElector, Term
 from muster.manager.lacks import listener
 from muster.scheduler.controller import SchedulerController
+from muster.scheduler.followed import Followed
 from muster.scheduler.plan import Settings
 from muster.scheduler.reporting import Waits
 from muster.scheduler.shadow import Shadow
@@ -83,6 +84,7 @@ def works_of(
     *,
     settings: Settings,
     waits: Waits | None = None,
+    followed: Followed | None = None,
     shadow: Shadow | None = None,
     muster_image: str = "",
     providers: Mapping[str, Provider] | None = None,
@@ -94,6 +96,7 @@ def works_of(
         parts: which ones; with `shadow` none but the scheduler, as all others write.
         settings: of the scheduler.
         waits: told why gangs wait.
+        followed: informers that run in this process already, for the scheduler to listen to.
         shadow: told every plan; nothing is written.
         muster_image: what balloons run.
         providers: of nodes, more than scaling has of its own.
@@ -109,6 +112,7 @@ def works_of(
             waits=waits,
             lacks=listener(demands) if parts.scaling else None,
             handover=handover if parts.teams else None,
+            followed=followed,
             shadow=shadow,
             rng=shared.rng("scheduler"),
             **shared.common,

@@ -29,6 +29,7 @@ from muster.scheduler.binder import Binder
 from muster.scheduler.budgetwatch import BudgetWatch
 from muster.scheduler.decide import decide
 from muster.scheduler.evictor import SPARED_S, Evictor
+from muster.scheduler.followed import Followed
 from muster.scheduler.followers import WorkloadFollower
 from muster.scheduler.gangs import Gang
 from muster.scheduler.headnodes import HeadNodes
@@ -87,6 +88,7 @@ class SchedulerController:
         volume_deadline_s: how long volumes that are made for a gang's nodes may take.
         waits: told why gangs wait, and when they no longer do.
         lacks: told what gangs lack.
+        followed: informers that run in this process already, to be listened to; without, it runs its own.
         handover: nodes on which nothing new starts, as they are about to change hands.
         shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
         progress: marked at each plan.
@@ -108,6 +110,7 @@ class SchedulerController:
         waits: Waits | None = None,
         lacks: Lacks | None = None,
         handover: Handover | None = None,
+        followed: Followed | None = None,
         shadow: Shadow | None = None,
         progress: Progress | None = None,
         rng: random.Random | None = None,
@@ -126,6 +129,7 @@ class SchedulerController:
         self._waits = waits
         self._lacks = lacks
         self._handover = handover
+        self._followed = followed
         self._shadow = shadow
         self._metrics = scheduler_metrics(registry)
         self._head_nodes = HeadNodes(self._metrics)
@@ -175,8 +179,13 @@ class SchedulerController:
             rng=self._rng,
         )
         self._budgets = BudgetWatch(self._client, self.state, changed=self._changed.set, rng=self._rng)
-        informers = self._informers()
         options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
+        pods = Informer(self._client, SchedulingPod, stored=identity, **options)  # the state is the one copy
+        pods.add_handler(self._pod_changed)
+        followed = self._followed or self._own()
+        informers: list[Informer[Any]] = [pods]
+        if self._followed is None:
+            informers += [followed.nodes, followed.placements, followed.jobs]
         informers += await surroundings(
             self._client, self.state, clock=self._clock, changed=self._changed.set, **options
         )
@@ -189,7 +198,7 @@ class SchedulerController:
             helpers += [self._binder.run(), self._provisioner.run(), announcer.run(), self._budgets.run()]
             helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._changed.set))
             tasks = [asyncio.create_task(helper) for helper in helpers]
-            main = asyncio.create_task(self._plan_on(informers), name=f"{NAME}/plan")
+            main = asyncio.create_task(self._follow(followed, informers), name=f"{NAME}/plan")
             stopped = asyncio.create_task(stop.wait())
             try:
                 done, _ = await asyncio.wait([main, stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -206,18 +215,12 @@ class SchedulerController:
     def _empty(self) -> ClusterState:
         return ClusterState(bind_deadline_s=self.settings.bind_deadline_s, team_key=self.settings.team_key)
 
-    def _informers(self) -> list[Informer[Any]]:
-        # The state is the one copy of nodes and pods.
+    def _own(self) -> Followed:
+        """Informers of what nobody else in this process follows. The state is the one copy of nodes."""
         common: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
         nodes = Informer(self._client, Node, transform=lean, stored=identity, **common)
-        pods = Informer(self._client, SchedulingPod, stored=identity, **common)
         placements = Informer(self._client, Placement, **common)
-        jobs = Informer(self._client, TrainingJob, **common)
-        nodes.add_handler(self._node_changed)
-        pods.add_handler(self._pod_changed)
-        placements.add_handler(self._placement_changed)
-        jobs.add_handler(self._job_changed)
-        return [nodes, pods, placements, jobs]
+        return Followed(nodes, placements, Informer(self._client, TrainingJob, **common))
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
@@ -255,10 +258,16 @@ class SchedulerController:
         if self._shadow is None:
             self._reporter.warn(workload)
 
-    async def _plan_on(self, informers: list[Informer[Any]]) -> None:
-        async with asyncio.TaskGroup() as group:
-            for informer in informers:
-                group.create_task(informer.wait_synced(SYNC_TIMEOUT_S))
+    async def _follow(self, followed: Followed, informers: list[Informer[Any]]) -> None:
+        with followed.heard_by(self._node_changed, self._placement_changed, self._job_changed):
+            async with asyncio.TaskGroup() as group:
+                for informer in informers:
+                    group.create_task(informer.wait_synced(SYNC_TIMEOUT_S))
+                if followed is self._followed:
+                    group.create_task(followed.refresh(SYNC_TIMEOUT_S))
+            await self._plan_on()
+
+    async def _plan_on(self) -> None:
         self.state.jobs_synced()
         await self._followers.settle()
         await self._budgets.settle()

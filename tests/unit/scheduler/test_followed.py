@@ -1,0 +1,77 @@
+"""The scheduler beside the controller of training jobs, in one process and in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from muster.api.placement import Placement
+from muster.api.training_job import TrainingJob
+from muster.kube.client import Client
+from muster.kube.config import ClusterConfig
+from muster.kube.metrics import kube_metrics
+from muster.kube.node import Node
+from muster.scheduler.controller import SchedulerController
+from muster.scheduler.followed import Followed
+from muster.sim.fuzz.replica import PODS
+from muster.sim.virtual.network import Calm, InProcessTransport
+from muster.trainingjobs.controller import TrainingJobController
+from tests.support.virtualreplicas import World
+
+SHARED = [kind.RESOURCE.path() for kind in (Node, Placement, TrainingJob)]
+
+
+class Counting(InProcessTransport):
+    """Knows how many watches of each path are open."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.cluster.core, "controller-0", Calm(random.Random(2)), world.cluster.trace)
+        self.open = Counter[str]()
+
+    @asynccontextmanager
+    async def chunks(
+        self, path: str, *, params: Mapping[str, str], stall_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.open[path] += 1
+        try:
+            async with super().chunks(path, params=params, stall_s=stall_s) as chunks:
+                yield chunks
+        finally:
+            self.open[path] -= 1
+
+
+def test_nothing_is_watched_twice_and_one_term_of_the_scheduler_follows_another() -> None:
+    world = World(4, replicas=0)
+    registry = CollectorRegistry()
+    common: dict[str, Any] = {"clock": lambda: world.loop.now, "registry": registry, "rng": random.Random(1)}
+
+    async def story() -> None:
+        transport = Counting(world)
+        client = Client(ClusterConfig(server="http://none"), transport=transport, metrics=kube_metrics(registry))
+        jobs = TrainingJobController(client, elector=None, cluster_secret=b"none", pods=PODS, **common)
+        followed = Followed(jobs.caches.nodes, jobs.caches.placements, jobs.caches.jobs)
+        working = asyncio.create_task(jobs.run())
+        for name in ("first", "second"):
+            stop = asyncio.Event()
+            scheduler = SchedulerController(client, "default", name, waits=jobs.waits, followed=followed, **common)
+            term = asyncio.create_task(scheduler.run(stop))
+            world.add_job(name, 2)
+            await asyncio.sleep(20.0)
+            assert world.condition(name, "Admitted")["status"] == "True"
+            assert [transport.open[path] for path in SHARED] == [1, 1, 1]
+            stop.set()
+            await term
+        before = len(scheduler.state.gangs)
+        world.add_job("third", 1)
+        await asyncio.sleep(20.0)
+        assert len(scheduler.state.gangs) == before, "who does not lead hears nothing"
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+    world.run(story)
