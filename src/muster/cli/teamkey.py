@@ -4,26 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE, TEAMS_CONFIG_MAP
 from muster.kube.client import Client
 from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError
-from muster.teams.config import from_data
-from muster.teams.marked import TeamsConfigError
+from muster.kube.node import Node
+from muster.teams.record import read_record
+from muster.teams.source import source_of
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 15.0
 
 
-async def read_team_key(client: Client, namespace: str = SYSTEM_NAMESPACE, known: str = LABEL_TEAM) -> str:
-    """Return the key in force; what is `known` where there is no ConfigMap, or none that can be read."""
+async def read_team_key(client: Client, namespace: str = SYSTEM_NAMESPACE, known: str = "") -> str:
+    """Return the key in force.
+
+    Where the ConfigMap is away, empty or cannot be read, nodes keep their owners, and so their key: what is `known`,
+    else what most nodes were given to a team by.
+    """
     try:
         listed = await client.list(ConfigMap, namespace, field_selector=f"metadata.name={TEAMS_CONFIG_MAP}")
-        return from_data(listed.items[0].data).team_key if listed.items else known
-    except (ApiError, TeamsConfigError):
-        return known
+        config = source_of(listed.items[0] if listed.items else None).config
+        if config is not None:
+            return config.team_key
+        return known or await _written_key(client)
+    except ApiError:
+        return known or LABEL_TEAM
+
+
+async def _written_key(client: Client) -> str:
+    nodes = (await client.list_all(Node)).items
+    records = (read_record(node.metadata.annotations) for node in nodes)
+    keys = Counter(record.key for record in records if record is not None and record.team)
+    return max(keys, key=lambda key: (keys[key], key)) if keys else LABEL_TEAM
 
 
 async def until_team_key_changes(client: Client, namespace: str, key: str) -> None:

@@ -62,7 +62,8 @@ async def test_another_key_in_the_config_map_ends_a_process_that_uses_the_old_on
     await client.create({"apiVersion": "v1", "kind": "ConfigMap", **made})
     assert await teamkey.read_team_key(client, namespace, "known") == "known"
     assert not ended.done()
-    data = {"data": {TEAMS_CONFIG_KEY: f"teamKey: {KEY}"}}
+    text = f"teamKey: {KEY}\nallocations: [{{nodeSelector: {{a: b}}, team: red, amount: 1}}]"
+    data = {"data": {TEAMS_CONFIG_KEY: text}}
     await client.patch(ConfigMap, TEAMS_CONFIG_MAP, data, namespace=namespace)
     async with asyncio.timeout(30):
         await ended

@@ -12,9 +12,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.crd import KINDS, definition
+from muster.api.names import TEAMS_CONFIG_MAP
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec
+from muster.cli.teamkey import read_team_key
 from muster.kube.client import Client
 from muster.kube.config import ClusterConfig
+from muster.kube.core import ConfigMap
 from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import kube_metrics
 from muster.kube.node import Node
@@ -171,5 +174,22 @@ async def test_allocation_goes_on_when_a_gang_is_placed(cluster: TeamCluster) ->
         spec=PlacementSpec(gang="train", gang_uid="uid", size=1, slots=(slot,)),
     )
     await cluster.client.create(kept)
-    await cluster.configure(speech=1)
+    await cluster.configure(speech=2)
     await cluster.until_owned(vision=1, speech=1)
+
+
+async def test_who_starts_without_an_allocation_uses_the_key_that_nodes_were_given_out_by(cluster: TeamCluster) -> None:
+    """As the scheduler does: by another key it would take nodes of teams for nobody's."""
+    client, namespace = cluster.client, cluster.namespace
+    assert await read_team_key(client, namespace) == "muster.dev/team"
+    await cluster.add_nodes(1)
+    cluster.manage()
+    await cluster.configure(vision=1)
+    await cluster.until_owned(vision=1)
+    for text in ("", "allocations: []", "allocations: [nonsense]"):
+        await cluster.configure_text(text)
+        assert await read_team_key(client, namespace) == cluster.key
+    await client.delete(ConfigMap, TEAMS_CONFIG_MAP, namespace=namespace)
+    assert await read_team_key(client, namespace) == cluster.key
+    await cluster.configure_text("teamKey: example.com/team\nallocations: [{nodeSelector: {a: b}, team: x, amount: 1}]")
+    assert await read_team_key(client, namespace) == "example.com/team"
