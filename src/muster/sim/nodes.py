@@ -146,6 +146,7 @@ class SimNodes:
         """Register so many more nodes."""
         first = len(self.nodes)
         fresh = [SimNode(f"{self._prefix}-{number:05d}", number) for number in range(first, first + count)]
+        self.nodes |= {node.name: node for node in fresh}  # first: a pod may be bound to one before all are there
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
 
         async def register(node: SimNode) -> None:
@@ -156,7 +157,6 @@ class SimNodes:
                 await self._client.create(nodeobjects.lease(node.name, self._now()))
 
         await asyncio.gather(*(register(node) for node in fresh))
-        self.nodes |= {node.name: node for node in fresh}
 
     def lose(self, name: str) -> None:
         """The node is gone: no Lease, no status, every connection of its pods reset."""

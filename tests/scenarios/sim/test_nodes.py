@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -111,3 +113,29 @@ async def test_lost_node_confirms_nothing_until_it_boots_again(client: Client, n
     await until("it is gone", lambda: gone(client, stuck))
     assert (await client.get(Node, name)).status.node_info.boot_id != boot
     await client.delete(Pod, witness.name, namespace=witness.namespace, grace_s=0)
+
+
+async def test_a_pod_that_is_bound_while_other_nodes_still_register_runs(
+    client: Client, nodes: SimNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = min(nodes.nodes)[:-5]
+    early, late, may_register = f"{prefix}00002", f"{prefix}00003", asyncio.Event()
+    create = client.create
+
+    async def create_late(made: Any, **options: Any) -> Any:
+        if isinstance(made, dict) and made["kind"] == "Node" and made["metadata"]["name"] == late:
+            await may_register.wait()
+        return await create(made, **options)
+
+    async def there() -> bool:
+        return early in {node.name for node in (await client.list(Node)).items}
+
+    monkeypatch.setattr(client, "create", create_late)
+    adding = asyncio.create_task(nodes.add(2, capacity=CAPACITY))
+    await until("the first of them is there", there)
+    pod = await bound(client, early)
+    await running(client, pod)
+    assert not adding.done()
+    may_register.set()
+    await adding
+    await client.delete(Pod, pod.name, namespace=pod.namespace)
