@@ -48,7 +48,9 @@ class Holdings:
         self._uses: dict[str, dict[str, PodUse]] = {}
         self._pods: dict[str, PodUse] = {}
         self._placements: dict[str, frozenset[str]] = {}
-        self._kept: Counter[str] = Counter()
+        self._kept: dict[str, set[str]] = {}
+        self._borrowing: Counter[str] = Counter()
+        """Pods of each gang that borrows: the slots it keeps are a borrower's as well."""
         self._pod_key = LABEL_TEAM
         self.configure(config)
 
@@ -181,7 +183,7 @@ class Holdings:
 
     def kept_by(self, name: str) -> Iterable[str]:
         """The gangs that keep a slot on a node, pods or not."""
-        return sorted(key for key, nodes in self._placements.items() if name in nodes)
+        return sorted(self._kept.get(name, ()))
 
     def team_of(self, use: PodUse) -> str:
         """Whose a pod is; "" where nobody knows."""
@@ -192,11 +194,11 @@ class Holdings:
         if nodes:
             self._placements[key] = nodes
         for name in before - nodes:
-            self._kept[name] -= 1
+            self._kept[name].discard(key)
             if not self._kept[name]:
                 del self._kept[name]
         for name in nodes - before:
-            self._kept[name] += 1
+            self._kept.setdefault(name, set()).add(key)
         for name in before ^ nodes:
             self._rerank(name)
 
@@ -205,15 +207,29 @@ class Holdings:
         if held is not None:
             self._take(held)
         on_node = self._uses.setdefault(node, {})
-        if use is None:
-            on_node.pop(uid, None)
-            if not on_node:
-                del self._uses[node]
-        else:
+        before = on_node.pop(uid, None)
+        if use is not None:
             on_node[uid] = use
+        if not on_node:
+            del self._uses[node]
+        borrows = self._note_borrowers(before, use)
         if held is not None:
             held.rank = self._rank(node)
             self._put(held)
+        for name in self._placements.get(borrows, ()):
+            self._rerank(name)
+
+    def _note_borrowers(self, before: PodUse | None, use: PodUse | None) -> str:
+        """Count pods of gangs that borrow; return the gang of which that says something new, "" where it does not."""
+        if before is not None and before.borrower:
+            self._borrowing[before.gang] -= 1
+            if not self._borrowing[before.gang]:
+                del self._borrowing[before.gang]
+                return before.gang
+        if use is not None and use.borrower:
+            self._borrowing[use.gang] += 1
+            return use.gang if self._borrowing[use.gang] == 1 else ""
+        return ""
 
     def _rerank(self, name: str) -> None:
         held = self.nodes.get(name)
@@ -223,12 +239,11 @@ class Holdings:
             self._put(held)
 
     def _rank(self, name: str) -> Rank:
-        if self._kept.get(name):
-            return Rank.BUSY
-        uses = self._uses.get(name)
-        if not uses:
+        kept, uses = self._kept.get(name, ()), self._uses.get(name, {})
+        if not (kept or uses):
             return Rank.IDLE
-        return Rank.BORROWED if all(use.borrower for use in uses.values()) else Rank.BUSY
+        borrowed = all(self._borrowing[key] for key in kept) and all(use.borrower for use in uses.values())
+        return Rank.BORROWED if borrowed else Rank.BUSY
 
     def _read(self, held: Held) -> None:
         node = held.node

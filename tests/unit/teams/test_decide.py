@@ -86,6 +86,18 @@ def test_idle_nodes_go_first_then_lent_ones() -> None:
     assert set(moves(world.plan())) == {"n01", "n02", "n03"}
 
 
+def test_slots_of_a_gang_that_borrows_are_lent_as_well() -> None:
+    world = World(shares(vision=2), nodes=2)
+    world.run()
+    world.place("train", "n00", "n01")
+    world.configure(shares(speech=2))
+    assert world.plan().changes == (), "nobody knows yet who keeps them"
+    world.add_pod("train", on="n01", team="music", borrower=True)
+    assert set(moves(world.plan())) == {"n00", "n01"}
+    world.end_pod("train")
+    assert world.plan().changes == ()
+
+
 def test_a_node_under_a_running_gang_moves_when_that_ends() -> None:
     world = World(shares(vision=2), nodes=2)
     world.run()
