@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from muster.kube.resources import plus
+from muster.scheduler.buckets import Bucket, BucketIndex, BucketKey, bucket_key
 from muster.scheduler.domains import Domains, Layer
-from muster.scheduler.nodes import Bucket, BucketIndex, BucketKey, NodeRecord, bucket_key
+from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.podclass import HostPort, PodClass
 from muster.scheduler.resources import minus, times_fits
 

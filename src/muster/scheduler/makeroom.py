@@ -9,13 +9,13 @@ from itertools import chain
 import msgspec
 
 from muster.kube.resources import plus
+from muster.scheduler.buckets import Bucket
 from muster.scheduler.draft import Draft
 from muster.scheduler.eviction import Spending, may_go
 from muster.scheduler.gangs import Gang
 from muster.scheduler.leaving import is_overdue, work_lost
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.lending import debtors, is_lent, outranks
-from muster.scheduler.nodes import Bucket
 from muster.scheduler.placements import is_leaving
 from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.podclass import PodClass

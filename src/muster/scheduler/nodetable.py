@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from muster.api.names import LABEL_TEAM
 from muster.kube.node import Node
+from muster.scheduler.buckets import Buckets
 from muster.scheduler.daemons import Daemons, DaemonSet
 from muster.scheduler.domains import Domains
 from muster.scheduler.gangs import PodRecord
-from muster.scheduler.nodes import Buckets, NodeClasses, NodeRecord
+from muster.scheduler.nodes import NodeClasses, NodeRecord
 from muster.scheduler.podclass import ClassTable, PodClass
 
 

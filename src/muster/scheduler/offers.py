@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from muster.scheduler.buckets import Bucket
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.matching import Match, Matcher
-from muster.scheduler.nodes import Bucket
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.resources import CORE
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from muster.scheduler.buckets import Bucket, BucketIndex
 from muster.scheduler.domains import Domains
 from muster.scheduler.filling import own_rules
 from muster.scheduler.ledger import fits
 from muster.scheduler.matching import Match, Matcher
-from muster.scheduler.nodes import Bucket, BucketIndex
 from muster.scheduler.offers import Candidate, preference
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.relations import NONE, Spread

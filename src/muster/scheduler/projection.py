@@ -12,9 +12,10 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from muster.scheduler.backfill import Start, would_end_at
+from muster.scheduler.buckets import Bucket
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger
-from muster.scheduler.nodes import Bucket, NodeClass
+from muster.scheduler.nodes import NodeClass
 from muster.scheduler.placing import Groups, Shortage, choose
 from muster.scheduler.plan import Plan
 from muster.scheduler.podclass import PodClass

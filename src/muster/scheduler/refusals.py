@@ -11,10 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from muster.scheduler.buckets import Bucket, BucketIndex
 from muster.scheduler.domains import Domains
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.matching import Matcher
-from muster.scheduler.nodes import Bucket, BucketIndex
 from muster.scheduler.offers import Groups, Shortage
 from muster.scheduler.openings import Openings, shape_of
 from muster.scheduler.placing import Failed, choose, room_when_empty

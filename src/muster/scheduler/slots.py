@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from muster.kube.resources import plus
+from muster.scheduler.buckets import Bucket
 from muster.scheduler.gangs import Gang, PodRecord
 from muster.scheduler.ledger import Ledger, fits
-from muster.scheduler.nodes import Bucket, NodeRecord
+from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
 from muster.scheduler.resources import short_of

@@ -9,10 +9,11 @@ from typing import Protocol
 from muster.scheduler.adapters import SOURCES
 from muster.scheduler.adapters.membership import gang_key
 from muster.scheduler.backfill import Gains
+from muster.scheduler.buckets import BucketIndex
 from muster.scheduler.budgets import Budgets
 from muster.scheduler.gangs import Gang, Order, PodRecord
 from muster.scheduler.matching import Matcher
-from muster.scheduler.nodes import BucketIndex, NodeRecord
+from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.refusals import Refusals
 from muster.scheduler.vain import Vain
 

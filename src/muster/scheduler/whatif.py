@@ -11,10 +11,10 @@ import msgspec
 
 from muster.api.words import counted
 from muster.kube.affinity import Toleration
+from muster.scheduler.buckets import Bucket
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.matching import Matcher
-from muster.scheduler.nodes import Bucket
 from muster.scheduler.placing import candidates
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeWhy

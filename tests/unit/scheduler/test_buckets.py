@@ -7,8 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.scheduler.buckets import RESORT_SHARE, Bucket, BucketKey
 from muster.scheduler.ledger import Ledger
-from muster.scheduler.nodes import RESORT_SHARE, Bucket, BucketKey, NodeClass
+from muster.scheduler.nodes import NodeClass
 from muster.scheduler.plan import WritePlacement
 from muster.scheduler.podclass import PodClass
 from tests.unit.scheduler.world import World
