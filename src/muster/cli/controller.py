@@ -30,7 +30,6 @@ from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector
 from muster.manager.works import Parts, Shared, works_of
-from muster.scheduler.followed import Followed
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
@@ -110,8 +109,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             shared,
             parts,
             settings=settings,
-            waits=jobs.waits,
-            followed=Followed(jobs.caches.nodes, jobs.caches.placements, jobs.caches.jobs),
+            jobs=jobs,
             shadow=shadow,
             muster_image=options.muster_image,
         )

@@ -24,9 +24,9 @@ from muster.manager.lacks import listener
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.followed import Followed
 from muster.scheduler.plan import Settings
-from muster.scheduler.reporting import Waits
 from muster.scheduler.shadow import Shadow
 from muster.teams.controller import TeamsController
+from muster.trainingjobs.controller import TrainingJobController
 
 Work = Coroutine[Any, Any, None]
 
@@ -83,8 +83,7 @@ def works_of(
     parts: Parts,
     *,
     settings: Settings,
-    waits: Waits | None = None,
-    followed: Followed | None = None,
+    jobs: TrainingJobController | None = None,
     shadow: Shadow | None = None,
     muster_image: str = "",
     providers: Mapping[str, Provider] | None = None,
@@ -95,8 +94,8 @@ def works_of(
         shared: what all are given.
         parts: which ones; with `shadow` none but the scheduler, as all others write.
         settings: of the scheduler.
-        waits: told why gangs wait.
-        followed: informers that run in this process already, for the scheduler to listen to.
+        jobs: the controller of training jobs that runs in this process: it is told why gangs wait, and the scheduler
+            listens to its informers.
         shadow: told every plan; nothing is written.
         muster_image: what balloons run.
         providers: of nodes, more than scaling has of its own.
@@ -109,10 +108,10 @@ def works_of(
             shared.namespace,
             shared.identity,
             settings=settings,
-            waits=waits,
+            waits=jobs.waits if jobs is not None else None,
             lacks=listener(demands) if parts.scaling else None,
             handover=handover if parts.teams else None,
-            followed=followed,
+            followed=_followed(jobs) if jobs is not None else None,
             shadow=shadow,
             rng=shared.rng("scheduler"),
             **shared.common,
@@ -124,6 +123,10 @@ def works_of(
         works += _teams(shared, handover) if parts.teams else []
         works += _fleet(shared, parts, demands, muster_image, providers)
     return works
+
+
+def _followed(jobs: TrainingJobController) -> Followed:
+    return Followed(jobs.caches.nodes, jobs.caches.placements, jobs.caches.jobs)
 
 
 def _teams(shared: Shared, handover: Handover) -> list[Work]:
