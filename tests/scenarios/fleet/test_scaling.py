@@ -13,13 +13,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.placement import Placement
+from muster.fleet.scaling import remembering
 from muster.fleet.scaling.carrying import Carrier
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
 from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD
 from muster.fleet.scaling.plan import Cordon, Delete, Uncordon
+from muster.fleet.scaling.providers.base import ProviderError
 from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup
-from muster.fleet.scaling.snapshot import PoolSpec, Template
+from muster.fleet.scaling.snapshot import Fault, PoolSpec, Template
 from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP, ScalingStatus
 from muster.kube.client import Client
 from muster.kube.config import load_config
@@ -244,6 +246,48 @@ async def test_where_the_cheap_pool_has_no_capacity_the_next_one_serves(cloud: C
     await cloud.reaches("ondemand", InUse=2)
 
 
+async def test_a_cloud_whose_answers_get_lost_or_that_throttles_gets_no_second_order(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembering, "BACKOFF_S", 1.0)
+    group = cloud.group("a")
+    await cloud.configure(cloud.pool("a"))
+    order, orders = cloud.simulated.set_size, []
+
+    async def lost(pool: PoolSpec, size: int) -> None:
+        orders.append(size)
+        await order(pool, size)
+        if len(orders) == 1:
+            group.trouble.append((ProviderError(Fault.THROTTLED, "rate exceeded", 0.0), False))
+            raise ProviderError(Fault.TIMED_OUT, "no answer in 10 s", 0.0)
+
+    monkeypatch.setattr(cloud.simulated, "set_size", lost)
+    cloud.start()
+    await cloud.gang("train", 2)
+
+    await cloud.cluster.until_bound("train", 2)
+    for fault in ("TimedOut", "Throttled"):
+        labels = {"pool": "a", "fault": fault}
+        assert cloud.registry.get_sample_value("muster_scaling_provider_errors_total", labels) == 1.0
+    assert set(orders) == {2}, "whatever was answered: what was ordered is seen"
+    assert len(group.instances) == 2
+
+
+async def test_a_cloud_that_says_yes_and_does_nothing_is_found_out_and_the_next_pool_serves(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembering, "SIZE_SETTLES_S", 1.0)
+    cloud.group("liar", deaf=True)
+    cloud.group("honest")
+    await cloud.configure(cloud.pool("honest", price=3.0), cloud.pool("liar", price=1.0))
+    cloud.start()
+    await cloud.gang("train", 2)
+    await cloud.cluster.until_bound("train", 2)
+    await cloud.reaches("honest", InUse=2)
+    liar = next(each for each in (await cloud.status()).pools if each.name == "liar")
+    assert (liar.conditions[0].status, liar.conditions[0].reason) == ("False", "FewerThanAsked")
+
+
 async def test_a_gang_that_nobody_approved_gets_no_nodes(cloud: Cloud) -> None:
     cloud.group("a", size=1)
     await cloud.configure(cloud.pool("a", min=1))
@@ -267,12 +311,13 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_report
     await cloud.configure(cloud.pool("a", min=1))
     cloud.start()
     await cloud.reaches("a", Idle=1)
-    await cloud.write({"scaling.yaml": "pools:\n- name: a\n  max: -1\n"})
+    for text, line in (("pools: 2026-99-99", "line 1"), ("pools:\n- name: a\n  max: -1\n", "line 2")):
+        await cloud.write({"scaling.yaml": text})
 
-    async def reported() -> bool:
-        return "line 2" in (await cloud.status()).config_error
+        async def reported(line: str = line) -> bool:
+            return line in (await cloud.status()).config_error
 
-    await until("the status names the line", reported)
+        await until("the status names the line", reported)
     assert cloud.registry.get_sample_value("muster_scaling_config_valid") == 0.0
     await cloud.gang("train", 2)
     await cloud.cluster.until_bound("train", 2)
