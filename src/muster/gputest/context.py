@@ -1,0 +1,101 @@
+"""What a test has in hand: the back end, how long to go on, and where to put what it finds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import Any
+
+from muster.gputest.backend import Backend, Device, Sizes
+from muster.gputest.backends import open_backend
+from muster.gputest.codes import Code
+from muster.gputest.wire import Event, Failed, Measured, Opened, Request, Said, Setup, Skipped
+
+TIMED_ROUNDS = 5
+_FAILURES_MAX = 4
+
+
+class Context:
+    """One worker's: made once, handed from test to test. Its methods may be called from several threads."""
+
+    def __init__(self, setup: Setup, emit: Callable[[Event], None]):
+        self.setup = setup
+        self.request = Request(test="", work_s=0, deadline_s=0)
+        self._emit_unlocked = emit
+        self._lock = threading.Lock()
+        self._backend: Backend | None = None
+        self._began = 0.0
+        self._failures: dict[tuple[str, str], int] = {}
+
+    def begin(self, request: Request) -> None:
+        """From now on everything belongs to this test."""
+        self.request, self._began, self._failures = request, time.monotonic(), {}
+
+    @property
+    def backend(self) -> Backend:
+        """Opened when it is first asked for. Raises BackendError."""
+        if self._backend is None:
+            self.say(None, "opening the driver")
+            self._backend = opened = open_backend(self.setup.backend, self.setup.fault)
+            self._emit(Opened(opened.name, opened.timing_margin, opened.devices(), opened.versions()))
+            self.say(None, "")
+        return self._backend
+
+    @property
+    def sizes(self) -> Sizes:
+        """How much to test."""
+        return self.backend.sizes(self.setup.level)
+
+    def release(self) -> None:
+        """Between tests: leave nothing behind."""
+        if self._backend is not None:
+            self._backend.release()
+
+    def time_left(self, share: float = 1.0) -> bool:
+        """Whether this share of the time that the test is to work has not passed yet."""
+        return time.monotonic() - self._began < self.request.work_s * share
+
+    def say(self, device: Device | None, text: str) -> None:
+        """What is being done, for who watches and for who asks where it hung."""
+        self._emit(Said(device.uuid if device else "", text))
+
+    def figure(self, device: Device | None, name: str, value: float) -> None:
+        """A figure of figures.py."""
+        self._emit(Measured(device.uuid if device else "", name, value))
+
+    def fail(self, device: Device | None, code: Code, message: str) -> None:
+        """Something is wrong. After four of a kind on a GPU no more are reported."""
+        gpu = device.uuid if device else ""
+        self._failures[gpu, code] = count = self._failures.get((gpu, code), 0) + 1
+        if count <= _FAILURES_MAX:
+            self._emit(Failed(code, gpu, message))
+
+    def skip(self, reason: str) -> None:
+        """There is nothing to test here."""
+        self._emit(Skipped(reason))
+
+    def each_gpu(self, test: Callable[[Device], Any], devices: Sequence[Device] | None = None) -> list[Any]:
+        """Run on all devices side by side; results in their order."""
+        chosen = self.backend.devices() if devices is None else devices
+
+        def one(device: Device) -> Any:
+            self.say(device, self.request.test)
+            result = test(device)
+            self.say(device, "")
+            return result
+
+        with ThreadPoolExecutor(len(chosen)) as pool:
+            return list(pool.map(one, chosen))
+
+    def rate(self, devices: Sequence[int], amount: float, work: Callable[[], object]) -> float:
+        """Amount a second, the median of a few rounds after one that is not counted."""
+        backend = self.backend
+        work()
+        return amount / median(backend.timed(devices, work) for _ in range(TIMED_ROUNDS))
+
+    def _emit(self, event: Event) -> None:
+        with self._lock:
+            self._emit_unlocked(event)

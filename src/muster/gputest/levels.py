@@ -1,0 +1,74 @@
+"""Which tests a level has, how long each works and when it is killed: data, and the arithmetic of budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from muster.gputest.wire import Request
+
+
+class Step(NamedTuple):
+    """A test: seconds of repeated work (0: once), and seconds after which it counts as hung."""
+
+    test: str
+    work_s: float
+    deadline_s: float
+
+
+# The first test's deadline has the start of PyTorch and of the driver in it (8 GPUs without persistence: 20 s).
+# After DCGM's levels r1 (seconds), r2 (2 minutes) and r3 (15 minutes). Deadlines add up to the level's budget.
+LEVELS: dict[int, tuple[Step, ...]] = {
+    1: (
+        Step("visibility", 0, 40),
+        Step("memory", 0, 20),
+        Step("transfers", 0, 10),
+        Step("matmul", 0, 40),
+        Step("cpu", 0, 5),
+        Step("host-memory", 0, 10),
+        Step("disk", 0, 10),
+    ),
+    2: (
+        Step("visibility", 0, 40),
+        Step("memory", 15, 40),
+        Step("transfers", 0, 15),
+        Step("peers", 0, 20),
+        Step("matmul", 15, 45),
+        Step("sustained", 30, 40),
+        Step("all-reduce", 0, 45),
+        Step("all-reduce-nodes", 0, 60),
+        Step("cpu", 2, 5),
+        Step("host-memory", 5, 15),
+        Step("disk", 0, 20),
+    ),
+    3: (
+        Step("visibility", 0, 40),
+        Step("memory", 180, 220),
+        Step("transfers", 0, 20),
+        Step("peers", 0, 30),
+        Step("matmul", 120, 180),
+        Step("sustained", 240, 255),
+        Step("all-reduce", 0, 60),
+        Step("all-reduce-nodes", 0, 90),
+        Step("cpu", 10, 20),
+        Step("host-memory", 20, 60),
+        Step("disk", 0, 60),
+    ),
+}
+
+TESTS = tuple(dict.fromkeys(step.test for level in LEVELS.values() for step in level))
+
+
+def plan(level: int, only: Collection[str] = (), budget_s: float | None = None) -> tuple[Request, ...]:
+    """The tests of a level, or those of them that are named, within the budget: scaled where it is not the level's own.
+
+    Raises ValueError for a test that the level does not have.
+    """
+    steps = [step for step in LEVELS[level] if not only or step.test in only]
+    unknown = set(only) - {step.test for step in steps}
+    if unknown:
+        raise ValueError(f"level {level} has no test {', '.join(sorted(unknown))}")
+    scale = budget_s / sum(step.deadline_s for step in steps) if budget_s is not None else 1.0
+    return tuple(
+        Request(test=step.test, work_s=step.work_s * scale, deadline_s=step.deadline_s * scale) for step in steps
+    )

@@ -1,0 +1,29 @@
+"""The tests, one a file: each is a function of a Context that reports what it measures and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from muster.gputest.context import Context
+
+_PLACES = {
+    "visibility": ("visibility", "run"),
+    "memory": ("memory", "run"),
+    "transfers": ("transfers", "run"),
+    "peers": ("peers", "run"),
+    "matmul": ("matmul", "run"),
+    "sustained": ("sustained", "run"),
+    "all-reduce": ("allreduce", "run"),
+    "all-reduce-nodes": ("allreduce", "run_between_nodes"),
+    "cpu": ("cpu", "run"),
+    "host-memory": ("memory", "run_on_host"),
+    "disk": ("disk", "run"),
+}
+
+
+def probe(name: str) -> Callable[[Context], None]:
+    """The test of this name. Imported late: each loads what it needs, and what does not load fails that test only."""
+    module, function = _PLACES[name]
+    run: Callable[[Context], None] = getattr(import_module(f"muster.gputest.probes.{module}"), function)
+    return run

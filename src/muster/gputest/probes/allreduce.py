@@ -1,0 +1,99 @@
+"""Sums over all GPUs of the node, and of several nodes: a process for each GPU, sums that are known beforehand.
+
+The bus bandwidth is nccl-tests' (doc/PERFORMANCE.md): 2 (n-1)/n of the bytes that each rank gives, over the time.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from statistics import median
+from subprocess import DEVNULL, PIPE, Popen
+
+import msgspec
+
+from muster.gputest.backend import Device
+from muster.gputest.codes import Code
+from muster.gputest.context import Context
+from muster.gputest.figures import GB
+from muster.gputest.wire import RankPlan, RankResult
+
+ELEMENT_BYTES = 4
+_ROUNDS = 5
+_LOOPBACK = "127.0.0.1"
+
+
+def run(context: Context) -> None:
+    """Within the node."""
+    devices = context.backend.devices()
+    if len(devices) < 2:
+        context.skip("there is one GPU only")
+        return
+    _run(context, devices, _LOOPBACK, free_port(), 0, len(devices), "all_reduce_bus_gb_per_s")
+
+
+def run_between_nodes(context: Context) -> None:
+    """With the other nodes of the rendezvous, which must begin within this test's deadline."""
+    meeting = context.setup.rendezvous
+    if meeting is None:
+        context.skip("no other nodes: MASTER_ADDR, MASTER_PORT, NODE_RANK and NNODES are not set")
+        return
+    devices = context.backend.devices()
+    first, ranks = meeting.node_rank * len(devices), meeting.nodes * len(devices)
+    figure = "cross_node_all_reduce_bus_gb_per_s"
+    _run(context, devices, meeting.address, meeting.port, first, ranks, figure)
+
+
+def _run(
+    context: Context, devices: tuple[Device, ...], address: str, port: int, first: int, ranks: int, figure: str
+) -> None:
+    size = context.sizes.reduce_bytes
+    plans = [
+        RankPlan(
+            setup=context.setup,
+            device=device.index,
+            rank=first + place,
+            ranks=ranks,
+            address=address,
+            port=port,
+            count=size // ELEMENT_BYTES,
+            rounds=_ROUNDS,
+            timeout_s=context.request.deadline_s,
+        )
+        for place, device in enumerate(devices)
+    ]
+    for device in devices:
+        context.say(device, "all-reduce")
+    # In this process's group, which is killed as a whole.
+    command = [sys.executable, "-m", "muster.gputest.rank"]
+    processes = [Popen([*command, msgspec.json.encode(plan).decode()], stdin=DEVNULL, stdout=PIPE) for plan in plans]
+    slowest: list[float] = []
+    for device, process in zip(devices, processes, strict=True):
+        output, _ = process.communicate()
+        result = _result(output, process.returncode)
+        if result.error:
+            context.fail(device, Code.RANK_FAILED, result.error)
+        if result.wrong:
+            context.fail(device, Code.WRONG_SUM, result.wrong)
+        if result.seconds:
+            slowest.append(median(result.seconds))
+        context.say(device, "")
+    if len(slowest) == len(devices):
+        context.figure(None, figure, 2 * (ranks - 1) / ranks * size / GB / max(slowest))
+
+
+def _result(output: bytes, code: int) -> RankResult:
+    """A rank's last line: libraries print what they like before it."""
+    lines = output.splitlines()
+    try:
+        return msgspec.json.decode(lines[-1] if lines else b"", type=RankResult)
+    except msgspec.DecodeError:
+        return RankResult(error=f"the rank's process ended with exit code {code}")
+
+
+def free_port() -> int:
+    """Of loopback's, one that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,81 @@
+"""Does memory keep what is written to it, and how fast is it? Patterns and what each finds: patterns.py."""
+
+from __future__ import annotations
+
+import os
+
+from muster.gputest.backend import Array, Backend, Device
+from muster.gputest.codes import Code
+from muster.gputest.context import Context
+from muster.gputest.figures import GB
+from muster.gputest.patterns import BASIC, Pattern, patterns
+
+WORD_BYTES = 8
+_HOST_BYTES = {1: 64 << 20, 2: 4 << 30, 3: 32 << 30}  # by level
+_HOST_CHUNK_BYTES = 64 << 20
+
+
+def run(context: Context) -> None:
+    """All GPUs side by side: bandwidth, then every pattern over nearly all memory, again while there is time."""
+    context.each_gpu(lambda device: _test(context, device))
+
+
+def run_on_host(context: Context) -> None:
+    """The same patterns in the host's memory."""
+    from muster.gputest.reference import ReferenceBackend
+
+    host = ReferenceBackend(1)
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    count = max(1, min(_HOST_BYTES[context.setup.level], available // 4) // _HOST_CHUNK_BYTES)
+    chunks = [host.words(0, _HOST_CHUNK_BYTES // WORD_BYTES) for _ in range(count)]
+    for done, pattern in enumerate(patterns(context.setup.level)):
+        if done >= len(BASIC) and not context.time_left():
+            return
+        context.say(None, pattern.name)
+        if not _holds(context, host, None, chunks, pattern):
+            return
+
+
+def _test(context: Context, device: Device) -> None:
+    backend, sizes = context.backend, context.sizes
+    free = backend.condition(device.index).memory_free_bytes
+    chunk = min(sizes.chunk_bytes, free // 4)
+    context.say(device, "bandwidth")
+    pair = [backend.words(device.index, chunk // WORD_BYTES) for _ in range(2)]
+    backend.fill(device.index, pair[0], Pattern("zeros", 0))
+    copied = context.rate([device.index], 2 * chunk / GB, lambda: backend.copy(device.index, pair[1], pair[0]))
+    context.figure(device, "memory_bandwidth_gb_per_s", copied)  # each byte is read and written
+
+    count = max(2, int(free * sizes.memory_share) // chunk)
+    chunks = pair + [backend.words(device.index, chunk // WORD_BYTES) for _ in range(count - 2)]
+    context.figure(device, "memory_tested_bytes", count * chunk)
+    first = True
+    while first or context.time_left():
+        for pattern in patterns(context.setup.level):
+            context.say(device, pattern.name)
+            if not _holds(context, backend, device, chunks, pattern):
+                return  # one wrong word is enough; the next pattern would find the same
+            if not first and not context.time_left():
+                return
+        first = False
+
+
+def _holds(context: Context, backend: Backend, device: Device | None, chunks: list[Array], pattern: Pattern) -> bool:
+    tested = device.index if device else 0
+    starts = [chunk * len(words) for chunk, words in enumerate(chunks)]
+    for start, words in zip(starts, chunks, strict=True):
+        backend.fill(tested, words, pattern, start)
+    for start, words in zip(starts, chunks, strict=True):
+        wrong = backend.check(words, pattern, start)
+        if wrong is not None:
+            index = start + wrong.index
+            expected, found = pattern.word(index), wrong.found % (1 << 64)
+            context.fail(
+                device,
+                Code.WRONG_WORD,
+                f"{pattern.name}: {wrong.count} words wrong, the first at "
+                f"{backend.address(words) + wrong.index * WORD_BYTES:#x} (byte {index * WORD_BYTES} of those tested): "
+                f"{expected:#018x} written, {found:#018x} read, bits {expected ^ found:#x}",
+            )
+            return False
+    return True

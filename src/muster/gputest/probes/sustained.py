@@ -1,0 +1,80 @@
+"""All GPUs at full load for a while: do clocks, power and temperature hold, and do results stay the same?"""
+
+from __future__ import annotations
+
+import time
+from statistics import fmean
+from typing import Any
+
+from muster.gputest.backend import Device, Sample
+from muster.gputest.codes import Code
+from muster.gputest.context import Context
+from muster.gputest.operands import random
+
+_PREFERRED = ("bf16", "fp16")
+_BATCHES = 100  # in the time that there is, but
+_BATCH_S_MAX = 0.5
+_TERA = 1e12
+_SEED = 40
+
+
+def run(context: Context) -> None:
+    """Side by side: power and cooling are the node's."""
+    n = context.sizes.matrix_n
+    backend = context.backend
+    precisions = {d.index: _precision(backend.precisions(d.index)) for d in backend.devices()}
+    operands = {name: [random(n, name, _SEED + i) for i in (1, 2)] for name in set(precisions.values())}
+    context.each_gpu(
+        lambda device: _load(context, device, precisions[device.index], operands[precisions[device.index]])
+    )
+
+
+def _precision(have: tuple[str, ...]) -> str:
+    return next(name for name in (*_PREFERRED, *have) if name in have)
+
+
+def _load(context: Context, device: Device, precision: str, operands: list[Any]) -> None:
+    backend, index = context.backend, device.index
+    a, b = (backend.upload(index, matrix, precision) for matrix in operands)
+    first = backend.multiply(index, a, b, precision)
+    began = time.monotonic()
+    backend.timed([index], lambda: backend.multiply(index, a, b, precision))
+    one_s = time.monotonic() - began
+    batch = max(1, round(min(_BATCH_S_MAX, context.request.work_s / _BATCHES) / one_s))
+    flop = 2.0 * len(operands[0]) ** 3 * batch / _TERA
+    rates: list[float] = []
+    samples: list[Sample] = []
+    last = first
+
+    def work() -> None:
+        nonlocal last
+        for _ in range(batch):
+            last = backend.multiply(index, a, b, precision)
+        sample = backend.sample(index)  # while the device works: it has been asked, and not waited for
+        if sample is not None:
+            samples.append(sample)
+
+    began = time.monotonic()
+    while not rates or context.time_left():
+        rates.append(flop / backend.timed([index], work))
+        context.say(device, f"{time.monotonic() - began:.0f} s, {rates[-1]:.3g} Tflop/s")
+        if not backend.same_bits(index, first, last):
+            message = f"{precision}: a product differed after {time.monotonic() - began:.0f} s of load"
+            context.fail(device, Code.NOT_REPEATABLE, message)
+            break
+    _report(context, device, rates, samples)
+
+
+def _report(context: Context, device: Device, rates: list[float], samples: list[Sample]) -> None:
+    quarter = max(1, len(rates) // 4)
+    begin, end = fmean(rates[:quarter]), fmean(rates[-quarter:])
+    context.figure(device, "sustained_tflop_per_s", fmean(rates))
+    context.figure(device, "sustained_drop_percent", 100 * (begin - end) / begin)
+    if not samples:
+        return
+    context.figure(device, "sustained_sm_clock_mhz", fmean(sample.sm_clock_mhz for sample in samples))
+    context.figure(device, "sustained_power_w", fmean(sample.power_w for sample in samples))
+    context.figure(device, "temperature_max_c", max(sample.temperature_c for sample in samples))
+    for reason in sorted({reason for sample in samples for reason in sample.slowdowns}):
+        share = sum(reason in sample.slowdowns for sample in samples) / len(samples)
+        context.fail(device, Code.THROTTLED, f"{reason} in {share:.0%} of {len(samples)} samples under load")

@@ -1,0 +1,48 @@
+"""Copies between the host's memory and each GPU, one GPU after the other: is everything there, and how fast?"""
+
+from __future__ import annotations
+
+from muster.gputest.backend import HOST, Device
+from muster.gputest.codes import Code
+from muster.gputest.context import Context
+from muster.gputest.figures import GB
+from muster.gputest.patterns import Pattern
+from muster.gputest.probes.memory import WORD_BYTES
+
+THERE = Pattern("up", 0x0123456789ABCDEF, 0x9E3779B97F4A7C15)
+BACK = Pattern("down", 0x7B5BAD595E238E31, 0x9E3779B97F4A7C15)
+
+
+def run(context: Context) -> None:
+    """In turn: GPUs behind one PCIe switch share its link."""
+    for device in context.backend.devices():
+        context.say(device, "copies")
+        _test(context, device)
+        context.say(device, "")
+
+
+def _test(context: Context, device: Device) -> None:
+    backend, size = context.backend, context.sizes.copy_bytes
+    host, there = (backend.words(place, size // WORD_BYTES) for place in (HOST, device.index))
+
+    backend.fill(HOST, host, THERE)
+    rate = context.rate([device.index], size / GB, lambda: backend.copy(device.index, there, host))
+    context.figure(device, "host_to_device_gb_per_s", rate)
+    _compare(context, device, "host to device", there, THERE)
+
+    backend.fill(device.index, there, BACK)
+    rate = context.rate([device.index], size / GB, lambda: backend.copy(device.index, host, there))
+    context.figure(device, "device_to_host_gb_per_s", rate)
+    _compare(context, device, "device to host", host, BACK)
+
+
+def _compare(context: Context, device: Device, way: str, words: object, pattern: Pattern) -> None:
+    wrong = context.backend.check(words, pattern)
+    if wrong is not None:
+        expected, found = pattern.word(wrong.index), wrong.found % (1 << 64)
+        context.fail(
+            device,
+            Code.WRONG_COPY,
+            f"{way}: {wrong.count} words wrong, the first is word {wrong.index}: "
+            f"{expected:#018x} sent, {found:#018x} arrived",
+        )

@@ -1,0 +1,54 @@
+"""The process in which tests run (`python -m muster.gputest.worker`), to be killed where one of them hangs.
+
+It serves one test after the other, since starting the libraries costs more than most tests. First line of its input:
+Setup; then a Request each. Events leave by what was its standard output; whatever libraries print goes to its errors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import BinaryIO
+
+import msgspec
+
+from muster.gputest.backend import BackendError
+from muster.gputest.context import Context
+from muster.gputest.probes import probe
+from muster.gputest.wire import Event, Finished, Request, Said, Setup
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    with os.fdopen(os.dup(1), "wb", buffering=0) as events:
+        os.dup2(2, 1)
+        _serve(sys.stdin.buffer, events)
+
+
+def _serve(requests: BinaryIO, events: BinaryIO) -> None:
+    def emit(event: Event) -> None:
+        events.write(msgspec.json.encode(event) + b"\n")
+
+    emit(Said("", "started"))
+    context = Context(msgspec.json.decode(requests.readline(), type=Setup), emit)
+    for line in requests:
+        request = msgspec.json.decode(line, type=Request)
+        context.begin(request)
+        emit(_run(context, request))
+
+
+def _run(context: Context, request: Request) -> Finished:
+    try:
+        probe(request.test)(context)
+        context.release()
+    except BackendError as error:
+        return Finished(error=str(error), code=error.code)
+    except Exception as error:  # whatever a driver or library raises is a finding about this node
+        traceback.print_exc()
+        return Finished(error=f"{type(error).__name__}: {error}")
+    return Finished()
+
+
+if __name__ == "__main__":
+    main()
