@@ -246,6 +246,30 @@ def test_a_node_in_quarantine_is_not_given_back() -> None:
     assert cordoned == ["Uncordon n"], "also where it was about to be"
 
 
+DAY_S = 86_400.0
+
+
+def judged(created_at: float, *, occupied: str = "") -> set[str]:
+    """What a new leader does within the hour, on the tenth day by its clock, to a node that is not Ready."""
+    spec = pool("a", max=4)
+    node = NodeView("n", "uid-n", "a", "n", ready=False, created_at=created_at, occupied=occupied)
+    view = View((spec,), {"a": Group(1, (Instance("n"),))}, (node,))
+    done: set[str] = set()
+    for second in range(0, 3600, 60):
+        plan = decide(view, 10 * DAY_S + second)
+        done |= {type(each).__name__ for each in plan.actions}
+        view = View((spec,), view.groups, (node,), (), plan.tracked, plan.memory)
+    return done
+
+
+def test_a_leader_whose_clock_is_wrong_deletes_no_node_that_somebody_needs() -> None:
+    """It tells one that broke from one that never joined by its age, and its birth is by the API server's clock."""
+    assert judged(10 * DAY_S - 10.0) == {"Delete"}, "it never joined"
+    assert judged(9 * DAY_S) == set(), "it broke; or it is new and the leader's clock a day ahead: left to people"
+    assert judged(11 * DAY_S) == {"Delete"}, "by a clock that is behind it is new, and goes once it is late"
+    assert judged(11 * DAY_S, occupied="pod ns/p") == set(), "unless somebody needs it"
+
+
 def test_a_record_whose_cordon_somebody_took_away_is_taken_back() -> None:
     assert after(0.0, pool("a", max=4), idle("n", abandoned=True)) == ["Uncordon n"]
 
