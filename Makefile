@@ -6,10 +6,14 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 BIN := .venv/bin
 # Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster.
-TEST_JOBS ?= 3
+# tests/conftest.py says in which order files are handed out.
+TEST_JOBS ?= 4
+PYTEST = $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 FUZZ_S ?= 60
 FUZZ_JOBS ?= 2
 FUZZ_FIRST ?= $(shell date +%s)
+# --fleet: teams, balloons, joins and scaling beside the scheduler
+FUZZ_MODE ?=
 CODE = $(wildcard src tests bench examples)
 
 .PHONY: help setup test test-fast fuzz lint format check-generated generate lock controlplane coscheduling helm jobset demo demo-real clean
@@ -23,13 +27,13 @@ setup: ## Make .venv from the pinned, hashed requirements
 test: setup lint check-generated ## Everything: lint, types, layers, generated files, all tests (on a real control plane where Go is there)
 	@if command -v go >/dev/null; then tools/build-go controlplane >/dev/null; tools/build-go helm >/dev/null; \
 	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
-	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --durations 15
+	$(PYTEST) --durations 30
 
 test-fast: setup ## Unit tests only: about a minute on two cores that do nothing else
-	$(BIN)/pytest tests/unit -n $(TEST_JOBS) --dist loadfile --durations 5
+	$(PYTEST) tests/unit --durations 5
 
 fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
-	PYTHONHASHSEED=0 $(BIN)/python -m muster.sim.fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS)
+	PYTHONHASHSEED=0 $(BIN)/python -m muster.sim.fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS) $(FUZZ_MODE)
 
 lint: setup ## Style, types and the direction of imports
 	$(BIN)/ruff check $(CODE)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -17,11 +19,17 @@ from tests.support.waiting import until
 CRDS = Path(__file__).parents[2] / "deploy/chart/muster/files/crds"
 
 
+@functools.cache
+def _definitions() -> list[Any]:
+    """Read once: most scenarios ask for them."""
+    return [yaml.safe_load(path.read_text()) for path in sorted(CRDS.glob("*.yaml"))]
+
+
 async def install_kinds(client: Client) -> None:
     """Create the chart's CustomResourceDefinitions where they are not, and wait until the kinds are served."""
-    for path in sorted(CRDS.glob("*.yaml")):
+    for definition in _definitions():
         with contextlib.suppress(AlreadyExists):
-            await client.create(yaml.safe_load(path.read_text()))
+            await client.create(definition)
     for kind in (Placement, TrainingJob):
         url = kind.RESOURCE.path(None)
         await until(f"{url} is served", lambda url=url: client.request("GET", url), ignoring=(ApiError,))  # type: ignore[misc]

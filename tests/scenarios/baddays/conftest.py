@@ -16,15 +16,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from muster.api.training_job import TrainingJob
 from muster.drills.controlplane import ControlPlane
-from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
 from muster.kube.config import load_config
-from muster.kube.errors import ApiError, NotFound
-from muster.kube.node import Node
-from muster.kube.pod import Pod
-from tests.scenarios.trainingjobs.conftest import DEADLINE_S, Arena, TestNode
+from tests.scenarios.trainingjobs.conftest import Arena, TestNode
 from tests.support.apiserver import ApiServer, EmbeddedServer
 from tests.support.waiting import until
 
@@ -110,32 +105,11 @@ class Job:
 
 
 class BadDay:
-    """A cluster, made whole again before each test."""
+    """A cluster, made whole again before each test, and the jobs it had."""
 
     def __init__(self, arena: Arena, server: OwnServer) -> None:
         self.arena, self.server = arena, server
         self._jobs = 0
-
-    async def whole(self, nodes: int) -> None:
-        """As many nodes that are Ready, empty and running; a controller."""
-        if self.arena.controllers[-1].popen.poll() is not None:
-            self.arena.control()
-        for node in list(self.arena.nodes):
-            if node.process.popen.poll() is not None:
-                await self.remove(node)
-        while len(self.arena.nodes) > nodes:
-            node = self.arena.nodes[-1]
-            node.lose()
-            await self.remove(node)
-        while len(self.arena.nodes) < nodes:
-            self.arena.add_node()
-        await until("nodes are ready", self.arena._nodes_ready, DEADLINE_S)
-
-    async def remove(self, node: TestNode) -> None:
-        self.arena.nodes.remove(node)
-        sweep(node.cluster_id)
-        with contextlib.suppress(NotFound):
-            await self.arena.client.delete(Node, node.name)
 
     async def train(self, program: str = TRAIN, **spec: Any) -> Job:
         self._jobs += 1
@@ -143,22 +117,6 @@ class BadDay:
         spec = {"checkpoint": {"path": f"{job.folder}/checkpoints"}, **spec}
         await self.arena.submit(job.name, program.format(folder=str(job.folder)), **spec)
         return job
-
-    async def clear(self) -> None:
-        """No job is left, and none of its processes."""
-        for job in (await self.arena.client.list(TrainingJob, self.arena.namespace)).items:
-            await self.arena.client.delete(TrainingJob, job.name, namespace=self.arena.namespace)
-        lost = {node.name for node in self.arena.nodes if node.process.popen.poll() is not None}
-        for pod in (await self.arena.client.list(Pod, self.arena.namespace)).items:
-            if pod.spec.node_name in lost:  # nobody is there to say that it has ended
-                with contextlib.suppress(NotFound):
-                    await self.arena.client.delete(Pod, pod.name, namespace=self.arena.namespace, grace_s=0)
-
-        async def gone() -> bool:
-            return not any([await self.arena.pods(f"job-{number + 1}") for number in range(self._jobs)])
-
-        with contextlib.suppress(AssertionError):
-            await until("pods are gone", gone, 20)
 
 
 @pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=pytest.mark.real)])
@@ -184,21 +142,17 @@ async def cluster(own_server: OwnServer) -> AsyncIterator[BadDay]:
         async with Client(load_config(own_server.kubeconfig)) as client:
             arena = Arena(own_server, client, Path(folder))
             try:
-                await arena.start(nodes=3)
+                await arena.begin(nodes=3)
                 yield BadDay(arena, own_server)
             finally:
-                with contextlib.suppress(ApiError):
-                    await arena.stop()
-                for node in arena.nodes:
-                    node.process.kill()
-                    sweep(node.cluster_id)
+                arena.end()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def bad(cluster: BadDay) -> AsyncIterator[BadDay]:
-    await cluster.whole(nodes=3)
+    await cluster.arena.whole(nodes=3)
     yield cluster
-    await cluster.clear()
+    await cluster.arena.clear()
 
 
 def lives(pid: int) -> bool:

@@ -45,7 +45,7 @@ async def lose_at_once(job: Job, *slots: int) -> set[str]:
 
 
 async def test_two_nodes_lost_at_once_are_replaced_at_once_by_one_restart(bad: BadDay) -> None:
-    await bad.whole(nodes=6)
+    await bad.arena.whole(nodes=6)
     job = await bad.train(replicas=4, backoffLimit=0, unknownLimit=0)
     await job.runs(1, ranks=4)
     kept = await job.pods()
@@ -65,7 +65,7 @@ WAITING = re.compile(r"waiting for [12] of 4 nodes: needs [12] nodes?, .*; would
 
 
 async def test_two_nodes_lost_at_once_with_one_spare_wait_say_why_and_go_on_with_a_new_node(bad: BadDay) -> None:
-    await bad.whole(nodes=5)
+    await bad.arena.whole(nodes=5)
     job = await bad.train(replicas=4, backoffLimit=0, unknownLimit=0)
     await job.runs(1, ranks=4)
     kept = await job.pods()
@@ -88,7 +88,7 @@ async def test_a_node_made_anew_under_its_name_is_another_node(bad: BadDay) -> N
     before = (await job.pods())[1]
     uid = (await bad.arena.client.get(Node, node.name)).uid
     node.lose()
-    await bad.remove(node)
+    await bad.arena.remove(node)
     bad.arena.add_node(node.name)
     await job.runs(2)
 
@@ -279,7 +279,7 @@ async def test_what_admission_refuses_is_said_in_its_words_and_tried_again(bad: 
 
 
 async def test_a_quota_for_three_of_four_pods_holds_no_node_until_it_is_raised(bad: BadDay) -> None:
-    await bad.whole(nodes=4)
+    await bad.arena.whole(nodes=4)
     quota = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",

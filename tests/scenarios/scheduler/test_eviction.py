@@ -247,6 +247,7 @@ async def test_an_indexed_job_is_evicted_whole_and_runs_again_when_there_is_room
         "parallelism": 3,
         "completions": 3,
         "completionMode": "Indexed",
+        "backoffLimitPerIndex": 1,  # with one limit for all three the next pods come after 40 s, so after 10
         "template": template(cluster, {"app": "low"}, restartPolicy="Never", **LOW),
     }
     await cluster.client.create(workloads.object_of(Job.RESOURCE, "low", cluster.namespace, spec), kind=Job)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from muster.api.training_job import TrainingJob, TrainingJobStatus
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
 from muster.kube.config import load_config
-from muster.kube.errors import ApiError, NotFound
+from muster.kube.errors import NotFound
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from tests.support.apiserver import ApiServer
+from tests.support.apiserver import Api, ApiServer
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.waiting import until
 
@@ -90,26 +90,75 @@ class TestNode:
 
 
 class Arena:
-    """A cluster for one test: a namespace, nodes, a controller."""
+    """Nodes and a controller for the tests of a module, one after the other: each has a namespace of its own."""
 
     def __init__(self, server: ApiServer, client: Client, folder: Path) -> None:
         self.server, self.client, self.folder = server, client, folder
-        self.namespace = f"t{uuid.uuid4().hex[:10]}"
+        self.namespace = ""
         self.system = f"s{uuid.uuid4().hex[:10]}"
         self.nodes: list[TestNode] = []
         self.controllers: list[Process] = []
+        self._as_usual = False
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
 
-    async def start(self, nodes: int) -> None:
-        await install_kinds(self.client)
-        for namespace in (self.namespace, self.system):
-            await make_namespace(self.client, namespace)
-        self.control()
-        for _ in range(nodes):
+    async def begin(self, nodes: int) -> None:
+        """A new namespace, and a cluster that is whole."""
+        if not self.controllers:
+            await install_kinds(self.client)
+            await make_namespace(self.client, self.system)
+        self.namespace = f"t{uuid.uuid4().hex[:10]}"
+        await make_namespace(self.client, self.namespace)
+        await self.whole(nodes)
+
+    async def whole(self, nodes: int) -> None:
+        """As many nodes that are Ready and running, and a controller as usual."""
+        if self.controllers and not self._as_usual:
+            self.controllers[-1].terminate()
+        if not self.controllers or self.controllers[-1].popen.poll() is not None:
+            self.control()
+        for node in list(self.nodes):
+            if node.process.popen.poll() is not None:
+                await self.remove(node)
+        while len(self.nodes) > nodes:
+            node = self.nodes[-1]
+            node.lose()
+            await self.remove(node)
+        while len(self.nodes) < nodes:
             self.add_node()
         await until("nodes are ready", self._nodes_ready, DEADLINE_S)
+
+    async def remove(self, node: TestNode) -> None:
+        """Forget a node that is lost."""
+        self.nodes.remove(node)
+        sweep(node.cluster_id)
+        with contextlib.suppress(NotFound):
+            await self.client.delete(Node, node.name)
+
+    async def clear(self) -> None:
+        """No job of the namespace is left, and none of their pods and processes."""
+        for job in (await self.client.list(TrainingJob, self.namespace)).items:
+            await self.client.delete(TrainingJob, job.name, namespace=self.namespace)
+        lost = {node.name for node in self.nodes if node.process.popen.poll() is not None}
+        for pod in (await self.client.list(Pod, self.namespace)).items:
+            # On a lost node nobody says that it has ended. Elsewhere the garbage collector would delete it, but where
+            # it could not watch for a minute it may take half of one to look again.
+            grace_s = 0 if pod.spec.node_name in lost else 1
+            with contextlib.suppress(NotFound):
+                await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=grace_s)
+
+        async def gone() -> bool:
+            return not (await self.client.list(Pod, self.namespace)).items
+
+        await until("pods are gone", gone)
+
+    def end(self) -> None:
+        """No process is left."""
+        for process in self.controllers:
+            process.terminate()
+        for node in self.nodes:
+            node.lose()
 
     def add_node(self, name: str = "") -> TestNode:
         node = TestNode(self.folder, self.server, name)
@@ -118,6 +167,7 @@ class Arena:
 
     def control(self, *flags: str, env: dict[str, str] | None = None) -> Process:
         """Start a controller; like the one before it, it answers at the same address."""
+        self._as_usual = not flags and env is None
         process = Process(
             self.folder / f"controller-{len(self.controllers)}.log",
             "muster.cli.main",
@@ -190,28 +240,28 @@ class Arena:
     async def phase(self, name: str, phase: str, attempt: int | None = None) -> TrainingJobStatus:
         return await self.reaches(name, lambda status: status.phase == phase and attempt in (None, status.attempt))
 
-    async def stop(self) -> None:
-        for process in self.controllers:
-            process.terminate()
-        with contextlib.suppress(ApiError):
-            for job in (await self.client.list(TrainingJob, self.namespace)).items:
-                await self.client.delete(TrainingJob, job.name, namespace=self.namespace)
-            for pod in (await self.client.list(Pod, self.namespace)).items:
-                with contextlib.suppress(NotFound):
-                    await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=0)
-        for node in self.nodes:
-            node.process.terminate()
-            sweep(node.cluster_id)
-            with contextlib.suppress(NotFound):
-                await self.client.delete(Node, node.name)
+
+@pytest.fixture(scope="module")
+def arenas() -> Iterator[dict[str, Arena]]:
+    """Those of a module, by the kind of their API server."""
+    found: dict[str, Arena] = {}
+    yield found
+    for arena in found.values():
+        arena.end()
+        api = Api(arena.server.kubeconfig)
+        for node in arena.nodes:
+            api.send("DELETE", Node.RESOURCE.path(None, node.name))
 
 
 @pytest.fixture
-async def arena(api_server_for_kubelets: ApiServer, tmp_path: Path) -> AsyncIterator[Arena]:
-    async with Client(load_config(api_server_for_kubelets.kubeconfig)) as client:
-        arena = Arena(api_server_for_kubelets, client, tmp_path)
-        try:
-            await arena.start(nodes=3)
-            yield arena
-        finally:
-            await arena.stop()
+async def arena(api_server_for_kubelets: ApiServer, arenas: dict[str, Arena], tmp_path: Path) -> AsyncIterator[Arena]:
+    """Three nodes that nobody uses and a controller; what a test does to them is mended before the next."""
+    server = api_server_for_kubelets
+    async with Client(load_config(server.kubeconfig)) as client:
+        if server.kind not in arenas:
+            arenas[server.kind] = Arena(server, client, tmp_path)
+        arena = arenas[server.kind]
+        arena.client, arena.folder = client, tmp_path
+        await arena.begin(nodes=3)
+        yield arena
+        await arena.clear()

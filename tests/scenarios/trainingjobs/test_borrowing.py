@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +31,14 @@ BLUE = {
     },
 }
 """What admission gives the pods of a team that owns nodes."""
+
+
+@pytest.fixture
+async def arena(arena: Arena) -> AsyncIterator[Arena]:
+    """Nodes that were given away are nobody else's afterwards."""
+    yield arena
+    for node in arena.nodes:
+        node.lose()
 
 
 async def give(arena: Arena, name: str, team: str) -> None:

@@ -34,7 +34,10 @@ RESUMING = """
 async def test_a_restart_resumes_from_the_checkpoint_in_status_and_measures_itself(arena: Arena) -> None:
     folder = str(arena.folder)
     await arena.submit("train", RESUMING.format(folder=folder), checkpoint={"path": f"{folder}/checkpoints"})
-    before = await arena.reaches("train", lambda status: status.last_checkpoint and status.progress)
+    # A checkpoint's own report says its step alone, and may be the first to arrive.
+    before = await arena.reaches(
+        "train", lambda status: status.last_checkpoint and status.progress and status.progress.metrics
+    )
     assert before.last_checkpoint is not None
     assert before.progress is not None
     assert before.progress.total_steps == 1000
