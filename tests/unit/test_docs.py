@@ -68,3 +68,9 @@ def test_commands_have_the_options_they_are_shown_with(page: Path) -> None:
 def test_the_readme_leads_to_every_page() -> None:
     text = (ROOT / "README.md").read_text()
     assert [page for page in PAGES if f"({page.relative_to(ROOT)})" not in text and page.name != "README.md"] == []
+
+
+def test_tests_that_pages_name_are_there() -> None:
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    texts = [file.read_text() for file in (ROOT / "tests").rglob("test_*.py")]
+    assert named <= {name for text in texts for name in re.findall(r"^(?:async )?def (test_\w+)", text, re.MULTILINE)}
