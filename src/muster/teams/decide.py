@@ -89,8 +89,9 @@ class _Moves:
                     continue
                 there = self._pool.count.get((owner, broken), 0)
                 if there > target:
-                    names += self._pool.first(owner, broken, there - target, busy=self._busy)
-                    leaving.update(self._pool.first(owner, broken, there - target, busy=True))
+                    going = self._pool.first(owner, broken, there - target)
+                    leaving.update(going)
+                    names += [name for name in going if self._busy or self._nodes[name].rank is not Rank.BUSY]
                 elif there < target:
                     missing[owner] = target - there
             given = self._given(missing, len(names), health)

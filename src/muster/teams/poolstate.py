@@ -68,10 +68,10 @@ class PoolState:
         self.free: dict[tuple[str, bool, Rank], Names] = {}
         self.states: Counter[tuple[str, State]] = Counter()
 
-    def first(self, owner: str, broken: bool, count: int, *, busy: bool) -> list[str]:
-        """The first `count` nodes to take from an owner: idle ones, lent ones, and those in use only where `busy`."""
+    def first(self, owner: str, broken: bool, count: int) -> list[str]:
+        """The first `count` nodes to take from an owner: idle ones, then lent ones, then those in use."""
         found: list[str] = []
-        for rank in Rank if busy else (Rank.IDLE, Rank.BORROWED):
+        for rank in Rank:
             names = self.free.get((owner, broken, rank))
             if names is not None and len(found) < count:
                 found += names.smallest(count - len(found))
