@@ -29,15 +29,23 @@ Mutant = Callable[[], Any]
 MUTANTS: dict[str, Mutant] = {}
 
 
-def _mutant(make: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
-    @contextmanager
-    def applied() -> Iterator[None]:
-        with ExitStack() as stack:
-            make(stack)
-            yield
+def mutants_in(found: dict[str, Mutant]) -> Callable[[Callable[[ExitStack], None]], Callable[[ExitStack], None]]:
+    """A decorator that puts a mutant there by its name."""
 
-    MUTANTS[make.__name__] = applied
-    return make
+    def mutant(make: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
+        @contextmanager
+        def applied() -> Iterator[None]:
+            with ExitStack() as stack:
+                make(stack)
+                yield
+
+        found[make.__name__] = applied
+        return make
+
+    return mutant
+
+
+_mutant = mutants_in(MUTANTS)
 
 
 async def _nothing(*args: object) -> None:

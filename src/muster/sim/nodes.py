@@ -120,6 +120,7 @@ class SimNodes:
         self._start_s, self._stop_s, self._prefix = start_s, stop_s, prefix
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_change: set[asyncio.Event] = set()
+        self._made = 0
         self.nodes: dict[str, SimNode] = {}
         self.pods: dict[str, SimPod] = {}
 
@@ -144,7 +145,7 @@ class SimNodes:
         taints: Sequence[Mapping[str, str]] = (),
     ) -> None:
         """Register so many more nodes."""
-        first = len(self.nodes)
+        first, self._made = self._made, self._made + count
         fresh = [SimNode(f"{self._prefix}-{number:05d}", number) for number in range(first, first + count)]
         self.nodes |= {node.name: node for node in fresh}  # first: a pod may be bound to one before all are there
         gate = asyncio.Semaphore(_WRITES_AT_ONCE)
@@ -158,6 +159,31 @@ class SimNodes:
 
         await asyncio.gather(*(register(node) for node in fresh))
 
+    async def join(
+        self,
+        name: str,
+        *,
+        capacity: Mapping[str, str],
+        labels: Mapping[str, str] = NO_LABELS,
+        taints: Sequence[Mapping[str, str]] = (),
+        ready_after_s: float,
+    ) -> None:
+        """Register one more node by its name; its kubelet says that it is Ready so long after it has registered."""
+        node = SimNode(name, self._made)
+        self._made += 1
+        made = nodeobjects.node(name, node.host, node.boot, capacity, labels, self._now(), taints)
+        made["status"]["conditions"] = nodeobjects.conditions(self._now(), ready="False")
+        await self._client.create(made)
+        await self._client.create(nodeobjects.lease(name, self._now()))
+        await asyncio.sleep(ready_after_s)
+        self.nodes[name] = node
+        await self._post_status(node)
+
+    def leave(self, name: str) -> None:
+        """The machine is gone for good; its Node object stays until somebody deletes it."""
+        self.lose(name)
+        del self.nodes[name]
+
     def lose(self, name: str) -> None:
         """The node is gone: no Lease, no status, every connection of its pods reset."""
         node = self.nodes[name]
@@ -166,10 +192,12 @@ class SimNodes:
             self._forget(sim)
             self._runtime.vanish(sim.pod)
 
-    async def register_again(self, name: str, *, capacity: Mapping[str, str]) -> None:
+    async def register_again(
+        self, name: str, *, capacity: Mapping[str, str], labels: Mapping[str, str] = NO_LABELS
+    ) -> None:
         """Make the Node object of a deleted node anew; `recover` then brings its kubelet back."""
         node = self.nodes[name]
-        await self._client.create(nodeobjects.node(name, node.host, node.boot, capacity, {}, self._now()))
+        await self._client.create(nodeobjects.node(name, node.host, node.boot, capacity, labels, self._now()))
 
     async def recover(self, name: str) -> None:
         """The node boots again: it fails what ran on it, confirms what was deleted meanwhile, and is Ready."""

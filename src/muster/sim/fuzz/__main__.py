@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from muster.embedded.apiserver.request import Request
+from muster.sim.fuzz.fleet.machines import own_source, read_source
 from muster.sim.fuzz.many import Finding, Summary, many
-from muster.sim.fuzz.run import run
-from muster.sim.fuzz.scenario import scenario
+from muster.sim.fuzz.modes import Mode
+from muster.sim.replay.table import BadTrace
 from muster.sim.virtual.loop import START_S
 
 
@@ -26,10 +27,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side (default: %(default)s)")
     parser.add_argument("--kept", type=Path, help="file for a line a seed; seeds in it are not run again")
     parser.add_argument("--json", action="store_true", help="print the summary as one line of JSON at the end")
+    parser.add_argument("--fleet", action="store_true", help="teams, balloons, joins and scaling beside the scheduler")
+    parser.add_argument("--nodes-from", type=Path, help="draw the nodes of such runs from a node list of OpenB's form")
+    parser.add_argument("--pods-from", type=Path, help="draw what they ask for from a trace (see docs/simulate.md)")
     options = parser.parse_args(arguments)
+    if bool(options.nodes_from) != bool(options.pods_from) or (options.nodes_from and not options.fleet):
+        parser.error("--nodes-from and --pods-from belong together, and to --fleet")
+    try:
+        mode = _mode(options)
+    except BadTrace as error:
+        parser.error(str(error))
     if options.seed is not None:
-        return _one(options.seed, trace=options.trace)
-    for came in many(options.first, options.seeds, options.seconds, options.jobs, options.kept):
+        return _one(mode, options.seed, trace=options.trace)
+    for came in many(options.first, options.seeds, options.seconds, options.jobs, options.kept, mode):
         if isinstance(came, Finding):
             print(f"seed {came.seed}: {came.violation}\n    {came.again}", flush=True)
             continue
@@ -49,10 +59,18 @@ def _say(came: Summary) -> None:
     )
 
 
-def _one(seed: int, *, trace: bool) -> int:
-    drawn = scenario(seed)
-    print(drawn)
-    outcome = run(drawn, saw=_print if trace else None)
+def _mode(options: argparse.Namespace) -> Mode:
+    if not options.fleet:
+        return Mode()
+    if options.nodes_from is None:
+        return Mode("python -m muster.sim.fuzz --fleet", own_source())
+    command = f"python -m muster.sim.fuzz --fleet --nodes-from {options.nodes_from} --pods-from {options.pods_from}"
+    return Mode(command, read_source(options.nodes_from, options.pods_from))
+
+
+def _one(mode: Mode, seed: int, *, trace: bool) -> int:
+    print(mode.draw(seed))
+    outcome = mode.run(seed, saw=_print if trace else None)
     print(f"{outcome.requests} requests, {outcome.steps} events, {outcome.virtual_s:.0f} s, trace {outcome.digest}")
     print(outcome.violation or "every invariant held")
     return 1 if outcome.violation else 0

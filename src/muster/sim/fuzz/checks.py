@@ -170,5 +170,5 @@ class NoRoomGivenTwice(Checker):
         """
         if pod.gang and pod.gang == to.gang:
             return False
-        its, other = (-pod.priority, self.view.arrival(pod)), (-to.priority, self.view.arrival(to))
+        its, other = self.view.place(pod), self.view.place(to)
         return its > other or (its == other and bool(to.gang) and pod.gang > to.gang)

@@ -15,10 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from muster.sim.fuzz.run import Outcome, run
-from muster.sim.fuzz.scenario import scenario
-
-AGAIN = "python -m muster.sim.fuzz --seed {seed} --trace"
+from muster.sim.fuzz.modes import Mode
+from muster.sim.fuzz.run import Outcome
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -55,7 +53,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
-def many(first: int, seeds: int | None, seconds: float, jobs: int, kept: Path | None) -> Iterator[Finding | Summary]:
+def many(
+    first: int, seeds: int | None, seconds: float, jobs: int, kept: Path | None, mode: Mode
+) -> Iterator[Finding | Summary]:
     """Run seeds; yield what is found as it is found, then the summary. Ctrl-C and SIGTERM end it early.
 
     Args:
@@ -64,14 +64,15 @@ def many(first: int, seeds: int | None, seconds: float, jobs: int, kept: Path | 
         seconds: for how long, where `seeds` does not say.
         jobs: processes.
         kept: a file with a line for each seed that was run: those in it are not run again.
+        mode: what a seed stands for.
     """
     started = time.monotonic()
     end = first + seeds if seeds is not None else None
     outcomes = {one.seed: one for one in _read(kept) if one.seed >= first and (end is None or one.seed < end)}
-    yield from (_finding(one) for one in outcomes.values() if one.violation)
+    yield from (_finding(one, mode) for one in outcomes.values() if one.violation)
     stop_at = started + seconds if end is None else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    workers = [_Worker(first + number, jobs, end, stop_at, frozenset(outcomes)) for number in range(jobs)]
+    workers = [_Worker(first + number, jobs, end, stop_at, frozenset(outcomes), mode) for number in range(jobs)]
     try:
         while busy := [worker.said for worker in workers if not worker.said.closed]:
             ready = connection.wait(busy)
@@ -83,29 +84,37 @@ def many(first: int, seeds: int | None, seconds: float, jobs: int, kept: Path | 
                 outcomes[outcome.seed] = outcome
                 _keep(kept, line)
                 if outcome.violation:
-                    yield _finding(outcome)
+                    yield _finding(outcome, mode)
     except KeyboardInterrupt:
         for worker in workers:
             worker.process.terminate()
     for worker in workers:
         worker.process.join()
-    yield _summary(first, outcomes, time.monotonic() - started)
+    yield _summary(first, outcomes, mode, time.monotonic() - started)
 
 
 class _Worker:
     """A process that runs every `stride`-th seed, and what it says: an outcome each."""
 
-    def __init__(self, first: int, stride: int, end: int | None, stop_at: float | None, known: frozenset[int]) -> None:
+    def __init__(
+        self, first: int, stride: int, end: int | None, stop_at: float | None, known: frozenset[int], mode: Mode
+    ) -> None:
         self.said, says = multiprocessing.Pipe(duplex=False)
         self.process = multiprocessing.get_context("fork").Process(
-            target=_work, args=(says, first, stride, end, stop_at, known), daemon=True
+            target=_work, args=(says, first, stride, end, stop_at, known, mode), daemon=True
         )
         self.process.start()
         says.close()
 
 
 def _work(
-    says: connection.Connection, first: int, stride: int, end: int | None, stop_at: float | None, known: frozenset[int]
+    says: connection.Connection,
+    first: int,
+    stride: int,
+    end: int | None,
+    stop_at: float | None,
+    known: frozenset[int],
+    mode: Mode,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -113,7 +122,7 @@ def _work(
         if (end is not None and seed >= end) or (stop_at is not None and time.monotonic() > stop_at):
             break
         if seed not in known:
-            says.send_bytes(msgspec.json.encode(run(scenario(seed))))
+            says.send_bytes(msgspec.json.encode(mode.run(seed)))
             gc.collect()  # runs leave circles behind, and collect none themselves
 
 
@@ -142,11 +151,11 @@ def _keep(kept: Path | None, line: bytes) -> None:
             file.write(line + b"\n")
 
 
-def _finding(outcome: Outcome) -> Finding:
-    return Finding(outcome.seed, outcome.violation, AGAIN.format(seed=outcome.seed))
+def _finding(outcome: Outcome, mode: Mode) -> Finding:
+    return Finding(outcome.seed, outcome.violation, f"{mode.command} --seed {outcome.seed} --trace")
 
 
-def _summary(first: int, outcomes: dict[int, Outcome], wall_s: float) -> Summary:
+def _summary(first: int, outcomes: dict[int, Outcome], mode: Mode, wall_s: float) -> Summary:
     ran = [outcomes[seed] for seed in sorted(outcomes)]
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return Summary(
@@ -158,5 +167,5 @@ def _summary(first: int, outcomes: dict[int, Outcome], wall_s: float) -> Summary
         cpu_s=round(sum(one.ru_utime + one.ru_stime for one in used), 1),
         wall_s=round(wall_s, 1),
         digest=hashlib.blake2b("".join(one.digest for one in ran).encode(), digest_size=16).hexdigest(),
-        findings=tuple(_finding(one) for one in ran if one.violation),
+        findings=tuple(_finding(one, mode) for one in ran if one.violation),
     )

@@ -65,12 +65,13 @@ class NoGangPassedOver(Checker):
         mine = [pod for pod in self.view.gangs[gang].values() if pod.live]
         if not mine or gang in self.view.limited:
             return  # one that ends in time may run in front of one that waits
-        order = (-mine[0].priority, self.view.arrival(mine[0]))
+        order = self.view.place(mine[0])
         for other, since in self._ready_since.items():
             theirs = list(self.view.gangs[other].values())
             if since > self.view.now - self.stale_s or not self._could_use(theirs[0], placement):
                 continue
-            if (-theirs[0].priority, max(pod.created for pod in theirs)) < order and self._could_run(theirs):
+            place = (theirs[0].rank, -theirs[0].priority, max(pod.created for pod in theirs))
+            if place < order and self._could_run(theirs):
                 self._suspected.append((self.view.now, gang, other))
 
     def second(self) -> None:
@@ -89,8 +90,7 @@ class NoGangPassedOver(Checker):
         """Whether the pod would fit one of the placement's nodes, were it empty, and was allowed there all along."""
         for name, uid in placement.slots.values():
             node = self.view.node(name)
-            fits = node is not None and all(node.allocatable.get(what, 0) >= n for what, n in pod.requests.items())
-            if fits and not self.view.refused_lately(name, pod, uid, self.stale_s):
+            if node is not None and node.fits(pod) and not self.view.refused_lately(name, pod, uid, self.stale_s):
                 return True
         return False
 
@@ -99,6 +99,7 @@ class NoGangPassedOver(Checker):
             name
             for name in self.view.nodes
             if (node := self.view.node(name)) is not None
+            and node.fits(pods[0])
             and not any(self.view.refused_lately(name, pod, node.uid, self.stale_s) for pod in pods)
         ]
         return len(nodes) >= pods[0].size

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
 from muster.api.names import CONTROLLER_LEASE
+from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
-from muster.kube.leader import LeaderElector, Term
-from muster.scheduler.controller import SchedulerController
+from muster.kube.leader import LeaderElector
+from muster.manager.works import Parts, Shared, works_of
 from muster.scheduler.plan import Settings
 from muster.sim.fuzz.rendezvous import serve
 from muster.sim.virtual.cluster import VirtualCluster
@@ -27,6 +28,8 @@ LEASE_NAMESPACE = "default"
 BIND_DEADLINE_S = 30.0
 HOLD_S = 120.0
 PODS = PodSettings(url="https://controller", ca_pem="simulated", muster_image="muster")
+SETTINGS = Settings(bind_deadline_s=BIND_DEADLINE_S, hold_s=HOLD_S)
+SCHEDULER_ONLY = Parts()
 _METRICS = CollectorRegistry()
 
 
@@ -42,6 +45,8 @@ class Replica:
         lease_s: how long its lease lasts; renewed and given up as `muster controller --lease-duration` does.
         failed: told of an exception that ends it.
         lines: where its supervisors reach it; without, no controller of training jobs runs in it.
+        parts: which controllers run in it beside the scheduler.
+        providers: of nodes.
     """
 
     def __init__(
@@ -55,6 +60,8 @@ class Replica:
         lease_s: float,
         failed: Callable[[BaseException], None],
         lines: Lines | None = None,
+        parts: Parts = SCHEDULER_ONLY,
+        providers: Mapping[str, Provider] | None = None,
     ) -> None:
         self.name = name
         self.process: Process | None = None
@@ -66,6 +73,8 @@ class Replica:
         self._lease_s = lease_s
         self._failed = failed
         self._lines = lines
+        self._parts = parts
+        self._providers = providers
         self._main: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -117,14 +126,29 @@ class Replica:
 
         jobs = self._training_jobs(client, elector, identity, seed) if self._lines is not None else None
 
-        async def schedule(term: Term) -> None:
-            await self._scheduler(client, identity, seed, jobs).run(asyncio.Event(), term=term)
-
+        shared = Shared(
+            client=client,
+            namespace=LEASE_NAMESPACE,
+            identity=identity,
+            elector=elector,
+            clock=self._clock,
+            rng=lambda name: random.Random(seed + 1 if name == "scheduler" else f"{seed} {name}"),
+            registry=_METRICS,
+        )
+        works = works_of(
+            shared,
+            self._parts,
+            settings=SETTINGS,
+            jobs=jobs,
+            muster_image="muster",
+            providers=self._providers,
+        )
         async with asyncio.TaskGroup() as group:
             if jobs is not None:
                 group.create_task(jobs.run())
             group.create_task(elector.run())
-            group.create_task(elector.while_leading(schedule, "scheduler"))
+            for work in works:
+                group.create_task(work)
 
     def _training_jobs(self, client: Client, elector: LeaderElector, identity: str, seed: int) -> TrainingJobController:
         """The controller of training jobs, and its face towards supervisors."""
@@ -143,21 +167,6 @@ class Replica:
         server = RendezvousServer(jobs, jobs.members, TokenReviewer(client, self._clock))
         self._lines.listen(self.process, serve(server))
         return jobs
-
-    def _scheduler(
-        self, client: Client, identity: str, seed: int, jobs: TrainingJobController | None
-    ) -> SchedulerController:
-        return SchedulerController(
-            client,
-            LEASE_NAMESPACE,
-            identity,
-            BIND_DEADLINE_S,
-            self._clock,
-            settings=Settings(hold_s=HOLD_S),
-            rng=random.Random(seed + 1),
-            waits=jobs.waits if jobs is not None else None,
-            registry=_METRICS,
-        )
 
     def _clock(self) -> float:
         return self._cluster.loop.now + self._skew_s

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
 from muster.embedded.apiserver.request import Request
+from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
+from muster.kube.workloads import CoschedulingPodGroup
 from muster.sim.fuzz.checks import (
     NoNodeOverCapacity,
     NoRoomGivenTwice,
@@ -25,20 +28,21 @@ from muster.sim.fuzz.jobchecks import AttemptsEndOnce, NoChargeForWhatTheUserDid
 from muster.sim.fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest, NoWriteWithoutPrecondition
 from muster.sim.fuzz.rankchecks import NoRankInAPartBoundGang
 from muster.sim.fuzz.ranks import Ranks
-from muster.sim.fuzz.replica import BIND_DEADLINE_S, HOLD_S, Replica
+from muster.sim.fuzz.replica import BIND_DEADLINE_S, HOLD_S, SCHEDULER_ONLY, Replica
 from muster.sim.fuzz.roads import RoadWeather, WeatheredRoads
 from muster.sim.fuzz.scenario import NodeFault, ReplicaFault, Scenario
-from muster.sim.fuzz.shapes import LABEL_ZONE, pod_group_kind, zone
+from muster.sim.fuzz.shapes import LABEL_ZONE, kind_of, zone
 from muster.sim.fuzz.training import Training
 from muster.sim.fuzz.view import View
 from muster.sim.fuzz.weather import LATEST_S, Weathered
-from muster.sim.fuzz.workload import GPU, NAMESPACE, Owner
+from muster.sim.fuzz.workload import GPU, Owner
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster, until
 from muster.sim.virtual.line import Lines
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.sealed import sealed
 
+Saw = Callable[[float, str, Request, int, bytes], None]
 END_S = 1200.0
 """All jobs must be over by then."""
 TAKEOVER_S = 45.0
@@ -72,8 +76,18 @@ class Outcome(msgspec.Struct, frozen=True):
     virtual_s: float
 
 
-def run(scenario: Scenario, saw: Callable[[float, str, Request, int, bytes], None] | None = None) -> Outcome:
-    """Run a scenario from start to end, sealed off from the outer world. `saw` is told of each request."""
+def run(
+    scenario: Scenario,
+    saw: Saw | None = None,
+    kind: Callable[[Any, VirtualLoop], Run] | None = None,
+) -> Outcome:
+    """Run a scenario from start to end, sealed off from the outer world.
+
+    Args:
+        scenario: what happens.
+        saw: told of each request.
+        kind: of run, where the scenario is one of others than the scheduler's.
+    """
     loop = VirtualLoop.new()
     start = loop.now
     violation = ""
@@ -81,7 +95,7 @@ def run(scenario: Scenario, saw: Callable[[float, str, Request, int, bytes], Non
     logging.disable(logging.CRITICAL)
     try:
         with sealed(loop):
-            run_ = _Run(scenario, loop)
+            run_ = (kind or Run)(scenario, loop)
             if saw is not None:
                 run_.cluster.trace.listeners.append(saw)
             try:
@@ -97,13 +111,24 @@ def run(scenario: Scenario, saw: Callable[[float, str, Request, int, bytes], Non
     return Outcome(scenario.seed, violation, trace.digest, trace.requests, loop.steps, loop.now - start)
 
 
-class _Run:
+class Run:
+    """One run; what else than the scheduler's may be in a run overrides the parts.
+
+    Attributes:
+        end_s: all jobs must be over by then.
+        settle_s: after the last disturbance all is at rest by then.
+        last_words_s: all that follows from the end of the last job has happened by then.
+        rest_s: nothing is written for so long.
+    """
+
+    end_s, settle_s, last_words_s, rest_s = END_S, TAKEOVER_S + SETTLE_S, LAST_WORDS_S, REST_S
+
     def __init__(self, scenario: Scenario, loop: VirtualLoop) -> None:
         self._scenario = scenario
         self._loop = loop
         self._start = loop.now
         self._rng = random.Random(f"run {scenario.seed}")
-        self.cluster = VirtualCluster(loop, self._fork())
+        self.cluster = self._make_cluster()
         self.view = View(self.cluster.core.store, loop.time, loop.fail)
         self._faults: list[asyncio.Task[None]] = []
         self._partbound = self._check(scenario.stale_s)
@@ -111,6 +136,8 @@ class _Run:
         self._rest = NoWritesAtRest(self.view, self.cluster.trace)
         self._lines: Lines | None = None
         self._training: Training | None = None
+        self._parts = SCHEDULER_ONLY
+        self._providers: Mapping[str, Provider] | None = None
         self._together: NoRankInAPartBoundGang | None = None
         kubelets = self.cluster.client("kubelets")
         self.nodes = SimNodes(
@@ -121,8 +148,15 @@ class _Run:
             stop_s=scenario.stop_s,
             prefix="node",
         )
+        self._prepare()
         self.owner = Owner(self.cluster, [job for job in scenario.jobs if job.single or scenario.roads is None])
         self.replicas = [self._replica(number) for number in range(scenario.replicas)]
+
+    def _make_cluster(self) -> VirtualCluster:
+        return VirtualCluster(self._loop, self._fork())
+
+    def _prepare(self) -> None:
+        """Make what controllers are given beside the API server."""
 
     def _check(self, stale_s: float) -> NoGangPartBoundForLong:
         view = self.view
@@ -140,7 +174,7 @@ class _Run:
         scenario = self._scenario
         self._lines = Lines(self._loop, WeatheredRoads(self._loop, roads, self._fork()), self._fork())
         jobs = [job for job in scenario.jobs if not job.single]
-        runs_s = {f"{NAMESPACE}/{job.name}": job.runs_s for job in jobs}
+        runs_s = {job.key: job.runs_s for job in jobs}
         seed = self._fork().getrandbits(32)
         ranks = Ranks(kubelets, self._lines, stop_s=scenario.stop_s, runs_s=runs_s, seed=seed)
         self._training = Training(self.cluster, ranks, jobs)
@@ -159,13 +193,24 @@ class _Run:
         name = f"controller-{number}"
         fates = Weathered(self._loop, self._scenario.weather, name, self._fork())
         scenario = self._scenario
-        times = {"skew_s": scenario.skew_s[number], "lease_s": scenario.lease_s}
-        return Replica(self.cluster, name, fates, self._fork(), **times, failed=self._crashed, lines=self._lines)
+        return Replica(
+            self.cluster,
+            name,
+            fates,
+            self._fork(),
+            skew_s=scenario.skew_s[number],
+            lease_s=scenario.lease_s,
+            failed=self._crashed,
+            lines=self._lines,
+            parts=self._parts,
+            providers=self._providers,
+        )
 
     def _crashed(self, error: BaseException) -> None:
         self._loop.fail(Violated(f"no controller ends by itself: {error!r}"))
 
     async def main(self) -> None:
+        """Everything from start to end. Raises Violated."""
         self.cluster.start()
         async with self.nodes:
             await self._furnish()
@@ -178,19 +223,23 @@ class _Run:
             await self.owner.run()
             self._begin_training()
             while waiting := self._waiting():
-                if self._loop.now > self._start + END_S:
-                    raise Violated(f"no starvation: {', '.join(waiting)} not over after {END_S:g} s")
+                if self._loop.now > self._start + self.end_s:
+                    raise Violated(f"no starvation: {', '.join(waiting)} not over after {self.end_s:g} s")
                 await self._second()
             for task in self._faults:
                 await task
-            quiet = max(self._partbound.disturbed_until + TAKEOVER_S + SETTLE_S, self._loop.now + LAST_WORDS_S)
+            quiet = max(self._partbound.disturbed_until + self.settle_s, self._loop.now + self.last_words_s)
             while self._loop.now < quiet:
                 await self._second()
             for replica in self.replicas:
                 if replica.process is not None:
                     replica.process.stop_step = None  # a fault whose step has not come would disturb the rest
             self._rest.resting = True
-            await asyncio.sleep(REST_S)
+            await asyncio.sleep(self.rest_s)
+            self._look_at_rest()
+
+    def _look_at_rest(self) -> None:
+        """See whether all is as it should be in the end."""
 
     def _begin_training(self) -> None:
         if self._training is None or self._lines is None or self._scenario.roads is None:
@@ -223,7 +272,11 @@ class _Run:
         for name in list(self.nodes.nodes)[: self._scenario.tainted]:
             self._taint(name)
         if self._scenario.shaped:
-            self.cluster.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", pod_group_kind())
+            self.cluster.call(
+                "POST",
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+                kind_of(CoschedulingPodGroup.RESOURCE),
+            )
             for number, name in enumerate(self.nodes.nodes):
                 self._put_in_zone(name, number)
         self.view.begin()
@@ -251,12 +304,15 @@ class _Run:
             self.cluster.call("DELETE", path)
         await until(self._loop, self._start + fault.end)
         if fault.kind == "deleted":
-            await self.nodes.register_again(name, capacity=CAPACITY)
+            await self._register_again(name, fault.node)
             if fault.node < self._scenario.tainted:
                 self._taint(name)
             if self._scenario.shaped:
                 self._put_in_zone(name, fault.node)
         await self.nodes.recover(name)
+
+    async def _register_again(self, name: str, number: int) -> None:
+        await self.nodes.register_again(name, capacity=CAPACITY)
 
     def _replica_fault(self, fault: ReplicaFault) -> None:
         replica = self.replicas[fault.replica]

@@ -109,7 +109,7 @@ def scenario(seed: int) -> Scenario:
     if style is HANDOVER:
         nodes, tainted = 4, 0
     replicas = 2 if style is HANDOVER else rng.choice((1, 2, 2, 3))
-    weather = _handover(rng) if style is HANDOVER else _weather(rng, nodes, replicas)
+    weather = _handover(rng) if style is HANDOVER else draw_weather(rng, nodes, replicas)
     drawn = Scenario(
         seed=seed,
         nodes=nodes,
@@ -117,8 +117,8 @@ def scenario(seed: int) -> Scenario:
         replicas=replicas,
         jobs=demand(rng, style, nodes, tainted),
         weather=weather,
-        node_faults=_node_faults(rng, nodes),
-        replica_faults=_replica_faults(rng, replicas),
+        node_faults=draw_node_faults(rng, nodes),
+        replica_faults=draw_replica_faults(rng, replicas),
         skew_s=tuple(rng.choice((0.0, 0.0, rng.uniform(-40, 40))) for _ in range(replicas)),
         start_s=rng.choice((0.05, 0.5, 3.0)),
         stop_s=rng.choice((0.05, 0.5, 3.0)),
@@ -158,7 +158,8 @@ def _shaped(drawn: Scenario, rng: random.Random) -> Scenario:
     return msgspec.structs.replace(drawn, jobs=tuple(jobs), shaped=True)
 
 
-def _weather(rng: random.Random, nodes: int, replicas: int) -> Weather:
+def draw_weather(rng: random.Random, nodes: int, replicas: int) -> Weather:
+    """Draw what goes wrong between controllers and the API server."""
     if rng.random() < 0.4:
         late = rng.choice((0.0, rng.uniform(0, 0.3)))
         return Weather(calm_at=START_S + FAULTS_S, latency_s=rng.choice((0.001, 0.01)), late=late)
@@ -209,7 +210,8 @@ def _denied(rng: random.Random, nodes: int) -> dict[str, tuple[Window, int]]:
     return found
 
 
-def _node_faults(rng: random.Random, nodes: int) -> tuple[NodeFault, ...]:
+def draw_node_faults(rng: random.Random, nodes: int) -> tuple[NodeFault, ...]:
+    """Draw what happens to nodes."""
     found = []
     for number in rng.sample(range(nodes), rng.choice((0, 0, 1, NODE_FAULTS_MAX))):
         start = rng.uniform(1, FAULTS_S)
@@ -218,7 +220,8 @@ def _node_faults(rng: random.Random, nodes: int) -> tuple[NodeFault, ...]:
     return tuple(found)
 
 
-def _replica_faults(rng: random.Random, replicas: int) -> tuple[ReplicaFault, ...]:
+def draw_replica_faults(rng: random.Random, replicas: int) -> tuple[ReplicaFault, ...]:
+    """Draw what happens to replicas."""
     found = []
     for _ in range(rng.choice((0, 1, 2, 4))):
         kind = rng.choice(("kill", "kill", "stop", "halt"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.kube.meta import Resource
 from muster.kube.workloads import CoschedulingPodGroup
 
 NAMESPACE = "default"
@@ -24,9 +25,8 @@ APART: dict[str, Any] = {
 """The affinity of pods no two of which are to be in one zone."""
 
 
-def pod_group_kind() -> dict[str, Any]:
-    """The kind PodGroup, which takes whatever it is given."""
-    resource = CoschedulingPodGroup.RESOURCE
+def kind_of(resource: Resource) -> dict[str, Any]:
+    """A kind that takes whatever it is given."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     names = {"plural": resource.plural, "singular": resource.kind.lower(), "kind": resource.kind}
     version = {"name": resource.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}

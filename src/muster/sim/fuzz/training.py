@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, WORKER_CONTAINER
 from muster.embedded.objects import section
 from muster.embedded.watchhub import Item
 from muster.sim.fuzz.ranks import Ranks
-from muster.sim.fuzz.workload import JOBS, NAMESPACE, JobSpec
+from muster.sim.fuzz.workload import GPU, JobSpec, jobs_path
 from muster.sim.virtual.cluster import VirtualCluster
 
 RESOURCE = "trainingjobs.muster.dev"
@@ -34,7 +35,25 @@ def training_job(spec: JobSpec) -> dict[str, Any]:
         body["priorityClassName"] = spec.priority_class
     if spec.grace_s:
         body["checkpoint"] = {"path": "/checkpoints"}
-    return {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": spec.name}, "spec": body}
+    if spec.cpu_milli or spec.pool or spec.models:
+        body["template"] = {"spec": _template(spec)}
+    if spec.borrow:
+        body["borrow"] = True
+    meta: dict[str, Any] = {"name": spec.name}
+    if spec.approved:
+        meta["annotations"] = {ANNOTATION_SCALE_UP: APPROVED}
+    return {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "metadata": meta, "spec": body}
+
+
+def _template(spec: JobSpec) -> dict[str, Any]:
+    """What its users write into the template of its pods."""
+    own = {name: amount for name, amount in spec.limits.items() if name != GPU}
+    template: dict[str, Any] = {"containers": [{"name": WORKER_CONTAINER, "resources": {"limits": own}}]}
+    if spec.pool:
+        template["nodeSelector"] = {"pool": spec.pool}
+    if spec.models:
+        template["affinity"] = spec.models_rule
+    return template
 
 
 class Training:
@@ -70,7 +89,7 @@ class Training:
         """Have everything happen in its time from now on."""
         loop = self._cluster.loop
         for name, spec in self._specs.items():
-            loop.call_later(spec.arrives_s, self._cluster.call, "POST", JOBS, training_job(spec))
+            loop.call_later(spec.arrives_s, self._cluster.call, "POST", jobs_path(spec.namespace), training_job(spec))
             for at in spec.restarts:
                 loop.call_later(spec.arrives_s + at, self._fail_a_rank, name)
             if spec.suspended is not None:
@@ -79,13 +98,13 @@ class Training:
 
     def _suspend(self, name: str, suspend: bool) -> None:
         if self._phases.get(name) != "Succeeded":
-            self._cluster.call("PATCH", f"{JOBS}/{name}", {"spec": {"suspend": suspend}})
+            self._cluster.call("PATCH", self._specs[name].path, {"spec": {"suspend": suspend}})
 
     def _fail_a_rank(self, name: str) -> None:
         """Have a rank exit with 1, once all run."""
         if self._phases.get(name) == "Succeeded":
             return
-        running = [one for one in self._ranks.of(f"{NAMESPACE}/{name}") if one.state == "running"]
+        running = [one for one in self._ranks.of(self._specs[name].key) if one.state == "running"]
         if self._phases.get(name) != "Running" or len(running) < self._specs[name].size:
             self._cluster.loop.call_later(_AGAIN_S, self._fail_a_rank, name)
             return

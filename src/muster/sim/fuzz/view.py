@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from muster.api.names import LABEL_BALLOON, LABEL_BORROWED, LABEL_TEAM
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
@@ -20,9 +21,9 @@ class PodFacts:
     """One version of a pod."""
 
     __slots__ = (
-        "apart", "attempt", "bundle", "created", "disrupted", "ended", "gang", "name", "node", "pool", "priority",
-        "requests", "running",
-        "size", "slot", "terminating", "tolerations", "uid", "without",
+        "apart", "attempt", "bundle", "created", "disrupted", "ended", "gang", "grace_s", "name", "node", "pool",
+        "priority", "rank", "requests", "running", "size", "slot", "team", "terminating", "terms", "tolerations", "uid",
+        "without",
     )  # fmt: skip
 
     def __init__(self, obj: Obj) -> None:
@@ -31,7 +32,8 @@ class PodFacts:
         self.uid: str = meta["uid"]
         self.name: str = meta["name"]
         self.created: str = meta["creationTimestamp"]
-        self.gang: str = f"{labels['muster.dev/gang']}/{notes['muster.dev/gang-uid']}" if notes else ""
+        uid = notes.get("muster.dev/gang-uid", "")
+        self.gang: str = f"{labels['muster.dev/gang']}/{uid}" if uid else ""
         self.bundle = f"{OF_OTHERS}{labels[LABEL_GROUP]}" if LABEL_GROUP in labels else self.gang
         """The gang, or the group of others that it belongs to: what is bound together."""
         self.apart = LABEL_APART in labels
@@ -42,7 +44,12 @@ class PodFacts:
         self.priority = int(spec.get("priority", 0))
         self.tolerations: list[Obj] = items(spec, "tolerations")
         self.pool: str = section(spec, "nodeSelector").get("pool", "")
-        self.without = _without(spec)
+        self.terms = _terms(spec)
+        self.without = _without(self.terms)
+        self.team: str = labels.get(LABEL_TEAM, "")
+        self.rank = 2 if LABEL_BALLOON in labels else 1 if LABEL_BORROWED in labels else 0
+        """The highest leaves first: balloons, then borrowers, then all others."""
+        self.grace_s = float(spec.get("terminationGracePeriodSeconds", 30))
         self.requests = _requests(spec)
         phase = status.get("phase", "")
         self.ended = phase in ENDED
@@ -73,6 +80,10 @@ class NodeFacts:
         self.since = now
         self.until = float("inf")
 
+    def fits(self, pod: PodFacts) -> bool:
+        """Whether it would have room for the pod if it were empty."""
+        return all(self.allocatable.get(what, 0) >= amount for what, amount in pod.requests.items())
+
     def takes(self, pod: PodFacts) -> str:
         """Why this version of the node is not for the pod; "" where it is. Room is not looked at."""
         if not self.ready:
@@ -84,6 +95,8 @@ class NodeFacts:
                 return f"its taint {taint['key']} is not tolerated"
         if pod.pool and self.labels.get("pool") != pod.pool:
             return f"it is not of the pool {pod.pool}"
+        if pod.terms and not any(_matches(term, self.labels) for term in pod.terms):
+            return "its labels are not what the pod asks for"
         if self.name in pod.without:
             return "the pod excludes it"
         return ""
@@ -142,9 +155,18 @@ class View:
         versions = self.nodes.get(name)
         return versions[-1] if versions and versions[-1].until == float("inf") else None
 
+    def object(self, storage: str, namespace: str, name: str) -> Obj | None:
+        """An object as it is stored; None where there is none."""
+        found = self._store.define(storage).items.get(f"{namespace}/{name}")
+        return found.object() if found is not None else None
+
     def arrival(self, pod: PodFacts) -> str:
         """When the first pod of the pod's gang came, or its job; for one without a gang, when it did."""
         return self._arrivals[pod.gang] if pod.gang else pod.created
+
+    def place(self, pod: PodFacts) -> tuple[int, int, str]:
+        """Where the pod stands among those that want the same nodes: the lowest has most right to them."""
+        return pod.rank, -pod.priority, self.arrival(pod)
 
     def usable(self, node: str, pod: PodFacts, uid: str, within_s: float) -> str:
         """Why no version of the node in the last `within_s` takes the pod; "" where one does."""
@@ -260,7 +282,21 @@ def _requests(spec: Obj) -> dict[str, int]:
     return total
 
 
-def _without(spec: Obj) -> frozenset[str]:
+def _terms(spec: Obj) -> list[Obj]:
+    """What a pod requires of its node: one of these."""
     affinity = section(section(spec, "affinity"), "nodeAffinity")
-    terms = items(section(affinity, "requiredDuringSchedulingIgnoredDuringExecution"), "nodeSelectorTerms")
+    return items(section(affinity, "requiredDuringSchedulingIgnoredDuringExecution"), "nodeSelectorTerms")
+
+
+def _matches(term: Obj, labels: Mapping[str, str]) -> bool:
+    """Whether labels suit a term, names aside (Kubernetes docs, "Assigning Pods to Nodes")."""
+    for each in items(term, "matchExpressions"):
+        there, operator = each["key"] in labels, each["operator"]
+        listed = labels.get(each["key"]) in each.get("values", ())
+        if not {"In": there and listed, "NotIn": not listed, "Exists": there, "DoesNotExist": not there}[operator]:
+            return False
+    return True
+
+
+def _without(terms: list[Obj]) -> frozenset[str]:
     return frozenset(name for term in terms for field in items(term, "matchFields") for name in field["values"])

@@ -12,17 +12,23 @@ from typing import Any
 
 import msgspec
 
-from muster.api.names import ANNOTATION_ATTEMPT, ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT
+from muster.api.names import (
+    ANNOTATION_ATTEMPT,
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_GANG_UID,
+    LABEL_BORROWED,
+    LABEL_GANG,
+    LABEL_SLOT,
+)
 from muster.embedded.objects import timestamp
 from muster.embedded.watchhub import Item
 from muster.kube.errors import Conflict, NotFound
 from muster.sim.fuzz.shapes import APART, LABEL_APART, LABEL_GROUP, POD_GROUPS, pod_group
+from muster.sim.replay.objects import GPU_MODEL
 from muster.sim.virtual.cluster import VirtualCluster
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
-JOBS = f"/apis/muster.dev/v1alpha1/namespaces/{NAMESPACE}/trainingjobs"
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LOOK_S = 0.5
 """How soon the owner looks at a job after something changed about it."""
 DETECT_S = 8.0
@@ -50,6 +56,11 @@ class JobSpec(msgspec.Struct, frozen=True):
         limit_s: the time limit of a gang; 0 for none. It suffices, whatever happens.
         group: a gang by a PodGroup of Coscheduling, not by a TrainingJob.
         apart: no two pods of jobs that are `apart` run in one zone.
+        namespace: where it is submitted, which says whose it is.
+        borrow: it uses nodes that other teams own, too.
+        approved: nodes may be added for it.
+        cpu_milli, memory_mib: of each pod, where its source says so.
+        models: GPU models it accepts; all where empty.
     """
 
     name: str
@@ -68,6 +79,51 @@ class JobSpec(msgspec.Struct, frozen=True):
     limit_s: int = 0
     group: bool = False
     apart: bool = False
+    namespace: str = NAMESPACE
+    borrow: bool = False
+    approved: bool = False
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    models: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Of its TrainingJob."""
+        return f"{jobs_path(self.namespace)}/{self.name}"
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def limits(self) -> dict[str, str]:
+        """What each pod asks for."""
+        asked = {"cpu": f"{self.cpu_milli}m" if self.cpu_milli else "1"}
+        if self.memory_mib:
+            asked["memory"] = f"{self.memory_mib}Mi"
+        return {GPU: str(self.gpus), **asked} if self.gpus else asked
+
+    @property
+    def models_term(self) -> dict[str, Any]:
+        """What it asks of its nodes' GPU model."""
+        return {"key": GPU_MODEL, "operator": "In", "values": list(self.models)}
+
+    @property
+    def models_rule(self) -> dict[str, Any]:
+        """The affinity to nodes with the models it accepts."""
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [self.models_term]}]}
+        return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def jobs_path(namespace: str) -> str:
+    """The training jobs of a namespace."""
+    return f"/apis/muster.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
+
+
+def pods_path(namespace: str) -> str:
+    """The pods of a namespace."""
+    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 class Job:
@@ -130,7 +186,7 @@ class Owner:
                 "metadata": {"name": job.spec.name},
                 "spec": spec,
             }
-            job.uid = self._cluster.call("POST", JOBS, body)["metadata"]["uid"]
+            job.uid = self._cluster.call("POST", jobs_path(job.spec.namespace), body)["metadata"]["uid"]
         self._look(job)
 
     def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
@@ -191,7 +247,7 @@ class Owner:
         if job.failed < len(job.spec.restarts) and ran_s >= job.spec.restarts[job.failed]:
             job.failed += 1
             victim = sorted(job.pods)[job.failed % len(job.pods)]
-            self._patch_status(victim, {"status": {"phase": "Failed"}})
+            self._patch_status(job.pods[victim], {"status": {"phase": "Failed"}})
             return
         if ran_s >= job.spec.runs_s:
             self._say(job, "Succeeded")
@@ -219,7 +275,7 @@ class Owner:
             self._say(job, "Pending")
             job.started_at = None
         for slot in missing:
-            self._cluster.call("POST", PODS, self._pod(job, slot))
+            self._cluster.call("POST", pods_path(job.spec.namespace), self._pod(job, slot))
         job.attempt += 1  # the next pods' number
 
     def _node_lost(self, job: Job, item: Item, now: float) -> bool:
@@ -258,7 +314,7 @@ class Owner:
             if phase == "Running" and not job.began:
                 job.began = status["startTime"] = timestamp(self._cluster.loop.now)
             body = {"status": status}
-            self._cluster.call("PATCH", f"{JOBS}/{job.spec.name}/status", body)
+            self._cluster.call("PATCH", f"{job.spec.path}/status", body)
 
     def _remove_all(self, job: Job) -> None:
         job.started_at = None
@@ -271,11 +327,11 @@ class Owner:
     def _delete(self, item: Item) -> None:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": item.uid}}
         with contextlib.suppress(NotFound, Conflict):
-            self._cluster.call("DELETE", f"{PODS}/{item.name}", options)
+            self._cluster.call("DELETE", f"{pods_path(item.namespace)}/{item.name}", options)
 
-    def _patch_status(self, pod: str, patch: dict[str, Any]) -> None:
+    def _patch_status(self, pod: Item, patch: dict[str, Any]) -> None:
         with contextlib.suppress(NotFound):
-            self._cluster.call("PATCH", f"{PODS}/{pod}/status", patch)
+            self._cluster.call("PATCH", f"{pods_path(pod.namespace)}/{pod.name}/status", patch)
 
     def _pod(self, job: Job, slot: int) -> dict[str, Any]:
         spec, attempt = job.spec, job.attempt
@@ -297,9 +353,7 @@ class Owner:
         body: dict[str, Any] = {
             "schedulerName": "muster",
             "terminationGracePeriodSeconds": spec.grace_s,
-            "containers": [
-                {"name": "worker", "image": "none", "resources": {"limits": {GPU: str(spec.gpus), "cpu": "1"}}}
-            ],
+            "containers": [{"name": "worker", "image": "none", "resources": {"limits": spec.limits}}],
         }
         if spec.priority_class:
             body["priorityClassName"] = spec.priority_class
@@ -307,13 +361,20 @@ class Owner:
             body["tolerations"] = [{"key": spec.tolerates, "operator": "Exists"}]
         if spec.pool:
             body["nodeSelector"] = {"pool": spec.pool}
+        if spec.borrow:
+            meta["labels"][LABEL_BORROWED] = "true"
+        if spec.models:
+            body["affinity"] = spec.models_rule
         if spec.apart:
             meta["labels"][LABEL_APART] = "yes"
             body["affinity"] = APART
         if job.lost:
             job.without[meta["name"]] = sorted(job.lost)
-            term = {"key": "metadata.name", "operator": "NotIn", "values": sorted(job.lost)}
-            affinity = {"nodeSelectorTerms": [{"matchFields": [term]}]}
+            field = {"key": "metadata.name", "operator": "NotIn", "values": sorted(job.lost)}
+            term: dict[str, Any] = {"matchFields": [field]}
+            if spec.models:
+                term["matchExpressions"] = [spec.models_term]
+            affinity = {"nodeSelectorTerms": [term]}
             needs = {"requiredDuringSchedulingIgnoredDuringExecution": affinity}
             body["affinity"] = {**body.get("affinity", {}), "nodeAffinity": needs}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body}

@@ -22,7 +22,7 @@ from muster.kube.config import ClusterConfig
 from muster.kube.struct import encode
 from muster.kube.transport import Answer
 from muster.sim.virtual.loop import VirtualLoop
-from muster.sim.virtual.network import Calm, Fates, InProcessTransport, Trace
+from muster.sim.virtual.network import Calm, Fates, InProcessTransport, Server, Trace
 from muster.sim.virtual.process import Process
 
 LOG_CAPACITY = 2_000
@@ -58,6 +58,8 @@ class VirtualCluster:
         self._rng = rng
         seeded = random.Random(rng.getrandbits(64))
         self.core = ApiCore(Store(log_capacity=LOG_CAPACITY), LoopClock(loop), seeded, SIGNING_KEY)
+        self.server: Server = self.core
+        """What clients reach: the API server, or what stands in front of it."""
         bootstrap(self.core, "")
         for kind in KINDS:
             self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))
@@ -74,7 +76,7 @@ class VirtualCluster:
         content_type = f"application/{patch}-patch+json" if method == "PATCH" else "application/json"
         headers = {"content-type": content_type} if body is not None else {}
         request = Request(method, path, dict(query or {}), headers, encode(body) if body is not None else b"")
-        response = self.core.handle(request)
+        response = self.server.handle(request)
         assert isinstance(response, Response)
         self.trace.add(self.loop.now, "admin", request, response.code, response.body)
         if response.code >= 300:
@@ -85,7 +87,7 @@ class VirtualCluster:
     def client(self, name: str, fates: Fates | None = None, *, timeout_s: float = 30.0) -> Client:
         """Return a client whose requests meet these fates; none too bad by default."""
         seeded = random.Random(self._rng.getrandbits(64))
-        transport = InProcessTransport(self.core, name, fates or Calm(seeded), self.trace)
+        transport = InProcessTransport(self.server, name, fates or Calm(seeded), self.trace)
         config = ClusterConfig(server="https://simulated")
         return Client(config, timeout_s=timeout_s, rng=seeded, transport=transport)
 

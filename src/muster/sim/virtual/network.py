@@ -15,7 +15,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from muster.embedded.apiserver.core import ApiCore
+from muster.embedded.apiserver.core import Answer as CoreAnswer
 from muster.embedded.apiserver.request import ADMIN, Request, Response, User
 from muster.embedded.apiserver.watches import WatchResponse
 from muster.kube.errors import ServerTimeout, Unavailable
@@ -125,18 +125,25 @@ class Trace:
         return self._hash.hexdigest()
 
 
+class Server(Protocol):
+    """An API server, or what stands in front of one."""
+
+    def handle(self, request: Request) -> CoreAnswer:
+        """Answer a request."""
+
+
 class InProcessTransport:
     """A `muster.kube.transport.Transport` to a core in this process.
 
     Args:
-        core: the API server.
+        core: the API server, or what stands in front of it.
         client: who asks, in traces.
         fates: what becomes of requests.
         trace: told of each request the server sees.
         user: as whom.
     """
 
-    def __init__(self, core: ApiCore, client: str, fates: Fates, trace: Trace, *, user: User = ADMIN) -> None:
+    def __init__(self, core: Server, client: str, fates: Fates, trace: Trace, *, user: User = ADMIN) -> None:
         self._core = core
         self._client = client
         self._fates = fates
