@@ -17,10 +17,23 @@ _REFRESH_S = 0.3
 
 
 class ServiceProxy:
-    """Listens on 127.0.0.1:`port` from `start` to `stop`; established connections outlive the readiness of a pod."""
+    """Listens on `host`:`port` from `start` to `stop`; established connections outlive the readiness of a pod.
 
-    def __init__(self, kubeconfig: Path, namespace: str, selector: str, target_port: int) -> None:
-        self.port = 0
+    Where the Service's own address is a loopback address (kube-apiserver's --service-cluster-ip-range), `host` may be
+    that. Port 0 is a free one.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        namespace: str,
+        selector: str,
+        target_port: int,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self.host, self.port = host, port
         self._kubeconfig, self._namespace, self._selector = kubeconfig, namespace, selector
         self._target_port = target_port
         self._backends: list[str] = []
@@ -46,7 +59,7 @@ class ServiceProxy:
         task = asyncio.current_task()
         assert task is not None
         self._main = task
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accept, self.host, self.port)
         self.port = server.sockets[0].getsockname()[1]
         self._listening.set()
         try:
@@ -74,7 +87,8 @@ class ServiceProxy:
             writer.transport.abort()  # refused, as by a Service without endpoints
             return
         try:
-            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+            with contextlib.suppress(asyncio.CancelledError):  # at the end: streams complain of what is cancelled
+                await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
         finally:
             far_writer.transport.abort()
             writer.transport.abort()

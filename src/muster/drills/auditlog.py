@@ -51,6 +51,7 @@ class AuditEntry(msgspec.Struct, rename="camel"):
     verb: str = ""
     stage: str = ""
     user: User = msgspec.field(default_factory=User)
+    request_uri: str = msgspec.field(default="", name="requestURI")
     user_agent: str = ""
     object_ref: Reference = msgspec.field(default_factory=Reference)
     response_status: Status = msgspec.field(default_factory=Status)

@@ -37,8 +37,12 @@ def test_audit_refuses_nothing(offline_helm: Helm) -> None:
     assert all(each["validationActions"] == ["Warn", "Audit"] for each in bindings)
 
 
-def test_in_shadow_mode_nothing_is_filled_in(offline_helm: Helm) -> None:
+def test_in_shadow_mode_nothing_is_filled_in_and_nothing_refused(offline_helm: Helm) -> None:
+    """Who would fill pods in does not run, so what they lack is nobody's fault."""
     shadow = (*ARGUMENTS, "--set=shadow=true")
+    chart = rendered(offline_helm, *shadow)
+    bindings = [each["spec"] for key, each in chart.items() if key[0] == "ValidatingAdmissionPolicyBinding"]
+    assert {tuple(each["validationActions"]) for each in bindings} == {("Warn", "Audit")}
     assert names(offline_helm, "MutatingWebhookConfiguration", *shadow) == set()
     assert "muster-admission" not in names(offline_helm, "Deployment", *shadow)
 

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class ProcessNode:
 
 
 class Cluster:
-    """A cluster of this machine; made once for all tests of this folder."""
+    """A cluster of this machine."""
 
     def __init__(self, plane: ControlPlane, audit: AuditLog, helm_program: Path, folder: Path) -> None:
         self.plane, self.audit, self.folder = plane, audit, folder
@@ -129,10 +130,10 @@ class Cluster:
         self.nodes: dict[str, ProcessNode] = {}
         self.proxy = ServiceProxy(plane.kubeconfig, SYSTEM, SELECTOR, SERVICE_PORT)
 
-    def start(self) -> None:
+    def start(self, workers: int) -> None:
         self.proxy.start()
         self.add_node("system-0", gpus=0, role="system")
-        for number in range(4):
+        for number in range(workers):
             self.add_node(f"worker-{number}")
 
     def add_node(self, name: str, *, gpus: int = GPUS, role: str = "worker") -> ProcessNode:
@@ -191,31 +192,42 @@ class Cluster:
         return name
 
 
-@pytest.fixture(scope="session")
-def cluster(
-    control_plane_binaries: Path, helm_program: Path, tmp_path_factory: pytest.TempPathFactory
+@contextmanager
+def making_cluster(
+    binaries: Path, helm_program: Path, folder: Path, *, workers: int, **arguments: list[str]
 ) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("deploy")
+    """`arguments` are more ones for the apiserver and the controller_manager."""
     (folder / "plane").mkdir()
     audit = AuditLog(folder)
     plane = ControlPlane(
-        control_plane_binaries,
+        binaries,
         directory=folder / "plane",
         scheduler=True,
         feature_gates={"GenericWorkload": True},
         runtime_config={"scheduling.k8s.io/v1alpha2": True},
+        timeout_s=DEADLINE_S,
         extra_args={
-            "kube-apiserver": audit.apiserver_arguments,
-            "kube-controller-manager": ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"],
+            "kube-apiserver": [*audit.apiserver_arguments, *arguments.get("apiserver", ())],
+            "kube-controller-manager": arguments.get("controller_manager", []),
         },
     )
     with plane:
         made = Cluster(plane, audit, helm_program, folder)
         try:
-            made.start()
+            made.start(workers)
             yield made
         finally:
             made.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    control_plane_binaries: Path, helm_program: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("deploy")
+    monitor = ["--node-monitor-grace-period=8s", "--node-monitor-period=1s"]
+    with making_cluster(control_plane_binaries, helm_program, folder, workers=4, controller_manager=monitor) as made:
+        yield made
 
 
 class Jobs:

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from muster.drills.clusteraccess import KubectlError
+from muster.fleet.balloons.config import BalloonPool
+from muster.fleet.balloons.deployment import manifest
 from tests.scenarios.deploy.conftest import CHART, SYSTEM, Cluster, Helm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -32,6 +34,13 @@ VARIATIONS = {
     "scaling": (
         "--set=fleet.scaling.enabled=true",
         '--set-json=fleet.scaling.config={"pools":[{"name":"a","provider":"aws","max":4,"template":{"capacity":{"cpu":8}}}]}',
+    ),
+    "every part": (
+        "--set=teams.enabled=true,fleet.balloons.enabled=true,fleet.joins.enabled=true,fleet.scaling.enabled=true",
+    ),
+    "every part in shadow": (
+        "--set=teams.enabled=true,fleet.balloons.enabled=true,fleet.joins.enabled=true,fleet.scaling.enabled=true",
+        "--set=shadow=true",
     ),
     "no flow schema, no user roles": ("--set=flowSchema.enabled=false", "--set=aggregateUserRoles=false"),
 }
@@ -87,14 +96,17 @@ def test_an_address_of_ones_own_replaces_the_service(offline_helm: Helm) -> None
     assert "--advertise-url=https://$(POD_IP):8443" in container["args"]
 
 
-def test_shadow_may_only_read_and_hold_its_lease(offline_helm: Helm) -> None:
-    objects = rendered(offline_helm, "--set=shadow=true")
+@pytest.mark.parametrize(
+    "arguments", [("--set=shadow=true",), VARIATIONS["every part in shadow"]], ids=["", "every part"]
+)
+def test_shadow_may_only_read_and_hold_its_lease(offline_helm: Helm, arguments: tuple[str, ...]) -> None:
+    objects = rendered(offline_helm, *arguments)
     _, container = controller(objects)
     assert "--shadow" in container["args"]
     allowed = {
         (verb, resource)
         for (kind, _, name), each in objects.items()
-        if kind in ("Role", "ClusterRole") and name == "muster-controller"
+        if kind in ("Role", "ClusterRole") and name not in ("muster-view", "muster-edit")  # those are people's
         for rule in each["rules"]
         for verb in rule["verbs"]
         for resource in rule["resources"]
@@ -130,20 +142,23 @@ def test_an_old_cluster_is_refused(offline_helm: Helm) -> None:
     assert "1.31.0" in done.stderr
 
 
-def pod_of(helm: Helm, namespace: str) -> dict[str, Any]:
-    """A pod as the Deployment makes it. Its service account is not asked for: it need not exist for admission."""
-    pod, _ = controller(rendered(helm))
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "controller", "namespace": namespace},
-        "spec": {**pod, "serviceAccountName": "default"},
-    }
+def pod_of(template: Any, name: str, namespace: str) -> dict[str, Any]:
+    """A pod as a Deployment makes it. Its service account is not asked for: it need not exist for admission."""
+    spec = {**template["spec"], "serviceAccountName": "default"}
+    spec.pop("priorityClassName", None)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
-def test_the_controllers_pod_passes_pod_security_restricted(offline_helm: Helm, cluster: Cluster) -> None:
-    namespace = cluster.namespace("restricted-controller", **{"pod-security.kubernetes.io/enforce": "restricted"})
-    pod = pod_of(offline_helm, namespace)
+@pytest.mark.parametrize("name", ["muster-controller", "muster-admission", "muster-balloon-a"])
+def test_musters_pods_pass_pod_security_restricted(offline_helm: Helm, cluster: Cluster, name: str) -> None:
+    namespace = cluster.namespace(f"restricted-{name}", **{"pod-security.kubernetes.io/enforce": "restricted"})
+    balloons = BalloonPool(name="a", node_selector={"a": "b"}, replicas=1, resources={"cpu": "1"})
+    deployments = {
+        key[2]: each
+        for key, each in rendered(offline_helm, "--set=teams.enabled=true").items()
+        if key[0] == "Deployment"
+    } | {"muster-balloon-a": manifest(balloons, 1, SYSTEM, "muster")}
+    pod = pod_of(deployments[name]["spec"]["template"], name, namespace)
     cluster.plane.access.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
     del pod["spec"]["containers"][0]["securityContext"]
     with pytest.raises(KubectlError, match=re.escape('violates PodSecurity "restricted')):

@@ -24,7 +24,7 @@ from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.deploy.conftest import ACCOUNT, CHART, GPUS, RELEASE, SYSTEM, Cluster, Jobs, until
 from tests.scenarios.deploy.foreign import name_every_kind
-from tests.scenarios.deploy.rights import forbidden, granted, used
+from tests.scenarios.deploy.rights import forbidden, granted, unused, used
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(420)]
 
@@ -494,6 +494,7 @@ async def test_every_right_is_used_and_none_is_missing(installed: Cluster, reque
         pytest.skip(f"the whole file must run, {', '.join(sorted(needed - ran))} too")
     entries = used(installed, ACCOUNT)
     assert forbidden(installed, ACCOUNT) == set()
-    unused = [grant for grant in granted(installed) if not any(grant.covers(entry) for entry in entries)]
-    assert unused == []
+    rights = granted(installed)
+    assert rights.keys() == {"muster-controller"}
+    assert unused(rights["muster-controller"], entries) == []
     assert RELEASE in installed.helm.ok("list", f"--namespace={SYSTEM}", "--short")

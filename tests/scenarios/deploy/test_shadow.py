@@ -17,7 +17,7 @@ from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.deploy.conftest import ACCOUNT, SYSTEM, Cluster, Jobs, until
 from tests.scenarios.deploy.foreign import name_every_kind
-from tests.scenarios.deploy.rights import granted, used
+from tests.scenarios.deploy.rights import granted, unused, used
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -104,7 +104,8 @@ async def test_shadow_plans_everything_and_writes_nothing(shadowed: Shadowed, jo
     writes = {(entry.verb, entry.object_ref.what) for entry in entries if entry.verb not in READS}
     assert writes == {("create", "leases"), ("update", "leases")}
     rights = await asyncio.to_thread(granted, cluster)
-    assert [right for right in rights if not any(right.covers(entry) for entry in entries)] == []
+    assert rights.keys() == {"muster-controller"}
+    assert unused(rights["muster-controller"], entries) == []
 
     await asyncio.to_thread(cluster.upgrade, "--set=shadow=false")
     await jobs.phase("fits", "Running", 1)
