@@ -229,10 +229,15 @@ ARGUMENTS = (
 )
 
 
+PATIENT = {"kube-controller-manager": ["--node-startup-grace-period=3h", "--node-monitor-grace-period=3h"]}
+"""No kubelet reports for these nodes. After the usual minute they would be tainted as unreachable, with NoSchedule too,
+which DaemonSets do not tolerate by themselves."""
+
+
 @contextmanager
 def making_world(binaries: Path, helm: Helm, *, policies: bool = True) -> Iterator[World]:
     """The world with the policies in force, and a pod that was there before; without the webhook."""
-    with ControlPlane(binaries) as plane:
+    with ControlPlane(binaries, extra_args=PATIENT) as plane:
         world = World(plane.access)
         chart = rendered(helm, *ARGUMENTS)
         kinds = [each for key, each in chart.items() if key[0] in ("CustomResourceDefinition", "PriorityClass")]
