@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -156,6 +157,7 @@ def main() -> None:
         spread(f"gang_start_{side}_s", values, figures)
     pairs = [full - empty for full, empty in zip(taken[FULL], taken[EMPTY], strict=False)]
     spread("balloon_delay_s", pairs, figures)
+    figures["load_average"] = round(os.getloadavg()[0], 1)
     table = Table("", "", title="a gang's start")
     for name, figure in figures.items():
         table.add_row(name, f"{figure:,}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
 import random
 import resource
 import statistics
@@ -194,6 +195,7 @@ def main() -> None:
     figures |= asyncio.run(at_rest(arguments.controller_nodes, arguments.rest_s))
     goals.append(at_most("the controller at rest: writes", 0, figures["controller_writes_at_rest"]))
     figures = {name: round(figure, 3) for name, figure in figures.items()}
+    figures["load_average"] = round(os.getloadavg()[0], 1)
     figures["peak_rss_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
     table = Table("", "", title="teams")
     for name, figure in figures.items():

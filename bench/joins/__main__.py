@@ -73,7 +73,7 @@ def main() -> None:
     figures: dict[str, float] = {
         "nodes": arguments.nodes,
         "daemons": arguments.daemons,
-        "repetitions": arguments.repetitions,
+        "repetitions": min(map(len, taken.values()), default=0),
     }
     for figure, values in taken.items():
         spread(figure, values, figures)
