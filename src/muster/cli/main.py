@@ -39,6 +39,7 @@ COMMANDS: dict[str, Entry] = {
     "teams": Entry("muster.cli.teams", "Show what teams own, or what another configuration would change.", TEAMS),
     "capacity": Entry("muster.cli.capacity", "Show each pool's nodes: healthy, owned, in use, idle.", TEAMS),
     "nodes": Entry("muster.cli.nodes", "Say why a node is as it is.", TEAMS),
+    "health": Entry("muster.cli.health", "Say what is wrong with nodes and what is done about it.", TEAMS),
     "up": Entry("muster.cli.up", "Start a cluster on this machine.", CLUSTERS),
     "down": Entry("muster.cli.down", "Stop it and remove everything it left.", CLUSTERS),
     "demo": Entry("muster.cli.demo", "See a job survive a killed rank and a lost node, in two minutes.", CLUSTERS),

@@ -1,0 +1,181 @@
+"""`muster health`: what is wrong with nodes, and which line of the policy says what to do about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from muster.cli.errors import BadInput, ExitCode
+from muster.cli.output import note, output_option, print_data
+
+if TYPE_CHECKING:
+    from muster.fleet.health.finding import Finding
+    from muster.fleet.health.policy import Policy
+    from muster.fleet.health.replay import Step
+
+_PIECE_BYTES = 1 << 20
+
+
+@click.group()
+def command() -> None:
+    """Say what is wrong with nodes and what is done about it."""
+
+
+def _policy_options(command: Any) -> Any:
+    command = click.option(
+        "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the node: pools are chosen by them."
+    )(command)
+    return click.option("--policy", metavar="FILE", help="Another policy than the shipped one.")(command)
+
+
+@command.command()
+@click.argument("log", metavar="LOGFILE")
+@_policy_options
+@click.option("--all", "everything", is_flag=True, help="Also what changes nothing.")
+@output_option("json", "yaml")
+def replay(log: str, policy: str | None, labels: tuple[str, ...], everything: bool, output: str) -> int:
+    """Run a recorded kernel log: what was found when, what would be done, and which line decides.
+
+    LOGFILE is what dmesg or journalctl -k printed, or a kern.log, also with gzip; - is standard input.
+    """
+    from msgspec import to_builtins
+
+    from muster.fleet.health.replay import timeline
+
+    decides = _policy(policy, labels)
+    hosts, lines = _findings(log)
+    steps = {host: list(timeline(found, decides)) for host, found in hosts.items()}
+    if output:
+        print_data(
+            {
+                "policy": decides.revision,
+                "lines": lines,
+                "nodes": [{"node": host, "steps": to_builtins(each)} for host, each in sorted(steps.items())],
+            },
+            output,
+        )
+        return ExitCode.DONE
+    for host, each in sorted(steps.items()):
+        for text in _timeline(host, each, everything):
+            click.echo(text)
+    note(f"{lines:,} lines, {sum(map(len, hosts.values())):,} findings, policy {decides.revision}")
+    return ExitCode.DONE
+
+
+@command.command()
+@click.option(
+    "--log", required=True, metavar="LOGFILE", help="A recorded kernel log, as `muster health replay` reads it."
+)
+@_policy_options
+@output_option("json", "yaml")
+def explain(log: str, policy: str | None, labels: tuple[str, ...], output: str) -> int:
+    """Say what is to be done at the end of a log, on what evidence, and what others would do."""
+    from msgspec import to_builtins
+
+    from muster.fleet.health.explain import lines
+    from muster.fleet.health.replay import timeline
+
+    decides = _policy(policy, labels)
+    hosts, _ = _findings(log)
+    last = {host: list(timeline(found, decides))[-1].decision for host, found in sorted(hosts.items())}
+    if output:
+        print_data([{"node": host, **to_builtins(decision)} for host, decision in last.items()], output)
+        return ExitCode.DONE
+    for host, decision in last.items():
+        click.echo(f"{host or 'this node'}:")
+        for text in lines(decision, decides):
+            click.echo(f"  {text}")
+    if not last:
+        click.echo("nothing was found")
+    return ExitCode.DONE
+
+
+@command.command("check-policy")
+@click.argument("file", metavar="FILE")
+def check_policy(file: str) -> int:
+    """Say every line of a policy that is wrong, and what to change; nothing else."""
+    policy = _read(file)
+    codes = sum(len(entries) for entries in policy.codes.values())
+    click.echo(f"policy {policy.revision}: {codes} codes, {len(policy.rules)} rules, {len(policy.pools)} pools")
+    return ExitCode.DONE
+
+
+def _policy(file: str | None, labels: Sequence[str]) -> Policy:
+    from muster.fleet.health.policytext import default_policy
+
+    pairs = [label.partition("=") for label in labels]
+    if any(not key or not equals for key, equals, _ in pairs):
+        raise BadInput("--label needs KEY=VALUE", "--label muster.dev/pool=h100")
+    policy = _read(file) if file else default_policy()
+    return policy.of_node({key: value for key, _, value in pairs})
+
+
+def _read(file: str) -> Policy:
+    from muster.fleet.configtext import ConfigTextError
+    from muster.fleet.health.policytext import read_policy
+
+    path = Path(file)
+    try:
+        return read_policy(path.read_text(encoding="utf-8"), path.name)
+    except OSError as error:
+        raise BadInput(f"cannot read {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{file} is no text: {error.reason} at byte {error.start}", "a policy is YAML in UTF-8"
+        ) from error
+    except ConfigTextError as error:
+        raise BadInput(f"the policy cannot be used\n{error}", "docs/health.md describes the fields") from error
+
+
+def _findings(log: str) -> tuple[dict[str, Sequence[Finding]], int]:
+    from muster.fleet.health.headers import LogClock
+    from muster.fleet.health.replay import findings_of
+
+    try:
+        written_s = time.time() if log == "-" else os.stat(log).st_mtime
+        clock = LogClock(now_s=written_s, zone=datetime.now().astimezone().tzinfo or UTC)
+        hosts, lines = findings_of(_pieces(log), clock)
+    except (OSError, EOFError) as error:
+        raise BadInput(f"cannot read {log}: {getattr(error, 'strerror', None) or error}") from error
+    return dict(hosts), lines
+
+
+def _pieces(log: str) -> Iterator[bytes]:
+    import gzip
+
+    if log == "-":
+        while piece := sys.stdin.buffer.read(_PIECE_BYTES):
+            yield piece
+        return
+    with gzip.open(log, "rb") if log.endswith(".gz") else open(log, "rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+
+def _timeline(host: str, steps: Sequence[Step], everything: bool) -> Iterator[str]:
+    from muster.fleet.health.explain import time_text
+
+    yield f"{host or 'this node'}:"
+    for step in steps:
+        finding, decision = step.finding, step.decision
+        if not (step.changed or everything):
+            continue
+        times = f" x{finding.count:,}" if finding.count > 1 else ""
+        what = f"{finding.check} {finding.code} {finding.component}".rstrip()
+        yield f"  {time_text(finding.first_s)}  {what}{times}: {finding.message}"
+        if step.changed:
+            job = f", {decision.job}" if decision.job else ""
+            rule = f"{decision.rule} ({decision.where})" if decision.rule else "nothing that counts"
+            loud = "  UNKNOWN CODE" if decision.unknown else ""
+            why = f": {decision.why}; {decision.fault} fault" if decision.rule else ""
+            yield f"    -> {decision.action}{job}: {rule}{why}{loud}"
+    hidden = sum(not step.changed for step in steps)
+    if hidden and not everything:
+        yield f"  {hidden} more findings changed nothing (--all shows them)"

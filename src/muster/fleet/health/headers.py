@@ -1,0 +1,101 @@
+"""How lines of a kernel log begin: where the message starts, when it was written and on which host.
+
+Formats: `dmesg` with seconds since boot, `-T`, `-x` and `--time-format iso`; files of syslog (traditional and ISO
+dates) and `journalctl -k -o short*`; records of /dev/kmsg (kernel: Documentation/ABI/testing/dev-kmsg); bare messages.
+Only what the kernel itself wrote counts: facility 0 in /dev/kmsg, the tag `kernel` in files, so that a program which
+logs the words of a fault makes none.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Final
+
+# Fewer steps are faster, and only lines that matter are read for their time: so these take somewhat more than dates.
+_SINCE_BOOT: Final = rb"\[ *+[\d.]++\](?:\[ *[TC]\d+\])? "
+_DATE: Final = rb"[A-Z][a-z][a-z] [ \d]\d [\d:]{8}(?:\.\d+)?"
+_ISO: Final = rb"\d{4}-[\d:T-]{14}(?:[.,]\d+)?(?:Z|[+-][\d:]+)?"
+
+HEADER: Final = (
+    rb"(?>(?:kern +:\w+ *: )?"
+    rb"(?:" + _SINCE_BOOT + rb"|[0-7],\d+,\d+,[^;\n]*;"
+    rb"|(?:<\d+>)?(?:" + _DATE + rb"|" + _ISO + rb") (\S++) kernel(?:\[\d+\])?: (?:" + _SINCE_BOOT + rb")?"
+    rb"|\[[A-Z][a-z]{2} " + _DATE + rb" \d{4}\] |" + _ISO + rb" )?)"
+)
+"""A pattern for what stands before a kernel message, with one group: the host, where the line names it."""
+
+_TIME: Final = re.compile(
+    rb"(?:kern +:\w+ *: )?(?:<\d+>)?(?:"
+    rb"\[ *(?P<boot>\d+\.\d+)\]"
+    rb"|[0-7],\d+,(?P<kmsg>\d+),"
+    rb"|\[[A-Z][a-z]{2} (?P<long>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) (?P<year>\d{4})\]"
+    rb"|(?P<date>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?P<part>\.\d+)? "
+    rb"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](?P<isopart>\d+))?(?P<zone>Z|[+-]\d\d:?\d\d)? )"
+)
+_MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
+
+
+class LogClock:
+    """Turns what a line says of its time into Unix seconds.
+
+    Args:
+        boot_s: when the machine booted, Unix seconds; 0 leaves seconds since boot as they are.
+        now_s: what lines without a time get, and what the year of dates without one is found by: none is in the future.
+        zone: of dates that name none.
+    """
+
+    def __init__(self, *, boot_s: float = 0.0, now_s: float = 0.0, zone: tzinfo = UTC) -> None:
+        self.boot_s = boot_s
+        self.now_s = now_s
+        self.zone = zone
+
+    def time_of(self, line: bytes) -> float | None:
+        """When the line was written; None where it does not say or says something impossible."""
+        match = _TIME.match(line)
+        if match is None:
+            return None
+        try:
+            return self._time(match)
+        except (ValueError, OverflowError):
+            return None
+
+    def _time(self, match: re.Match[bytes]) -> float:
+        kind = match.lastgroup
+        if kind == "boot":
+            return self.boot_s + float(match["boot"])
+        if kind == "kmsg":
+            return self.boot_s + int(match["kmsg"]) / 1e6
+        said = {name: value.decode() for name, value in match.groupdict().items() if value is not None}
+        if "iso" in said:
+            when = datetime.fromisoformat(said["iso"]).replace(tzinfo=self._zone(said.get("zone", "")))
+            return when.timestamp() + float(f"0.{said.get('isopart', '0')}")
+        if "long" in said:
+            return self._date(said["long"], int(said["year"])).timestamp()
+        return self._without_year(said["date"]) + float(f"0{said.get('part', '.0')}")
+
+    def _zone(self, text: str) -> tzinfo:
+        if not text:
+            return self.zone
+        if text == "Z":
+            return UTC
+        minutes = int(text[1:3]) * 60 + int(text[-2:])
+        return timezone(timedelta(minutes=-minutes if text[0] == "-" else minutes))
+
+    def _date(self, text: str, year: int) -> datetime:
+        month = _MONTHS.index(text[:3]) // 3 + 1
+        hour, minute, second = (int(part) for part in text[7:].split(":"))
+        return datetime(year, month, int(text[4:6]), hour, minute, second, tzinfo=self.zone)
+
+    def _without_year(self, text: str) -> float:
+        """The newest time that fits and is not after tomorrow; 29 February may be years ago."""
+        latest_s = self.now_s + 86400
+        year = datetime.fromtimestamp(latest_s, self.zone).year
+        for candidate in range(year, year - 8, -1):
+            try:
+                when_s = self._date(text, candidate).timestamp()
+            except ValueError:
+                continue
+            if when_s <= latest_s:
+                return when_s
+        raise ValueError(text)

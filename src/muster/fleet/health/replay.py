@@ -1,0 +1,59 @@
+"""A recorded kernel log, and what the policy would have done about it, moment by moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from muster.fleet.health.decide import Decision, History, decide
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.headers import LogClock
+from muster.fleet.health.kernellog import Scanner
+from muster.fleet.health.policy import Policy
+
+NEWEST_MAX: Final = 256
+"""So many findings of a node are looked at in one moment, the newest ones."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Something was seen, and what then held."""
+
+    finding: Finding
+    decision: Decision
+    changed: bool
+    """Whether this is another decision than before."""
+
+
+def findings_of(pieces: Iterable[bytes], clock: LogClock) -> tuple[Mapping[str, Sequence[Finding]], int]:
+    """Return (what the log tells of each host, oldest first; how many lines it has). A log may name no host: ""."""
+    scanner = Scanner(clock)
+    incidents: dict[tuple[str, tuple[str, str, str], float], Finding] = {}
+
+    def take() -> None:
+        for host, finding in scanner.take():
+            incidents[(host, finding.key, finding.first_s)] = finding
+
+    for piece in pieces:
+        scanner.feed(piece)
+        take()
+    scanner.end()
+    take()
+    hosts: dict[str, list[Finding]] = {}
+    for (host, _, _), finding in incidents.items():
+        hosts.setdefault(host, []).append(finding)
+    for found in hosts.values():
+        found.sort(key=lambda finding: (finding.first_s, finding.key))
+    return hosts, scanner.lines
+
+
+def timeline(findings: Sequence[Finding], policy: Policy, history: History | None = None) -> Iterator[Step]:
+    """Yield a step for each finding of one node, oldest first; a finding counts whole from when it was first seen."""
+    before = Decision()
+    for number, finding in enumerate(findings, 1):
+        seen = findings[max(0, number - NEWEST_MAX) : number]
+        decision = decide(seen, history or History(), policy, finding.first_s)
+        changed = (decision.action, decision.job, decision.rule) != (before.action, before.job, before.rule)
+        yield Step(finding=finding, decision=decision, changed=changed)
+        before = decision

@@ -1,0 +1,76 @@
+"""Writes what is generated from the policy: `python -m muster.fleet.health.schema [--check]`.
+
+The JSON schema of policies for editors, and a page with every Xid: what we do about it and what others would.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from muster.api.generated import write_or_check
+from muster.fleet.health.policy import ELSEWHERE, UNKNOWN_CODE, Entry
+from muster.fleet.health.policyfields import PolicyText
+from muster.fleet.health.policytext import CATALOGUE, default_policy
+
+ROOT: Final = Path(__file__).resolve().parents[4]
+_HOW: Final = "python -m muster.fleet.health.schema"
+
+
+def schema_text() -> str:
+    """The JSON schema."""
+    schema = msgspec.json.schema(PolicyText)
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Health policy", **schema}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def page() -> str:
+    """Every Xid of the policy as Markdown."""
+    codes = {code: entry for code, entry in default_policy().codes["xid"].items() if code != UNKNOWN_CODE}
+    plain = {code: entry for code, entry in codes.items() if code.isdigit()}
+    missing = {name: sum(name not in entry.elsewhere for entry in plain.values()) for name in ELSEWHERE}
+    said = ", ".join(f"{name} {count}" for name, count in missing.items())
+    actions = Counter(entry.action for entry in plain.values())
+    lines = [
+        "# Xids",
+        "",
+        f"<!-- Written by {_HOW}; change src/muster/fleet/health/{CATALOGUE.name} instead. -->",
+        "",
+        f"What the policy says of the {len(plain)} codes in NVIDIA's catalogue, and of {len(codes) - len(plain)} more",
+        "that say more after a slash ([Node health](../health.md#codes)). The columns to the right are what others",
+        "would do; their sources are named in the catalogue. Not found, or nothing said there:",
+        f"{said}.",
+        "",
+        f"Ours: {', '.join(f'{count} {action}' for action, count in actions.most_common())}.",
+        "",
+        "| Xid | what | action | fault | NVIDIA | then | EKS | gpud | Azure |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *_rows(codes),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(codes: dict[str, Entry]) -> Iterator[str]:
+    for code, entry in codes.items():
+        action = f"{entry.action}, {entry.job}" if entry.job else entry.action
+        others = [entry.elsewhere.get(name, "") for name in ELSEWHERE]
+        yield f"| {' | '.join([code, entry.what, action, entry.fault, *others])} |"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or with --check compare them; returns the exit status."""
+    files = {
+        ROOT / "docs/reference/healthpolicy.schema.json": schema_text,
+        ROOT / "docs/reference/xid.md": page,
+    }
+    return write_or_check(arguments, lambda: {path: text() for path, text in files.items()}, _HOW, "the policy says")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
