@@ -249,9 +249,9 @@ class SchedulerController:
 
     def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
         if new is not None:
-            self.state.set_job(new.uid, job_facts(new))
+            self.state.jobs.set(new.uid, job_facts(new))
         elif old is not None:
-            self.state.remove_job(old.uid)
+            self.state.jobs.remove(old.uid)
         self._changed.set()
 
     def _workload_seen(self, workload: Workload) -> None:
@@ -268,7 +268,7 @@ class SchedulerController:
             await self._plan_on()
 
     async def _plan_on(self) -> None:
-        self.state.jobs_synced()
+        self.state.jobs.synced()
         await self._followers.settle()
         await self._budgets.settle()
         if self._progress is not None:

@@ -47,8 +47,8 @@ async def load_state(client: Client, team_key: str = LABEL_TEAM) -> ClusterState
     for node in nodes.items:
         state.set_node(node)
     for job in jobs.items:
-        state.set_job(job.uid, job_facts(job))
-    state.jobs_synced()
+        state.jobs.set(job.uid, job_facts(job))
+    state.jobs.synced()
     for placement in placements.items:
         state.set_placement(placement, now)
     for pod in pods.items:

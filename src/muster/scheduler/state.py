@@ -20,16 +20,17 @@ from muster.scheduler.claims import Claims
 from muster.scheduler.daemons import DaemonSet
 from muster.scheduler.foreign import ForeignGangs
 from muster.scheduler.gangs import Gang, PodRecord, Tried, is_unschedulable, newest, seconds
+from muster.scheduler.holding import Holding
+from muster.scheduler.jobs import Jobs
 from muster.scheduler.matching import Matcher
 from muster.scheduler.nodetable import NodeTable
-from muster.scheduler.placements import TRAINING_JOB, gang_of, given_up_slots, holds_as, newer, placed_slots
-from muster.scheduler.podclass import ClassTable, PodClass
+from muster.scheduler.placements import gang_of, given_up_slots, holds_as, newer, placed_slots
+from muster.scheduler.podclass import ClassTable
 from muster.scheduler.queues import Queues
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.refusals import Refusals
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.teamcount import TeamCounts
-from muster.scheduler.traits import JobFacts
 from muster.scheduler.vain import Vain
 from muster.scheduler.volumes import ClaimState
 
@@ -56,20 +57,16 @@ class ClusterState:
         self._table = NodeTable(self._classes, team_key)
         self._queues = Queues(bind_deadline_s)
         self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
-        self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
         self._on_the_way: dict[str, str] = {}
-        self._giving_up: dict[str, list[tuple[str, int]]] = {}
+        self._holding = Holding(self._table)
         self._gangs_by_uid: dict[str, set[str]] = defaultdict(set)
-        self._jobs: dict[str, JobFacts] = {}
-        self._jobs_known = False
         self._deleted_placements: set[str] = set()
         self._dirty: dict[str, None] = {}
         self._now = 0.0
         self._shown: set[str] = set()
         self.budgets = Budgets(self._classes.peers.labels_of)
-        self.foreign = ForeignGangs(
-            self.gangs, join=self._join, refresh=self._refresh, changed=lambda gang: self._dirty.setdefault(gang.key)
-        )
+        self.foreign = ForeignGangs(self.gangs, join=self._join, refresh=self._refresh, changed=self._touch)
+        self.jobs = Jobs(self.gangs, self._gangs_by_uid, lost=self.foreign.lost, changed=self._touch)
         self._snapshot = Snapshot(
             nodes=self._table.nodes,
             pods=self.pods,
@@ -101,9 +98,7 @@ class ClusterState:
             gang = self.gangs[key]
             self.budgets.forget(key)
             self.foreign.seat(gang)
-            if gang.unknown_holds and gang.slot_class:
-                for slot in [slot for slot, (_, cls) in gang.holds.items() if cls is None]:
-                    self._hold(gang, slot)
+            self._holding.look_again(gang)
             end = self._queues.end_of(gang)
             self._queues.sort_in(gang)
             if self._queues.end_of(gang) != end:  # it may be the last to leave a node now, or no longer
@@ -126,17 +121,27 @@ class ClusterState:
         self._refusals.next()
         return self._snapshot
 
+    def _touch(self, gang: Gang) -> None:
+        """The gang has to be looked at."""
+        self._dirty[gang.key] = None
+
     # Nodes
 
     def set_node(self, node: Node) -> None:
         """A node was added or changed. Raises QuantityError where it reports what is no quantity."""
         if self._table.set(node):
-            self._hold_on(node.name)
+            self._node_came_or_went(node.name)
 
     def remove_node(self, name: str) -> None:
         """A node is gone; pods bound to it are counted there until they are gone too."""
         if self._table.remove(name):
-            self._hold_on(name)
+            self._node_came_or_went(name)
+
+    def _node_came_or_went(self, name: str) -> None:
+        """Hold or give up the slots placed on it."""
+        for key, slot in self._holding.placed_on(name):
+            self._holding.look(self.gangs[key], slot)
+            self._dirty[key] = None
 
     def set_leaving(self, names: frozenset[str]) -> None:
         """These nodes are about to change hands: nothing new starts there, what is there or keeps a slot stays."""
@@ -327,7 +332,7 @@ class ClusterState:
             if gang.uid or member.workload is None:
                 self._gangs_by_name[gang.full_name].add(key)
                 self._gangs_by_uid[gang.uid].add(key)
-            self._set_facts(gang)
+            self.jobs.tell(gang)
         return gang
 
     def _forget(self, gang: Gang) -> None:
@@ -400,7 +405,7 @@ class ClusterState:
         elif had_live or gang.podless_since is None:
             gang.podless_since = self._now
         if gang.placed or gang.holds:
-            self._hold(gang, slot)
+            self._holding.look(gang, slot)
 
     # Placements
 
@@ -446,20 +451,12 @@ class ClusterState:
         if intended is not None:
             before, held = gang.placed, gang.holds.copy()
             self._effective(gang, intended)
-            for slot, (node, uid) in before.items():
-                done = gang.roster is not None and slot in gang.roster.done
-                if done or gang.placed.get(slot, ("",))[0] == node or not self._table.exists(node, uid):
-                    continue
-                # also where a pod takes the room still: it may end before the write does
-                cls = held[slot][1] if slot in held else _slot_class(gang, slot)
-                self._table.hold(node, gang.key, slot, cls)
-                self._giving_up.setdefault(gang.key, []).append((node, slot))
+            self._holding.keep_until_written(gang, before, held)
 
     def end_write(self, gang: Gang, written: Placement | None, *, deleted: bool = False) -> None:
         """The write ended: with what the API server answered, with its deletion, or (both unset) in vain."""
         gang.writing = False
-        for node, slot in self._giving_up.pop(gang.key, ()):
-            self._table.unhold(node, gang.key, slot)
+        self._holding.written(gang)
         if written is not None:
             same = gang.seen is not None and gang.seen.uid == written.uid
             gang.seen = newer(gang.seen, written) if same and gang.seen is not None else written
@@ -476,87 +473,16 @@ class ClusterState:
         given_up, gang.given_up = gang.given_up, given_up_slots(placement)
         if placement is None:
             gang.failed_nodes.clear()
-        self._set_owner_missing(gang)
+        self.jobs.look_for_owner(gang)
         self._dirty[gang.key] = None
         for slot in before.keys() | after.keys() if before != after else ():
             if before.get(slot) != after.get(slot):
-                if slot in before:
-                    self._placed_on[before[slot][0]].discard((gang.key, slot))
-                if slot in after:
-                    self._placed_on[after[slot][0]].add((gang.key, slot))
-                self._hold(gang, slot)
+                self._holding.place(gang, slot, before.get(slot), after.get(slot))
                 if gang.roster is not None and slot in gang.members_by_slot:
                     self._refresh(gang, slot)
         for slot in given_up.keys() | gang.given_up.keys():
             if given_up.get(slot) != gang.given_up.get(slot) and slot in gang.members_by_slot:
                 self._refresh(gang, slot)
-
-    def _hold_on(self, node: str) -> None:
-        """A node appeared or went: hold or give up the slots placed on it."""
-        for key, slot in self._placed_on.get(node, ()):
-            self._hold(self.gangs[key], slot)
-            self._dirty[key] = None
-
-    def _hold(self, gang: Gang, slot: int) -> None:
-        """Keep the slot's room on its node while no pod of the slot takes it."""
-        want: tuple[str, PodClass | None] | None = None
-        placed = gang.placed.get(slot)
-        if placed is not None and self._table.exists(*placed):
-            done = gang.roster is not None and slot in gang.roster.done
-            for member in gang.members_by_slot.get(slot, {}).values() if not done else ():
-                done = done or member.counted_on == placed[0]
-            if not done:
-                want = (placed[0], _slot_class(gang, slot))
-        have = gang.holds.get(slot)
-        if want == have:
-            return
-        if have is not None:
-            self._table.unhold(have[0], gang.key, slot)
-            gang.unknown_holds -= have[1] is None
-            del gang.holds[slot]
-        if want is not None:
-            self._table.hold(want[0], gang.key, slot, want[1])
-            gang.unknown_holds += want[1] is None
-            gang.holds[slot] = want
-
-    # Jobs
-
-    def set_job(self, uid: str, facts: JobFacts) -> None:
-        """A TrainingJob exists, and says this."""
-        if self._jobs.get(uid) != facts:
-            self._jobs[uid] = facts
-            self._jobs_changed(uid)
-
-    def remove_job(self, uid: str) -> None:
-        """A TrainingJob is gone."""
-        if self._jobs.pop(uid, None) is not None:
-            self._jobs_changed(uid)
-
-    def jobs_synced(self) -> None:
-        """All TrainingJobs are known from now on: a placement whose owner is not among them is an orphan."""
-        self._jobs_known = True
-        for gang in self.gangs.values():
-            self._set_owner_missing(gang)
-
-    def _jobs_changed(self, uid: str) -> None:
-        for key in self._gangs_by_uid.get(uid, ()):
-            gang = self.gangs[key]
-            self._set_facts(gang)
-            self._set_owner_missing(gang)
-            self._dirty[key] = None
-
-    def _set_facts(self, gang: Gang) -> None:
-        gang.job = self._jobs.get(gang.uid)
-        gang.ended = gang.job.ended if gang.job is not None else ""
-        if gang.job is not None and gang.job.since:
-            gang.arrival = min(gang.arrival, gang.job.since) if gang.arrival else gang.job.since
-
-    def _set_owner_missing(self, gang: Gang) -> None:
-        owners = gang.placement.metadata.owner_references if gang.placement is not None else ()
-        gang.owner_missing = any(
-            owner.uid not in self._jobs if self._jobs_known and owner.kind == TRAINING_JOB else self.foreign.lost(owner)
-            for owner in owners
-        )
 
     # Workloads of others
 
@@ -569,13 +495,13 @@ class ClusterState:
         """An object that pods may belong to is gone; its pods stay the gang they are."""
         gang = self.foreign.remove(ref)
         if gang is not None:
-            self._set_owner_missing(gang)
+            self.jobs.look_for_owner(gang)
             self._dirty[gang.key] = None
 
     def workloads_listed(self, source: str) -> None:
         """All objects of that adapter are known from now on: a placement whose owner is not among them is an orphan."""
         for gang in self.foreign.listed(source):
-            self._set_owner_missing(gang)
+            self.jobs.look_for_owner(gang)
             self._dirty[gang.key] = None
 
     # Claims
@@ -608,12 +534,3 @@ def _bound_since(pod: Pod) -> float:
 def _is_given_up(gang: Gang, slot: int, member: PodRecord) -> bool:
     """Whether the gang goes on without this pod; one that has a node is there all the same."""
     return not member.node and member.attempt <= gang.given_up.get(slot, -1)
-
-
-def _slot_class(gang: Gang, slot: int) -> PodClass | None:
-    """What the slot's pod asks for: its own class, else that of all the gang's pods where they are alike."""
-    known = gang.slot_class.get(slot)
-    if known is not None:
-        return known
-    classes = set(gang.slot_class.values())
-    return classes.pop() if len(classes) == 1 else None

@@ -148,7 +148,7 @@ class PlacementWriter:
             except NotFound:
                 continue
             if job.uid == owner.uid:
-                self._state.set_job(job.uid, job_facts(job))
+                self._state.jobs.set(job.uid, job_facts(job))
                 raise Conflict(409, "Conflict", f"the job {job.name} is there")
 
     async def _look(self, action: PlacementAction, missing: bool) -> None:

@@ -76,12 +76,12 @@ def test_backfill_reaches_gangs_of_another_shape() -> None:
 def test_a_training_jobs_limit_counts_from_its_first_start() -> None:
     world = World()
     world.add_nodes("a", "b")
-    world.state.set_job("uid-running", JobFacts(limit_s=1000.0, grace_s=10.0, started_at=world.now - 700))
+    world.state.jobs.set("uid-running", JobFacts(limit_s=1000.0, grace_s=10.0, started_at=world.now - 700))
     world.add_gang("running", 2)
     world.run()
     world.add_gang("head", 2)
     assert world.run().starts[world.gang("head").key].latest == world.now - 1 - 1 - 700 + 1000 + 10
-    world.state.set_job("uid-running", JobFacts())
+    world.state.jobs.set("uid-running", JobFacts())
     assert world.run().starts == {}  # the limit was taken away
 
 
@@ -97,7 +97,7 @@ def test_a_node_is_free_only_when_the_last_gang_on_it_ends() -> None:
     assert bound is not None
     assert start.latest == bound.timestamp() + START_SLACK_S + 500 + GRACE_S
     world.remove_pod("early-0-0")
-    world.state.set_job("uid-early", JobFacts(ended="Failed"))
+    world.state.jobs.set("uid-early", JobFacts(ended="Failed"))
     world.add_pod("endless", {"gpus": 4})
     world.run()
     assert world.find("endless").spec.node_name == ""  # it would never end: the node is kept
@@ -112,7 +112,7 @@ def test_the_start_is_known_anew_when_a_gang_ends_early() -> None:
     world.add_gang("head", 2)
     first = world.run().starts[world.gang("head").key].latest
     world.remove_gang("two")
-    world.state.set_job("uid-two", JobFacts(ended="Succeeded"))
+    world.state.jobs.set("uid-two", JobFacts(ended="Succeeded"))
     assert world.run().starts[world.gang("head").key].latest < first
 
 
@@ -203,7 +203,7 @@ def test_a_waiting_gang_is_never_started_later_than_was_said(
         for name, end in ends.items():
             if world.now >= end and world.nodes_of(name):
                 world.remove_gang(name)
-                world.state.set_job(f"uid-{name}", JobFacts(ended="Succeeded"))
+                world.state.jobs.set(f"uid-{name}", JobFacts(ended="Succeeded"))
         if len(ends) == len(gangs):
             return
         world.now += step_s

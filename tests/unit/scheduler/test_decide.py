@@ -346,7 +346,7 @@ def test_slots_are_given_up_when_the_job_has_ended_or_the_hold_is_over() -> None
         assert world.decide().actions == ()
         assert world.decide().wake_at == world.now + 50
         if ended:
-            world.state.set_job("uid-train", JobFacts(ended="Suspended"))
+            world.state.jobs.set("uid-train", JobFacts(ended="Suspended"))
         else:
             world.now += 50
         world.run()

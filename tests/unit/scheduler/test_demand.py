@@ -64,7 +64,7 @@ def test_without_approval_nothing_is_shown(world: World) -> None:
 
 
 def test_the_whole_gang_is_shown_at_once_when_its_job_is_approved(world: World) -> None:
-    world.state.set_job("uid-train", JobFacts(scale_up=True))
+    world.state.jobs.set("uid-train", JobFacts(scale_up=True))
     plan = world.run()
     key = world.gang("train").key
     message = "needs room for 3 pods, and all usable nodes, even empty, have room for 1"
@@ -89,9 +89,9 @@ def test_pods_approve_only_together(world: World) -> None:
 
 
 def test_a_demand_is_taken_back_with_the_approval(world: World) -> None:
-    world.state.set_job("uid-train", JobFacts(scale_up=True))
+    world.state.jobs.set("uid-train", JobFacts(scale_up=True))
     show(world, world.run())
-    world.state.set_job("uid-train", JobFacts())
+    world.state.jobs.set("uid-train", JobFacts())
     plan = world.run()
     assert [(demand.reason, len(demand.pods)) for demand in plan.demands] == [("ScaleUpNotApproved", 3)]
     show(world, plan)
@@ -100,7 +100,7 @@ def test_a_demand_is_taken_back_with_the_approval(world: World) -> None:
 
 
 def test_never_part_of_a_gang_is_shown(world: World) -> None:
-    world.state.set_job("uid-train", JobFacts(scale_up=True))
+    world.state.jobs.set("uid-train", JobFacts(scale_up=True))
     show(world, world.run())
     world.remove_pod("train-1-0")
     plan = world.run()
@@ -121,7 +121,7 @@ def test_who_waits_behind_another_is_no_demand_yet(world: World) -> None:
     world.add_gang("head", 2)
     world.add_gang("next", 2)
     for name in ("head", "next"):
-        world.state.set_job(f"uid-{name}", JobFacts(scale_up=True))
+        world.state.jobs.set(f"uid-{name}", JobFacts(scale_up=True))
     show(world, world.run())
     assert seen(world) == {"head-0-0", "head-1-0"}
     world.add_nodes("e", "f")
@@ -130,10 +130,10 @@ def test_who_waits_behind_another_is_no_demand_yet(world: World) -> None:
 
 
 def test_a_new_leader_says_nothing_twice(world: World) -> None:
-    world.state.set_job("uid-train", JobFacts(scale_up=True))
+    world.state.jobs.set("uid-train", JobFacts(scale_up=True))
     show(world, world.run())
     world.forget_all()
-    world.state.set_job("uid-train", JobFacts(scale_up=True))
+    world.state.jobs.set("uid-train", JobFacts(scale_up=True))
     assert world.run().demands == ()
 
 

@@ -17,7 +17,7 @@ BORROWED = {"muster.dev/borrowed": "true"}
 
 def add_job(world: World, name: str, size: int, *, facts: JobFacts | None = None, **spec: Any) -> None:
     """A gang whose TrainingJob exists, so that somebody listens."""
-    world.state.set_job(f"uid-{name}", facts or JobFacts())
+    world.state.jobs.set(f"uid-{name}", facts or JobFacts())
     world.add_gang(name, size, **spec)
 
 
@@ -99,7 +99,7 @@ def test_what_was_preempted_waits_in_its_old_place_and_is_placed_again() -> None
     plan = world.run()
     assert reason_of(plan, world, victim) == "NotEnoughNodes"
     world.remove_gang("urgent")
-    world.state.set_job("uid-urgent", JobFacts(ended="Succeeded"))
+    world.state.jobs.set("uid-urgent", JobFacts(ended="Succeeded"))
     world.run()
     assert len(world.nodes_of(victim)) == 2
 
@@ -165,7 +165,7 @@ def test_borrowers_leave_before_others_and_those_that_lose_least_before_those_th
         ("unsaved", JobFacts(), 0, {}),
         ("borrower", JobFacts(), 0, BORROWED),
     ):
-        world.state.set_job(f"uid-{name}", facts)
+        world.state.jobs.set(f"uid-{name}", facts)
         world.add_pod(
             f"{name}-0-0",
             {"priority": priority},
@@ -187,8 +187,8 @@ def test_borrowers_leave_before_others_and_those_that_lose_least_before_those_th
 
 def test_a_victim_whose_controller_is_dead_is_deleted_after_its_grace() -> None:
     world = a_full_cluster()
-    world.state.set_job("uid-old", JobFacts(grace_s=10.0))
-    world.state.set_job("uid-young", JobFacts(grace_s=10.0))
+    world.state.jobs.set("uid-old", JobFacts(grace_s=10.0))
+    world.state.jobs.set("uid-young", JobFacts(grace_s=10.0))
     add_job(world, "urgent", 4, priority=10)
     world.run()
     assert world.decide().wake_at == world.now + 2 * 10 + 30
@@ -225,7 +225,7 @@ def test_a_new_leader_goes_on_from_the_placement(told: bool) -> None:
         world.carry_out(world.decide().actions[0])
     world.forget_all()
     for name in ("old", "young", "urgent"):
-        world.state.set_job(f"uid-{name}", JobFacts())
+        world.state.jobs.set(f"uid-{name}", JobFacts())
     world.run()
     assert {phase(world, "old"), phase(world, "young")} == {"Preempting"}
     for name in ("old", "young"):

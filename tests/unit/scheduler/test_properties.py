@@ -110,7 +110,7 @@ class Cluster(RuleBasedStateMachine):
             self.world.set_job(gang, JobFacts(ended="Succeeded"))
             self.settle()
             del self.world.jobs[f"uid-{gang}"]
-            self.world.state.remove_job(f"uid-{gang}")
+            self.world.state.jobs.remove(f"uid-{gang}")
             self.sizes.pop(gang)
 
     @rule(gang=st.sampled_from(GANGS), done=st.booleans())

@@ -137,7 +137,7 @@ class World:
     def set_job(self, gang: str, facts: JobFacts) -> None:
         """The gang's TrainingJob says this."""
         self.jobs[f"uid-{gang}"] = facts
-        self.state.set_job(f"uid-{gang}", facts)
+        self.state.jobs.set(f"uid-{gang}", facts)
 
     def set_budget(
         self, name: str, labels: dict[str, str], allowed: int, *, unhealthy: str = "", **status: int
@@ -290,7 +290,7 @@ class World:
         for budget in self.budgets.values():
             state.budgets.set(budget)
         for uid, facts in self.jobs.items():
-            state.set_job(uid, facts)
+            state.jobs.set(uid, facts)
         for obj in self.nodes.values():
             state.set_node(obj)
         for placement in self.placements.values():
