@@ -45,5 +45,5 @@ def aws_server(folder: Path) -> Iterator[str]:
         eventually("moto_server answers", answers)
         yield address
     finally:
-        process.terminate()
+        process.kill()  # it would wait for connections that its clients keep open
         process.wait(20)
