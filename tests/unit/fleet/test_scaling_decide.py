@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.plan import Cordon, Delete, ForgetNode, Outcome, Plan, SetSize, Uncordon
 from muster.fleet.scaling.providers.base import ProviderError
@@ -244,6 +246,22 @@ def test_a_node_in_quarantine_is_not_given_back() -> None:
     assert after(900.0, spec, idle("n", quarantined=True, keeps_away="taint muster.dev/quarantine")) == []
     cordoned = after(0.0, spec, idle("n", quarantined=True, draining=True))
     assert cordoned == ["Uncordon n"], "also where it was about to be"
+
+
+def test_a_deletion_that_the_cloud_forgot_is_asked_for_again() -> None:
+    it = world(pool("a", max=2))
+    it.submit("train", 1, runs_s=50.0)
+    asked: list[float] = []
+
+    async def forgotten(spec: PoolSpec, instance: str, *, replace: bool) -> None:
+        asked.append(it.now)
+        it.cloud.groups["a"].size -= not replace  # it says yes, and the instance stays
+
+    it.cloud.delete = forgotten  # type: ignore[method-assign]
+    it.run(3000.0)
+    assert len(asked) > 1
+    assert all(second - first >= 300.0 for first, second in pairwise(asked)), "and not again and again"
+    assert it.cloud.groups["a"].size == 0, "the size was lowered once"
 
 
 DAY_S = 86_400.0

@@ -197,9 +197,9 @@ def test_a_cluster_in_which_nothing_happens_never_keeps_changing(world: World, e
     for gang in world.gangs.values():
         gang.ends_at = 1e18 if gang.ends_at is not None else None
         gang.runs_s = 1e18
-    world.run(8000.0)
+    world.run(8000.0, 25.0)
     asked = list(world.cloud.sizes), list(world.cloud.deleted)
-    for plan in world.run(4000.0):
+    for plan in world.run(4000.0, 25.0):
         assert plan.actions == ()
     assert asked == (world.cloud.sizes, world.cloud.deleted)
 

@@ -112,7 +112,7 @@ stories = given(st.integers(0, 8), amounts, st.lists(events, max_size=25))
 Story = list[tuple[Any, ...]]
 
 
-@settings(max_examples=30)
+@settings(max_examples=100)
 @stories
 def test_what_is_owned_never_fails_to_add_up_to_the_pool(nodes: int, first: dict[str, Any], story: Story) -> None:
     def check(world: World, before: Before, plan: Plan) -> None:
@@ -126,7 +126,7 @@ def test_what_is_owned_never_fails_to_add_up_to_the_pool(nodes: int, first: dict
     play(nodes, first, story, check)
 
 
-@settings(max_examples=30)
+@settings(max_examples=100)
 @stories
 def test_no_sequence_of_events_gives_a_node_two_teams(nodes: int, first: dict[str, Any], story: Story) -> None:
     def check(world: World, before: Before, plan: Plan) -> None:
@@ -138,7 +138,7 @@ def test_no_sequence_of_events_gives_a_node_two_teams(nodes: int, first: dict[st
     play(nodes, first, story, check)
 
 
-@settings(max_examples=30)
+@settings(max_examples=100)
 @stories
 def test_no_node_moves_from_under_a_gang_or_a_hand_or_without_an_allocation(
     nodes: int, first: dict[str, Any], story: Story
@@ -152,7 +152,7 @@ def test_no_node_moves_from_under_a_gang_or_a_hand_or_without_an_allocation(
     play(nodes, first, story, check)
 
 
-@settings(max_examples=30)
+@settings(max_examples=100)
 @stories
 def test_no_decision_leaves_anything_to_the_next_one(nodes: int, first: dict[str, Any], story: Story) -> None:
     """But for what gangs and hands hold."""
@@ -182,7 +182,7 @@ def one_team(world: World, name: str) -> None:
     assert len(found) <= 1, "a node has taints of two teams"
 
 
-@settings(max_examples=30)
+@settings(max_examples=100)
 @given(st.integers(0, 8), amounts, st.lists(events, max_size=15), st.integers(0, 1000))
 def test_a_new_leader_decides_the_same(nodes: int, first: dict[str, Any], sequence: list[Any], seed: int) -> None:
     world = World(shares(LABEL_TEAM, "Wait", **first), nodes)

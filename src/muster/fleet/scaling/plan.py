@@ -41,7 +41,7 @@ class Uncordon(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Delete the instance, and one of the pool's size unless `replace`: then the provider makes another.
+    """Delete the instance, and one of the pool's size unless `replace`: then the provider makes another, if any lacks.
 
     `node` and `uid` are its Node object's; "" where it has none. The shell looks once more, at the API server itself,
     whether nobody needs the node.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from muster.fleet.scaling.growing import floor
 from muster.fleet.scaling.plan import Action, Cordon, Delete, ForgetNode, Uncordon
-from muster.fleet.scaling.remembering import blocked, silent
+from muster.fleet.scaling.remembering import blocked, had, silent
 from muster.fleet.scaling.snapshot import Group, NodeView, PoolMemory, PoolSpec
 from muster.fleet.scaling.states import NodeState, Tracked
 
@@ -55,7 +55,9 @@ def shrink(
     """Return what is to go, given the state of each instance; `wanted`: a gang waits for nodes of the pool."""
     by_instance = {node.instance: node for node in nodes}
     stuck = silent(memory, now)
-    spare = memory.asked - floor(pool, group)
+    count = had(states)
+    spare = max(memory.asked, count) - floor(pool, group)
+    surplus = count - memory.asked  # as where a deletion was forgotten: the size is as it should be without them
     actions: list[Action] = []
     leaving = 0
     for instance, tracked in sorted(states.items(), key=lambda item: (item[1].since, item[0])):
@@ -68,7 +70,8 @@ def shrink(
             spare -= 1
             leaving += 1
             if not stuck and now - tracked.since >= CORDON_SETTLES_S:
-                actions.append(Delete(pool.name, instance, node.name, node.uid, "idle"))
+                actions.append(Delete(pool.name, instance, node.name, node.uid, "idle", replace=surplus > 0))
+                surplus -= 1
         elif tracked.state is NodeState.DELETING:
             leaving += 1
         elif node is not None and node.abandoned:
