@@ -70,14 +70,18 @@ class World:
     def add_gang(self, name: str, size: int, **spec: Any) -> None:
         """Make the pods of a gang, each of which takes a node."""
         for slot in range(size):
-            meta = {
-                "name": f"{name}-{slot}-0",
-                "labels": {"muster.dev/gang": name, "muster.dev/slot": str(slot)},
-                "annotations": {"muster.dev/gang-size": str(size), "muster.dev/gang-uid": name},
-            }
-            container = {"name": "worker", "image": "none", "resources": {"limits": {GPU: "8"}}}
-            pod = {"metadata": meta, "spec": {"schedulerName": "muster", "containers": [container], **spec}}
-            self.call("POST", PODS, pod)
+            self.add_member(name, slot, size, **spec)
+
+    def add_member(self, gang: str, slot: int, size: int, **spec: Any) -> None:
+        """Make one pod of a gang."""
+        meta = {
+            "name": f"{gang}-{slot}-0",
+            "labels": {"muster.dev/gang": gang, "muster.dev/slot": str(slot)},
+            "annotations": {"muster.dev/gang-size": str(size), "muster.dev/gang-uid": gang},
+        }
+        container = {"name": "worker", "image": "none", "resources": {"limits": {GPU: "8"}}}
+        pod = {"metadata": meta, "spec": {"schedulerName": "muster", "containers": [container], **spec}}
+        self.call("POST", PODS, pod)
 
     def add_job(self, name: str, replicas: int, **spec: Any) -> None:
         """Make a training job that takes whole nodes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from muster.kube.core import ObjectReference
 from muster.kube.events import NORMAL, EventRecorder
@@ -24,12 +25,12 @@ class Announcer:
 
     Args:
         events: writes them.
-        quiet: waits until no bind is under way, nor was just now, for so many seconds at most.
+        quiet: waits until no bind is under way, nor was just now.
         per_s: events a second at most.
     """
 
     def __init__(
-        self, events: EventRecorder, quiet: Callable[[float], Awaitable[None]], per_s: float = EVENTS_PER_S
+        self, events: EventRecorder, quiet: Callable[[], Awaitable[None]], per_s: float = EVENTS_PER_S
     ) -> None:
         self._events = events
         self._quiet = quiet
@@ -46,7 +47,9 @@ class Announcer:
         """Write until cancelled."""
         while True:
             while self._queue:
-                await self._quiet(BINDING_WAIT_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(BINDING_WAIT_S):
+                        await self._quiet()
                 about, reason, message = self._queue.popleft()
                 await self._events.once(about, NORMAL, reason, message, action="Binding")
                 await asyncio.sleep(self._pause_s)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, Invalid, NotFound
@@ -73,11 +72,9 @@ class Binder:
         self._work.set()
         self._stir()
 
-    async def quiet(self, wait_s: float) -> None:
-        """Wait until no bind has been under way for a moment, for `wait_s` at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._quiet.wait()
+    async def quiet(self) -> None:
+        """Wait until no bind has been under way for a moment."""
+        await self._quiet.wait()
 
     async def run(self) -> None:
         """Work until cancelled. Requests under way are then abandoned; whoever leads next finds out what they did."""

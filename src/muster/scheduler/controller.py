@@ -68,7 +68,7 @@ IDLE_S = 5.0
 """A plan is made at least this often, for what only time changes and as a sign of life."""
 PAUSE_S = 0.02
 """Events that come in a burst are planned for together."""
-MARK_BOUND_WAIT_S = 15.0
+MARK_BOUND_WAIT_S = 20.0
 """Pods wait for binds, nobody for the word that a gang is bound: it goes after them, well within a bind deadline."""
 MARKS_AT_ONCE = 8
 """After a burst of small gangs: the binds of the next one do not queue behind such words about the last."""
@@ -134,6 +134,7 @@ class SchedulerController:
         self._metrics = scheduler_metrics(registry)
         self._head_nodes = HeadNodes(self._metrics)
         self._marking = asyncio.Semaphore(MARKS_AT_ONCE)
+        self._unmarked: dict[str, asyncio.Timeout] = {}
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         if shadow is not None:
@@ -231,11 +232,14 @@ class SchedulerController:
 
     def _pod_changed(self, old: SchedulingPod | None, new: SchedulingPod | None) -> None:
         if new is not None:
+            if new.terminating or new.finished:
+                self._mark_now(new.uid)
             now = self._clock()
             self.state.set_pod(new, now)
             if new.spec.node_name:  # the API server's own word, often here before its answer to the bind
                 self.state.end_bind(new.uid, now)
         elif old is not None:
+            self._mark_now(old.uid)
             self.state.remove_pod(old.uid, self._clock())
             self._reporter.forget_pod(old.uid)
         self._changed.set()
@@ -350,11 +354,21 @@ class SchedulerController:
             self._reporter.released(gang, action.reason)
 
     async def _mark_bound(self, action: MarkBound) -> bool:
-        clock = asyncio.get_running_loop().time
-        latest = clock() + MARK_BOUND_WAIT_S
+        """Write it when there are no binds any more, or when the gang, which was whole, is not any more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MARK_BOUND_WAIT_S) as wait:
+                self._unmarked[action.gang] = wait
+                await self._binder.quiet()
+        del self._unmarked[action.gang]
         async with self._marking:
-            await self._binder.quiet(max(0.0, latest - clock()))
             return await self._writer.write(action)
+
+    def _mark_now(self, uid: str) -> None:
+        """The pod goes, or has ended: its gang was whole, and needs to be looked at."""
+        record = self.state.pods.get(uid)
+        wait = self._unmarked.get(record.gang) if record is not None else None
+        if wait is not None and not wait.expired():
+            wait.reschedule(asyncio.get_running_loop().time())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

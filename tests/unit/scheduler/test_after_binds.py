@@ -6,7 +6,7 @@ import asyncio
 
 from muster.scheduler.announcing import BINDING_WAIT_S
 from muster.scheduler.controller import MARK_BOUND_WAIT_S
-from tests.support.virtualreplicas import PLACEMENTS, World, Write
+from tests.support.virtualreplicas import PLACEMENTS, PODS, World, Write
 
 READY_S = 20.0
 """The first leader has its lease, and nodes are ready."""
@@ -62,5 +62,28 @@ def test_binds_without_end_never_keep_the_word_back_for_ever() -> None:
         bound = {write.what.split("/")[-2]: write.at for write in world.writes if is_mark(write)}
         assert bound["gang-0"] < max(binds), "binds went on meanwhile"
         assert bound["gang-0"] - binds[0] < MARK_BOUND_WAIT_S + 1.0
+
+    world.run(story)
+
+
+def test_binds_of_others_never_delay_what_a_bound_gang_needs() -> None:
+    gangs = 24
+    world = World(gangs + 3)
+
+    async def story() -> None:
+        await asyncio.sleep(READY_S)
+        world.add_gang("whole", 2)
+        for number in range(gangs):
+            await asyncio.sleep(0.5)
+            world.add_gang(f"gang-{number}", 1)
+            if number == 3:
+                world.call("DELETE", f"{PODS}/whole-1-0")
+            if number == 7:
+                world.add_member("whole", 1, 2)
+        again = [write.at for write in world.writes if is_bind(write) and "whole-1-0" in write.what]
+        marked = [write.at for write in world.writes if is_mark(write) and "/whole/" in write.what]
+        assert len(again) == 2
+        assert again[1] - again[0] < 8.0
+        assert len(marked) == 1, "it was whole before it lost a pod"
 
     world.run(story)
