@@ -174,7 +174,8 @@ class Members:
         finally:
             if gang.polls.get(said.pod_uid) is waiting:
                 del gang.polls[said.pod_uid]
-                self._silence(gang, said.pod_uid, cut, late_s)
+                if self._gangs.get(job_uid) is gang:  # else all of it is forgotten, and nobody misses it
+                    self._silence(gang, said.pod_uid, cut, late_s)
 
     def _said(self, gang: Gang, said: Member) -> None:
         now, old = self._clock(), gang.members.get(said.pod_uid)

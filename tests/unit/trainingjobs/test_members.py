@@ -208,6 +208,35 @@ async def test_forgotten_pods_and_jobs_leave_nothing_behind() -> None:
     assert (len(gang.members), gang.members.polling, gang.members.contact_trusted()) == (0, 0, True)
 
 
+async def test_a_job_deleted_while_its_supervisors_listen_does_not_count_against_the_contact_to_others() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, run())
+    revision = (await gang.poll("p0"))["revision"]
+    waiting = [await gang.waiting(f"p{slot}", revision) for slot in range(3)]
+    gang.members.direct("other", "ns/other", replace(hold(), slots=("q0", "q1")))
+    for pod in ("q0", "q1"):
+        await gang.members.poll("other", "ns/other", Member(pod_uid=pod), -1)
+    gang.members.forget_job(JOB)
+    assert [(await poll)["desired"] for poll in waiting] == ["exit"] * 3
+    assert len(gang.members) == 2
+    q0 = asyncio.create_task(gang.members.poll("other", "ns/other", Member(pod_uid="q0"), 4))
+    await asyncio.sleep(0)
+    gang.clock.now += 100
+    assert gang.members.contact_trusted(), "q1 alone is silent, one of two"
+    q0.cancel()
+
+
+async def test_after_another_replica_led_nobody_is_missed_who_does_not_join_again() -> None:
+    gang = Gang()
+    gang.members.direct(JOB, KEY, hold())
+    revision = (await gang.poll("p0"))["revision"]
+    waiting = await gang.waiting("p0", revision)
+    gang.members.clear()
+    await waiting
+    gang.clock.now += 100
+    assert (len(gang.members), gang.members.contact_trusted()) == (0, True)
+
+
 async def test_ranks_are_told_which_remote_shell_the_job_asks_for() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, run(1, replace(RUN, remote_shell="sshd")))
