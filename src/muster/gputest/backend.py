@@ -107,6 +107,10 @@ class Backend(ABC):
         """UUIDs in the order in which the library that computes has them; may create contexts."""
 
     @abstractmethod
+    def local_cpus(self, device: int) -> frozenset[int]:
+        """CPUs of the device's NUMA node; none where that is not known."""
+
+    @abstractmethod
     def versions(self) -> dict[str, str]:
         """Versions of drivers and libraries, by name."""
 

@@ -23,7 +23,7 @@ from muster.gputest.backend import (
     Wrong,
 )
 from muster.gputest.codes import Code
-from muster.gputest.nvml import Nvml, bus_addresses
+from muster.gputest.nvml import Nvml, bus_addresses, local_cpus
 from muster.gputest.patterns import Pattern, signed
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -69,6 +69,10 @@ class NvidiaBackend(Backend):
         """As CUDA shows them."""
         cuda = self._torch.cuda
         return tuple(f"GPU-{cuda.get_device_properties(i).uuid}" for i in range(cuda.device_count()))
+
+    def local_cpus(self, device: int) -> frozenset[int]:
+        """From sysfs."""
+        return local_cpus(self.devices()[device].pci_address)
 
     def versions(self) -> dict[str, str]:
         """Those of NVML, and PyTorch's."""

@@ -118,6 +118,13 @@ def bus_addresses() -> tuple[str, ...]:
     return tuple(found)
 
 
+def local_cpus(pci_address: str) -> frozenset[int]:
+    """CPUs that the kernel calls local to a device ("0-31,64-95"); none where it does not say."""
+    path = _BUS / pci_address / "local_cpulist"
+    ranges = [part.partition("-") for part in path.read_text().strip().split(",") if part] if path.exists() else []
+    return frozenset(cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1))
+
+
 def _module_version() -> str:
     """Of the loaded kernel module: the first word of its line that is a version."""
     if not _MODULE.exists():

@@ -5,9 +5,10 @@ It is there so that everything but the kernels can be tried anywhere; its figure
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,10 @@ class ReferenceBackend(Backend):
     def computing_uuids(self) -> tuple[str, ...]:
         """All devices."""
         return tuple(device.uuid for device in self.devices())
+
+    def local_cpus(self, device: int) -> frozenset[int]:
+        """None is nearer than another."""
+        return frozenset()
 
     def versions(self) -> dict[str, str]:
         """That of numpy."""
@@ -150,14 +155,18 @@ class _Star:
     def __init__(self, rank: int, ranks: int, address: str, port: int, timeout_s: float):
         self._root = rank == 0
         self._peers: list[Connection[Any, Any]] = []
-        if self._root:
-            with Listener((address, port), backlog=ranks) as listener:
-                self._peers = [listener.accept() for _ in range(ranks - 1)]
-            return
         deadline = time.monotonic() + timeout_s
+        if self._root:
+            with socket.create_server((address, port), backlog=ranks) as server:
+                while len(self._peers) < ranks - 1:
+                    server.settimeout(max(0.01, deadline - time.monotonic()))
+                    self._peers.append(Connection(server.accept()[0].detach()))
+            return
         while not self._peers:
             try:
-                self._peers = [Client((address, port))]
+                connected = socket.create_connection((address, port), timeout_s)
+                connected.setblocking(True)  # or what is detached does not wait
+                self._peers = [Connection(connected.detach())]
             except OSError:  # rank 0 is not there yet
                 if time.monotonic() > deadline:
                     raise

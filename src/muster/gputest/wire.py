@@ -99,7 +99,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: seconds of each round, and the first wrong sum in words, or empty."""
+    """What came of it: seconds of each round and the first wrong sum, in words; or why there are none."""
 
     seconds: tuple[float, ...] = ()
     wrong: str = ""

@@ -29,6 +29,10 @@ class Wrapper(Backend):
         """Inner's."""
         return self.inner.computing_uuids()
 
+    def local_cpus(self, device: int) -> frozenset[int]:
+        """Inner's."""
+        return self.inner.local_cpus(device)
+
     def versions(self) -> dict[str, str]:
         """Inner's."""
         return self.inner.versions()

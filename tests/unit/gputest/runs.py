@@ -14,7 +14,7 @@ from muster.gputest.backend import Backend
 from muster.gputest.codes import Code
 from muster.gputest.context import Context
 from muster.gputest.report import Failure, Report
-from muster.gputest.wire import Event, Failed, Measured, Request, Setup, Skipped
+from muster.gputest.wire import Event, Failed, Measured, Rendezvous, Request, Setup, Skipped
 
 AMPLE_S = 600
 """A budget that a crowded machine keeps, too: the tests of level 1 do their work once, whatever it is."""
@@ -45,13 +45,14 @@ def codes(failures: tuple[Failure, ...], test: str) -> set[tuple[str, str]]:
 class Bench(Context):
     """A context whose back end is given; keeps what a test finds."""
 
-    def __init__(self, backend: Backend, work_s: float = 0.0, expect_gpus: int | None = None):
+    def __init__(self, backend: Backend, *, deadline_s: float = 100, meeting: tuple[str, int] | None = None):
         self.events: list[Event] = []
+        other = Rendezvous(address=meeting[0], port=meeting[1], node_rank=0, nodes=2) if meeting else None
         super().__init__(
-            Setup(backend="cpu", level=1, scratch=".", expect_gpus=expect_gpus), lambda event: self.events.append(event)
+            Setup(backend="cpu:1", level=1, scratch=".", rendezvous=other), lambda event: self.events.append(event)
         )
         self._backend = backend
-        self.begin(Request(test="test", work_s=work_s, deadline_s=100))
+        self.begin(Request(test="test", work_s=0, deadline_s=deadline_s))
 
     def run(self, test: Callable[[Context], Any]) -> Bench:
         test(self)
@@ -60,6 +61,10 @@ class Bench(Context):
     @property
     def failed(self) -> set[tuple[Code, str]]:
         return {(event.code, event.gpu) for event in self.events if isinstance(event, Failed)}
+
+    @property
+    def messages(self) -> list[str]:
+        return [event.message for event in self.events if isinstance(event, Failed)]
 
     @property
     def skipped(self) -> bool:

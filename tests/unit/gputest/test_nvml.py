@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from muster.gputest import nvml
 from muster.gputest.backend import BackendError
 from muster.gputest.codes import Code
-from muster.gputest.nvml import Nvml
+from muster.gputest.nvml import Nvml, bus_addresses, local_cpus
 
 
 class NVMLError(Exception):
@@ -108,3 +110,20 @@ def test_no_driver_is_not_a_broken_one(library: ModuleType, name: str, answer: A
     with pytest.raises(BackendError, match="NVML") as raised:
         Nvml()
     assert raised.value.code == code
+
+
+def test_the_bus_tells_of_gpus_and_of_cpus_near_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address, vendor, kind in (
+        ("0000:8D:00.0", "0x10de", "0x030200"),
+        ("0000:8e:00.0", "0x10de", "0x068000"),  # an NVSwitch
+        ("0000:8f:00.0", "0x15b3", "0x020700"),
+    ):
+        folder = tmp_path / address
+        folder.mkdir()
+        (folder / "vendor").write_text(f"{vendor}\n")
+        (folder / "class").write_text(f"{kind}\n")
+    (tmp_path / "0000:8f:00.0" / "local_cpulist").write_text("0-2,64,66-67\n")
+    monkeypatch.setattr(nvml, "_BUS", tmp_path)
+    assert bus_addresses() == ("0000:8d:00.0",)
+    assert local_cpus("0000:8f:00.0") == {0, 1, 2, 64, 66, 67}
+    assert local_cpus("0000:8d:00.0") == frozenset()

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from muster.gputest.outliers import SAMPLES_MIN, Reading, outliers
@@ -66,6 +66,7 @@ def test_nobody_within_the_margin_is_ever_called(middle: float, offs: list[float
     assert called([middle * (1 + off) for off in offs]) == []
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.floats(49, 51), min_size=SAMPLES_MIN, max_size=60),
     st.lists(st.floats(0, 10), min_size=1, max_size=20),

@@ -13,7 +13,7 @@ from muster.gputest.backend import Array, Condition, Device, Sample
 from muster.gputest.codes import Code
 from muster.gputest.drill import FAULTS
 from muster.gputest.patterns import Pattern
-from muster.gputest.probes import matmul, memory, peers, sustained, visibility
+from muster.gputest.probes import allreduce, matmul, memory, peers, sustained, visibility
 from muster.gputest.reference import ReferenceBackend
 from muster.gputest.wrapper import Wrapper
 from tests.unit.gputest.runs import Bench
@@ -204,6 +204,11 @@ def test_clocks_that_hardware_holds_down_under_load_fail() -> None:
 def test_a_product_that_changes_under_load_is_found() -> None:
     bench = Bench(FAULTS["wrong-result"](ReferenceBackend(3))).run(sustained.run)
     assert bench.failed == {(Code.NOT_REPEATABLE, LAST)}
+
+
+def test_a_node_that_nobody_meets_says_so_and_does_not_hang() -> None:
+    bench = Bench(ReferenceBackend(1), deadline_s=0.1, meeting=("127.0.0.1", allreduce.free_port()))
+    assert bench.run(allreduce.run_between_nodes).failed == {(Code.RANK_FAILED, "CPU-0000")}
 
 
 def test_one_gpu_has_no_peers() -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+
 import psutil
 import pytest
 
 from muster.gputest.levels import LEVELS, plan
 from muster.gputest.session import Session
 from muster.gputest.wire import Event, Request, Said, Setup
+from tests.support.waiting import eventually
+from tests.unit.gputest.runs import AMPLE_S
 
 
 def test_a_worker_that_dies_is_a_finding_and_the_next_test_has_another() -> None:
-    killed = False
+    killed, before = False, set(psutil.Process().children())
 
     def kill_at_work(request: Request, event: Event) -> None:
         nonlocal killed
         if not killed and isinstance(event, Said) and event.text == "bandwidth":
             killed = True
-            (worker,) = psutil.Process().children()
+            (worker,) = set(psutil.Process().children()) - before
             worker.kill()
 
     # The device hangs, so the worker is there to be killed.
@@ -27,7 +34,30 @@ def test_a_worker_that_dies_is_a_finding_and_the_next_test_has_another() -> None
     (failure,) = session.failures
     assert failure.code == "crashed"
     assert "SIGKILL" in failure.message
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= before
+
+
+def test_who_ends_a_run_ends_its_processes() -> None:
+    arguments = ("--backend", "cpu:1", "--test", "memory", "--inject", "hang", "--budget-s", "100")
+    with subprocess.Popen([sys.executable, "-m", "muster.gputest", *arguments], stdout=subprocess.PIPE) as run:
+        (worker,) = eventually("the worker", lambda: psutil.Process(run.pid).children())
+        run.terminate()
+        assert run.wait(60) == 143
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_person_at_a_terminal_sees_what_goes_on() -> None:
+    terminal, end = pty.openpty()
+    arguments = ("--backend", "cpu:1", "--test", "memory", "--budget-s", str(AMPLE_S))
+    command = [sys.executable, "-m", "muster.gputest", *arguments]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, timeout=110)
+    os.close(end)
+    seen = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert run.returncode == 0
+    assert "memory: " in seen
+    assert "\r" in seen
+    assert b"\r" not in run.stdout
 
 
 def test_an_error_in_a_test_is_reported_in_its_own_words() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from muster.gputest.backend import HOST, Device
 from muster.gputest.codes import Code
 from muster.gputest.context import Context
@@ -14,11 +16,16 @@ BACK = Pattern("down", 0x7B5BAD595E238E31, 0x9E3779B97F4A7C15)
 
 
 def run(context: Context) -> None:
-    """In turn: GPUs behind one PCIe switch share its link."""
-    for device in context.backend.devices():
-        context.say(device, "copies")
-        _test(context, device)
-        context.say(device, "")
+    """In turn: GPUs behind one PCIe switch share its link. Each from the memory that is nearest to it."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        for device in context.backend.devices():
+            context.say(device, "copies")
+            os.sched_setaffinity(0, context.backend.local_cpus(device.index) & allowed or allowed)
+            _test(context, device)
+            context.say(device, "")
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def _test(context: Context, device: Device) -> None:
