@@ -148,7 +148,7 @@ class Allocation:
         plan = decide(self._holdings, now, settings.identity)
         settings.metrics.planned(plan, time.perf_counter() - started, now, config_ok=self._current.source.ok)
         self._current.plan = plan
-        settings.handover.tell(plan.leaving)
+        settings.handover.tell(plan.leaving - self._writer.failing)
         begun = self._writer.submit(plan.changes)
         self._announce(plan, begun)
 

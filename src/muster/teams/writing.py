@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 class NodeWriter:
     """Writes nodes.
 
+    Attributes:
+        failing: nodes whose last write failed, by name: nobody knows when they change hands.
+
     Args:
         client: the API server.
         holdings: told what is under way and what became of it.
@@ -53,6 +56,7 @@ class NodeWriter:
         writes_per_s: float = WRITES_PER_S,
         request_timeout_s: float = 10.0,
     ) -> None:
+        self.failing: set[str] = set()
         self._client = client
         self._holdings = holdings
         self._changed = changed
@@ -92,9 +96,12 @@ class NodeWriter:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._write(change)
+            self.failing.discard(change.node)
         except (ApiError, ConfigError, TimeoutError) as error:
             log.warning("teams: node %s not written: %s", change.node, str(error) or type(error).__name__)
             self._metrics.writes.labels(change.why, "failed").inc()
+            self.failing.add(change.node)
+            self._changed()
             await asyncio.sleep(RETRY_S)
         finally:
             self._slots.release()

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.crd import KINDS, definition
+from muster.api.handover import Handover
 from muster.api.names import TEAMS_CONFIG_MAP
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec
 from muster.cli.teamkey import read_team_key
@@ -83,6 +84,25 @@ async def test_a_write_that_is_refused_is_tried_again(
     await cluster.configure(vision=2)
     await cluster.until_owned(vision=2)
     assert wire[0].refusals == 0
+
+
+async def test_nodes_that_cannot_be_written_are_left_to_whom_they_belong(
+    cluster: TeamCluster, wire: tuple[Moody, Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the right to write nodes nothing changes hands, and nobody must lose nodes over it."""
+    monkeypatch.setattr(writing, "RETRY_S", 0.05)
+    names = await cluster.add_nodes(2)
+    handover = Handover()
+    told: list[frozenset[str]] = []
+    handover.changed = lambda: told.append(handover.nodes)
+    wire[0].refusals = 1 << 30
+    cluster.manage(handover=handover)
+    await cluster.configure(vision=2)
+    await until("nothing new may start there, and again it may", lambda: told[-1:] == [frozenset()])
+    assert told[0] == set(names)
+    wire[0].refusals = 0
+    await cluster.until_owned(vision=2)
+    await until("that is over", lambda: not handover.nodes)
 
 
 async def test_a_node_that_fails_is_replaced_though_nothing_else_happens(
