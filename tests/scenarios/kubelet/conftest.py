@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.core import ConfigMap, Namespace, ServiceAccount
-from muster.kube.errors import AlreadyExists, ApiError, NotFound
+from muster.kube.errors import AlreadyExists, NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from tests.support.apiserver import ApiServer
+from tests.support.apiserver import Api, ApiServer
 from tests.support.kubectl import kubectl_program
 from tests.support.waiting import TIMEOUT_S, until
 
@@ -140,16 +140,25 @@ class NodeUnderTest:
         with self.log.open("ab") as log:
             log.write(b"#ended#")
 
-    async def stop(self) -> None:
-        """End everything of the node, at the end of a test."""
-        if self._process is not None and self._process.poll() is None:
-            await self.terminate()
+    async def clear(self) -> None:
+        """It runs, and nothing is left of its pods: ready for another test."""
+        if self._process is None or self._process.poll() is not None:
+            await self.start()
         for name in self._pods:
-            try:
+            with contextlib.suppress(NotFound):
                 await self.client.delete(Pod, name, namespace=NAMESPACE, grace_s=0)
-            except ApiError:
-                continue
-        await self.client.delete(Node, self.name)
+        self._pods.clear()
+        await until("no process of its pods is left", lambda: not processes(f"MUSTER_CLUSTER_ID={self.cluster_id}"))
+
+    def end(self) -> None:
+        """Nothing of it is left, on this machine and on the API server."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(20)
+        api = Api(self.server.kubeconfig)
+        for name in self._pods:
+            api.send("DELETE", Pod.RESOURCE.path(NAMESPACE, name), {"gracePeriodSeconds": 0})
+        api.send("DELETE", Node.RESOURCE.path(None, self.name))
         assert sweep(self.cluster_id) == 0, "the kubelet left processes behind"
 
     async def run(self, *command: str, wait: bool = True, container: dict[str, Any] | None = None, **spec: Any) -> Pod:
@@ -243,9 +252,31 @@ async def start_node(api_server_for_kubelets: ApiServer, client: Client, tmp_pat
 
     yield start
     for node in nodes:
-        await node.stop()
+        await asyncio.to_thread(node.end)
+
+
+@pytest.fixture(scope="module")
+def kept_nodes() -> Iterator[dict[str, NodeUnderTest]]:
+    """The nodes of a module, by the kind of their API server."""
+    found: dict[str, NodeUnderTest] = {}
+    yield found
+    for node in found.values():
+        node.end()
+
+
+USUAL = ("--gpus=4", "--cpus=8", "--memory=16Gi", "--sync-period-s=0.5", "--restart-backoff-s=0.3")
 
 
 @pytest.fixture
-async def node(start_node: StartNode) -> NodeUnderTest:
-    return await start_node("--gpus=4", "--cpus=8", "--memory=16Gi", "--sync-period-s=0.5", "--restart-backoff-s=0.3")
+async def node(
+    api_server_for_kubelets: ApiServer, client: Client, kept_nodes: dict[str, NodeUnderTest], tmp_path: Path
+) -> AsyncIterator[NodeUnderTest]:
+    """A node without pods; tests of a module have it one after the other."""
+    server = api_server_for_kubelets
+    if server.kind not in kept_nodes:
+        kept_nodes[server.kind] = NodeUnderTest(server, client, tmp_path, USUAL)
+        await kept_nodes[server.kind].start()
+    node = kept_nodes[server.kind]
+    node.client = client
+    yield node
+    await node.clear()
