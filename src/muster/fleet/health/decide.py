@@ -6,13 +6,13 @@ findings ─► excused? ─► each code's entry ─┐
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from muster.fleet.health.finding import Finding
-from muster.fleet.health.policy import FAULTS, RANK, Action, Beside, Entry, Fault, Job, Policy, Rule, is_code
+from muster.fleet.health.policy import FAULTS, RANK, Action, Beside, Fault, Job, Policy, Rule, is_one_of
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,11 +85,14 @@ def decide(findings: Iterable[Finding], history: History, policy: Policy, now_s:
     """
     seen = sorted(set(findings), key=_order)
     excused = _excuses(seen, policy, now_s)
-    away = {(each.rule, each.finding) for each in excused}
+    away: dict[str, set[Finding]] = {}
+    for each in excused:
+        away.setdefault(each.rule, set()).add(each.finding)
     reasons = [reason for finding in seen for reason in _of_code(finding, history, policy, now_s, away)]
     for rule in policy.rules:
         if not rule.remediations:
-            reasons += _of_rule(rule, [f for f in seen if (rule.name, f) not in away], history, policy, now_s)
+            left = [finding for finding in seen if finding not in away[rule.name]] if rule.name in away else seen
+            reasons += _of_rule(rule, left, history, policy, now_s)
     for rule in policy.rules:
         if rule.remediations:
             reasons += _of_offender(rule, reasons, history, now_s)
@@ -128,12 +131,12 @@ def _seriousness(reason: Reason) -> tuple[int, int, float, str, tuple[float, str
 
 
 def _of_code(
-    finding: Finding, history: History, policy: Policy, now_s: float, away: set[tuple[str, Finding]]
+    finding: Finding, history: History, policy: Policy, now_s: float, away: Mapping[str, set[Finding]]
 ) -> Iterable[Reason]:
     """What the finding means by itself."""
     name, entry, known = policy.entry(finding.check, finding.code)
     until_s = finding.last_s + entry.keep_s
-    if until_s < now_s or finding.last_s <= history.cleared_s or (name, finding) in away:
+    if until_s < now_s or finding.last_s <= history.cleared_s or finding in away.get(name, ()):
         return
     yield Reason(
         action=entry.action, fault=entry.fault, job=entry.job, test=entry.test, rule=name, where=entry.where,
@@ -143,30 +146,34 @@ def _of_code(
 
 def _taken(rule: Rule, findings: Sequence[Finding], policy: Policy, now_s: float) -> list[Finding]:
     """The findings that a rule is about."""
+    of_check = [finding for finding in findings if finding.check == rule.check]
+    taken = [
+        finding
+        for finding in of_check
+        if finding.last_s + rule.within_s >= now_s
+        and (not rule.codes or is_one_of(finding.code, rule.codes))
+        and (not rule.fatal or policy.entry(finding.check, finding.code)[1].fatal)
+    ]
+    return taken if rule.beside is None or not taken else _beside(rule, rule.beside, taken, of_check)
+
+
+def _beside(rule: Rule, beside: Beside, taken: Sequence[Finding], of_check: Sequence[Finding]) -> list[Finding]:
+    """Those that have another finding beside them."""
+    if beside.codes:
+        others = [other for other in of_check if is_one_of(other.code, beside.codes)]
+    else:
+        others = [other for other in of_check if not is_one_of(other.code, rule.codes)]
+    same = beside.component == "same"
     return [
         finding
-        for finding in findings
-        if finding.check == rule.check
-        and finding.last_s + rule.within_s >= now_s
-        and (not rule.codes or any(is_code(finding.code, code) for code in rule.codes))
-        and (not rule.fatal or _entry(policy, finding).fatal)
-        and (rule.beside is None or any(_is_beside(rule, rule.beside, finding, other) for other in findings))
+        for finding in taken
+        if any(
+            (other.component == finding.component) == same
+            and other.first_s - finding.last_s <= beside.seconds
+            and finding.first_s - other.last_s <= beside.seconds
+            for other in others
+        )
     ]
-
-
-def _entry(policy: Policy, finding: Finding) -> Entry:
-    return policy.entry(finding.check, finding.code)[1]
-
-
-def _is_beside(rule: Rule, beside: Beside, finding: Finding, other: Finding) -> bool:
-    if other.check != finding.check or (other.component == finding.component) != (beside.component == "same"):
-        return False
-    if beside.codes:
-        if not any(is_code(other.code, code) for code in beside.codes):
-            return False
-    elif any(is_code(other.code, code) for code in rule.codes):
-        return False
-    return other.first_s - finding.last_s <= beside.seconds and finding.first_s - other.last_s <= beside.seconds
 
 
 def _excuses(findings: Sequence[Finding], policy: Policy, now_s: float) -> tuple[Excused, ...]:

@@ -133,6 +133,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return UNKNOWN_CODE, self.unknown, False
 
 
-def is_code(code: str, wanted: str) -> bool:
-    """Whether a code is the wanted one, or says more than it after a slash."""
-    return code == wanted or code.startswith(wanted + "/")
+def is_one_of(code: str, wanted: tuple[str, ...]) -> bool:
+    """Whether a code is one of these, or says more than one of them after a slash."""
+    return code in wanted or ("/" in code and any(code.startswith(f"{each}/") for each in wanted))

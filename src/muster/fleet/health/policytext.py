@@ -16,7 +16,8 @@ import yaml
 
 from muster.api.marked import NotYaml, document, place_of, plain, twice
 from muster.fleet.configtext import ConfigTextError
-from muster.fleet.health.policy import ACTIONS, ELSEWHERE, FAULTS, UNKNOWN_CODE, Beside, Entry, Policy, Pool, Rule
+from muster.fleet.health.policy import ACTIONS, ELSEWHERE, FAULTS, Beside, Entry, Policy, Pool, Rule
+from muster.fleet.health.policychecks import rule_problems
 from muster.fleet.health.policyfields import EntryText, PolicyText, PoolText, RuleText
 
 CATALOGUE: Final = Path(__file__).with_name("catalogue.yaml")
@@ -60,23 +61,6 @@ def read_policy(text: str, file: str) -> Policy:
         raise ConfigTextError("\n".join(f"{file}:{line}: {what}" for line, what in said))
     assert policy is not None
     return policy
-
-
-class PolicyInUse:
-    """The policy that holds now: a text with errors changes nothing but `problems`."""
-
-    def __init__(self) -> None:
-        self.policy = default_policy()
-        self.problems = ""
-        """What is wrong with the text that was given last; empty where it holds."""
-
-    def replace(self, text: str, file: str) -> bool:
-        """Take a new text; False, and the old policy stays, where it has errors."""
-        try:
-            self.policy, self.problems = read_policy(text, file), ""
-        except ConfigTextError as error:
-            self.problems = str(error)
-        return not self.problems
 
 
 class _Reading:
@@ -179,7 +163,7 @@ class _Reading:
             rule = self._rule(line, text, by_name.get(text.name))
             if rule is not None:
                 by_name[rule.name] = rule
-                for what in _rule_problems(rule, codes):
+                for what in rule_problems(rule, codes):
                     self._wrong(line, f"rule {rule.name}: {what}")
         for name, line in here.items():
             for other in by_name[name].excuses if name in by_name else ():
@@ -282,22 +266,3 @@ def _given(text: EntryText | RuleText) -> dict[str, Any]:
 
 def _is_empty(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
-
-
-def _rule_problems(rule: Rule, codes: Mapping[str, Mapping[str, Entry]]) -> Iterator[str]:
-    if rule.remediations:
-        if rule.check or rule.codes or rule.beside or rule.excuses:
-            yield "remediations stands alone; leave out check, codes, beside and excuses"
-        return
-    if not rule.check:
-        yield "check is missing; write which check's findings it is about"
-    elif rule.check not in codes:
-        yield f"no code of the check {rule.check} is in the policy; correct its name, or add the check below codes"
-    else:
-        known = codes[rule.check]
-        wanted = (*rule.codes, *(rule.beside.codes if rule.beside else ()))
-        for code in wanted:
-            if code == UNKNOWN_CODE or not any(each == code or each.startswith(f"{code}/") for each in known):
-                yield f"code {code} of {rule.check} is not in the policy; correct it, or add it below codes"
-    if rule.components > 1 and rule.per == "component":
-        yield "components counts different ones, and per: component looks at one; write per: node"

@@ -9,7 +9,8 @@ import pytest
 from muster.fleet.configtext import ConfigTextError
 from muster.fleet.health import schema
 from muster.fleet.health.policy import RANK, UNKNOWN_CODE
-from muster.fleet.health.policytext import PolicyInUse, default_policy, read_policy
+from muster.fleet.health.policyinuse import PolicyInUse
+from muster.fleet.health.policytext import default_policy, read_policy
 
 HEAD = "version: 1\nrevision: mine\n"
 
