@@ -32,7 +32,7 @@ OF_VICTIMS = {NodeWhy.PROTECTED, NodeWhy.EVICTION_REFUSED, NodeWhy.LENT}
 @pytest.mark.parametrize("why", list(Why))
 def test_why_a_gang_waits_is_in_events_messages_and_metrics(why: Why) -> None:
     world, events, told = World(), Recorder(), list[str]()
-    reporter = Reporter(None, events, None, lambda _, why, text: told.append(text))  # type: ignore[arg-type]
+    reporter = Reporter(None, events, None, lambda _, why, text: told.append(f"[{why}]"))  # type: ignore[arg-type]
     registry = CollectorRegistry()
     world.add_gang("train", 2)
     snapshot = world.state.snapshot()
@@ -42,7 +42,7 @@ def test_why_a_gang_waits_is_in_events_messages_and_metrics(why: Why) -> None:
         reporter.waiting(snapshot, plan, now)
     assert registry.get_sample_value("muster_scheduler_waiting_gangs", {"reason": why.value}) == 1
     said = [] if why in UNDER_WAY else [f"[{why.value}]"]
-    assert [text[text.rindex("[") :] for text in events.said] == [text[text.rindex("[") :] for text in told] == said
+    assert [text[text.rindex("[") :] for text in events.said] == told == said
 
 
 def affinity(**rules: Any) -> dict[str, Any]:
