@@ -153,6 +153,20 @@ def test_nothing_is_written_once_all_have_joined() -> None:
     world.run(story)
 
 
+def test_what_a_leader_before_said_of_waiting_nodes_is_not_left_there() -> None:
+    world = World()
+    said = {"nodes": 1, "periodSeconds": PERIOD_S, "verdict": "Overloaded", "why": "", "waiting": 3}
+    note = {"metadata": {"annotations": {ANNOTATION_JOIN_PACE: json.dumps(said)}}}
+    world.call("PATCH", f"{MAPS}/{CONFIG_MAP}", note)
+
+    async def story() -> None:
+        await asyncio.sleep(60)
+        shown = world.call("GET", f"{MAPS}/{CONFIG_MAP}")["metadata"]["annotations"][ANNOTATION_JOIN_PACE]
+        assert json.loads(shown)["waiting"] == 0
+
+    world.run(story)
+
+
 def test_the_pace_falls_to_one_node_a_period_and_not_to_nothing_while_requests_are_refused() -> None:
     world = World()
     world.refuse_each_period = 30

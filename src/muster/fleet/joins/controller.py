@@ -25,6 +25,7 @@ from muster.fleet.joins.record import (
     PaceRecord,
     instant,
     is_held,
+    pace_of,
     pace_words,
     record_of,
     view_of,
@@ -112,8 +113,7 @@ class JoinController:
         self._to_hold: asyncio.Queue[str] = asyncio.Queue()
         self._readings: OrderedDict[float, Reading] = OrderedDict()
         self._about: ConfigMap | None = None
-        self._said = self._shown = ""
-        self._shown_waiting = 0
+        self._said = ""
         self._pace_written_at = float("-inf")
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         selector = f"metadata.name={CONFIG_MAP}"
@@ -225,7 +225,10 @@ class JoinController:
             return None
 
     async def _show_pace(self) -> None:
-        """Write the pace where `muster nodes why` finds it: while nodes wait, and once more when none does."""
+        """Write the pace where `muster nodes why` finds it: while nodes wait, and once more when none does.
+
+        What stands there counts, not what we remember: a leader before us may have written it, or our write failed.
+        """
         plan, now = self._plan, asyncio.get_running_loop().time()
         if self._about is None or now - self._pace_written_at < PACE_WRITE_S:
             return
@@ -233,15 +236,15 @@ class JoinController:
         record = PaceRecord(
             self.pace.allowance, self._config.period_s, self.pace.verdict, self.pace.why, waiting, self.coming_max
         )
-        text = encode(record).decode()
-        if text == self._shown or not (waiting or self._shown_waiting):
+        shown = pace_of(self._about)
+        if record == shown or not (waiting or (shown is not None and shown.waiting)):
             return
-        patch = {"metadata": {"annotations": {ANNOTATION_JOIN_PACE: text}}}
+        patch = {"metadata": {"annotations": {ANNOTATION_JOIN_PACE: encode(record).decode()}}}
         try:
             await self._client.patch(ConfigMap, CONFIG_MAP, patch, namespace=self._namespace)
         except ApiError as error:
             log.warning("joins: the pace cannot be shown: %s", error)
-        self._shown, self._shown_waiting, self._pace_written_at = text, waiting, now
+        self._pace_written_at = now
 
     @property
     def _bounds(self) -> paces.Bounds:
