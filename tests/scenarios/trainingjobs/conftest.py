@@ -113,9 +113,7 @@ class Arena:
         await self.whole(nodes)
 
     async def whole(self, nodes: int) -> None:
-        """As many nodes that are Ready and running, and a controller as usual."""
-        if self.controllers and not self._as_usual:
-            self.controllers[-1].terminate()
+        """As many nodes that are Ready and running, and a controller."""
         if not self.controllers or self.controllers[-1].popen.poll() is not None:
             self.control()
         for node in list(self.nodes):
@@ -137,7 +135,9 @@ class Arena:
             await self.client.delete(Node, node.name)
 
     async def clear(self) -> None:
-        """No job of the namespace is left, and none of their pods and processes."""
+        """No job of the namespace is left, none of their pods and processes, and no controller that is not as usual."""
+        if not self._as_usual:
+            self.controllers[-1].terminate()
         for job in (await self.client.list(TrainingJob, self.namespace)).items:
             await self.client.delete(TrainingJob, job.name, namespace=self.namespace)
         lost = {node.name for node in self.nodes if node.process.popen.poll() is not None}
