@@ -227,6 +227,32 @@ def test_what_returns_after_a_pause_is_another_incident() -> None:
     assert [(finding.first_s, finding.count) for finding in found] == [(10.0, 2), (72.0, 1), (500.0, 1)]
 
 
+def test_many_incidents_that_come_in_one_piece_stay_apart() -> None:
+    found = scan([b"".join(line_at(100.0 * number) for number in range(300))])
+    assert [(finding.first_s, finding.count) for finding in found] == [(100.0 * number, 1) for number in range(300)]
+
+
+def test_a_flood_on_several_hosts_is_told_of_each() -> None:
+    lines = [b"Nov 21 23:00:05 node-%d kernel: " % (number % 3) + XID + b"\n" for number in range(900)]
+    scanner = Scanner(LogClock(now_s=NOV_21_S))
+    scanner.feed(b"".join(lines))
+    assert [(host, finding.count) for host, finding in scanner.take()] == [
+        (f"node-{number}", 300) for number in range(3)
+    ]
+
+
+def test_a_flood_of_messages_of_several_lines_is_told_of_each_gpu() -> None:
+    lines = b"".join(
+        b"[%12.6f] NVRM: The NVIDIA GPU 0000:%02x:00.0\n    NVRM: fallen off the bus and is not responding\n"
+        % (5 + number / 1000, number % 2)
+        for number in range(600)
+    )
+    assert [(finding.component, finding.count) for finding in scan([lines])] == [
+        ("0000:00:00.0", 300),
+        ("0000:01:00.0", 300),
+    ]
+
+
 def test_what_does_not_end_is_told_again() -> None:
     times = [float(10 * number) for number in range(200)]
     found = scan([b"".join(map(line_at, times))])
