@@ -233,11 +233,13 @@ def test_many_incidents_that_come_in_one_piece_stay_apart() -> None:
 
 
 def test_a_flood_on_several_hosts_is_told_of_each() -> None:
-    lines = [b"Nov 21 23:00:05 node-%d kernel: " % (number % 3) + XID + b"\n" for number in range(900)]
+    lines = [b"Nov 21 23:00:05.%03d node-%d kernel: " % (number, number % 3) + XID + b"\n" for number in range(900)]
     scanner = Scanner(LogClock(now_s=NOV_21_S))
     scanner.feed(b"".join(lines))
-    assert [(host, finding.count) for host, finding in scanner.take()] == [
-        (f"node-{number}", 300) for number in range(3)
+    found = [(host, each.count, each.first_s - NOV_21_S, each.last_s - NOV_21_S) for host, each in scanner.take()]
+    assert found == [
+        (f"node-{number}", 300, pytest.approx(number / 1000), pytest.approx(0.897 + number / 1000))
+        for number in range(3)
     ]
 
 
