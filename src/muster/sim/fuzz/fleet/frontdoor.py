@@ -42,12 +42,14 @@ class FrontDoor:
         self._core = core
         self._codes: Counter[int] = Counter()
         self._written: list[tuple[Item | None, Item | None]] = []
+        self._handled = False
         core.store.listeners.append(self._changed)
         trace.listeners.append(self._answered)
 
     def handle(self, request: Request) -> Answer:
         """Answer a request."""
         self._written.clear()
+        self._handled = True
         if request.path == "/metrics":
             return Response(200, self._metrics().encode(), content_type="text/plain")
         made = _PODS.fullmatch(request.path) if request.method == "POST" else None
@@ -76,8 +78,9 @@ class FrontDoor:
     def _answered(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
         self._codes[code] += 1
         written, self._written = self._written, []
-        if request.method == "GET":
-            return
+        handled, self._handled = self._handled, False
+        if not handled or request.method == "GET":
+            return  # what was refused on its way wrote nothing: that was the control plane
         for old, new in written:
             for listener in self.node_written:
                 listener(client, old, new)

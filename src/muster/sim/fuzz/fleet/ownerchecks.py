@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from muster.api.names import ANNOTATION_TEAM_RECORD, LABEL_TEAM
-from muster.embedded.objects import Obj, decode, items, section
+from muster.api.names import LABEL_TEAM
+from muster.embedded.objects import Obj, items, section
 from muster.embedded.watchhub import Item
 from muster.sim.fuzz.checks import GIVEN_UP, Checker, just_bound
 from muster.sim.fuzz.fleet.frontdoor import FrontDoor
-from muster.sim.fuzz.fleet.people import People
+from muster.sim.fuzz.fleet.people import People, recorded_team
 from muster.sim.fuzz.fleet.shares import Shares
 from muster.sim.fuzz.view import PodFacts, View
 
@@ -50,10 +50,10 @@ class NodesAndOwners(Checker):
         hand = self._people.by_hand.get(new.name)
         if hand is not None and _said(after) != (hand, [hand]):
             self.fail(f"{client} changed {new.name}, which somebody gave to {hand}: {_said(after)}")
-        if hand is None and (_said(after), _recorded(after)) != (_said(before), _recorded(before)):
+        if hand is None and (_said(after), recorded_team(after)) != (_said(before), recorded_team(before)):
             self._one_owner(client, after)
-            if _recorded(after) != _recorded(before):
-                self._changed_hands(client, new.name, _recorded(before), _recorded(after))
+            if recorded_team(after) != recorded_team(before):
+                self._changed_hands(client, new.name, recorded_team(before), recorded_team(after))
 
     def _foreign(self, client: str, before: Obj, after: Obj) -> None:
         """Taints and labels of others are as they were."""
@@ -65,7 +65,7 @@ class NodesAndOwners(Checker):
                 self.fail(f"{client} changed the {what} of {after['metadata']['name']} from {one} to {two}")
 
     def _one_owner(self, client: str, node: Obj) -> None:
-        (label, taints), record = _said(node), _recorded(node)
+        (label, taints), record = _said(node), recorded_team(node)
         if taints != ([label] if label else []) or record != label:
             self.fail(f"{client} wrote {node['metadata']['name']}: label {label}, taints {taints}, record {record}")
 
@@ -122,12 +122,6 @@ def _said(node: Obj) -> tuple[str, list[str]]:
     """The team that the label names, and those that taints name."""
     taints = [taint.get("value", "") for taint in items(section(node, "spec"), "taints") if taint["key"] == LABEL_TEAM]
     return section(node["metadata"], "labels").get(LABEL_TEAM, ""), taints
-
-
-def _recorded(node: Obj) -> str:
-    """The team that our record names."""
-    record = decode(section(node["metadata"], "annotations").get(ANNOTATION_TEAM_RECORD, "{}").encode())
-    return str(record.get("team", ""))
 
 
 def _foreign_taints(node: Obj) -> list[tuple[str, str, str]]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from muster.api.names import LABEL_TEAM, TEAMS_CONFIG_KEY, TEAMS_CONFIG_MAP
-from muster.embedded.objects import items, section
+from muster.api.names import ANNOTATION_TEAM_RECORD, LABEL_TEAM, TEAMS_CONFIG_KEY, TEAMS_CONFIG_MAP
+from muster.embedded.objects import Obj, decode, items, section
 from muster.kube.errors import NotFound
 from muster.sim.virtual.cluster import VirtualCluster
 
@@ -69,7 +69,8 @@ class People:
             return
         kept = [taint for taint in taints if taint["key"] != LABEL_TEAM]
         if deed.kind == "hand":
-            self.by_hand[name] = deed.value
+            if recorded_team(node) != deed.value:  # else it says what Muster has said, which nobody can tell apart
+                self.by_hand[name] = deed.value
             kept.append({"key": LABEL_TEAM, "value": deed.value, "effect": "NoSchedule"})
             self._write(name, kept, {LABEL_TEAM: deed.value})
         elif deed.kind == "strip" or self.by_hand.pop(name, ""):
@@ -98,6 +99,12 @@ class People:
         if labels:
             body["metadata"] = {"labels": labels}
         self._cluster.call("PATCH", f"/api/v1/nodes/{name}", body)
+
+
+def recorded_team(node: Obj) -> str:
+    """The team that Muster's record on a node names."""
+    record = decode(section(node["metadata"], "annotations").get(ANNOTATION_TEAM_RECORD, "{}").encode())
+    return str(record.get("team", ""))
 
 
 def put_config(cluster: VirtualCluster, name: str, key: str, text: str) -> None:

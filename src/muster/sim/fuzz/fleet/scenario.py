@@ -158,7 +158,7 @@ def _deeds(
     found = []
     if rng.random() < 0.8:
         found.append(Deed("config", 0.0, value=_some_text(rng, pools, teams, shares)))
-    for _ in range(rng.choice((0, 1, 2, 4))):
+    for _ in range(rng.choice((0, 2, 4, 8))):
         at, draw = rng.uniform(1, LAST_DEED_S - 10), rng.random()
         if draw < 0.15:
             found.append(Deed("unconfig", at))
@@ -235,7 +235,7 @@ def _gang(rng: random.Random, task: Job, pool: Pool, name: str, team: str, size:
     """A gang each of whose pods takes most of a node, or what the task takes."""
     least, whole = pool.least, rng.random() < 0.7
     gpus = least.gpus if whole else min(task.shape.gpus, least.gpus)
-    runs_s = 5 + min(35.0, task.run_s / 20)
+    runs_s = (5 + min(35.0, task.run_s / 20)) * rng.choice((1, 1, 4))
     return JobSpec(
         name=f"{name}-{pool.name}",
         size=size,
