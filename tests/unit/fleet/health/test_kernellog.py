@@ -238,7 +238,7 @@ def test_a_flood_on_several_hosts_is_told_of_each() -> None:
     scanner.feed(b"".join(lines))
     found = [(host, each.count, each.first_s - NOV_21_S, each.last_s - NOV_21_S) for host, each in scanner.take()]
     assert found == [
-        (f"node-{number}", 300, pytest.approx(number / 1000), pytest.approx(0.897 + number / 1000))
+        (f"node-{number}", 300, pytest.approx(number / 1000, abs=1e-5), pytest.approx(0.897 + number / 1000, abs=1e-5))
         for number in range(3)
     ]
 
