@@ -110,6 +110,9 @@ creating(
     "tolerate-the-preflight-taint", lambda: pod(tolerations=[{"key": "muster.dev/preflight", "operator": "Exists"}])
 )
 creating("tolerate-the-joining-taint", lambda: pod(tolerations=[{"key": "muster.dev/joining", "operator": "Exists"}]))
+creating(
+    "tolerate-the-quarantine-taint", lambda: pod(tolerations=[{"key": "muster.dev/quarantine", "operator": "Exists"}])
+)
 creating("tolerate-the-pool-taint", lambda: pod(tolerations=[{"key": "muster.dev/pool", "operator": "Exists"}]))
 creating("team-in-a-namespace-without", lambda: team_pod("red"), "/api/v1/namespaces/nobodys/pods")
 creating("forged-replicaset", lambda: team_pod("blue", owner=owner("apps/v1", "ReplicaSet")))
