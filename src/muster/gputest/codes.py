@@ -65,6 +65,6 @@ REMEDIES: dict[Code, str] = {
     Code.WRONG_DIGEST: _HOST_CORRUPTS,
     Code.WRONG_DATA: _HOST_CORRUPTS,
     Code.DISK_FULL: "Free space on the disk, or name another folder with `--scratch`.",
-    Code.HUNG: "Read the kernel log, reset the GPU that did not answer, reboot if the process cannot be killed.",
+    Code.HUNG: "Read the kernel log; reset the GPU that did not answer, or reboot where the host did not.",
     Code.CRASHED: "Read the message: a library or the driver ended the test. Reboot and test again.",
 }

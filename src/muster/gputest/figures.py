@@ -35,6 +35,7 @@ FIGURES: dict[str, Figure] = {
     "temperature_max_c": Figure("sustained", "lower", 0.2),
     "all_reduce_bus_gb_per_s": Figure("all-reduce", "higher", 0.05),
     "cross_node_all_reduce_bus_gb_per_s": Figure("all-reduce-nodes", "higher", 0.1),
+    "host_memory_tested_bytes": Figure("host-memory", "", 0),
     "cpu_slowest_core_mb_per_s": Figure("cpu", "higher", 0.3),
     "disk_write_mb_per_s": Figure("disk", "higher", 0.5),
     "disk_read_mb_per_s": Figure("disk", "higher", 0.5),

@@ -39,7 +39,7 @@ LEVELS: dict[int, tuple[Step, ...]] = {
         Step("all-reduce-nodes", 0, 60),
         Step("cpu", 2, 5),
         Step("host-memory", 5, 15),
-        Step("disk", 0, 20),
+        Step("disk", 4, 20),
     ),
     3: (
         Step("visibility", 0, 40),
@@ -52,7 +52,7 @@ LEVELS: dict[int, tuple[Step, ...]] = {
         Step("all-reduce-nodes", 0, 90),
         Step("cpu", 10, 20),
         Step("host-memory", 20, 60),
-        Step("disk", 0, 60),
+        Step("disk", 15, 60),
     ),
 }
 

@@ -25,9 +25,8 @@ def bench() -> Bench:
 
 @pytest.fixture(autouse=True)
 def _little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_BYTES", {1: 2 << 20})
+    monkeypatch.setattr(disk, "_PIECE_BYTES", 1 << 20)
     monkeypatch.setattr(memory, "_HOST_CHUNK_BYTES", 1 << 20)
-    monkeypatch.setattr(memory, "_HOST_BYTES", {1: 2 << 20})
 
 
 def test_a_healthy_host_passes(bench: Bench) -> None:
@@ -35,6 +34,7 @@ def test_a_healthy_host_passes(bench: Bench) -> None:
         bench.run(test)
     assert bench.failed == set()
     assert len(bench.figures("cpu_slowest_core_mb_per_s")) == 1
+    assert bench.figures("host_memory_tested_bytes") == [1 << 20], "without time one chunk"
     assert os.sched_getaffinity(0) == os.sched_getaffinity(os.getppid())
 
 
