@@ -14,15 +14,19 @@ from typing import Final
 
 # Fewer steps are faster, and only lines that matter are read for their time: so these take somewhat more than dates.
 _SINCE_BOOT: Final = rb"\[ *+[\d.]++\](?:\[ *[TC]\d+\])? "
-_DATE: Final = rb"[A-Z][a-z][a-z] [ \d]\d [\d:]{8}(?:\.\d+)?"
+_DATE: Final = rb"[A-Z][a-z][a-z] [ \d]\d [\d:.]{8,15}"
 _ISO: Final = rb"\d{4}-[\d:T-]{14}(?:[.,]\d+)?(?:Z|[+-][\d:]+)?"
+_LONG: Final = rb"\[[A-Z][a-z]{2} " + _DATE + rb" \d{4}\] "
 
 HEADER: Final = (
-    rb"(?>(?:kern +:\w+ *: )?"
-    rb"(?:" + _SINCE_BOOT + rb"|[0-7],\d+,\d+,[^;\n]*;"
-    rb"|(?:<\d+>)?(?:" + _DATE + rb"|" + _ISO + rb") (\S++) kernel(?:\[\d+\])?: (?:" + _SINCE_BOOT + rb")?"
-    rb"|\[[A-Z][a-z]{2} " + _DATE + rb" \d{4}\] |" + _ISO + rb" )?)"
-)
+    rb"(?>"
+    + _SINCE_BOOT
+    + rb"|[0-7],\d++,\d++,[^;\n]*+;"
+    + rb"|(?:" + _DATE + rb"|" + _ISO + rb"|<\d++>(?:" + _DATE + rb"|" + _ISO + rb")) (\S++) kernel(?:\[\d++\])?: "
+    + rb"(?:" + _SINCE_BOOT + rb")?"
+    + rb"|" + _LONG + rb"|" + _ISO + rb" "
+    + rb"|kern +:\w+ *: (?:" + _SINCE_BOOT + rb"|" + _LONG + rb")?|)"
+)  # fmt: skip
 """A pattern for what stands before a kernel message, with one group: the host, where the line names it."""
 
 _TIME: Final = re.compile(
