@@ -222,7 +222,8 @@ def _jobs(
                 found.append(msgspec.structs.replace(gang, borrow=True, priority_class="", arrives_s=at, runs_s=runs_s))
         rest = len(pool.nodes) - sum(owned.values())
         for _ in range(rng.choice((0, 1)) if rest else 0):
-            found.append(_gang(rng, next(tasks), pool, f"g{len(found)}", "", rng.randint(1, rest)))
+            size = min(rng.randint(1, rest), shares[pool.name].rest(len(pool.nodes)))
+            found.append(_gang(rng, next(tasks), pool, f"g{len(found)}", "", size))
     cloud = Pool(CLOUD_POOL, 0, pools[0].nodes)
     for _ in range(rng.choice((0, 1, 2, 2))):
         size = rng.randint(1, min(each.max for each in scaled))

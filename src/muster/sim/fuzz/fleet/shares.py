@@ -18,6 +18,10 @@ class Shares(msgspec.Struct, frozen=True):
         """The least that each team has in a pool of so many nodes, where no more is asked for than there is."""
         return {**self.count, **{team: nodes * part // 100 for team, part in self.percent.items()}}
 
+    def rest(self, nodes: int) -> int:
+        """What is nobody's, one at least."""
+        return max(1, nodes - sum(self.count.values()) - self.of_percent(nodes))
+
     def of_percent(self, nodes: int) -> int:
         """What all percent come to."""
         return int(Fraction(sum(self.percent.values()) * nodes, 100))
