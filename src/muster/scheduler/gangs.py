@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
 import msgspec
@@ -243,6 +243,15 @@ class Gang:
             return set()
         placed = {node for slot, (node, _) in self.placed.items() if slot not in slots and slot < self.size}
         return placed | {member.node for slot, member in self.current.items() if member.node and slot not in slots}
+
+    def takes(self) -> Iterator[tuple[str, PodClass]]:
+        """Yield (node, class) of each pod and each held slot of the gang: the room it takes."""
+        for pod in self.pods.values():
+            if pod.counted_on and pod.cls is not None:
+                yield pod.counted_on, pod.cls
+        for node, cls in self.holds.values():
+            if cls is not None:
+                yield node, cls
 
     def blocker(self) -> Reason | None:
         """Return why the gang cannot be considered at all yet, None where it can."""

@@ -20,6 +20,7 @@ from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.rules import is_related
 from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.traits import Rank
 
 _LACKS_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.BEHIND})
 
@@ -41,14 +42,27 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 def lacking(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Lack]:
-    """Yield what each gang lacks that is said to wait for nodes."""
+    """Yield what each gang lacks that is said to wait for nodes. Balloons take no room: they leave at once."""
     gangs = [snapshot.gangs[key] for key, reason in waiting.items() if reason.why in _LACKS_NODES]
-    ledger = Ledger(snapshot.buckets)
+    ledger = _without_balloons(snapshot)
     for gang in sorted(gangs, key=lambda each: each.order):
         if gang.blocker() is None and gang.pending:
             classes = tuple(_short(snapshot, ledger, gang, waiting[gang.key]))
             if classes:
                 yield Lack(gang.key, gang.full_name, reference(gang), approved(gang), classes)
+
+
+def _without_balloons(snapshot: Snapshot) -> Ledger:
+    """The nodes' room as it is once all balloons have left, which they do when a gang then fits and not before."""
+    ledger = Ledger(snapshot.buckets)
+    for movable in snapshot.movable.values():
+        for gang in movable.values():
+            if gang.traits.rank is Rank.BALLOON:
+                for node, cls in gang.takes():
+                    bucket = ledger.room(snapshot.nodes[node])
+                    if bucket is not None:
+                        ledger.give(bucket, [node], cls)
+    return ledger
 
 
 def _short(snapshot: Snapshot, ledger: Ledger, gang: Gang, reason: Reason) -> Iterator[tuple[PodClass, int]]:

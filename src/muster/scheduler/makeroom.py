@@ -190,7 +190,7 @@ class _Room:
 
     def _given_by(self, other: Gang) -> Iterator[tuple[str, PodClass]]:
         """Yield (node, class) of each pod and held slot that `gang` may count on once the other has left."""
-        for node, cls in _taken_by(other):
+        for node, cls in other.takes():
             if other.key not in self._only_lent or is_lent(self._draft.snapshot, self._for, other, node):
                 yield node, cls
 
@@ -253,13 +253,3 @@ class _Room:
                 if bucket is not None:
                     ledger.give(bucket, [name], cls)
         return ledger
-
-
-def _taken_by(gang: Gang) -> Iterator[tuple[str, PodClass]]:
-    """Yield (node, class) of each pod and each held slot of the gang."""
-    for pod in gang.pods.values():
-        if pod.counted_on and pod.cls is not None:
-            yield pod.counted_on, pod.cls
-    for node, cls in gang.holds.values():
-        if cls is not None:
-            yield node, cls

@@ -206,7 +206,7 @@ def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str]
     if not gang.holds and len(gang.pending) == len(gang.pods):
         return 0  # it is on no node
     leaving: dict[str, tuple[PodClass, ...]] = {}
-    for name, taken in _taken_by(gang):
+    for name, taken in gang.takes():
         leaving[name] = (*leaving.get(name, ()), taken)
     gain = 0
     for name, classes in leaving.items():
@@ -229,9 +229,3 @@ def _room_made(cls: PodClass, bucket: Bucket, leaving: Iterable[PodClass]) -> in
             after[resource] = after.get(resource, 0) + value
     most = 1 if cls.alone else sys.maxsize
     return min(times_fits(cls.request, after), most) - min(times_fits(cls.request, bucket.free), most)
-
-
-def _taken_by(gang: Gang) -> list[tuple[str, PodClass]]:
-    """(node, class) of each pod and held slot of the gang."""
-    pods = [(pod.counted_on, pod.cls) for pod in gang.pods.values() if pod.counted_on and pod.cls is not None]
-    return pods + [(node, cls) for node, cls in gang.holds.values() if cls is not None]

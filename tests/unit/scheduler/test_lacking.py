@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster.api.names import LABEL_BALLOON
 from muster.manager.lacks import demand_of
 from muster.scheduler.lacking import Lack, lacking
 from muster.scheduler.traits import JobFacts
@@ -42,6 +43,15 @@ def test_the_next_in_the_queue_lacks_all_that_the_first_leaves_nothing_of(world:
     world.add_gang("first", 3)
     world.add_gang("second", 2)
     assert list(counts(world).items()) == [("default/first", 2), ("default/second", 2)]
+
+
+def test_nodes_that_balloons_are_on_are_not_lacking(world: World) -> None:
+    world.add_nodes("b")
+    world.add_pod("balloon", {"priority": -5}, labels={LABEL_BALLOON: "true"})
+    world.run()
+    assert world.find("balloon").spec.node_name
+    world.add_gang("train", 3)
+    assert counts(world) == {"default/train": 1}
 
 
 def test_approval_is_the_jobs_word(world: World) -> None:
