@@ -11,11 +11,11 @@ from muster.sim.fuzz.scenario import scenario
 from tests.sim.mutants import MUTANTS
 
 CATCHES = {
-    "forget_the_fence": 169,
+    "forget_the_fence": 373,
     "forget_the_deadline": 3,
     "release_without_removing": 5,
     "newest_first": 2,
-    "repeat_what_was_said": 45,
+    "repeat_what_was_said": 52,
     "forget_rules_about_pods": 8,
     "let_anybody_backfill": 215,
 }

@@ -84,19 +84,27 @@ class ServiceProxy:
             address = random.choice(self._backends)
             far_reader, far_writer = await asyncio.open_connection(address, self._target_port)
         except (OSError, IndexError):
-            writer.transport.abort()  # refused, as by a Service without endpoints
+            await _abort(writer)  # refused, as by a Service without endpoints
             return
         try:
             with contextlib.suppress(asyncio.CancelledError):  # at the end: streams complain of what is cancelled
                 await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
         finally:
-            far_writer.transport.abort()
-            writer.transport.abort()
+            await _abort(far_writer, writer)
 
 
 def _ready(pod: Pod) -> bool:
     ready = any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions)
     return ready and pod.metadata.deletion_timestamp is None
+
+
+async def _abort(*writers: asyncio.StreamWriter) -> None:
+    """End connections at once; they are closed when this returns, also where the loop ends next."""
+    for writer in writers:
+        writer.transport.abort()
+    for writer in writers:
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
