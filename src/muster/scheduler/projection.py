@@ -79,7 +79,7 @@ class _Ends:
             return None
         end = min(ends)
         while self._first is not None and self._first[0] <= end:
-            self._give(_on_nodes(self._snapshot.gangs[self._first[1]]))
+            self._give(self._snapshot.gangs[self._first[1]].takes())
             self._first = next(self._running, None)
         while self._started and self._started[0][0] <= end:
             _, key, chosen = heapq.heappop(self._started)
@@ -104,15 +104,6 @@ class _Ends:
             self._ledger.give(bucket, names, cls)
         if again:
             self._give(again)
-
-
-def _on_nodes(gang: Gang) -> Iterator[tuple[str, PodClass]]:
-    for pod in gang.pods.values():
-        if pod.counted_on and pod.cls is not None:
-            yield pod.counted_on, pod.cls
-    for node, cls in gang.holds.values():
-        if cls is not None:
-            yield node, cls
 
 
 def _ahead(snapshot: Snapshot, plan: Plan, gang: Gang) -> list[Gang] | None:
