@@ -49,6 +49,25 @@ class Checker:
         self.view.fail(Violated(f"{self.name}: {what} (at {self.view.now:.3f})"))
 
 
+class PatientChecker(Checker):
+    """One that bounds how long something takes: time in which the controllers are disturbed does not count.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        disturbed_until: time counts from then on; moved on by `disturb`.
+    """
+
+    def __init__(self, view: View, stale_s: float, disturbed_until: float) -> None:
+        super().__init__(view, stale_s)
+        self.disturbed_until = disturbed_until
+        self._since: dict[str, float] = {}
+
+    def disturb(self, until: float) -> None:
+        """Somebody disturbs the controllers; they may be slow until then."""
+        self.disturbed_until = max(self.disturbed_until, until)
+
+
 def just_bound(old: PodFacts | None, new: PodFacts | None) -> bool:
     """Whether a change is the binding of a pod."""
     return new is not None and bool(new.node) and (old is None or not old.node)

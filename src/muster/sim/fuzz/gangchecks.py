@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.embedded.apiserver.request import Request
 from muster.embedded.objects import decode
-from muster.sim.fuzz.checks import GIVEN_UP, Checker, just_bound
+from muster.sim.fuzz.checks import GIVEN_UP, Checker, PatientChecker, just_bound
 from muster.sim.fuzz.shapes import OF_OTHERS
 from muster.sim.fuzz.view import PlacementFacts, PodFacts, View
 from muster.sim.virtual.network import Trace
@@ -12,7 +12,7 @@ from muster.sim.virtual.network import Trace
 ENDED = ("Succeeded", "Failed", "Suspended", "gone")
 
 
-class NoGangPartBoundForLong(Checker):
+class NoGangPartBoundForLong(PatientChecker):
     """A gang is bound as a whole within `bound_s` of undisturbed time after its first bind, or released.
 
     A gang that was whole once and repairs some slots is another matter: its healthy members run on.
@@ -21,17 +21,15 @@ class NoGangPartBoundForLong(Checker):
         view: what the API server holds.
         stale_s: as for all.
         bound_s: the bound.
-        disturbed_until: nothing is asked before; moved on by whoever disturbs the controllers.
+        disturbed_until: time counts from then on.
     """
 
     name = "no gang part-bound past the bound"
 
     def __init__(self, view: View, stale_s: float, bound_s: float, disturbed_until: float) -> None:
-        super().__init__(view, stale_s)
-        self.disturbed_until = disturbed_until
+        super().__init__(view, stale_s, disturbed_until)
         self._bound_s = bound_s
         self._whole: set[str] = set()
-        self._since: dict[str, float] = {}
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
         """See whether the gang is whole, part-bound or waiting."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from muster.embedded.objects import Obj
-from muster.sim.fuzz.checks import Checker
+from muster.sim.fuzz.checks import PatientChecker
 from muster.sim.fuzz.ranks import Ranks
 from muster.sim.fuzz.view import PodFacts, View
 from muster.sim.supervisor import SimSupervisor
 
 
-class NoRankInAPartBoundGang(Checker):
+class NoRankInAPartBoundGang(PatientChecker):
     """Ranks of an attempt start only once every slot of their gang has a bound pod that runs, and end when it has not.
 
     Whole is a gang whose slots all have a bound, running pod that is not about to go. What the controller cannot know
@@ -20,18 +20,16 @@ class NoRankInAPartBoundGang(Checker):
         stale_s: as for all.
         ranks: of all jobs.
         bound_s: in undisturbed time, ranks of a gang that is whole no more have been stopped by then.
-        disturbed_until: nothing is asked of time before; moved on by whoever disturbs the controllers.
+        disturbed_until: time counts from then on.
     """
 
     name = "no rank runs in a part-bound gang"
 
     def __init__(self, view: View, stale_s: float, ranks: Ranks, bound_s: float, disturbed_until: float) -> None:
-        super().__init__(view, stale_s)
-        self.disturbed_until = disturbed_until
+        super().__init__(view, stale_s, disturbed_until)
         self._ranks, self._bound_s = ranks, bound_s
         self._gang_of: dict[str, str] = {}
         self._whole: dict[str, bool] = {}
-        self._since: dict[str, float] = {}
         self._began: dict[tuple[str, int], float] = {}
         self._directed: set[tuple[str, int]] = set()
         self._runs: dict[str, int] = {}

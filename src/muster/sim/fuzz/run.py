@@ -339,6 +339,6 @@ class Run:
         """Ask for nothing that takes a leader until one may be there again."""
         back = self._loop.now + fault.back_s
         self._order.disturbed_until = max(self._order.disturbed_until, back + TAKEOVER_S)
-        self._partbound.disturbed_until = max(self._partbound.disturbed_until, back)
+        self._partbound.disturb(back)
         if self._together is not None:
-            self._together.disturbed_until = self._partbound.disturbed_until
+            self._together.disturb(back)

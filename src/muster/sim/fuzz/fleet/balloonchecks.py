@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.sim.fuzz.checks import Checker
-from muster.sim.fuzz.view import PodFacts, View
+from muster.sim.fuzz.checks import PatientChecker
+from muster.sim.fuzz.view import PodFacts
 
 LEAVES_S = 30.0
 """A balloon has left a node that is to be left alone by then: it is told at once, and ends within a second."""
@@ -11,21 +11,10 @@ WAITS_S = 60.0
 """One that the scheduler does not place is taken back after 15 s."""
 
 
-class NoBalloonInTheWay(Checker):
-    """No balloon stays on a node that is cordoned, joining or quarantined, and none waits for a node for long.
-
-    Args:
-        view: what the API server holds.
-        stale_s: as for all.
-        disturbed_until: nothing is asked before; moved on by whoever disturbs the controllers.
-    """
+class NoBalloonInTheWay(PatientChecker):
+    """No balloon stays on a node that is cordoned, joining or quarantined, and none waits for a node for long."""
 
     name = "no balloon in the way"
-
-    def __init__(self, view: View, stale_s: float, disturbed_until: float) -> None:
-        super().__init__(view, stale_s)
-        self.disturbed_until = disturbed_until
-        self._since: dict[str, float] = {}
 
     def second(self) -> None:
         """Look at every balloon."""

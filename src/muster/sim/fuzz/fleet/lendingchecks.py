@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from muster.sim.fuzz.checks import GIVEN_UP, Checker
+from muster.sim.fuzz.checks import GIVEN_UP, PatientChecker
 from muster.sim.fuzz.replica import BIND_DEADLINE_S
-from muster.sim.fuzz.view import PodFacts, View
+from muster.sim.fuzz.view import PodFacts
 
 REACTION_S = 60.0
 """From the moment at which borrowers are all that is in the way: a plan (5 s at most), a write, kubelets (3 s to stop a
 container, 3 s to start one), and slack of the scheduler for controllers that do nothing (30 s)."""
 
 
-class NoOwnerWaitsForABorrower(Checker):
+class NoOwnerWaitsForABorrower(PatientChecker):
     """The first gang in a team's line is bound within the borrowers' grace once only they are on nodes it needs.
 
     Grace counts twice, for the last checkpoint and for the end of pods; a borrower that is being bound is told after.
-
-    Args:
-        view: what the API server holds.
-        stale_s: as for all.
-        disturbed_until: nothing is asked before; moved on by whoever disturbs the controllers.
     """
 
     name = "no owner waits for a borrower"
-
-    def __init__(self, view: View, stale_s: float, disturbed_until: float) -> None:
-        super().__init__(view, stale_s)
-        self.disturbed_until = disturbed_until
-        self._since: dict[str, float] = {}
 
     def second(self) -> None:
         """Look at each team's first gang that waits."""

@@ -107,8 +107,8 @@ class FleetRun(Run):
     def _disturb(self, fault: ReplicaFault) -> None:
         super()._disturb(fault)
         until = self._loop.now + fault.back_s + TAKEOVER_S
-        self._lending.disturbed_until = max(self._lending.disturbed_until, until)
-        self._balloons.disturbed_until = max(self._balloons.disturbed_until, until)
+        self._lending.disturb(until)
+        self._balloons.disturb(until)
 
     async def _register_again(self, name: str, number: int) -> None:
         self._people.gone(name)
