@@ -79,6 +79,10 @@ async def gone(client: Client, pod: Pod) -> bool:
         return True
 
 
+async def forgotten(nodes: SimNodes, pod: Pod) -> bool:
+    return pod.uid not in nodes.pods
+
+
 async def test_bound_pods_run_and_deleted_ones_end(client: Client, nodes: SimNodes) -> None:
     name = next(iter(nodes.nodes))
     pod = await running(client, await bound(client, name))
@@ -86,7 +90,7 @@ async def test_bound_pods_run_and_deleted_ones_end(client: Client, nodes: SimNod
     assert pod.status.host_ip == nodes.nodes[name].host
     await client.delete(Pod, pod.name, namespace=pod.namespace)
     await until("it is gone", lambda: gone(client, pod))
-    assert pod.uid not in nodes.pods
+    await until("its node has heard so", lambda: forgotten(nodes, pod))
 
 
 async def test_containers_that_end_fail_their_pod(client: Client, nodes: SimNodes) -> None:
