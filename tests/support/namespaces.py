@@ -9,7 +9,10 @@ from typing import Any
 
 import yaml
 
+from muster.api.node_health import NodeHealth
+from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
+from muster.api.preflight import Preflight
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
 from muster.kube.core import ServiceAccount
@@ -30,7 +33,7 @@ async def install_kinds(client: Client) -> None:
     for definition in _definitions():
         with contextlib.suppress(AlreadyExists):
             await client.create(definition)
-    for kind in (Placement, TrainingJob):
+    for kind in (NodeHealth, NodeRemediation, Placement, Preflight, TrainingJob):
         url = kind.RESOURCE.path(None)
         await until(f"{url} is served", lambda url=url: client.request("GET", url), ignoring=(ApiError,))  # type: ignore[misc]
 

@@ -8,7 +8,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from muster.api.names import GROUP, JOB_NAME_MAX, VERSION
+from muster.api.node_health import NodeHealth, NodeHealthSpec, NodeHealthStatus
+from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, NodeRemediationStatus
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
+from muster.api.preflight import Preflight, PreflightSpec
 from muster.api.schema import Schema, struct_schema
 from muster.api.training_job import DNS_LABEL, LEFT_OUT_MAX, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from muster.kube.meta import Resource
@@ -31,7 +34,8 @@ class Kind(NamedTuple):
     resource: Resource
     summary: str
     spec: type[KubeStruct]
-    status: type[KubeStruct]
+    status: type[KubeStruct] | None
+    """None: a record of one writer, without a status of its own."""
     short_names: tuple[str, ...]
     columns: tuple[Column, ...]
     rules: tuple[tuple[str, str], ...] = ()
@@ -107,6 +111,58 @@ KINDS: Final = (
             _AGE,
         ),
     ),
+    Kind(
+        resource=NodeHealth.RESOURCE,
+        summary=NodeHealth.__doc__ or "",
+        spec=NodeHealthSpec,
+        status=NodeHealthStatus,
+        short_names=("nh",),
+        columns=(
+            Column("GPUS", "integer", ".status.gpus", "GPUs that the driver has."),
+            Column("DRIVER", "string", ".status.driver", "Version of the GPU driver."),
+            Column("WRITTEN", "date", ".status.time", "Since the agent wrote."),
+            Column("LATEST", "string", ".status.findings[-1].code", "Code of the newest finding."),
+            Column("DROPPED", "integer", ".status.dropped", "Older findings that had no room."),
+            Column("AGENT", "string", ".status.agentVersion", "Version of the agent."),
+            _AGE,
+            Column("BOOT", "string", ".status.bootID", "The boot it was seen in.", 1),
+            Column("POLICY", "string", ".status.policyVersion", "Revision of the policy the agent was set up with.", 1),
+        ),
+    ),
+    Kind(
+        resource=Preflight.RESOURCE,
+        summary=Preflight.__doc__ or "",
+        spec=PreflightSpec,
+        status=None,
+        short_names=("pf",),
+        columns=(
+            Column("PASSED", "boolean", ".spec.passed", "Whether all tests were passed."),
+            Column("LEVEL", "integer", ".spec.level", "Level of the tests."),
+            Column("TESTED", "date", ".spec.time", "Since they ended."),
+            Column("DRIVER", "string", ".spec.driver", "Version of the GPU driver."),
+            _AGE,
+            Column("BOOT", "string", ".spec.bootID", "The boot in which it was tested.", 1),
+        ),
+    ),
+    Kind(
+        resource=NodeRemediation.RESOURCE,
+        summary=NodeRemediation.__doc__ or "",
+        spec=NodeRemediationSpec,
+        status=NodeRemediationStatus,
+        short_names=("nr",),
+        columns=(
+            Column("NODE", "string", ".spec.node", "The node."),
+            Column("PHASE", "string", ".status.phase", "Whether it goes on."),
+            Column("RUNG", "string", ".status.rung", "The rung of the ladder it is on."),
+            Column("SINCE", "date", ".status.since", "Since the rung was entered."),
+            Column("BY", "string", ".spec.requestedBy", "Who asked for it."),
+            _AGE,
+            Column("MESSAGE", "string", ".status.message", "What it does or waits for.", 1),
+        ),
+        spec_rules=(
+            ("self.node == oldSelf.node && self.nodeUID == oldSelf.nodeUID", "the node of a remediation never changes"),
+        ),
+    ),
 )
 
 
@@ -115,13 +171,6 @@ def object_schema(kind: Kind) -> Schema:
     spec = struct_schema(kind.spec, defaults=True)
     if kind.spec_rules:
         spec["x-kubernetes-validations"] = _rules(kind.spec_rules)
-    status = struct_schema(kind.status, defaults=False)
-    if "conditions" in status["properties"]:
-        status["properties"]["conditions"].update(
-            {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
-        )
-    for name, default in _printed_defaults(kind):
-        status["properties"][name]["default"] = default
     schema: Schema = {
         "type": "object",
         "description": kind.summary,
@@ -131,18 +180,32 @@ def object_schema(kind: Kind) -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": status,
         },
     }
+    if not spec["properties"]:
+        del schema["required"]
+    if kind.status is not None:
+        schema["properties"]["status"] = _status_schema(kind, kind.status)
     if kind.rules:
         schema["x-kubernetes-validations"] = _rules(kind.rules)
     return schema
 
 
-def _printed_defaults(kind: Kind) -> Iterator[tuple[str, str | int]]:
+def _status_schema(kind: Kind, status: type[KubeStruct]) -> Schema:
+    schema = struct_schema(status, defaults=False)
+    if "conditions" in schema["properties"]:
+        schema["properties"]["conditions"].update(
+            {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+        )
+    for name, default in _printed_defaults(kind, status):
+        schema["properties"][name]["default"] = default
+    return schema
+
+
+def _printed_defaults(kind: Kind, status: type[KubeStruct]) -> Iterator[tuple[str, str | int]]:
     """Defaults of what `kubectl get` prints: we leave them out on the wire, and a column must not be empty for that."""
     printed = {column.path.removeprefix(".status.") for column in kind.columns}
-    for field in msgspec.structs.fields(kind.status):
+    for field in msgspec.structs.fields(status):
         if field.encode_name in printed and isinstance(field.default, str | int) and field.default != "":
             yield field.encode_name, field.default
 
@@ -156,7 +219,7 @@ def definition(kind: Kind) -> dict[str, Any]:
         "metadata": {"name": f"{resource.plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
-            "scope": "Namespaced",
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
             "names": {
                 "kind": resource.kind,
                 "listKind": f"{resource.kind}List",
@@ -170,7 +233,7 @@ def definition(kind: Kind) -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}} if kind.status is not None else {},
                     "additionalPrinterColumns": [_column(column) for column in kind.columns],
                     "schema": {"openAPIV3Schema": object_schema(kind)},
                 }

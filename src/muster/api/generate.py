@@ -51,7 +51,7 @@ def schema_text(kind: Kind) -> str:
     }
     schema["properties"]["apiVersion"] = {"const": API_VERSION}
     schema["properties"]["kind"] = {"const": kind.resource.kind}
-    schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
+    schema["required"] = ["apiVersion", "kind", "metadata", *schema.get("required", ())]
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -82,12 +82,15 @@ def page(kind: Kind) -> str:
         "",
     ]
     for section in ("spec", "status"):
-        lines += _tables(section, whole["properties"][section])
+        if section in whole["properties"]:
+            lines += _tables(section, whole["properties"][section])
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _tables(path: str, schema: Schema) -> Iterator[str]:
     yield from (f"## {path}", "", schema.get("description", ""), "")
+    if not schema["properties"]:
+        return
     yield from ("| field | type | default | |", "|---|---|---|---|")
     required = schema.get("required", ())
     nested = []

@@ -37,6 +37,19 @@ LABEL_POOL: Final = "muster.dev/pool"
 TAINT_POOL: Final = LABEL_POOL
 TAINT_QUARANTINE: Final = "muster.dev/quarantine"
 """On nodes that are taken out of use until somebody has looked at them: `muster.dev/quarantine=true:NoSchedule`."""
+QUARANTINE_VALUE: Final = "true"
+"""The one value: reasons live in the node's NodeRemediation."""
+TAINT_PREFLIGHT: Final = "muster.dev/preflight"
+"""On nodes that have not passed their tests: `muster.dev/preflight=pending:NoSchedule`. Its absence is no trust."""
+PREFLIGHT_PENDING: Final = "pending"
+LABEL_HEALTH: Final = "muster.dev/health"
+"""`ignore` on nodes whose health is nobody's business here: they are observed, and nothing is done about them."""
+HEALTH_IGNORE: Final = "ignore"
+HEALTH_CONFIG_MAP: Final = "muster-health"
+HEALTH_AGENT_KEY: Final = "agent.json"
+"""How the agent's checks are set up."""
+HEALTH_POLICY_KEY: Final = "policy.yaml"
+"""What findings mean (docs/health.md)."""
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 
 ANNOTATION_GANG_SIZE: Final = "muster.dev/gang-size"
@@ -64,6 +77,11 @@ JOB_NAME_MAX: Final = 52
 def pod_name(job: str, slot: int, attempt: int) -> str:
     """The name of the pod that holds `slot` and was made at `attempt`."""
     return f"{job}-{slot}-{attempt}"
+
+
+def remediation_name(node: str, node_uid: str) -> str:
+    """The name of a node session's NodeRemediation: another node of the same name has another one."""
+    return f"{node}-{node_uid[:8]}"
 
 
 def placement_name(gang: str) -> str:

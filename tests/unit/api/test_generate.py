@@ -40,7 +40,7 @@ def test_every_field_says_what_it_is() -> None:
 
     for kind in KINDS:
         schema = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        for section in ("spec", "status"):
+        for section in ("spec", "status") if kind.status is not None else ("spec",):
             missing = undescribed(schema["properties"][section], section)
             assert [path for path in missing if ".conditions[]" not in path] == []
 

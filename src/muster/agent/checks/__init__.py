@@ -1,0 +1,8 @@
+"""The checks there are, by name. Only those that are switched on are imported: modules are memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CHECKS: Final[dict[str, str]] = {}
+"""MODULE:FUNCTION that makes the check from its `Setup`."""

@@ -1,0 +1,71 @@
+"""NodeRemediation: what is being done about one node, from the finding that opened it to the test that closes it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, ClassVar, Final, Literal
+
+from msgspec import Meta, field
+
+from muster.api.names import GROUP, VERSION
+from muster.api.node_health import ObservedFinding
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.struct import KubeStruct
+
+Rung = Literal["Observe", "Condition", "Quarantine", "Drain", "ResetGPU", "Reboot", "Replace", "Human"]
+RemediationPhase = Literal["Open", "Released", "Handed"]
+
+CAUSES_MAX: Final = 16
+HISTORY_MAX: Final = 32
+
+
+class NodeRemediationSpec(KubeStruct, kw_only=True):
+    """The node, and what opened this."""
+
+    node: Annotated[str, Meta(min_length=1, description="Name of the node.")]
+    node_uid: Annotated[str, Meta(min_length=1, description="Its UID: another one of the same name is not it.")] = (
+        field(name="nodeUID")
+    )
+    cause: Annotated[
+        tuple[ObservedFinding, ...], Meta(max_length=CAUSES_MAX, description="The findings that opened it.")
+    ] = ()
+    requested_by: Annotated[str, Meta(description="Who asked for it; empty: nobody, the findings did.")] = ""
+
+
+class RemediationStep(KubeStruct):
+    """A rung that was entered, and why."""
+
+    rung: Annotated[Rung, Meta(description="The rung.")]
+    time: Annotated[datetime, Meta(description="When it was entered.")]
+    generation: Annotated[int, Meta(ge=0, description="Generation of the status that entered it.")] = 0
+    reason: Annotated[
+        str, Meta(max_length=256, description="What for: the line of the policy, a deadline, a test.")
+    ] = ""
+
+
+class NodeRemediationStatus(KubeStruct):
+    """How far it is."""
+
+    phase: Annotated[
+        RemediationPhase,
+        Meta(description="Open; Released when the node is back in use; Handed when it is a person's now."),
+    ] = "Open"
+    rung: Annotated[Rung, Meta(description="The rung of the ladder it is on.")] = "Observe"
+    generation: Annotated[int, Meta(ge=0, description="One more at each change: fences writers.")] = 0
+    since: Annotated[datetime | None, Meta(description="When the rung was entered.")] = None
+    deadline: Annotated[datetime | None, Meta(description="When the rung is given up.")] = None
+    history: Annotated[
+        tuple[RemediationStep, ...], Meta(max_length=HISTORY_MAX, description="Rungs entered, oldest first.")
+    ] = ()
+    message: Annotated[str, Meta(description="What it does or waits for, for people.")] = ""
+
+
+class NodeRemediation(KubeObject, kw_only=True):
+    """What is being done about one node, from what opened it until it is in use again or a person's."""
+
+    RESOURCE: ClassVar[Resource] = Resource(
+        group=GROUP, version=VERSION, plural="noderemediations", kind="NodeRemediation", namespaced=False
+    )
+
+    spec: NodeRemediationSpec
+    status: NodeRemediationStatus = field(default_factory=NodeRemediationStatus)

@@ -1,0 +1,34 @@
+"""Findings as they stand in a NodeHealth, and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from muster.api.node_health import COUNT_MAX, ObservedFinding
+from muster.fleet.health.finding import Finding
+
+
+def observed(finding: Finding) -> ObservedFinding:
+    """The finding as the API has it: times to the microsecond, texts cut to what the schema admits."""
+    return ObservedFinding(
+        check=finding.check[:63],
+        component=finding.component[:256],
+        code=finding.code[:128],
+        count=min(max(1, finding.count), COUNT_MAX),
+        first_time=datetime.fromtimestamp(finding.first_s, UTC),
+        last_time=datetime.fromtimestamp(finding.last_s, UTC),
+        message=finding.message[:256],
+    )
+
+
+def finding_of(seen: ObservedFinding) -> Finding:
+    """The finding that a record tells of."""
+    return Finding(
+        check=seen.check,
+        component=seen.component,
+        code=seen.code,
+        count=seen.count,
+        first_s=seen.first_time.timestamp(),
+        last_s=seen.last_time.timestamp(),
+        message=seen.message,
+    )
