@@ -13,6 +13,8 @@ TIMEOUT_S = 60.0
 
 _LOOK_S = 0.005
 _ASK_S = 0.05  # a check that asks a server or the kernel: it shall not keep them busy
+_REST = 4.0  # times what a check took: one that runs kubectl, or our program, shall not keep a core busy either
+_REST_S = 1.0
 
 
 async def until(
@@ -30,11 +32,11 @@ async def until(
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        pause_s = _LOOK_S
+        asked_at, least_s = time.monotonic(), _LOOK_S
         try:
             last = check()
             if inspect.isawaitable(last):
-                pause_s = _ASK_S
+                least_s = _ASK_S
                 last = await last
             if last:
                 return last
@@ -42,17 +44,23 @@ async def until(
             last = error
         if time.monotonic() > deadline:
             raise _too_late(what, timeout_s, last)
-        await asyncio.sleep(pause_s)
+        await asyncio.sleep(_pause_s(asked_at, least_s))
 
 
 def eventually(what: str, check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
     """As `until`, for tests without an event loop."""
     deadline = time.monotonic() + timeout_s
-    while not (last := check()):
+    while True:
+        asked_at = time.monotonic()
+        if last := check():
+            return last
         if time.monotonic() > deadline:
             raise _too_late(what, timeout_s, last)
-        time.sleep(_ASK_S)
-    return last
+        time.sleep(_pause_s(asked_at, _ASK_S))
+
+
+def _pause_s(asked_at: float, least_s: float) -> float:
+    return min(_REST_S, max(least_s, _REST * (time.monotonic() - asked_at)))
 
 
 def _too_late(what: str, timeout_s: float, last: object) -> AssertionError:
