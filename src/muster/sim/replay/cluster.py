@@ -98,6 +98,10 @@ class Cluster:
         """The node is not ready from now on. Returns what was on it, as (job, slot)."""
         self.room.set_down(name, True)
         self._state.set_node(node_of(self._shapes[name], ready=False))
+        return self.on(name)
+
+    def on(self, name: str) -> list[tuple[Run, int]]:
+        """Return what is on the node, as (job, slot)."""
         return [(run, run.pods.index(uid)) for uid, run in self._on[name].items()]
 
     def repair(self, name: str) -> None:

@@ -12,6 +12,8 @@ import msgspec
 
 from muster.scheduler.decide import decide
 from muster.sim.replay.cluster import Cluster, Decide
+from muster.sim.replay.failing import Crashes, Failing
+from muster.sim.replay.faults import Care, Faults
 from muster.sim.replay.job import Job, NodeShape
 from muster.sim.replay.room import InvariantBroken
 from muster.sim.replay.run import Run
@@ -32,6 +34,7 @@ class Conditions(msgspec.Struct, frozen=True):
         repair_hours: mean time until a failed node is back, exponential.
         checkpoint_minutes: a job loses at most this much work to a failure.
         restart_minutes: from having all nodes again until the job works again.
+        care: who looks after nodes that have faults of all kinds; without it nodes only stop and come back.
     """
 
     seed: int = 0
@@ -40,6 +43,7 @@ class Conditions(msgspec.Struct, frozen=True):
     repair_hours: float = 4.0
     checkpoint_minutes: float = 60.0
     restart_minutes: float = 5.0
+    care: Care | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -87,16 +91,14 @@ class Replay:
         self._now = 0.0
         self._events: list[Event] = []
         self._numbers = itertools.count()
-        self._rng = random.Random(f"failures {conditions.seed}")
-        self._node_names = [node.name for node in nodes]
-        self._down: set[str] = set()
+        self._failing = self._failing_of(conditions, [node.name for node in nodes])
         self._runs: list[Run] = []
         self._open = len(jobs)
         self._waiting_gpus = 0
         self._waiting_jobs = 0
         self._stopped_gpus = 0
         self._wake_at: float | None = None
-        self._failures = 0
+        self._checkpoint_s = conditions.checkpoint_minutes * 60
         self._series = Series()
         self._hash = blake2b(digest_size=16)
 
@@ -105,9 +107,9 @@ class Replay:
         end_s = self._conditions.days * 86400 or float("inf")
         count = told = 0
         if self._jobs:
-            self._at(self._jobs[0].submit_s, self._arrive)
+            self.at(self._jobs[0].submit_s, self._arrive)
         if self._conditions.mtbf_hours:
-            self._at(self._until_failure(), self._fail)
+            self._failing.begin()
         self._note()
         while self._events and self._open and self._events[0][0] < end_s:
             self._now = self._events[0][0]
@@ -126,7 +128,7 @@ class Replay:
             series=self._series,
             end_s=self._now,
             gpus=self._cluster.room.gpus,
-            node_failures=self._failures,
+            node_failures=self._failing.failures,
             preemptions=self._cluster.preemptions,
             released=self._cluster.released,
             plans=self._cluster.plans,
@@ -134,8 +136,38 @@ class Replay:
             placements_hash=self._hash.hexdigest(),
         )
 
-    def _at(self, when: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (when, next(self._numbers), what))
+    def _failing_of(self, conditions: Conditions, names: Sequence[str]) -> Failing:
+        if conditions.care is not None:
+            return Faults(self, names, conditions.seed, mtbf_hours=conditions.mtbf_hours, care=conditions.care)
+        rng = random.Random(f"failures {conditions.seed}")
+        return Crashes(self, names, rng, mtbf_hours=conditions.mtbf_hours, repair_hours=conditions.repair_hours)
+
+    # What failures do
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._now
+
+    def at(self, when_s: float, what: Callable[[], None]) -> None:
+        """Have something happen then."""
+        heapq.heappush(self._events, (when_s, next(self._numbers), what))
+
+    def lose_node(self, name: str, saved: bool) -> None:
+        """Nothing runs there any more; jobs that did go elsewhere, their work saved first or not."""
+        for run, slot in self._cluster.fail(name):
+            self._interrupt(run, 0.0 if saved else self._checkpoint_s, run.job.gpus)
+            self._cluster.replace(run, slot, self._now)
+
+    def return_node(self, name: str) -> None:
+        """The node takes work again."""
+        self._cluster.repair(name)
+
+    def stop_work(self, name: str) -> None:
+        """Programs on the node die, and start there again."""
+        for run, slot in self._cluster.on(name):
+            self._interrupt(run, self._checkpoint_s, run.job.gpus)
+            self._cluster.replace(run, slot, self._now)
 
     def _settle(self) -> None:
         try:
@@ -146,7 +178,7 @@ class Replay:
             self._go(run)
         if wake_at is not None and self._now < wake_at and (self._wake_at is None or wake_at < self._wake_at):
             self._wake_at = wake_at
-            self._at(wake_at, self._wake)
+            self.at(wake_at, self._wake)
         self._note()
 
     def _note(self) -> None:
@@ -166,7 +198,7 @@ class Replay:
         self._waiting_gpus += run.job.gpus
         self._waiting_jobs += 1
         if number + 1 < len(self._jobs):
-            self._at(self._jobs[number + 1].submit_s, self._arrive)
+            self.at(self._jobs[number + 1].submit_s, self._arrive)
 
     def _go(self, run: Run) -> None:
         if run.started_s is None:
@@ -176,9 +208,10 @@ class Replay:
             self._stopped_gpus -= run.held_up
             run.held_up = 0
         done_at = run.go(self._now, DETECT_S + self._conditions.restart_minutes * 60)
+        self._failing.going(run, done_at - (run.job.run_s - run.done_s))
         self._hash.update(f"{self._now!r} {run.key} {','.join(run.nodes.values())}".encode())
         attempt = run.attempt
-        self._at(done_at, lambda: self._finish(run, attempt))
+        self.at(done_at, lambda: self._finish(run, attempt))
 
     def _finish(self, run: Run, attempt: int) -> None:
         if run.attempt == attempt:
@@ -186,28 +219,12 @@ class Replay:
             self._open -= 1
             self._cluster.end(run, self._now)
 
-    def _fail(self) -> None:
-        name = self._rng.choice(self._node_names)
-        if name not in self._down:
-            self._failures += 1
-            self._down.add(name)
-            for run, slot in self._cluster.fail(name):
-                self._evicted(run, False)
-                self._cluster.replace(run, slot, self._now)
-            repair_s = self._rng.expovariate(1 / (self._conditions.repair_hours * 3600))
-            self._at(self._now + repair_s, lambda: self._repair(name))
-        self._at(self._now + self._until_failure(), self._fail)
-
-    def _repair(self, name: str) -> None:
-        self._down.discard(name)
-        self._cluster.repair(name)
-
     def _wake(self) -> None:
         self._wake_at = None
 
     def _evicted(self, run: Run, saved: bool) -> None:
         """A job that may save its work first loses none, and holds nothing while it waits again."""
-        self._interrupt(run, 0.0 if saved else self._conditions.checkpoint_minutes * 60, 0 if saved else run.job.gpus)
+        self._interrupt(run, 0.0 if saved else self._checkpoint_s, 0 if saved else run.job.gpus)
 
     def _interrupt(self, run: Run, checkpoint_s: float, held_up: int) -> None:
         run.interrupt(self._now, checkpoint_s)
@@ -215,6 +232,3 @@ class Replay:
             return
         self._stopped_gpus += held_up - run.held_up
         run.held_up = held_up
-
-    def _until_failure(self) -> float:
-        return self._rng.expovariate(len(self._node_names) / (self._conditions.mtbf_hours * 3600))

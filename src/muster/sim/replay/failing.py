@@ -1,0 +1,79 @@
+"""Nodes that fail while jobs are replayed: what a failure does to jobs, and the plain ones, nodes that stop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from muster.sim.replay.run import Run
+
+HOUR_S = 3600.0
+
+
+class Stage(Protocol):
+    """The replay, as far as failures have to do with it. Times are virtual seconds."""
+
+    @property
+    def now(self) -> float:
+        """Since the beginning."""
+
+    def at(self, when_s: float, what: Callable[[], None]) -> None:
+        """Have something happen then."""
+
+    def lose_node(self, name: str, saved: bool) -> None:
+        """Nothing runs there any more; jobs that did go elsewhere, their work saved first or not."""
+
+    def return_node(self, name: str) -> None:
+        """The node takes work again."""
+
+    def stop_work(self, name: str) -> None:
+        """Programs on the node die, and start there again: the node is as ready as before."""
+
+
+class Failing(Protocol):
+    """What makes nodes fail."""
+
+    failures: int
+
+    def begin(self) -> None:
+        """The replay begins."""
+
+    def going(self, run: Run, since_s: float) -> None:
+        """A job has all its nodes and works from then on."""
+
+
+class Crashes:
+    """Nodes that stop, one by one, and come back whole; their jobs notice at once."""
+
+    def __init__(
+        self, stage: Stage, nodes: Sequence[str], rng: random.Random, *, mtbf_hours: float, repair_hours: float
+    ) -> None:
+        self._stage, self._nodes, self._rng = stage, nodes, rng
+        self._mtbf_hours, self._repair_hours = mtbf_hours, repair_hours
+        self._down: set[str] = set()
+        self.failures = 0
+
+    def begin(self) -> None:
+        """The first one comes after a while."""
+        self._stage.at(self._stage.now + self._until_next(), self._fail)
+
+    def going(self, run: Run, since_s: float) -> None:
+        """Nodes that are there are well."""
+
+    def _fail(self) -> None:
+        name = self._rng.choice(self._nodes)
+        if name not in self._down:
+            self.failures += 1
+            self._down.add(name)
+            self._stage.lose_node(name, False)
+            repair_s = self._rng.expovariate(1 / (self._repair_hours * HOUR_S))
+            self._stage.at(self._stage.now + repair_s, lambda: self._repair(name))
+        self._stage.at(self._stage.now + self._until_next(), self._fail)
+
+    def _repair(self, name: str) -> None:
+        self._down.discard(name)
+        self._stage.return_node(name)
+
+    def _until_next(self) -> float:
+        return self._rng.expovariate(len(self._nodes) / (self._mtbf_hours * HOUR_S))
