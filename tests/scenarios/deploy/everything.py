@@ -109,6 +109,7 @@ class Everything:
             "max": 2,
             "idleSeconds": 1,
             "coolDownSeconds": 0,
+            "pollSeconds": 1,
             "template": {"labels": {"role": "cloud"}, "capacity": {"cpu": 8, "memory": "32Gi"}},
         }
         fleet = {

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.placement import Placement
-from muster.fleet.scaling import remembering
+from muster.fleet.scaling import classify, remembering, shrinking
 from muster.fleet.scaling.carrying import Carrier
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
@@ -63,6 +63,7 @@ class Cloud:
             "idleSeconds": 3,
             "coolDownSeconds": 1,
             "joinTimeoutSeconds": 8,
+            "pollSeconds": 1,
             "template": {"labels": {POOL: self.cluster.namespace}, "capacity": {"cpu": 96, "memory": "1Ti", GPU: 8}},
             **facts,
         }
@@ -89,7 +90,6 @@ class Cloud:
             "test",
             demands,
             providers={"simulated": self.simulated},
-            poll_s=0.5,
             registry=self.registry,
         )
         self._tasks += [asyncio.create_task(scaling.run()), asyncio.create_task(self._boot())]
@@ -167,7 +167,9 @@ class Cloud:
 
 
 @pytest.fixture
-async def cloud(api_server: ApiServer) -> AsyncIterator[Cloud]:
+async def cloud(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cloud]:
+    monkeypatch.setattr(classify, "SETTLE_S", 2.0)
+    monkeypatch.setattr(shrinking, "CORDON_SETTLES_S", 3.0)
     async with Client(load_config(api_server.kubeconfig)) as client:
         cluster = Cluster(client, api_server.kubeconfig)
         made = Cloud(cluster)

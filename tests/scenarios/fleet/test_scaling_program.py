@@ -51,6 +51,7 @@ def config(group: str) -> str:
         "options": {"region": "us-east-1"},
         "min": 2,
         "max": 4,
+        "pollSeconds": 1,
         "template": {"capacity": {"cpu": 96, "nvidia.com/gpu": 8}},
     }
     return msgspec.json.encode({"pools": [pool]}).decode()

@@ -11,6 +11,7 @@ pools:
   idleSeconds: 600             # idle for so long: given back
   coolDownSeconds: 300         # nothing is given back for so long after growing
   joinTimeoutSeconds: 900      # from the request until Ready: then replaced
+  pollSeconds: 15              # the provider is asked so often, beside when something changes
   template:                    # what its new nodes are like
     labels: {muster.dev/pool: h100}
     taints: [{key: muster.dev/pool, value: h100, effect: NoSchedule}]
@@ -27,7 +28,7 @@ import msgspec
 
 from muster.api.names import LABEL_TEAM
 from muster.fleet.configtext import ConfigText, ConfigTextError
-from muster.fleet.scaling.snapshot import PoolSpec, Template
+from muster.fleet.scaling.snapshot import POLL_S, PoolSpec, Template
 from muster.kube.node import Taint
 from muster.kube.quantity import QuantityError, to_int
 from muster.kube.resources import amount
@@ -62,6 +63,7 @@ class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     idle_seconds: float = 600.0
     cool_down_seconds: float = 300.0
     join_timeout_seconds: float = 900.0
+    poll_seconds: float = POLL_S
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +107,8 @@ def _problems(pools: list[_Pool], providers: frozenset[str]) -> Iterator[tuple[i
         for path, value in ((".idleSeconds", pool.idle_seconds), (".joinTimeoutSeconds", pool.join_timeout_seconds)):
             if not 0 < value < float("inf"):
                 yield number, path, f"{value:g} is not possible; write a number of seconds above 0"
+        if not 1 <= pool.poll_seconds <= 300:
+            yield number, ".pollSeconds", f"{pool.poll_seconds:g} is not possible; write 1 to 300"
         yield from ((number, f".template{path}", what) for path, what in _template_problems(pool.template))
 
 
@@ -140,4 +144,5 @@ def _spec(pool: _Pool) -> PoolSpec:
         idle_s=pool.idle_seconds,
         cool_down_s=pool.cool_down_seconds,
         join_timeout_s=pool.join_timeout_seconds,
+        poll_s=pool.poll_seconds,
     )

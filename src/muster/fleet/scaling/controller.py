@@ -24,7 +24,7 @@ from muster.fleet.scaling.providers.aws import AutoScalingGroups
 from muster.fleet.scaling.providers.base import Provider, ProviderError
 from muster.fleet.scaling.providers.external import External
 from muster.fleet.scaling.remembering import silent
-from muster.fleet.scaling.snapshot import COMING_MAX, Fault, Group, PoolMemory, PoolSpec, View
+from muster.fleet.scaling.snapshot import COMING_MAX, POLL_S, Fault, Group, PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import Tracked
 from muster.fleet.scaling.status import ScalingStatus, kept_times, read_status, status_of, write_status
 from muster.fleet.scaling.telling import Teller
@@ -43,8 +43,6 @@ from muster.kube.pod import Pod
 log = logging.getLogger(__name__)
 
 NAME = "scaling"
-POLL_S = 15.0
-"""How often providers are asked, beside when something changes: one or two requests a pool."""
 PAUSE_S = 1.0
 SYNC_TIMEOUT_S = 120.0
 LOOK_TIMEOUT_S = 60.0
@@ -64,7 +62,6 @@ class ScalingController:
         providers: more providers, by name, beside `aws` and `external`.
         coming_max: how many nodes may be on their way at once; a gang that is larger comes alone.
         clock: seconds since the epoch.
-        poll_s: how often providers are asked at least.
         progress: marked at each plan.
         rng: source of jitter.
         registry: where metrics go.
@@ -80,7 +77,6 @@ class ScalingController:
         providers: Mapping[str, Provider] | None = None,
         coming_max: Callable[[], int] | None = None,
         clock: Callable[[], float] = steady_time,
-        poll_s: float = POLL_S,
         progress: Progress | None = None,
         rng: random.Random | None = None,
         registry: CollectorRegistry = REGISTRY,
@@ -91,7 +87,6 @@ class ScalingController:
         self._demands = demands
         self._coming_max = coming_max
         self._clock = clock
-        self._poll_s = poll_s
         self._progress = progress
         self._rng = rng or random.Random()
         self._metrics = scaling_metrics(registry)
@@ -164,7 +159,7 @@ class ScalingController:
             self._progress.expect(NAME, STALL_S)
         while True:
             self._demands.changed.clear()
-            wait_s = self._poll_s
+            wait_s = min((pool.poll_s for pool in self._pools), default=POLL_S)
             if self._demands.known:
                 view = await self._view()
                 now = self._clock()
@@ -177,7 +172,7 @@ class ScalingController:
                     wait_s = min(wait_s, max(0.0, plan.wake_at - self._clock()))
             if self._progress is not None:
                 self._progress.mark(NAME)
-            await asyncio.sleep(min(PAUSE_S, self._poll_s))
+            await asyncio.sleep(PAUSE_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._demands.changed.wait()

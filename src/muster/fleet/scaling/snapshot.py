@@ -15,6 +15,8 @@ from muster.kube.node import Taint
 
 COMING_MAX = 1 << 30
 """Where nobody bounds how many nodes may be on their way."""
+POLL_S = 15.0
+"""How often a provider is asked where the pool does not say: one or two requests."""
 Amounts = Mapping[str, int]
 """Resources as integers: cpu in millicores, everything else in units."""
 
@@ -51,6 +53,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
         idle_s: a node idle for so long is given back.
         cool_down_s: nothing is given back for so long after the pool grew.
         join_timeout_s: from the request until the node is Ready; then it is replaced.
+        poll_s: the provider is asked so often at least.
     """
 
     name: str
@@ -64,6 +67,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
     idle_s: float = 600.0
     cool_down_s: float = 300.0
     join_timeout_s: float = 900.0
+    poll_s: float = POLL_S
 
 
 class Fault(StrEnum):
