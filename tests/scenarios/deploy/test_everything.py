@@ -131,6 +131,14 @@ def test_a_teams_pod_runs_on_its_teams_node(everything: Everything) -> None:
     assert everything.nodes()[node]["metadata"]["labels"][TEAM] == "red"
 
 
+def test_a_node_of_a_pool_joins(everything: Everything) -> None:
+    (instance,) = everything.cloud.instances
+    everything.cluster.add_node("cloud-0", gpus=0, role="cloud")
+    named = json.dumps({"spec": {"providerID": f"aws:///us-east-1a/{instance}"}})
+    everything.until("it is there", lambda: "cloud-0" in everything.nodes())
+    everything.cluster.kubectl("patch", "node", "cloud-0", f"--patch={named}")
+
+
 def test_balloons_keep_spare_nodes_and_follow_them(everything: Everything) -> None:
     spare = {"spare-0", "spare-1"}
     everything.until("one on each", lambda: set(everything.balloons().values()) == spare)
@@ -166,14 +174,8 @@ def test_a_new_node_is_held_back_and_opened(everything: Everything) -> None:
 
 
 def test_an_idle_node_is_given_back(everything: Everything) -> None:
-    (instance,) = everything.cloud.instances
-    everything.cluster.add_node("cloud-0", gpus=0, role="cloud")
-    named = json.dumps({"spec": {"providerID": f"aws:///us-east-1a/{instance}"}})
-    everything.until("it is there", lambda: "cloud-0" in everything.nodes())
-    everything.cluster.kubectl("patch", "node", "cloud-0", f"--patch={named}")
     everything.until("its instance is gone", lambda: everything.cloud.instances == [])
     everything.cluster.nodes["cloud-0"].lose()
-    everything.until("its Node is gone too", lambda: "cloud-0" not in everything.nodes())
 
 
 def test_nobody_is_blocked_while_the_webhook_is_down(everything: Everything) -> None:
@@ -204,6 +206,10 @@ def test_damaged_certificates_are_made_anew(everything: Everything) -> None:
     everything.cluster.kubectl("patch", *secret, f"--patch={nonsense}")
     everything.until("they are replaced", lambda: everything.cluster.get(*secret)["data"]["tls.crt"] != "bm9uc2Vuc2U=")
     everything.until("it is called", everything.called)
+
+
+def test_the_node_object_of_what_was_given_back_goes_too(everything: Everything) -> None:
+    everything.until("it is gone", lambda: "cloud-0" not in everything.nodes())
 
 
 def test_parts_are_handed_back_before_they_go(everything: Everything) -> None:
