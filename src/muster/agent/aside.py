@@ -20,7 +20,7 @@ class Aside:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._thread: threading.Thread | None = None
+        self._busy = False
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return or raise what the call does. Cancelling leaves it behind.
@@ -28,12 +28,13 @@ class Aside:
         Raises:
             StillBusyError: an earlier one is left behind and has not come back.
         """
-        if self._thread is not None and self._thread.is_alive():
+        if self._busy:
             raise StillBusyError
+        self._busy = True
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
-        def settle(result: T | None, error: BaseException | None) -> None:
+        def settle(result: T | None, error: Exception | None) -> None:
             if done.done():
                 return
             if error is not None:
@@ -42,17 +43,20 @@ class Aside:
                 done.set_result(result)  # type: ignore[arg-type]
 
         def work() -> None:
-            result, trouble = None, None
+            result: T | None = None
+            trouble: Exception | None = None
             try:
                 result = call(*args, **kwargs)
-            except BaseException as error:  # whatever it was, the caller is to hear of it
-                trouble = error
+            except Exception as error:  # whatever it was, the caller is to hear of it
+                trouble = error if not isinstance(error, StopIteration) else RuntimeError(repr(error))
+            except BaseException as error:  # such as SystemExit, which would end the loop and with it the agent
+                trouble = RuntimeError(repr(error))
+            self._busy = False  # before the caller hears of it and calls again
             try:
                 loop.call_soon_threadsafe(settle, result, trouble)
             except RuntimeError:  # the loop is closed: nobody waits any more
                 return
 
         # A daemon: a thread that the kernel does not let go must not keep the agent from ending.
-        self._thread = threading.Thread(target=work, name=self._name, daemon=True)
-        self._thread.start()
+        threading.Thread(target=work, name=self._name, daemon=True).start()
         return await done

@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-CHECKS: Final[dict[str, str]] = {}
+CHECKS: Final[dict[str, str]] = {
+    "kernel-log": "muster.agent.checks.kernellog:make",
+}
 """MODULE:FUNCTION that makes the check from its `Setup`."""

@@ -73,6 +73,11 @@ class Kmsg:
                 self.close()
                 return
 
+    @property
+    def trouble(self) -> str:
+        """What keeps it from being opened, as last told; empty: nothing does."""
+        return self._said
+
     def close(self) -> None:
         """Let go of the device; the next read begins with the oldest record that is still there and not yet seen."""
         if self._file is not None:

@@ -57,6 +57,11 @@ class LogFile:
             yield b"\n"  # the last line of a file that is complete needs no newline of its own
             self.close()
 
+    @property
+    def trouble(self) -> str:
+        """What keeps it from being opened, as last told; empty: nothing does."""
+        return next(iter(self._said), "")
+
     def close(self) -> None:
         """Let go of the file; the next read begins with what then lies at the path."""
         if self._file is not None:

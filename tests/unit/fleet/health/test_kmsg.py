@@ -3,51 +3,14 @@
 from __future__ import annotations
 
 import errno
-import os
-from pathlib import Path
 
 import pytest
 
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.headers import LogClock
 from muster.fleet.health.kernellog import Scanner
-from muster.fleet.health.kmsg import KMSG, FileOperations, Kmsg
-
-PATH = Path("/dev/kmsg")
-
-
-def record(number: int, text: str = "eth0: renamed") -> bytes:
-    return f"6,{number},{number * 1000},-;{text}\n SUBSYSTEM=net\n".encode()
-
-
-class Device:
-    """A /dev/kmsg whose reads are told beforehand: records, or the errors a real one gives."""
-
-    def __init__(self, *reads: bytes | int) -> None:
-        self.reads = list(reads)
-        self.refuses = 0
-        self.open = 0
-
-    def operations(self) -> FileOperations:
-        return FileOperations(self.opened, self.read, self.close)
-
-    def opened(self, path: Path, flags: int) -> int:
-        assert (path, flags & os.O_NONBLOCK) == (PATH, os.O_NONBLOCK)
-        if self.refuses:
-            raise OSError(self.refuses, os.strerror(self.refuses))
-        self.open += 1
-        return 3
-
-    def read(self, file: int, count: int, /) -> bytes:
-        if not self.reads:
-            raise BlockingIOError(errno.EAGAIN, "again")
-        each = self.reads.pop(0)
-        if isinstance(each, int):
-            raise OSError(each, os.strerror(each))
-        return each
-
-    def close(self, file: int) -> None:
-        self.open -= 1
+from muster.fleet.health.kmsg import KMSG, Kmsg
+from tests.support.kmsgdevice import PATH, Device, record
 
 
 def read(kmsg: Kmsg) -> tuple[list[bytes], list[tuple[str, int]]]:

@@ -1,0 +1,117 @@
+"""The kernel's log: Xids, links, disks, memory and whatever else the driver or the kernel complains about.
+
+Read from before the agent's own start. What could not be read is a finding too: records that were overwritten, a file
+that was cut, a permission that is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from muster.agent.aside import Aside
+from muster.agent.check import Cost, Setup
+from muster.agent.incidents import Incidents
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.headers import LogClock
+from muster.fleet.health.kernellog import Scanner
+from muster.fleet.health.kmsg import Kmsg
+from muster.fleet.health.logfile import LogFile
+
+NAME: Final = "kernel-log"
+PERIOD_S: Final = 1.0
+TIMEOUT_S: Final = 30.0
+"""Long: a flood of a million lines is read in one look."""
+SAY_AGAIN_S: Final = 30.0
+"""What keeps the log from being read goes on being said, so that it is not forgotten while it lasts."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings.
+
+    Attributes:
+        file: below the node's root, such as `var/log/kern.log`, where the agent may not read /dev/kmsg.
+    """
+
+    file: str = ""
+
+
+class KernelLog:
+    """Looks at what was written since the last look.
+
+    Args:
+        reader: where lines come from.
+        period_s, timeout_s: as of every check.
+        monotonic: the clock of the kernel's own time stamps.
+    """
+
+    name = NAME
+    cost: Cost = "cheap"
+
+    def __init__(
+        self,
+        reader: Kmsg | LogFile,
+        *,
+        period_s: float = PERIOD_S,
+        timeout_s: float = TIMEOUT_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.period_s = period_s
+        self.timeout_s = timeout_s
+        self._reader = reader
+        self._monotonic = monotonic
+        self._clock = LogClock()
+        self._scanner = Scanner(self._clock)
+        self._incidents = Incidents(NAME, period_s)
+        self._aside = Aside(NAME)
+        self._pieces: Iterator[bytes | Finding] | None = None
+        self._found: list[Finding] = []
+        self._said_s = float("-inf")
+
+    async def look(self, now_s: float) -> Sequence[Finding]:
+        """Read to the end of the log, or for half of the time there is; the rest is read in the next look."""
+        await self._aside.run(self._read, now_s)
+        found, self._found = self._found, []
+        return found
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._reader.close()
+
+    def _read(self, now_s: float) -> None:
+        """Blocking, in the thread. What it found waits here: a look that came too late loses nothing."""
+        self._clock.now_s = now_s
+        self._clock.boot_s = now_s - self._monotonic()
+        until_s = time.monotonic() + self.timeout_s / 2
+        self._pieces = self._pieces or self._reader.read(now_s)
+        for piece in self._pieces:
+            if isinstance(piece, Finding):
+                self._say(piece.component, piece.code, now_s, piece.count, piece.message)
+            else:
+                self._scanner.feed(piece)
+            if time.monotonic() > until_s:
+                break
+        else:
+            self._pieces = None
+        trouble = self._reader.trouble
+        if trouble and now_s >= self._said_s + SAY_AGAIN_S:
+            self._say(str(self._reader.path), trouble, now_s, 1, "")
+        self._found += [finding for _, finding in self._scanner.take()] + self._incidents.take(now_s)
+
+    def _say(self, component: str, code: str, now_s: float, count: int, message: str) -> None:
+        self._said_s = now_s
+        self._incidents.observe(NAME, component, code, now_s, count=count, message=message)
+
+
+def make(setup: Setup) -> KernelLog:
+    """Make the check for this node."""
+    options = setup.options_as(Options)
+    path = setup.host.root / options.file.lstrip("/") if options.file else setup.host.dev / "kmsg"
+    return KernelLog(
+        LogFile(path) if options.file else Kmsg(path),
+        period_s=setup.period_s or PERIOD_S,
+        timeout_s=setup.timeout_s or TIMEOUT_S,
+    )

@@ -1,0 +1,66 @@
+"""Which node this is, which boot of it, and with which driver."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any, Final
+
+import msgspec
+
+from muster.agent.check import Host
+
+_DRIVER: Final = re.compile(r"Kernel Module(?: for \S+)? +([\d.]+)")
+_VERSION_MAX: Final = 64
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the kernel says of the node."""
+
+    boot_id: str = ""
+    driver: str = ""
+    gpus: int = 0
+
+
+def facts(host: Host) -> Facts:
+    """Read them. What is not there is empty; blocking, for a sick driver may not answer."""
+    return Facts(boot_id=_text(host, "sys/kernel/random/boot_id").strip(), driver=_driver(host), gpus=_gpus(host))
+
+
+def node_of_token(authorization: str) -> tuple[str, str]:
+    """Return (name, UID) of the node that a service account token is bound to, "" for what it does not say.
+
+    A token of a pod says it (Kubernetes: KEP-4193, claims `kubernetes.io.node`), so that agents need no right to read
+    nodes. It is read, not verified: the API server does that.
+    """
+    parts = authorization.removeprefix("Bearer ").split(".")
+    if len(parts) != 3:
+        return "", ""
+    try:
+        claims: Any = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=="))
+        node = claims["kubernetes.io"]["node"]
+        return str(node.get("name", "")), str(node.get("uid", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", ""
+
+
+def _driver(host: Host) -> str:
+    """The version in the first line of /proc/driver/nvidia/version (NVRM version: ... Kernel Module  570.86.15 ...)."""
+    found = _DRIVER.search(_text(host, "driver/nvidia/version"))
+    return found[1][:_VERSION_MAX] if found else ""
+
+
+def _gpus(host: Host) -> int:
+    """The driver has a folder for each."""
+    try:
+        return sum(1 for _ in (host.proc / "driver/nvidia/gpus").iterdir())
+    except OSError:
+        return 0
+
+
+def _text(host: Host, name: str) -> str:
+    try:
+        with (host.proc / name).open("rb") as file:
+            return file.read(4096).decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,151 @@
+"""The agent's process: its arguments, its loops, and its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import muster
+from muster.agent.api import AgentApi
+from muster.agent.check import Host
+from muster.agent.checks import CHECKS
+from muster.agent.pace import Pace
+from muster.agent.page import serve
+from muster.agent.privilege import let_go
+from muster.agent.registry import make_checks
+from muster.agent.runner import Runner, ended
+from muster.agent.settings import AgentSettings, SettingsError, load_settings
+from muster.agent.writer import Writer
+from muster.kube.config import ClusterConfig, load_config
+from muster.kube.errors import ConfigError
+from muster.kube.progress import Progress
+
+log = logging.getLogger(__name__)
+
+_COLLECT_FROM: Final = 50_000
+"""There are few cycles to be collected: looking for them less often saves more than it costs."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is told."""
+
+    node: str
+    kubeconfig: Path | None
+    settings: Path | None
+    host: Host
+    listen: tuple[str, int] | None
+    user: int | None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until SIGTERM; returns the exit status: 0, or 2 where it cannot start for what it was told."""
+    options = _parse(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        if options.user is not None:
+            let_go(options.user)
+        settings = load_settings(options.settings)
+        config = load_config(options.kubeconfig)
+        asyncio.run(run(options, settings, config))
+    except (SettingsError, ConfigError, OSError) as error:
+        print(f"muster agent: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def run(options: Options, settings: AgentSettings, config: ClusterConfig) -> None:
+    """Look, and write what is seen, until the process is told to end."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    progress = Progress()
+    api = AgentApi(config, user_agent=f"muster-agent/{muster.__version__}")
+    checks, troubles = make_checks(options.node, settings, options.host, CHECKS)
+    pace = Pace(
+        options.node,
+        period_s=settings.period_seconds,
+        heartbeat_s=settings.heartbeat_seconds,
+        now_s=loop.time(),
+    )
+    writer = Writer(api, options.node, pace, options.host, (muster.__version__, settings.policy_version), progress)
+    runner = Runner(options.node, checks, writer.take, progress)
+    log.info("node %s, checks: %s", options.node, ", ".join(check.name for check in checks) or "none")
+    async with AsyncExitStack() as stack:
+        stack.callback(api.close)
+        if options.listen is not None:
+            port = await stack.enter_async_context(serve(progress, lambda: _metrics(runner, writer), *options.listen))
+            log.info("metrics on http://%s:%d/metrics", options.listen[0], port)
+        for trouble in troubles:
+            runner.say(*trouble)
+        gc.set_threshold(_COLLECT_FROM)
+        tasks = [asyncio.create_task(runner.run()), asyncio.create_task(writer.run())]
+        stopped = asyncio.create_task(_set(stop))
+        try:
+            done, _ = await asyncio.wait([tasks[1], stopped], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (*tasks, stopped):
+                await ended(task)
+    log.info("ends")
+
+
+async def _set(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+def _metrics(runner: Runner, writer: Writer) -> Mapping[str, float]:
+    shown: dict[str, float] = {"muster_agent_findings": writer.held}
+    for outcome, count in writer.writes.items():
+        shown[f'muster_agent_writes_total{{outcome="{outcome}"}}'] = count
+    for (check, outcome), count in runner.looks.items():
+        shown[f'muster_agent_looks_total{{check="{check}",outcome="{outcome}"}}'] = count
+    return shown
+
+
+def _parse(arguments: Sequence[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m muster.agent", description="Watch over the node this runs on.")
+    parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="its name (default: NODE_NAME)")
+    parser.add_argument("--kubeconfig", type=Path, help="the cluster (default: as kubectl, else the pod's account)")
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="agent.json")
+    parser.add_argument("--root", type=Path, default=Path("/"), help="the node's root file system, for logs and disks")
+    for name in ("sys", "proc", "dev"):
+        parser.add_argument(f"--{name}", type=Path, help=f"the node's /{name} (default: ROOT/{name})")
+    parser.add_argument("--listen", type=_address, metavar="HOST:PORT", help="serve /healthz and /metrics")
+    parser.add_argument("--user", type=int, metavar="UID", help="become this user, and keep CAP_SYSLOG alone")
+    given = parser.parse_args(arguments)
+    if not given.node:
+        parser.error("--node or NODE_NAME has to say which node this is")
+    host = Host(
+        root=given.root,
+        sys=given.sys or given.root / "sys",
+        proc=given.proc or given.root / "proc",
+        dev=given.dev or given.root / "dev",
+    )
+    return Options(
+        node=given.node,
+        kubeconfig=given.kubeconfig,
+        settings=given.settings,
+        host=host,
+        listen=given.listen,
+        user=given.user,
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)

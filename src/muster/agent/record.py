@@ -1,0 +1,119 @@
+"""What the agent knows, as its node's NodeHealth says it: bounded, over restarts, and no incident merged with another.
+
+Held are up to 1,024 findings of the last 30 days; the record shows 64. Where more are held each check has its turn, the
+newest first, so that a disk with a thousand errors does not hide a GPU that fell off the bus.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Final
+
+import msgspec
+
+from muster.api.node_health import FINDINGS_MAX, ObservedFinding
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.kernellog import INCIDENT_S_MAX, PAUSE_S
+from muster.fleet.health.record import finding_of, observed
+
+HELD_MAX: Final = 1024
+KEEP_S: Final = 30 * 86400.0
+"""The longest window of a shipped rule."""
+SAME_START_S: Final = 5.0
+"""A log that is read again tells nearly the same time: the clock was adjusted since. Incidents lie a minute apart."""
+
+Identity = tuple[str, str, str, int]
+
+
+def identity(finding: Finding) -> Identity:
+    """What makes two findings the same incident; times to the microsecond, as the API has them."""
+    return (*finding.key, round(finding.first_s * 1e6))
+
+
+class Record:
+    """The findings of a node.
+
+    Args:
+        before: what the node's record held when the agent started.
+        dropped: findings it had no room for.
+    """
+
+    def __init__(self, before: Iterable[ObservedFinding] = (), dropped: int = 0) -> None:
+        self._held: dict[Identity, Finding] = {}
+        self._forgotten = dropped
+        self._before: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+        self._adopted: dict[Identity, Finding] = {}
+        for seen in before:
+            finding = finding_of(seen)
+            self._held[identity(finding)] = finding
+            self._before[finding.key].append(finding)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All that is held, the oldest news first."""
+        return list(self._held.values())
+
+    def add(self, findings: Sequence[Finding]) -> tuple[bool, bool]:
+        """Take what a check said. Returns (whether an incident is new, whether one has grown)."""
+        new = grown = False
+        for told in findings:
+            finding = self._adopt(told)
+            at = identity(finding)
+            known = self._held.get(at)
+            if known is None:
+                new = True
+            elif (finding.count, finding.last_s) > (known.count, known.last_s):
+                grown = True
+            else:
+                continue
+            self._held.pop(at, None)
+            self._held[at] = finding
+        if len(self._held) > HELD_MAX:
+            self._forget(len(self._held) - HELD_MAX)
+        return new, grown
+
+    def shown(self, now_s: float) -> tuple[tuple[ObservedFinding, ...], int]:
+        """Return (the findings of the record, oldest first; how many older ones it has no room for)."""
+        for at in [at for at, finding in self._held.items() if finding.last_s < now_s - KEEP_S]:
+            del self._held[at]
+        by_check: dict[str, list[Finding]] = defaultdict(list)
+        for finding in sorted(self._held.values(), key=lambda finding: (finding.last_s, finding.first_s), reverse=True):
+            by_check[finding.check].append(finding)
+        turns = [finding for turn in zip_longest(*by_check.values()) for finding in turn if finding is not None]
+        chosen = sorted(turns[:FINDINGS_MAX], key=lambda finding: (finding.first_s, finding.key))
+        return tuple(observed(finding) for finding in chosen), self._forgotten + len(self._held) - len(chosen)
+
+    def _forget(self, number: int) -> None:
+        for at in sorted(self._held, key=lambda at: self._held[at].last_s)[:number]:
+            del self._held[at]
+        self._forgotten += number
+
+    def _adopt(self, told: Finding) -> Finding:
+        """The finding under the name it had before the agent started, where it is the same incident."""
+        mine = identity(told)
+        before = self._adopted.get(mine)
+        if before is None:
+            before = next((each for each in self._before.get(told.key, ()) if _goes_on(each, told)), None)
+            if before is None:
+                return told
+            self._adopted[mine] = before
+        again = told.first_s <= before.last_s  # the log is read again; what samples cannot see the past
+        return msgspec.structs.replace(
+            told,
+            first_s=before.first_s,
+            last_s=max(before.last_s, told.last_s),
+            count=max(before.count, told.count) if again else before.count + told.count,
+            message=before.message or told.message,
+        )
+
+
+def _goes_on(before: Finding, told: Finding) -> bool:
+    """Whether what is told now is what the record told before: the same start, or on without a pause."""
+    if abs(told.first_s - before.first_s) <= SAME_START_S:
+        return True
+    return before.first_s < told.first_s <= min(before.last_s + PAUSE_S, before.first_s + INCIDENT_S_MAX)

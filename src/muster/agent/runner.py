@@ -1,0 +1,159 @@
+"""Runs the checks side by side: each has its own period and deadline, and none is the others' business.
+
+begin ─► look ─► findings ─► pause until the period is over ─► ...
+            ├─ raises ─► agent/NAME/failed
+            └─ no answer at its deadline ─► agent/NAME/hung, and again each period, until it comes back
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from muster.agent.aside import StillBusyError
+from muster.agent.check import Check
+from muster.agent.incidents import Incidents
+from muster.agent.shares import share
+from muster.fleet.health.finding import Finding
+from muster.kube.progress import Progress
+
+log = logging.getLogger(__name__)
+
+FIRST_S_MAX: Final = 10.0
+"""First looks are spread over a period, but nobody waits for longer than this to see what is wrong already."""
+_SLACK_S: Final = 60.0
+_MESSAGE_MAX: Final = 200
+
+Sink = Callable[[Sequence[Finding]], None]
+
+
+class Runner:
+    """Runs checks until it is cancelled.
+
+    Args:
+        node: name of the node.
+        checks: names differ.
+        sink: takes what was found.
+        progress: is told each time that a check's loop moves.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        checks: Sequence[Check],
+        sink: Sink,
+        progress: Progress,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._checks = checks
+        self._sink = sink
+        self._progress = progress
+        self._clock = clock
+        self._own = Incidents("runner", max((check.period_s for check in checks), default=0.0))
+        self._moderate = asyncio.Semaphore(1)
+        self.looks: Counter[tuple[str, str]] = Counter()
+        """How looks ended, by (check, ok|failed|hung)."""
+
+    async def run(self) -> None:
+        """Run all of them. Returns where there is none."""
+        waits_s = sum(check.timeout_s for check in self._checks if check.cost == "moderate")
+        for check in self._checks:
+            self._progress.expect(_loop(check), 2 * check.period_s + check.timeout_s + waits_s + _SLACK_S)
+        await asyncio.gather(*(self._repeat(check) for check in self._checks))
+
+    def say(self, component: str, code: str, message: str) -> None:
+        """Find something wrong with the agent itself."""
+        now_s = self._clock()
+        self._own.observe("agent", component, code, now_s, message=message[:_MESSAGE_MAX])
+        self._sink(self._own.take(now_s))
+
+    async def _repeat(self, check: Check) -> None:
+        clock = asyncio.get_running_loop().time
+        await asyncio.sleep(share(self._node, check.name) * min(check.period_s, FIRST_S_MAX))
+        while True:
+            began_s = clock()
+            if check.cost == "moderate":
+                async with self._moderate:
+                    late = await self._look(check)
+            else:
+                late = await self._look(check)
+            self._progress.mark(_loop(check))
+            if late is not None:
+                await self._left_behind(check, late)
+            await asyncio.sleep(max(0.0, began_s + check.period_s - clock()))
+
+    async def _look(self, check: Check) -> asyncio.Task[Sequence[Finding]] | None:
+        """Look once; returns the task where it has not come back."""
+        task = asyncio.create_task(_called(check, self._clock()))
+        try:
+            await asyncio.wait({task}, timeout=check.timeout_s)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            task.cancel()
+            self._hung(check)
+            return task
+        self._take(check, task)
+        return None
+
+    async def _left_behind(self, check: Check, task: asyncio.Task[Sequence[Finding]]) -> None:
+        """Wait for a look that was cancelled. Most end at once; one that does not is told of each period."""
+        await asyncio.wait({task}, timeout=check.period_s)
+        while not task.done():
+            self._hung(check)
+            self._progress.mark(_loop(check))
+            await asyncio.wait({task}, timeout=check.period_s)
+        if not task.cancelled():
+            self._take(check, task)
+
+    def _take(self, check: Check, task: asyncio.Task[Sequence[Finding]]) -> None:
+        try:
+            findings = list(task.result())
+            if not all(isinstance(finding, Finding) for finding in findings):
+                raise TypeError("it returned something else than findings")
+        except (StillBusyError, TimeoutError):
+            self._hung(check)
+        except asyncio.CancelledError:
+            self._failed(check, "it cancelled itself")
+        except Exception as error:  # whatever a check does, the others go on
+            log.debug("check %s failed", check.name, exc_info=error)
+            self._failed(check, f"{type(error).__name__}: {error}")
+        else:
+            self.looks[check.name, "ok"] += 1
+            if findings:
+                self._sink(findings)
+
+    def _hung(self, check: Check) -> None:
+        self.looks[check.name, "hung"] += 1
+        self.say(check.name, "hung", f"no answer within {check.timeout_s:g} s: what it looks at is not seen")
+
+    def _failed(self, check: Check, why: str) -> None:
+        self.looks[check.name, "failed"] += 1
+        self.say(check.name, "failed", f"what it looks at is not seen: {why}")
+
+
+async def _called(check: Check, now_s: float) -> Sequence[Finding]:
+    """Look, with whatever a check may raise kept from the loop."""
+    try:
+        return await check.look(now_s)
+    except (SystemExit, KeyboardInterrupt) as error:  # these would end the loop, and with it the agent
+        raise RuntimeError(repr(error)) from error
+
+
+def _loop(check: Check) -> str:
+    return f"check/{check.name}"
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has ended, whatever it ended with."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

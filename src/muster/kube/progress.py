@@ -1,0 +1,66 @@
+"""When each loop of a process last moved, and by when it must move again: what liveness depends on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Gauge
+
+
+class Progress:
+    """When each loop last moved, and by when it must move again.
+
+    Deadlines are measured on a monotonic clock, so a step of the wall clock neither kills nor hides a stall.
+
+    Args:
+        clock: monotonic seconds.
+        registry: where the age of each mark is exported; None exports nothing.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, registry: CollectorRegistry | None = None
+    ) -> None:
+        self._clock = clock
+        self._marks: dict[str, tuple[float, float]] = {}
+        self._gauge: Gauge | None = None
+        if registry is not None:
+            from prometheus_client import Gauge  # a node's agent has no memory to spare for it
+
+            self._gauge = Gauge(
+                "muster_progress_age_seconds", "Seconds since a loop last made progress.", ["loop"], registry=registry
+            )
+
+    def expect(self, name: str, deadline_s: float) -> None:
+        """Require a mark for `name` at least every `deadline_s` seconds, from now on."""
+        self._marks[name] = (self._clock(), deadline_s)
+        if self._gauge is not None:
+            self._gauge.labels(name).set_function(lambda: self.age_s(name))
+
+    def mark(self, name: str) -> None:
+        """Say that `name` made progress. A name nobody expects is ignored."""
+        known = self._marks.get(name)
+        if known is not None:
+            self._marks[name] = (self._clock(), known[1])
+
+    def drop(self, name: str) -> None:
+        """Stop expecting anything of `name`: it ended as it should."""
+        if self._marks.pop(name, None) is not None and self._gauge is not None:
+            self._gauge.remove(name)
+
+    def age_s(self, name: str) -> float:
+        """Seconds since the last mark of `name`; 0 for an unknown name."""
+        known = self._marks.get(name)
+        return self._clock() - known[0] if known is not None else 0.0
+
+    def ages_s(self) -> dict[str, float]:
+        """Seconds since the last mark of each name."""
+        now = self._clock()
+        return {name: now - marked for name, (marked, _) in self._marks.items()}
+
+    def overdue(self) -> dict[str, float]:
+        """Return the loops past their deadline, with the seconds since their last mark."""
+        now = self._clock()
+        return {name: now - marked for name, (marked, deadline_s) in self._marks.items() if now - marked > deadline_s}
