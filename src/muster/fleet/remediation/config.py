@@ -1,0 +1,166 @@
+"""What the ConfigMap `muster-health` says of remediation, under `remediation.yaml`; without it nothing is done.
+
+mode: observe              # observe: say what was found; dry-run: and what would be done; act
+pause: false               # true: nothing is begun and nothing changed; what is under way stays as it is
+breaker:                   # how much of a pool may be put into quarantine; joining nodes do not count
+  share: 10%
+  nodes: 2                 # so many always
+  windowSeconds: 3600
+shared:                    # the same fault on many nodes at once goes to a person
+  nodes: 5                 # 0: never
+  windowSeconds: 600
+quarantined: {all: 20%, pool: 25%, team: 50%}   # nodes out of use because of us: numbers or percent
+working: {all: 20, pool: 10, team: 5}           # nodes drained, reset, rebooted or replaced at the same time
+deadlines: {quarantineSeconds: 604800, drainSeconds: 1800, resetSeconds: 900, rebootSeconds: 1800,
+            replaceSeconds: 3600, testSeconds: 7200}
+spareSeconds: 300          # a gang is moved without a spare node after so long
+dead: {enabled: true, peers: 2, silentSeconds: 11, nodes: 3}   # a Lease that stands still, and peers that say so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from muster.fleet.configtext import ConfigText
+from muster.kube.struct import KubeStruct
+
+CONFIG_KEY = "remediation.yaml"
+PAGE = "docs/remediation.md"
+
+Mode = Literal["observe", "dry-run", "act"]
+Amount = int | str
+"""So many, or a share of the nodes such as `10%`."""
+
+
+class _Text(KubeStruct, forbid_unknown_fields=True):
+    """Fields of the YAML are in camel case, and none but these."""
+
+
+class Breaker(_Text):
+    """How fast nodes may be put into quarantine."""
+
+    share: str = "10%"
+    nodes: int = 2
+    window_s: float = msgspec.field(default=3600.0, name="windowSeconds")
+
+
+class SharedFaults(_Text):
+    """From how many nodes on the same fault is not the nodes' own."""
+
+    nodes: int = 5
+    window_s: float = msgspec.field(default=600.0, name="windowSeconds")
+
+
+class Limits(_Text):
+    """How many nodes may be out of use because of us at the same time: in all, of a pool, of a team."""
+
+    all: Amount = "20%"
+    pool: Amount = "25%"
+    team: Amount = "50%"
+
+
+class WorkLimits(Limits):
+    """How many nodes may be worked on at the same time."""
+
+    all: Amount = 20
+    pool: Amount = 10
+    team: Amount = 5
+
+
+class Deadlines(_Text):
+    """How long a rung may take, in seconds, until the next one is entered."""
+
+    quarantine_s: float = msgspec.field(default=604800.0, name="quarantineSeconds")
+    drain_s: float = msgspec.field(default=1800.0, name="drainSeconds")
+    reset_s: float = msgspec.field(default=900.0, name="resetSeconds")
+    reboot_s: float = msgspec.field(default=1800.0, name="rebootSeconds")
+    replace_s: float = msgspec.field(default=3600.0, name="replaceSeconds")
+    test_s: float = msgspec.field(default=7200.0, name="testSeconds")
+
+
+class Dead(_Text):
+    """When a node counts as dead, before Kubernetes says so."""
+
+    enabled: bool = True
+    peers: int = 2
+    silent_s: float = msgspec.field(default=11.0, name="silentSeconds")
+    nodes: int = 3
+
+
+class RemediationConfig(_Text):
+    """What may be done."""
+
+    mode: Mode = "observe"
+    pause: bool = False
+    breaker: Breaker = Breaker()
+    shared: SharedFaults = SharedFaults()
+    quarantined: Limits = Limits()
+    working: WorkLimits = WorkLimits()
+    deadlines: Deadlines = Deadlines()
+    spare_s: float = msgspec.field(default=300.0, name="spareSeconds")
+    dead: Dead = Dead()
+
+
+def parse_config(text: str) -> RemediationConfig:
+    """Read the text. Raises ConfigTextError with every line that is wrong."""
+    read = ConfigText(text, RemediationConfig, PAGE)
+    read.check(_problems(read.value))
+    return read.value
+
+
+def amount_of(amount: Amount, total: int) -> int:
+    """How many that is of so many nodes: shares are rounded down, but one node is always in reach."""
+    if isinstance(amount, int):
+        return amount
+    return max(1, int(total * percent_of(amount) / 100)) if percent_of(amount) else 0
+
+
+def percent_of(text: str) -> float:
+    """What is before the sign. Raises ValueError: no such text."""
+    if not text.endswith("%"):
+        raise ValueError(text)
+    value = float(text[:-1])
+    if not 0 <= value <= 100:
+        raise ValueError(text)
+    return value
+
+
+def _problems(config: RemediationConfig) -> Iterator[tuple[str, str]]:
+    yield from _amount("$.breaker.share", config.breaker.share)
+    for name, limits in (("quarantined", config.quarantined), ("working", config.working)):
+        for field in ("all", "pool", "team"):
+            yield from _amount(f"$.{name}.{field}", getattr(limits, field))
+    for path, count in (
+        ("$.breaker.nodes", config.breaker.nodes),
+        ("$.shared.nodes", config.shared.nodes),
+        ("$.dead.nodes", config.dead.nodes),
+    ):
+        if count < 0:
+            yield path, f"{count} is not possible; write 0 or more"
+    if config.dead.peers < 1:
+        yield "$.dead.peers", f"{config.dead.peers} is not possible; write 1 or more"
+    seconds = {
+        "$.breaker.windowSeconds": config.breaker.window_s,
+        "$.shared.windowSeconds": config.shared.window_s,
+        "$.spareSeconds": config.spare_s,
+        "$.dead.silentSeconds": config.dead.silent_s,
+    }
+    for field in ("quarantine", "drain", "reset", "reboot", "replace", "test"):
+        seconds[f"$.deadlines.{field}Seconds"] = getattr(config.deadlines, f"{field}_s")
+    for path, value in seconds.items():
+        if not 0 < value < float("inf"):
+            yield path, f"{value:g} is not possible; write a number of seconds above 0"
+
+
+def _amount(path: str, amount: Amount) -> Iterator[tuple[str, str]]:
+    if isinstance(amount, int):
+        if amount < 0:
+            yield path, f"{amount} is not possible; write 0 or more, or a share such as 10%"
+        return
+    try:
+        percent_of(amount)
+    except ValueError:
+        yield path, f"{amount!r} is neither a number nor a share; write such as 5 or 10%"

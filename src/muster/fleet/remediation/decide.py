@@ -1,0 +1,256 @@
+"""What to do about nodes now. Pure: everything at one moment in, a plan out.
+
+evidence ─► sessions ─► ladder (budgets, breakers, shared faults) ─► Move: written first
+               └──────► what the written rung asks for: taint, eviction, reset, reboot, replacement
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from muster.api.names import remediation_name
+from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
+from muster.fleet.health.policy import RANK
+from muster.fleet.remediation import record
+from muster.fleet.remediation.draining import Leaving, leaving
+from muster.fleet.remediation.ladder import Ladder
+from muster.fleet.remediation.plan import Action, Describe, Forget, Move, Open, Plan, Quarantine, Release, Tell
+from muster.fleet.remediation.room import Room
+from muster.fleet.remediation.rungs import ORDER, TARGET
+from muster.fleet.remediation.shared import shared_faults
+from muster.fleet.remediation.snapshot import Evidence, NodeView, View
+
+HARDWARE = "muster.dev/HardwareFault"
+"""Condition of a node with broken hardware: what fails there is not charged to programs (docs/whose-fault.md)."""
+PROBLEM = "muster.dev/HealthProblem"
+"""Condition of a node with another problem."""
+CONDITIONS = (HARDWARE, PROBLEM)
+KEPT_S = 14 * 86400.0
+"""Sessions of nodes that are gone are kept for so long: repeat offenders and breakers are counted from them."""
+
+
+def decide(view: View, now: float) -> Plan:
+    """Say what is to be done.
+
+    Args:
+        view: everything at one moment.
+        now: seconds since the epoch.
+    """
+    evidence = _evidence(view)
+    view = replace(view, evidence=evidence)
+    if view.config.pause:
+        return Plan(held={"Paused": len(evidence)} if evidence else {})
+    room = Room(view, now)
+    ladder = Ladder(view, room, shared_faults(evidence, view.config.shared, now), now)
+    acts = view.config.mode == "act"
+    effects: list[Action] = []
+    under_way = []
+    for session, node in _turns(view):
+        mine = evidence.get(node.name)
+        if node.ignored:
+            ladder.hold_count("Ignored")
+        elif not acts and not record.is_quarantined(session.status):
+            _observe(ladder, session, node, mine)
+        elif not acts:
+            ladder.hold_count("Observing")
+        elif session.status.phase == "Released":
+            _closed(ladder, effects, session, node, mine)
+        else:
+            ladder.climb(session, node, mine)
+            under_way.append((session, node))
+    # What moves now is looked at again when that is written: nothing is done for a rung that is being left.
+    moving = {action.session.name for action in ladder.actions if isinstance(action, Move) and action.counts}
+    found = leaving(view, now, moving) if acts else Leaving()
+    for session, node in under_way:
+        if session.name not in moving:
+            _note(ladder, found, session)
+            effects += _effects(session, node)
+    _open(ladder, evidence, acts=acts)
+    _gone(ladder, now)
+    if acts:
+        effects += _described(view, evidence)
+    told = _told(view, ladder)
+    return Plan(
+        actions=(*ladder.actions, *effects, *found.actions, *told),
+        kept=found.kept,
+        held=ladder.held,
+        spares_for=found.wanted,
+        wake_at=min((*ladder.wake, *found.wake), default=None),
+    )
+
+
+def _evidence(view: View) -> dict[str, Evidence]:
+    """What was found, and what nobody on the node could have said: that it is dead."""
+    found = {name: each for name, each in view.evidence.items() if name in view.nodes}
+    for name, why in view.dead.items():
+        known = found.get(name)
+        if name in view.nodes and (known is None or RANK[known.action] < RANK["drain"]):
+            found[name] = Evidence(action="drain", fault="hardware", rule="dead", why=why)
+    return found
+
+
+def _turns(view: View) -> Iterable[tuple[NodeRemediation, NodeView]]:
+    """Sessions of nodes that are there: what is most serious first, then what was found first."""
+    there = []
+    for session in view.sessions.values():
+        node = view.nodes.get(session.spec.node)
+        if node is not None and node.uid == session.spec.node_uid:
+            there.append((session, node))
+    return sorted(there, key=lambda pair: _order(view.evidence.get(pair[1].name), pair[1].name))
+
+
+def _order(evidence: Evidence | None, name: str) -> tuple[int, float, str]:
+    return (-RANK[evidence.action] if evidence is not None else 0, evidence.first_s if evidence else 0.0, name)
+
+
+def _open(ladder: Ladder, evidence: dict[str, Evidence], *, acts: bool) -> None:
+    """Sessions for nodes that have none: observed at first, so that budgets count what was written."""
+    view = ladder.view
+    for name, mine in sorted(evidence.items(), key=lambda item: _order(item[1], item[0])):
+        node = view.nodes[name]
+        if node.ignored or TARGET[mine.action] == "Observe":
+            continue
+        if remediation_name(name, node.uid) in view.sessions:
+            continue
+        session = record.new_session(node, mine, ladder.now)
+        before = len(ladder.actions)
+        session = replace(session, status=_opened(session, mine, ladder.now))
+        if acts:
+            ladder.climb(session, node, mine)
+        status = session.status
+        for action in ladder.actions[before:]:
+            assert isinstance(action, Move)
+            status = action.status
+        del ladder.actions[before:]
+        if not acts:
+            status = record.said(status, _would(ladder, node, mine))
+        ladder.actions.append(Open(session=replace(session, status=status)))
+
+
+def _opened(session: NodeRemediation, evidence: Evidence, now: float) -> NodeRemediationStatus:
+    reason = f"{record.OPENED}: {evidence.rule or evidence.why}"
+    return record.moved(session.status, "Observe", now, reason, message=evidence.why)
+
+
+def _closed(
+    ladder: Ladder, effects: list[Action], session: NodeRemediation, node: NodeView, evidence: Evidence | None
+) -> None:
+    """A session that ended: opened again where there is something new, and what is left of it is taken away."""
+    if evidence is not None and ORDER[TARGET[evidence.action]] > ORDER["Observe"]:
+        status = _opened(session, evidence, ladder.now)
+        ladder.actions.append(Move(session=session, status=status, why=evidence.why))
+    elif _taint_of(session, node):
+        effects.append(Release(node=node, session=session.name, generation=session.status.generation))
+
+
+def _taint_of(session: NodeRemediation, node: NodeView) -> bool:
+    return node.record is not None and node.record.session == session.name
+
+
+def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
+    """The taint of a node in quarantine, as long as the session says so."""
+    status = session.status
+    entry = record.last(status, rung="Quarantine")
+    if entry is not None and not (node.tainted and _taint_of(session, node)):
+        yield Quarantine(
+            node=node, session=session.name, generation=entry.generation, since=entry.time.timestamp(),
+            why=entry.reason,
+        )  # fmt: skip
+
+
+def _observe(ladder: Ladder, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+    """Nothing is done: what would be is said."""
+    status = session.status
+    if status.phase == "Released":
+        if evidence is not None and TARGET[evidence.action] != "Observe":
+            status = _opened(session, evidence, ladder.now)
+            ladder.actions.append(Move(session=session, status=status, why=evidence.why))
+    elif evidence is None:
+        released = f"{record.RELEASED}: nothing that counts is there any more"
+        ladder.enter(session, "Observe", released, phase="Released")
+    else:
+        message = _would(ladder, node, evidence)
+        if status.message != message:
+            status = record.said(status, message)
+            ladder.actions.append(Move(session=session, status=status, why="Observed", counts=False))
+
+
+def _would(ladder: Ladder, node: NodeView, evidence: Evidence) -> str:
+    """What the policy says, and in a dry run what would come of it."""
+    target = TARGET[evidence.action]
+    text = f"{evidence.rule}: {evidence.why}: {target}"
+    if ladder.view.config.mode == "observe" or ORDER[target] < ORDER["Quarantine"]:
+        return f"observed only; {text}"
+    if evidence.key in ladder.shared:
+        return f"dry run; {text}; would go to a person: {evidence.key} is on many nodes at once"
+    held, words = ladder.room.why_not_quarantine(node)
+    if held:
+        ladder.hold_count(held)
+        return f"dry run; {text}; would not go into quarantine: {words}"
+    ladder.room.take_quarantine(node)
+    return f"dry run; {text}; would go into quarantine now"
+
+
+def _note(ladder: Ladder, found: Leaving, session: NodeRemediation) -> None:
+    """What draining says of a session on which nothing else happens."""
+    status = session.status
+    if status.phase != "Open" or status.rung != "Drain":
+        return
+    spare = found.noted.get(session.name)
+    if spare is not None and record.last(status, record.SPARE) is None:
+        deadline_s = record.seconds(status.deadline, ladder.now) - ladder.now
+        changed = record.noted(status, ladder.now, f"{record.SPARE} {spare}", deadline_s=deadline_s)
+        ladder.actions.append(Move(session=session, status=changed, why=record.SPARE))
+    elif session.name in found.waits:
+        ladder.hold(session, "Spare", found.waits[session.name])
+
+
+def _gone(ladder: Ladder, now: float) -> None:
+    """Sessions of nodes that are gone, or were made anew, end; old ones are forgotten."""
+    for session in ladder.view.sessions.values():
+        node = ladder.view.nodes.get(session.spec.node)
+        if node is not None and node.uid == session.spec.node_uid:
+            continue
+        if session.status.phase != "Released":
+            what = "is gone" if node is None else "is another one now"
+            why = f"{record.RELEASED}: node {session.spec.node} {what}"
+            ladder.enter(session, session.status.rung, why, phase="Released")
+        elif now - record.seconds(session.status.since, now) > KEPT_S:
+            ladder.actions.append(Forget(session=session))
+
+
+def _described(view: View, evidence: dict[str, Evidence]) -> Iterable[Action]:
+    """Conditions of ours on nodes, where they are not as they should be."""
+    for node in view.nodes.values():
+        mine = evidence.get(node.name)
+        wanted: dict[str, str] = {}
+        if mine is not None and not node.ignored and ORDER[TARGET[mine.action]] >= ORDER["Condition"]:
+            wanted[HARDWARE if mine.fault == "hardware" else PROBLEM] = f"{mine.rule}: {mine.why}"[:1024]
+        if wanted != node.conditions and (wanted or node.conditions):
+            differs = [each for each in CONDITIONS if wanted.get(each) != node.conditions.get(each)]
+            yield Describe(node=node, conditions={each: wanted.get(each) for each in differs})
+
+
+def _told(view: View, ladder: Ladder) -> Iterable[Action]:
+    """Rungs that are entered are told on the node; a shared fault once, and not about any node."""
+    before = {
+        entry.reason
+        for session in view.sessions.values()
+        if (entry := record.last(session.status, record.SHARED)) is not None
+    }
+    for action in ladder.actions:
+        if not isinstance(action, Open | Move) or (isinstance(action, Move) and not action.counts):
+            continue
+        status = action.status if isinstance(action, Move) else action.session.status
+        if not status.history:
+            continue
+        entry = status.history[-1]
+        if record.is_a(entry, record.SHARED):
+            if entry.reason not in before:
+                before.add(entry.reason)
+                yield Tell(node=None, reason="SharedFault", message=entry.reason)
+        elif (node := view.nodes.get(action.session.spec.node)) is not None:
+            reason = "Released" if status.phase == "Released" else f"Remediation{entry.rung}"
+            yield Tell(node=node, reason=reason, message=entry.reason, warning=status.phase != "Released")

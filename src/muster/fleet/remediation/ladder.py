@@ -1,0 +1,300 @@
+"""One session's next step: which rung, what is to be done on the rung it is on, and what it waits for.
+
+Each step is written before it is done, and what is to be done is derived from what was written: whoever reads the
+object next carries on from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationPhase, Rung
+from muster.fleet.remediation import record
+from muster.fleet.remediation.exits import failed, is_booted, passed
+from muster.fleet.remediation.plan import Action, ForgetStep, Move, ReplaceMachine, RunStep
+from muster.fleet.remediation.room import Room
+from muster.fleet.remediation.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
+from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
+
+STEP_OF: dict[Rung, str] = {"ResetGPU": "reset", "Reboot": "reboot"}
+
+
+def step_name(session: NodeRemediation, rung: Rung) -> str:
+    """The name of the pod of this rung: the same one for whoever comes to start it again."""
+    entry = record.first_on(session.status, rung)
+    generation = entry.generation if entry is not None else session.status.generation
+    return f"muster-{STEP_OF[rung]}-{session.spec.node_uid[:8]}-{generation}"
+
+
+@dataclass(slots=True)
+class Ladder:
+    """Takes sessions one step on.
+
+    Attributes:
+        view: everything.
+        room: what budgets and breakers leave.
+        shared: by CHECK/CODE how many nodes have it at once.
+        now: seconds since the epoch.
+        actions: what is to be done.
+        held: what holds nodes back, and how many.
+        wake: moments at which something is due.
+    """
+
+    view: View
+    room: Room
+    shared: dict[str, int]
+    now: float
+    actions: list[Action] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
+    wake: list[float] = field(default_factory=list)
+
+    def climb(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+        """Take one open or handed session on."""
+        status = session.status
+        if not record.is_quarantined(status):
+            self._below(session, node, evidence)
+            return
+        tested = self.view.tested.get(node.name)
+        if passed(session, node, tested, evidence):
+            assert tested is not None
+            self._release(session, f"level {tested.level} passed at {record.at(tested.time_s):%Y-%m-%dT%H:%M:%SZ}")
+        elif status.phase == "Handed":
+            return
+        elif evidence is not None and status.rung in ("Quarantine", "Drain") and evidence.key in self.shared:
+            self._hand_shared(session, evidence)
+        elif status.rung in MACHINE and node.cordoned:
+            self.enter(session, "Human", "somebody else has cordoned the node: its machine is theirs", phase="Handed")
+        elif failed(session, node, tested):
+            self._further(session, node, evidence, "its test failed")
+        elif self._is_late(status):
+            self._further(session, node, evidence, f"{status.rung} was not done in time")
+        else:
+            self._on_rung(session, node, evidence)
+
+    # Below quarantine: the node is in use
+
+    def _below(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+        status = session.status
+        asked = bool(session.spec.requested_by) and status.phase == "Open"
+        if evidence is None and not asked:
+            self._release(session, "nothing that counts is there any more")
+            return
+        want = TARGET[evidence.action] if evidence is not None else "Quarantine"
+        why = _because(evidence) if evidence is not None else f"asked for by {session.spec.requested_by}"
+        if ORDER[want] < ORDER["Quarantine"]:
+            if status.rung != want or status.phase != "Open":
+                self.enter(session, want, why)
+            return
+        if status.phase == "Handed":
+            shared = record.last(status, record.SHARED)
+            if shared is None or evidence is None or evidence.key in shared.reason or evidence.key in self.shared:
+                return
+        if evidence is not None and evidence.key in self.shared:
+            self._hand_shared(session, evidence)
+            return
+        held, words = self.room.why_not_quarantine(node)
+        if held:
+            self.hold(session, held, f"{why}; not in quarantine: {words}", rung="Condition")
+            return
+        self.room.take_quarantine(node)
+        reason = f"{record.JOINING}: {why}" if node.joining else why
+        self.enter(session, "Quarantine", reason, deadline_s=self.view.config.deadlines.quarantine_s, message=why)
+
+    def _hand_shared(self, session: NodeRemediation, evidence: Evidence) -> None:
+        window_s = self.view.config.shared.window_s
+        text = f"at least {self.view.config.shared.nodes} nodes came by it within {window_s:g} s: no node's own fault"
+        self.hold_count(record.SHARED)
+        self.enter(session, "Human", f"{record.SHARED} {evidence.key}: {text}", phase="Handed")
+
+    # In quarantine
+
+    def _on_rung(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+        rung = session.status.rung
+        want = TARGET[evidence.action] if evidence is not None else rung
+        if rung == "Quarantine":
+            if is_above(want, rung) and node.tainted:  # before that, what leaves could come back
+                self.enter_work(session, node, "Drain", _because(evidence) if evidence is not None else "")
+        elif rung == "Drain":
+            self._drain(session, node, evidence, want)
+        elif rung == "ResetGPU":
+            self._reset(session, node, evidence)
+        elif rung == "Reboot":
+            self._reboot(session, node)
+        elif rung == "Replace":
+            self.actions.append(ReplaceMachine(node=node, session=session.name, generation=session.status.generation))
+
+    def _drain(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, want: Rung) -> None:
+        pods = self.view.pods.get(node.name)
+        dead = node.name in self.view.dead
+        if pods is None:
+            return  # nobody has looked yet
+        hopeless = next((pod for pod in pods if pod.hopeless), None)
+        if hopeless is not None:
+            text = f"pod {hopeless.namespace}/{hopeless.name} cannot be evicted: {hopeless.refused}"
+            self.enter(session, "Human", text, phase="Handed")
+            return
+        if any(not (dead and pod.terminating) for pod in pods):
+            return  # `draining` says which of them go now
+        status = session.status
+        if record.last(status, record.EMPTY) is None:
+            changed = record.noted(
+                status, self.now, record.EMPTY, deadline_s=self.view.config.deadlines.test_s,
+                message="the node is empty",
+            )  # fmt: skip
+            self.actions.append(Move(session=session, status=changed, why=record.EMPTY))
+        elif is_above(want, "Drain"):
+            self._to(session, node, want, _because(evidence) if evidence is not None else "")
+        elif dead:
+            self._further(session, node, evidence, "nobody has heard of the node since")
+
+    def _reset(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+        status, step = session.status, self._step(session)
+        if record.last(status, record.RESET) is not None:
+            self._clear(step)
+            return  # its test says more
+        if step is None:
+            name = step_name(session, "ResetGPU")
+            boot, gpus = node.boot_id, _gpus(evidence)
+            self.actions.append(
+                RunStep(name=name, node=node, session=session.name, step="reset", boot_id=boot, gpus=gpus)
+            )
+        elif step.phase == "Succeeded":
+            changed = record.noted(
+                status, self.now, record.RESET, deadline_s=self.view.config.deadlines.test_s,
+                message="the GPUs were reset; the node is tested",
+            )  # fmt: skip
+            self.actions.append(Move(session=session, status=changed, why=record.RESET))
+        elif step.phase == "Failed":
+            self._further(session, node, evidence, "the GPUs could not be reset")
+
+    def _reboot(self, session: NodeRemediation, node: NodeView) -> None:
+        status, step = session.status, self._step(session)
+        asked = record.last(status, record.BOOT)
+        if asked is None:
+            changed = record.noted(
+                status, self.now, f"{record.BOOT} {node.boot_id}", message="the machine is rebooted",
+                deadline_s=self.view.config.deadlines.reboot_s,
+            )  # fmt: skip
+            self.actions.append(Move(session=session, status=changed, why=record.BOOT))
+        elif is_booted(session):
+            self._clear(step)
+        elif node.boot_id != asked.reason.partition(" ")[2]:
+            changed = record.noted(
+                status, self.now, record.BOOTED, deadline_s=self.view.config.deadlines.test_s,
+                message="the machine has booted; the node is tested",
+            )  # fmt: skip
+            self.actions.append(Move(session=session, status=changed, why=record.BOOTED))
+        elif step is None:
+            name, boot = step_name(session, "Reboot"), node.boot_id
+            self.actions.append(RunStep(name=name, node=node, session=session.name, step="reboot", boot_id=boot))
+
+    def _step(self, session: NodeRemediation) -> StepView | None:
+        return self.view.steps.get(step_name(session, session.status.rung))
+
+    def _clear(self, step: StepView | None) -> None:
+        if step is not None:
+            self.actions.append(ForgetStep(name=step.name, uid=step.uid))
+
+    # Moves
+
+    def _further(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
+        """To the rung after the one that was in vain, or to the one that the evidence asks for where that is higher."""
+        status = session.status
+        if status.rung == "Drain" and record.last(status, record.EMPTY) is None:
+            self.enter(session, "Human", f"{why}: pods do not leave the node", phase="Handed")
+            return
+        if status.rung == "Drain" and "in time" in why:
+            self.enter(session, "Human", "the empty node was not tested in time", phase="Handed")
+            return
+        following = self._after(status.rung, node)
+        want = TARGET[evidence.action] if evidence is not None else following
+        if is_above(want, following) and status.rung != "Quarantine":
+            following = want
+        self._to(session, node, following, why)
+
+    def _after(self, rung: Rung, node: NodeView) -> Rung:
+        alive = node.ready and node.name not in self.view.dead
+        return further(rung, gpus=node.gpus > 0, alive=alive, replaceable=node.name in self.view.replaceable)
+
+    def _to(self, session: NodeRemediation, node: NodeView, rung: Rung, why: str) -> None:
+        if rung in STEP_OF and is_above(self._after("Drain", node), rung):
+            rung = self._after("Drain", node)  # there is nothing to reset, or nobody to do it
+        if rung in MACHINE and node.cordoned:
+            self.enter(session, "Human", f"{why}; somebody else has cordoned the node", phase="Handed")
+        elif rung == "Replace" and node.name not in self.view.replaceable:
+            self.enter(session, "Human", f"{why}; nobody here can replace the machine", phase="Handed")
+        elif rung == "Human":
+            self.enter(session, "Human", why, phase="Handed")
+        elif session.status.rung not in WORKING:
+            self.enter_work(session, node, rung, why)
+        else:
+            self.enter(session, rung, why, deadline_s=self._deadline_s(rung))
+
+    def enter_work(self, session: NodeRemediation, node: NodeView, rung: Rung, why: str) -> None:
+        """Enter a rung on which something is done, where the budget allows one more."""
+        held, words = self.room.why_not_work(node)
+        if held:
+            self.hold(session, held, f"{why}; in quarantine, {rung} waits: {words}")
+            return
+        self.room.take_work(node)
+        self.enter(session, rung, why, deadline_s=self._deadline_s(rung))
+
+    def enter(
+        self,
+        session: NodeRemediation,
+        rung: Rung,
+        why: str,
+        *,
+        deadline_s: float | None = None,
+        phase: RemediationPhase = "Open",
+        message: str = "",
+    ) -> None:
+        """Write that the session enters a rung."""
+        status = record.moved(session.status, rung, self.now, why, deadline_s=deadline_s, phase=phase, message=message)
+        self.actions.append(Move(session=session, status=status, why=why))
+
+    def hold(self, session: NodeRemediation, kind: str, message: str, rung: Rung | None = None) -> None:
+        """Say why nothing is done for now."""
+        self.hold_count(kind)
+        if rung is not None and session.status.rung != rung:
+            self.enter(session, rung, kind, message=message)
+        elif session.status.message != message:
+            self.actions.append(
+                Move(session=session, status=record.said(session.status, message), why=kind, counts=False)
+            )
+
+    def hold_count(self, kind: str) -> None:
+        """One more node that is held back."""
+        self.held[kind] = self.held.get(kind, 0) + 1
+
+    def _release(self, session: NodeRemediation, why: str) -> None:
+        self.enter(session, session.status.rung, f"{record.RELEASED}: {why}", phase="Released")
+        if session.status.rung in STEP_OF:
+            self._clear(self._step(session))
+
+    def _deadline_s(self, rung: Rung) -> float:
+        deadlines = self.view.config.deadlines
+        return {
+            "Drain": deadlines.drain_s,
+            "ResetGPU": deadlines.reset_s,
+            "Reboot": deadlines.reboot_s,
+            "Replace": deadlines.replace_s,
+        }[rung]
+
+    def _is_late(self, status: NodeRemediationStatus) -> bool:
+        if status.deadline is None:
+            return False
+        due = status.deadline.timestamp()
+        if self.now < due:
+            self.wake.append(due)
+        return self.now >= due
+
+
+def _because(evidence: Evidence) -> str:
+    return f"{evidence.rule}: {evidence.why}" if evidence.rule else evidence.why
+
+
+def _gpus(evidence: Evidence | None) -> tuple[str, ...]:
+    """The GPUs that findings are about, by UUID or PCI address; none: all of the node."""
+    parts = {each.component for each in evidence.findings} if evidence is not None else set()
+    return tuple(sorted(part for part in parts if part.startswith("GPU-") or part.count(":") == 2))

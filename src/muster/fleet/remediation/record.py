@@ -1,0 +1,204 @@
+"""How a session's status is written and read: the only memory there is between two plans, and two controllers.
+
+Every write raises `generation` and goes only where the object is as it was read. What was done is in `history`, whose
+reasons begin with a word that is read again here; the rest of them is for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from muster.api.names import LABEL_POOL, LABEL_TEAM, QUARANTINE_VALUE, TAINT_QUARANTINE, remediation_name
+from muster.api.node_health import ObservedFinding
+from muster.api.node_remediation import (
+    CAUSES_MAX,
+    HISTORY_MAX,
+    NodeRemediation,
+    NodeRemediationSpec,
+    NodeRemediationStatus,
+    RemediationPhase,
+    RemediationStep,
+    Rung,
+)
+from muster.fleet.health.record import observed
+from muster.fleet.remediation.snapshot import Evidence, NodeView, QuarantineRecord
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node, Taint
+
+ANNOTATION_RECORD: Final = "muster.dev/quarantine-record"
+"""On nodes (JSON): a `QuarantineRecord`."""
+QUARANTINE: Final = Taint(key=TAINT_QUARANTINE, value=QUARANTINE_VALUE, effect="NoSchedule")
+
+OPENED: Final = "opened"
+"""The first entry of each time a session is open."""
+RELEASED: Final = "released"
+"""The last one."""
+JOINING: Final = "joining"
+"""A node that was not in use yet went into quarantine: breakers do not count it."""
+EMPTY: Final = "empty"
+"""Nothing is left on the node that has to leave."""
+RESET: Final = "reset"
+"""The GPUs were reset: what tests the node now says how it is."""
+BOOT: Final = "boot"
+"""Followed by the boot ID in which the reboot was asked for."""
+BOOTED: Final = "booted"
+"""The node is in another boot."""
+SHARED: Final = "shared"
+"""Followed by CHECK/CODE of a fault that many nodes have at once."""
+SPARE: Final = "spare"
+"""A spare node is kept for the gang that leaves."""
+
+_REASON_MAX: Final = 256
+_MESSAGE_MAX: Final = 1024
+
+
+def at(seconds: float) -> datetime:
+    """A time as objects have it."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def new_session(node: NodeView, evidence: Evidence, now: float, team_key: str = LABEL_TEAM) -> NodeRemediation:
+    """The object of a node session whose status is still to be written."""
+    labels = {key: value for key, value in ((LABEL_POOL, node.pool), (team_key, node.team)) if value}
+    return NodeRemediation(
+        metadata=ObjectMeta(name=remediation_name(node.name, node.uid), labels=labels),
+        spec=NodeRemediationSpec(node=node.name, node_uid=node.uid, cause=causes(evidence)),
+    )
+
+
+def causes(evidence: Evidence) -> tuple[ObservedFinding, ...]:
+    """The findings as the object has them."""
+    return tuple(observed(finding) for finding in evidence.findings[-CAUSES_MAX:])
+
+
+def moved(
+    status: NodeRemediationStatus,
+    rung: Rung,
+    now: float,
+    reason: str,
+    *,
+    deadline_s: float | None = None,
+    phase: RemediationPhase = "Open",
+    message: str = "",
+) -> NodeRemediationStatus:
+    """Return the status that enters a rung, or a phase."""
+    step = RemediationStep(
+        rung=rung, time=at(now), generation=status.generation + 1, reason=shortened(reason, _REASON_MAX)
+    )
+    return NodeRemediationStatus(
+        phase=phase,
+        rung=rung,
+        generation=status.generation + 1,
+        since=at(now),
+        deadline=at(now + deadline_s) if deadline_s is not None else None,
+        history=(*status.history, step)[-HISTORY_MAX:],
+        message=shortened(message or reason, _MESSAGE_MAX),
+    )
+
+
+def noted(
+    status: NodeRemediationStatus, now: float, reason: str, *, deadline_s: float | None = None, message: str = ""
+) -> NodeRemediationStatus:
+    """Return the status with one more entry of history on the rung it is on; `since` stays."""
+    status = moved(status, status.rung, now, reason, deadline_s=deadline_s, phase=status.phase, message=message)
+    return msgspec.structs.replace(status, since=status.since)
+
+
+def said(status: NodeRemediationStatus, message: str) -> NodeRemediationStatus:
+    """Return the status with another message."""
+    return msgspec.structs.replace(status, generation=status.generation + 1, message=shortened(message, _MESSAGE_MAX))
+
+
+def episode(status: NodeRemediationStatus) -> tuple[RemediationStep, ...]:
+    """The history since the session was opened last; empty where it is closed."""
+    if status.phase == "Released":
+        return ()
+    for index in range(len(status.history) - 1, -1, -1):
+        if is_a(status.history[index], RELEASED):
+            return status.history[index + 1 :]
+    return status.history
+
+
+def is_a(step: RemediationStep, word: str) -> bool:
+    """Whether an entry's reason begins with the word."""
+    return step.reason == word or step.reason.startswith((f"{word} ", f"{word}:"))
+
+
+def last(status: NodeRemediationStatus, word: str = "", rung: Rung | None = None) -> RemediationStep | None:
+    """The newest entry of the open session with this word, or on this rung."""
+    for step in reversed(episode(status)):
+        if (not word or is_a(step, word)) and (rung is None or step.rung == rung):
+            return step
+    return None
+
+
+def first_on(status: NodeRemediationStatus, rung: Rung) -> RemediationStep | None:
+    """The entry with which the rung was entered, where it is the one the session is on."""
+    found = None
+    for step in reversed(episode(status)):
+        if step.rung != rung:
+            break
+        found = step
+    return found
+
+
+def is_quarantined(status: NodeRemediationStatus) -> bool:
+    """Whether the node belongs in quarantine because of this session."""
+    return any(step.rung == "Quarantine" for step in episode(status))
+
+
+def quarantines(session: NodeRemediation) -> list[float]:
+    """When the node was put into quarantine, as far as history goes back; joining nodes' are not among them."""
+    return [
+        step.time.timestamp()
+        for step in session.status.history
+        if step.rung == "Quarantine" and entered(session.status, step) and not is_a(step, JOINING)
+    ]
+
+
+def entered(status: NodeRemediationStatus, step: RemediationStep) -> bool:
+    """Whether the entry is the one that entered its rung, not one more on it."""
+    at_ = status.history.index(step)
+    return at_ == 0 or status.history[at_ - 1].rung != step.rung or is_a(status.history[at_ - 1], RELEASED)
+
+
+def seconds(moment: datetime | None, default: float = 0.0) -> float:
+    """A time of an object in seconds since the epoch."""
+    return moment.timestamp() if moment is not None else default
+
+
+def record_of(node: Node) -> QuarantineRecord | None:
+    """Read what we wrote on the node; what somebody broke is none."""
+    try:
+        return msgspec.json.decode(node.metadata.annotations.get(ANNOTATION_RECORD, ""), type=QuarantineRecord)
+    except msgspec.DecodeError:
+        return None
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut what is too long for its field."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def pool_of(session: NodeRemediation) -> str:
+    """The pool of the node when the session was made."""
+    return session.metadata.labels.get(LABEL_POOL, "")
+
+
+def newer(left: NodeRemediation | None, right: NodeRemediation) -> NodeRemediation:
+    """Return the later of two versions; resource versions compare as numbers (KEP-5504)."""
+    if left is None or left.uid != right.uid:
+        return right
+    try:
+        return left if int(left.metadata.resource_version) > int(right.metadata.resource_version) else right
+    except ValueError:
+        return right
+
+
+def labels_of(session: NodeRemediation) -> Mapping[str, str]:
+    """Pool and team, as labels of nodes say them."""
+    return session.metadata.labels

@@ -1,0 +1,109 @@
+"""How much may be done now: budgets of nodes out of use and worked on, and the breaker of each pool.
+
+All of it is counted from the sessions, so a new controller counts the same as the one before it. Nodes that join are
+no capacity yet: they are in no total and in no count, so that growing never looks like failing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from muster.fleet.remediation.config import Limits, RemediationConfig, amount_of, percent_of
+from muster.fleet.remediation.record import is_quarantined, pool_of, quarantines
+from muster.fleet.remediation.rungs import WORKING
+from muster.fleet.remediation.snapshot import NodeView, View
+
+BREAKER = "Breaker"
+BUDGET = "Budget"
+
+
+class Counted:
+    """Nodes by everybody whom a budget is about."""
+
+    def __init__(self) -> None:
+        self.all = 0
+        self.pool: Counter[str] = Counter()
+        self.team: Counter[str] = Counter()
+
+    def add(self, node: NodeView) -> None:
+        """One more."""
+        self.all += 1
+        self.pool[node.pool] += 1
+        if node.team:
+            self.team[node.team] += 1
+
+
+class Room:
+    """What is left at this moment; what is granted is taken at once.
+
+    Args:
+        view: everything.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, view: View, now: float) -> None:
+        self._config: RemediationConfig = view.config
+        self._total, self._out, self._working = Counted(), Counted(), Counted()
+        self._lately: Counter[str] = Counter()
+        for node in view.nodes.values():
+            if not node.joining:
+                self._total.add(node)
+        since = now - self._config.breaker.window_s
+        for session in view.sessions.values():
+            known = view.nodes.get(session.spec.node)
+            there = known is not None and known.uid == session.spec.node_uid
+            pool = known.pool if known is not None and there else pool_of(session)
+            self._lately[pool] += sum(time > since for time in quarantines(session))
+            if known is None or not there or session.status.phase == "Released":
+                continue
+            if is_quarantined(session.status) and not known.joining:
+                self._out.add(known)
+            if session.status.phase == "Open" and session.status.rung in WORKING:
+                self._working.add(known)
+
+    def why_not_quarantine(self, node: NodeView) -> tuple[str, str]:
+        """Return what holds it back, and why in words; ("", "") where nothing does. A joining node is in no count."""
+        if node.joining:
+            return "", ""
+        most = self.breaker_limit(node.pool)
+        if self._lately[node.pool] >= most:
+            breaker = self._config.breaker
+            what = f"no more than {most} nodes of {_named(node.pool)} in {breaker.window_s:g} s ({breaker.share})"
+            return BREAKER, f"the breaker of its pool is open: {what}"
+        return self._short(self._config.quarantined, self._out, node, "out of use")
+
+    def take_quarantine(self, node: NodeView) -> None:
+        """The node goes into quarantine."""
+        if not node.joining:
+            self._lately[node.pool] += 1
+            self._out.add(node)
+
+    def why_not_work(self, node: NodeView) -> tuple[str, str]:
+        """The same for draining the node and what follows."""
+        return self._short(self._config.working, self._working, node, "worked on")
+
+    def take_work(self, node: NodeView) -> None:
+        """The node is worked on."""
+        self._working.add(node)
+
+    def breaker_limit(self, pool: str) -> int:
+        """How many nodes of the pool may go into quarantine within the window."""
+        breaker = self._config.breaker
+        return max(breaker.nodes, int(self._total.pool[pool] * percent_of(breaker.share) / 100))
+
+    def _short(self, limits: Limits, taken: Counted, node: NodeView, what: str) -> tuple[str, str]:
+        total = self._total
+        checks = [
+            ("the cluster", taken.all, amount_of(limits.all, total.all)),
+            (_named(node.pool), taken.pool[node.pool], amount_of(limits.pool, total.pool[node.pool])),
+        ]
+        if node.team:
+            checks.append((f"team {node.team}", taken.team[node.team], amount_of(limits.team, total.team[node.team])))
+        for whose, count, most in checks:
+            if count >= most:
+                return BUDGET, f"no more than {most} nodes of {whose} may be {what} at once"
+        return "", ""
+
+
+def _named(pool: str) -> str:
+    return f"pool {pool}" if pool else "no pool"
