@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 CHECKS: Final[dict[str, str]] = {
+    "disk": "muster.agent.checks.disk:make",
+    "gpu": "muster.agent.checks.gpu:make",
     "kernel-log": "muster.agent.checks.kernellog:make",
+    "nic": "muster.agent.checks.nic:make",
 }
 """MODULE:FUNCTION that makes the check from its `Setup`."""

@@ -1,0 +1,75 @@
+"""Who computes on a GPU, and whether a pod that is still there stands behind it.
+
+A process belongs to the pod that its control group names; the kubelet keeps a folder for each pod until the last of it
+is gone (kubernetes.io/docs/reference/node/kubelet-files).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from muster.agent.check import Host
+from muster.agent.checks.files import text_of
+from muster.agent.checks.nvmlsample import held_by_nobody
+
+_POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
+_KERNEL_THREADS: Final = ("2", "kthreadd")
+_ENDED: Final = frozenset("ZXx")
+_NAMED: Final = 4
+
+
+class Contexts:
+    """Looks up processes on a node.
+
+    Args:
+        host: where /proc and the kubelet's folder are.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._proc = host.proc
+        self._pods = host.root / "var/lib/kubelet/pods"
+
+    def judge(self, processes: Sequence[int], held_bytes: int) -> dict[str, str]:
+        """Return what should not be there on one GPU, by code; nothing where the host's processes cannot be seen."""
+        if not self._sees_host():
+            return {}
+        if held_by_nobody(processes, held_bytes):
+            return {"leftover-context": f"{held_bytes >> 20} MiB are held, and no process is there"}
+        gone, foreign = [], []
+        for number in processes:
+            match self._owner(number):
+                case "gone":
+                    gone.append(str(number))
+                case "foreign":
+                    foreign.append(str(number))
+        found = {}
+        if gone:
+            found["leftover-context"] = f"ended, or of pods that are gone: {_some(gone)}"
+        if foreign:
+            found["foreign-context"] = f"processes of no pod: {_some(foreign)}"
+        return found
+
+    def _sees_host(self) -> bool:
+        """Whether process numbers are the host's, as NVML's are: only there the kernel's own threads are to be seen."""
+        number, name = _KERNEL_THREADS
+        return text_of(self._proc / number / "comm") == name
+
+    def _owner(self, number: int) -> str:
+        folder = self._proc / str(number)
+        stat, groups = text_of(folder / "stat"), text_of(folder / "cgroup")
+        if stat is None or stat.rpartition(")")[2].strip()[:1] in _ENDED:
+            return "gone" if stat is not None or not folder.exists() else "unknown"
+        pod = _POD.search(groups or "")
+        if pod is None:
+            return "foreign" if groups is not None else "unknown"
+        uid = pod[1].replace("_", "-")
+        if not self._pods.is_dir() or (self._pods / uid).exists():
+            return "pod"
+        return "gone"
+
+
+def _some(numbers: Sequence[str]) -> str:
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return ", ".join(numbers[:_NAMED]) + more

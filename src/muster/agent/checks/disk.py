@@ -1,0 +1,105 @@
+"""The check `disk`: room, inodes, file systems that became read-only, disks that are slow or stuck."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from muster.agent.aside import Aside
+from muster.agent.check import Cost, Host, Setup
+from muster.agent.checks.disks import Disk, Disks, Limits, Room, disks_of
+from muster.agent.checks.files import text_of
+from muster.agent.checks.mounts import Mount, mount_of, mounts_of
+from muster.agent.checks.sights import Findings
+from muster.fleet.health.finding import Finding
+
+NAME: Final = "disk"
+PERIOD_S: Final = 30.0
+TIMEOUT_S: Final = 20.0
+_FILE_BYTES_MAX: Final = 4 << 20
+
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Settings of the check.
+
+    Attributes:
+        places: paths on the node whose file systems must not be full; what is not there is left out.
+        writable: paths that have to be writable even if they were not when the agent began.
+        space_free_percent, inodes_free_percent: less is too little.
+        slow_ms: what a request to a disk may take in the mean of a period.
+    """
+
+    places: tuple[str, ...] = ("/", "/var/lib/kubelet", "/var/lib/containerd", "/var/lib/docker", "/tmp", "/var/log")
+    writable: tuple[str, ...] = ("/var/lib/kubelet",)
+    space_free_percent: Percent = 5.0
+    inodes_free_percent: Percent = 3.0
+    slow_ms: Annotated[float, msgspec.Meta(gt=0)] = 500.0
+
+
+class DiskCheck:
+    """Looks at a node's file systems and disks."""
+
+    name = NAME
+    cost: Cost = "cheap"
+
+    def __init__(self, setup: Setup, options: Options) -> None:
+        self.period_s = setup.period_s or PERIOD_S
+        self.timeout_s = setup.timeout_s or TIMEOUT_S
+        self._host = setup.host
+        self._options = options
+        self._disks = Disks(
+            Limits(
+                options.space_free_percent / 100, options.inodes_free_percent / 100, options.slow_ms, options.writable
+            )
+        )
+        self._findings = Findings(NAME, self.period_s)
+        self._aside = Aside(NAME)  # a file system whose disk or server is gone holds whoever asks
+
+    async def look(self, now_s: float) -> Sequence[Finding]:
+        """Look at all of them once."""
+        rooms, mounts, disks = await self._aside.run(self._read)
+        return self._findings.take(self._disks.take(rooms, mounts, disks), now_s)
+
+    def _read(self) -> tuple[list[Room], list[Mount], dict[str, Disk]]:
+        mounts = mounts_of(_mountinfo(self._host))
+        rooms: dict[str, Room] = {}
+        for place in self._options.places:
+            mount = mount_of(place, mounts)
+            room = room_of(self._host.root, place)
+            if mount is not None and room is not None:
+                rooms.setdefault(mount.device, room._replace(place=mount.place))
+        return list(rooms.values()), mounts, disks_of(text_of(self._host.proc / "diskstats", _FILE_BYTES_MAX) or "")
+
+
+def room_of(root: Path, place: str) -> Room | None:
+    """Return how full the file system of a path is; None where there is no such path."""
+    try:
+        found = os.statvfs(root / place.lstrip("/"))
+    except OSError:
+        return None
+    usable = found.f_blocks - found.f_bfree + found.f_bavail  # what only root may fill is neither free nor part of it
+    return Room(place, usable * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)
+
+
+def _mountinfo(host: Host) -> str:
+    """What the node's first process sees; what the agent itself sees, where it may not look at that."""
+    for process in ("1", "self"):
+        text = text_of(host.proc / process / "mountinfo", _FILE_BYTES_MAX)
+        if text:
+            return text
+    return ""
+
+
+def make(setup: Setup) -> DiskCheck:
+    """Make the check.
+
+    Raises:
+        ValueError: a setting is wrong.
+    """
+    return DiskCheck(setup, setup.options_as(Options))

@@ -1,0 +1,96 @@
+"""The check `gpu`: NVIDIA's GPUs by NVML, or by the page of a dcgm-exporter, and the PCI bus beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+from muster.agent.aside import Aside
+from muster.agent.check import Cost, Setup
+from muster.agent.checks.contexts import Contexts
+from muster.agent.checks.dcgm import gpus_of_page
+from muster.agent.checks.gpusample import GpuHistory, Gpus
+from muster.agent.checks.http import HttpError, get
+from muster.agent.checks.nvml import LIB_RM_VERSION_MISMATCH, LIBRARIES, Nvml, NvmlError
+from muster.agent.checks.nvmlsample import sample
+from muster.agent.checks.pcibus import gpus_on_bus
+from muster.agent.checks.sights import Findings
+from muster.fleet.health.finding import Finding
+
+NAME: Final = "gpu"
+PERIOD_S: Final = 30.0
+"""The policy's rule about throttling counts looks: sixty of these are half an hour."""
+TIMEOUT_S: Final = 25.0
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Settings of the check.
+
+    Attributes:
+        expected: how many GPUs the node has to have; None: as many as there ever were, on the bus or with the driver.
+        libraries: NVML's library, names or paths; the first that loads is taken.
+        dcgm_url: a dcgm-exporter's page, as in `http://127.0.0.1:9400/metrics`: NVML is not loaded then.
+        xids: tell of Xids by that page. Only where nobody reads the kernel's log: one Xid told by both counts twice.
+    """
+
+    expected: Annotated[int, msgspec.Meta(ge=0, le=64)] | None = None
+    libraries: tuple[str, ...] = LIBRARIES
+    dcgm_url: str = ""
+    xids: bool = False
+
+
+class GpuCheck:
+    """Looks at a node's GPUs."""
+
+    name = NAME
+    cost: Cost = "moderate"
+
+    def __init__(self, setup: Setup, options: Options) -> None:
+        self.period_s = setup.period_s or PERIOD_S
+        self.timeout_s = setup.timeout_s or TIMEOUT_S
+        self._options = options
+        self._sys = setup.host.sys
+        self._contexts = Contexts(setup.host)
+        self._history = GpuHistory(options.expected)
+        self._findings = Findings(NAME, self.period_s)
+        self._aside = Aside(NAME)
+
+    async def look(self, now_s: float) -> Sequence[Finding]:
+        """Ask all GPUs once."""
+        gpus = await self._by_page() if self._options.dcgm_url else await self._aside.run(self._by_nvml)
+        return self._findings.take(self._history.take(gpus), now_s)
+
+    def _by_nvml(self) -> Gpus:
+        on_bus, off_bus = gpus_on_bus(self._sys)
+        try:
+            with Nvml(self._options.libraries) as nvml:
+                gpus = tuple(sample(nvml, on_bus, self._contexts.judge))
+        except NvmlError as error:
+            code = "driver-mismatch" if error.code == LIB_RM_VERSION_MISMATCH else "nvml"
+            return Gpus((), on_bus, off_bus, (code, str(error)))
+        return Gpus(gpus, on_bus, off_bus)
+
+    async def _by_page(self) -> Gpus:
+        on_bus, off_bus = await self._aside.run(gpus_on_bus, self._sys)
+        try:
+            answer = await get(self._options.dcgm_url, self.timeout_s / 2)
+        except HttpError as error:
+            return Gpus((), on_bus, off_bus, ("dcgm", str(error)))
+        gpus = gpus_of_page(answer.text) if answer.status == 200 else ()
+        if not gpus:
+            said = f"{self._options.dcgm_url}: status {answer.status}, and no GPU on the page"
+            return Gpus((), on_bus, off_bus, ("dcgm", said))
+        if not self._options.xids:
+            gpus = tuple(gpu._replace(xid=None) for gpu in gpus)
+        return Gpus(gpus, on_bus, off_bus)
+
+
+def make(setup: Setup) -> GpuCheck:
+    """Make the check; a node without GPUs has nothing to tell, and one that lost all of them has.
+
+    Raises:
+        ValueError: a setting is wrong.
+    """
+    return GpuCheck(setup, setup.options_as(Options))

@@ -1,0 +1,61 @@
+"""The check `nic`: InfiniBand and Ethernet ports: counters that mean a bad link, links that are down, slow or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from muster.agent.aside import Aside
+from muster.agent.check import Cost, Setup
+from muster.agent.checks.portfiles import PortFiles
+from muster.agent.checks.ports import Ports
+from muster.agent.checks.sights import Findings
+from muster.fleet.health.finding import Finding
+
+NAME: Final = "nic"
+PERIOD_S: Final = 30.0
+TIMEOUT_S: Final = 20.0
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Settings of the check.
+
+    Attributes:
+        expect: Gbit/s by pattern of ports' names, such as `mlx5_*/1`: they have to be up and as fast.
+        ignore: patterns of ports that are not looked at.
+    """
+
+    expect: dict[str, float] = {}
+    ignore: tuple[str, ...] = ()
+
+
+class NicCheck:
+    """Looks at a node's network ports."""
+
+    name = NAME
+    cost: Cost = "cheap"
+
+    def __init__(self, setup: Setup, options: Options, files: PortFiles) -> None:
+        self.period_s = setup.period_s or PERIOD_S
+        self.timeout_s = setup.timeout_s or TIMEOUT_S
+        self._options = options
+        self._files = files
+        self._ports = Ports(options.expect)
+        self._findings = Findings(NAME, self.period_s)
+        self._aside = Aside(NAME)  # counters are asked of the card's firmware, which may have stopped
+
+    async def look(self, now_s: float) -> Sequence[Finding]:
+        """Read all ports once."""
+        ports = await self._aside.run(self._files.read)
+        ports = [port for port in ports if not any(fnmatchcase(port.name, glob) for glob in self._options.ignore)]
+        return self._findings.take(self._ports.take(ports), now_s)
+
+
+def make(setup: Setup) -> NicCheck | None:
+    """Make the check where the node has ports, or should have."""
+    options = setup.options_as(Options)
+    files = PortFiles(setup.host.sys)
+    return NicCheck(setup, options, files) if options.expect or files.any() else None
