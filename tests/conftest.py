@@ -1,11 +1,13 @@
-"""Fixtures for every test, and the order of files."""
+"""Fixtures for every test, and how tests are handed out to several processes."""
 
 import signal
-from collections import Counter
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
+
+from tests.support.handingout import handed_out_with, longest_first
 
 pytest_plugins = ["tests.support.controlplane"]
 
@@ -16,20 +18,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("muster", deadline=None, print_blob=True)  # no test asserts how long something takes
 settings.load_profile("muster")
 
-UNIT = Path(__file__).parent / "unit"
-
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes side by side none shall be left alone with a long file at the end.
+    if hasattr(config, "workerinput"):
+        longest_first(items)
 
-    Files with the most slow tests come first (they mostly wait), then the rest of what runs processes; unit tests,
-    which take milliseconds and all the CPU there is, fill what is left. pytest-xdist hands files out in this order
-    with --no-loadscope-reorder: its own begins with those that have the most tests, however quick these are.
-    """
-    if not hasattr(config, "workerinput"):
-        return
-    weights: Counter[Path] = Counter()
-    for item in items:
-        if not item.path.is_relative_to(UNIT):
-            weights[item.path] += 10 if item.get_closest_marker("slow") else 1
-    items.sort(key=lambda item: -weights[item.path])
+
+class ByFile(LoadFileScheduling):
+    """Hands out by file, and with each what belongs to it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return handed_out_with(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -1,0 +1,47 @@
+"""In which order, and in whose company, files of tests are handed out to processes that run side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+TOGETHER = {
+    f"tests/scenarios/{folder}/test_{name}.py": folder
+    for folder, names in {
+        "admission": ("attempts", "chart", "legitimate"),
+        "deploy": ("chart", "installed", "shadow"),
+    }.items()
+    for name in names
+}
+"""Files that share a cluster which takes half a minute to make: one process runs them, one after the other."""
+LONG = {
+    "deploy": 240,
+    "tests/scenarios/baddays/test_control_plane.py": 300,
+    "tests/scenarios/deploy/test_everything.py": 150,
+    "tests/scenarios/trainingjobs/test_shrinking.py": 200,
+    "tests/system/test_cli_demo.py": 200,
+}
+"""Seconds that files take, where it is far more than their tests make one think."""
+
+
+def handed_out_with(nodeid: str) -> str:
+    """Return what is handed out as one with this test: its file, or files that belong together."""
+    file = nodeid.partition("::")[0]
+    return TOGETHER.get(file, file)
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Sort so that of several processes none is left alone with a long file at the end.
+
+    What takes longest comes first (it mostly waits), then the rest of what runs processes; unit tests, which take
+    milliseconds and all the CPU there is, fill what is left. pytest-xdist hands files out in this order with
+    --no-loadscope-reorder: its own begins with those that have the most tests, however quick these are.
+    """
+    seconds: Counter[str] = Counter()
+    for item in items:
+        if not item.path.is_relative_to(TESTS / "unit"):
+            seconds[handed_out_with(item.nodeid)] += 5 if item.get_closest_marker("slow") else 1
+    items.sort(key=lambda item: -LONG.get(handed_out_with(item.nodeid), seconds[handed_out_with(item.nodeid)]))
