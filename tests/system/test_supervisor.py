@@ -101,19 +101,19 @@ async def test_a_killed_rank_is_reported_exactly_and_the_resumed_run_ends_as_an_
     stub: StubController, tmp_path: Path
 ) -> None:
     nodes = await stub.start(4, MUSTER_CHECKPOINT_DIR=str(tmp_path / "uninterrupted"))
-    command = [*TRAIN, "--steps", "60", "--checkpoint-every", "10", "--step-time-s"]
+    command = [*TRAIN, "--steps", "30", "--checkpoint-every", "5", "--step-time-s"]
     await stub.run(nodes, 1, [*command, "0"])
     await finished(stub, nodes, 1)
     expected = final(nodes)
     assert stub.checkpoint is not None
-    assert stub.checkpoint["step"] == 60
+    assert stub.checkpoint["step"] == 30
 
     for node in nodes:  # again from the beginning: the controller holds no checkpoint
         node.log.write_text("")
     stub.forget()
     await stub.hold(nodes, 2)
-    await stub.run(nodes, 3, [*command, "0.05"], env={"MUSTER_CHECKPOINT_DIR": str(tmp_path / "interrupted")})
-    await stub.until(lambda: (stub.checkpoint or {"step": 0})["step"] >= 20, "a checkpoint at step 20")
+    await stub.run(nodes, 3, [*command, "0.3"], env={"MUSTER_CHECKPOINT_DIR": str(tmp_path / "interrupted")})
+    await stub.until(lambda: (stub.checkpoint or {"step": 0})["step"] >= 10, "a checkpoint at step 10")
     (victim,) = rank_pids(nodes[2], 2)
     os.kill(victim, signal.SIGKILL)
     await finished(stub, nodes, 3, 20)
@@ -125,7 +125,7 @@ async def test_a_killed_rank_is_reported_exactly_and_the_resumed_run_ends_as_an_
     assert not any(alive(node, without_supervisor=True) for node in nodes)
 
     resumed_at = stub.checkpoint["step"]
-    assert resumed_at < 60
+    assert resumed_at < 30
     pids = [node.process.pid for node in nodes if node.process]
     await stub.hold(nodes, 4)
     await stub.run(
