@@ -17,6 +17,8 @@ Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "St
 Cause = Literal["user", "infrastructure", "unknown"]
 NoSpare = Literal["Wait", "Shrink", "Requeue"]
 
+TESTED_WITHIN_MAX_H = 8760
+"""A year: who asks for less fresh tests asks for nothing."""
 LEFT_OUT_MAX = 256
 """Nodes that a job may go on without: their slots are listed in its status, which is bounded."""
 
@@ -151,6 +153,18 @@ class TrainingJobSpec(KubeStruct):
             int,
             Meta(
                 ge=1, le=10**9, description="The job fails this long after its first start. No limit where not given."
+            ),
+        ]
+        | None
+    ) = None
+    tested_within_hours: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=TESTED_WITHIN_MAX_H,
+                description="Only nodes that passed their tests within so many hours before the gang is placed. Needs "
+                "preflight; whatever its last test, a trusted node will do where not given.",
             ),
         ]
         | None

@@ -111,14 +111,18 @@ class Node(KubeObject):
 
 
 def lean(node: Node) -> Node:
-    """Return the node less what is only ever looked at one node at a time: images, addresses, system info, annotations.
+    """Return the node less what is only ever looked at one node at a time: images, addresses, annotations, and all that
+    its system info says but for the boot.
 
     A cache of every node is mostly made of those: a kubelet lists up to 50 images (its `nodeStatusMaxImages`).
     """
     status = node.status
     capacity = {} if status.allocatable else status.capacity
+    info = NodeSystemInfo(boot_id=status.node_info.boot_id) if status.node_info is not None else None
     return replace(
         node,
         metadata=replace(node.metadata, annotations={}),
-        status=NodeStatus(capacity=capacity, allocatable=status.allocatable, conditions=status.conditions),
+        status=NodeStatus(
+            capacity=capacity, allocatable=status.allocatable, conditions=status.conditions, node_info=info
+        ),
     )

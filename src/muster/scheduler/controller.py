@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.handover import Handover
 from muster.api.placement import Placement
+from muster.api.preflight import Preflight
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
@@ -23,6 +24,7 @@ from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node, lean
+from muster.scheduler import trust
 from muster.scheduler.adapters.membership import Workload
 from muster.scheduler.announcing import Announcer
 from muster.scheduler.binder import Binder
@@ -187,6 +189,10 @@ class SchedulerController:
         informers: list[Informer[Any]] = [pods]
         if self._followed is None:
             informers += [followed.nodes, followed.placements, followed.jobs]
+        if self.settings.preflight_required:
+            tests = Informer(self._client, Preflight, transform=trust.lean, **options)
+            tests.add_handler(self._tests_changed)
+            informers.append(tests)
         informers += await surroundings(
             self._client, self.state, clock=self._clock, changed=self._changed.set, **options
         )
@@ -214,7 +220,12 @@ class SchedulerController:
                     self._progress.drop(NAME)
 
     def _empty(self) -> ClusterState:
-        return ClusterState(bind_deadline_s=self.settings.bind_deadline_s, team_key=self.settings.team_key)
+        settings = self.settings
+        return ClusterState(
+            bind_deadline_s=settings.bind_deadline_s,
+            team_key=settings.team_key,
+            trusting=self.namespace if settings.preflight_required else None,
+        )
 
     def _own(self) -> Followed:
         """Informers of what nobody else in this process follows. The state is the one copy of nodes."""
@@ -228,6 +239,10 @@ class SchedulerController:
             self.state.set_node(new)
         elif old is not None:
             self.state.remove_node(old.name)
+        self._changed.set()
+
+    def _tests_changed(self, old: Preflight | None, new: Preflight | None) -> None:
+        self.state.set_tested((new or old).name, new)  # type: ignore[union-attr]
         self._changed.set()
 
     def _pod_changed(self, old: SchedulingPod | None, new: SchedulingPod | None) -> None:
@@ -286,7 +301,7 @@ class SchedulerController:
             self._followers.follow_wanted()
             if self._handover is not None:
                 self.state.set_leaving(self._handover.nodes)
-            snapshot = self.state.snapshot()
+            snapshot = self.state.snapshot(now)
             plan = decide(snapshot, now, self.settings)
             took_s = time.perf_counter() - started
             self._metrics.planned(plan, took_s, now)

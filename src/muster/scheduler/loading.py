@@ -16,6 +16,7 @@ from muster.api.names import (
     SCHEDULER_NAME,
 )
 from muster.api.placement import Placement
+from muster.api.preflight import Preflight
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
@@ -36,12 +37,24 @@ from muster.scheduler.traits import job_facts
 SUPPOSED_UID = "supposed"
 
 
-async def load_state(client: Client, team_key: str = LABEL_TEAM) -> ClusterState:
-    """List what scheduling depends on, in all namespaces; `team_key` says whose nodes and pods are. Raises ApiError."""
+async def load_state(client: Client, team_key: str = LABEL_TEAM, trusting: str | None = None) -> ClusterState:
+    """List what scheduling depends on, in all namespaces.
+
+    Args:
+        client: the API server.
+        team_key: says whose nodes and pods are.
+        trusting: Muster's own namespace, where nodes with GPUs need tests.
+
+    Raises:
+        ApiError: what cannot be done without could not be listed.
+    """
     nodes, pods, placements, jobs = await asyncio.gather(
         client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
     )
-    state, now = ClusterState(team_key=team_key), steady_time()
+    state, now = ClusterState(team_key=team_key, trusting=trusting), steady_time()
+    if trusting is not None:
+        for record in (await client.list_all(Preflight)).items:
+            state.set_tested(record.name, record)
     await list_surroundings(client, state, now)
     await list_budgets(client, state)
     for node in nodes.items:

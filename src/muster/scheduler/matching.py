@@ -18,6 +18,7 @@ from muster.scheduler.podclass import PodClass
 from muster.scheduler.pools import Pool, devices
 from muster.scheduler.reasons import NodeReason, NodeWhy
 from muster.scheduler.resources import CORE, short_of
+from muster.scheduler.trust import NEEDS_NONE
 
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 FieldGroups = tuple[tuple[NodeSelectorRequirement, ...], ...]
@@ -112,6 +113,8 @@ def _match(pod: PodClass, node: NodeClass, team_key: str, *, pools: bool) -> Mat
     for claim, terms in pod.volume_terms:
         if not any(node_term_matches(term, node.labels, "") for term in terms):
             return Match(NodeReason(NodeWhy.VOLUME, claim))
+    if node.doubt and not pod.tests:
+        return Match(NodeReason(NodeWhy.UNTESTED, node.doubt.value))
     taint = find_untolerated_taint(node.taints, pod.tolerations)
     if taint is not None:
         return Match(NodeReason(NodeWhy.TAINT, _taint_text(taint)))
@@ -119,17 +122,26 @@ def _match(pod: PodClass, node: NodeClass, team_key: str, *, pools: bool) -> Mat
     if missing:
         extended = tuple(resource for resource in missing if resource not in CORE)
         return Match(NodeReason(NodeWhy.TOO_SMALL, ", ".join(extended or missing)))
-    if not node.pool.usable:
+    if not node.pool.usable and not pod.tests:
         return Match(NodeReason(NodeWhy.MIXED_POOL, node.pool.value))
-    if pools and node.pool is Pool.NONE and devices(pod.request):
+    if pools and node.pool is Pool.NONE and devices(pod.request) and not pod.tests:
         return Match(NodeReason(NodeWhy.OUTSIDE_POOLS, LABEL_POOL))
-    if node.leaving:  # the last thing that is looked at: all else must hold for who keeps a slot there
+    # The last things that are looked at: all else must hold for who keeps a slot there.
+    if node.leaving:
         return Match(NodeReason(NodeWhy.CHANGES_HANDS), selected.names)
+    if _too_long_ago(pod, node):
+        return Match(NodeReason(NodeWhy.TESTED_TOO_LONG_AGO, f"{pod.tested_within_h} h"), selected.names)
     score = sum(wish.weight for wish in pod.preferred if _labels_meet(wish.preference, node.labels))
     unwanted = sum(
         find_untolerated_taint((taint,), pod.tolerations, (PREFER_NO_SCHEDULE,)) is not None for taint in node.taints
     )
     return Match(None, selected.names, score, unwanted)
+
+
+def _too_long_ago(pod: PodClass, node: NodeClass) -> bool:
+    if not pod.tested_within_h or node.tested_within_h == NEEDS_NONE:
+        return False
+    return not 0 < node.tested_within_h <= pod.tested_within_h
 
 
 def _selection(pod: PodClass, node: NodeClass) -> Match:

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from muster.api.trust import Doubt, Identity
 from muster.kube.node import Node, Taint
 from muster.kube.resources import Amounts, allocatable
 from muster.scheduler.buckets import Bucket, BucketKey, bucket_key
 from muster.scheduler.podclass import HostPort, PodClass
 from muster.scheduler.pools import Pool, pool_of
+from muster.scheduler.trust import NEEDS_NONE
 
 NOTHING: dict[str, int] = {}
 NO_LABELS: dict[str, str] = {}
@@ -23,6 +25,8 @@ class NodeClass:
     Attributes:
         labels: only the labels that some pod class reads.
         leaving: it is about to change hands: nothing new starts there.
+        doubt: why it is not trusted with work.
+        tested_within_h: the least of the hours that pods ask for within which it was tested (trust.py).
         whole: the key of the bucket of its nodes that have nothing on them.
     """
 
@@ -34,6 +38,8 @@ class NodeClass:
     allocatable: dict[str, int]
     pool: Pool = Pool.NONE
     leaving: bool = False
+    doubt: Doubt = Doubt.NONE
+    tested_within_h: int = NEEDS_NONE
     whole: BucketKey = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,12 +55,14 @@ class NodeRecord:
         fully_held: slots held here whose size is not known (no pod of the gang exists): nothing else fits.
         judged: its class among the classes of `judged_by`, until the node object or its use by others changes.
         stale: what it would have left without gangs may have changed since it was put in its `empty_bucket`.
+        identity: what its test has to be of; None where it needs none.
+        gpus, doubt, tested_within_h: what is known of its tests (trust.py).
     """
 
     __slots__ = (
-        "allocatable", "bucket", "empty_bucket", "foreign_used", "fully_held", "holds", "judged", "judged_by",
-        "labels", "leaving", "name", "node_class", "pods", "ports", "problem", "stale", "taints", "uid",
-        "unschedulable", "used",
+        "allocatable", "bucket", "doubt", "empty_bucket", "foreign_used", "fully_held", "gpus", "holds", "identity",
+        "judged", "judged_by", "labels", "leaving", "name", "node_class", "pods", "ports", "problem", "stale",
+        "taints", "tested_within_h", "uid", "unschedulable", "used",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -78,6 +86,10 @@ class NodeRecord:
         self.stale = True
         self.bucket: Bucket | None = None
         self.empty_bucket: Bucket | None = None
+        self.gpus = False
+        self.identity: Identity | None = None
+        self.doubt = Doubt.NONE
+        self.tested_within_h = NEEDS_NONE
 
     def update(self, node: Node) -> None:
         """Take over what the node object says."""
@@ -182,6 +194,8 @@ class NodeClasses:
             tuple(node.allocatable.items()),
             pool,
             node.leaving,
+            node.doubt,
+            node.tested_within_h,
         )
         found = self._classes.get(key)
         if found is None:
@@ -194,6 +208,8 @@ class NodeClasses:
                 dict(node.allocatable),
                 pool,
                 node.leaving,
+                node.doubt,
+                node.tested_within_h,
             )
             self._classes[key] = found
         return found
@@ -208,4 +224,6 @@ def _is_of(node: NodeRecord, known: NodeClass, labels: dict[str, str], pool: Poo
         and not (node.taints or known.taints or node.leaving or known.leaving)
         and labels == known.labels
         and pool is known.pool
+        and node.doubt is known.doubt
+        and node.tested_within_h == known.tested_within_h
     )

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 from muster.api.names import LABEL_TEAM
+from muster.api.preflight import Preflight
 from muster.kube.node import Node
 from muster.scheduler.buckets import Buckets
 from muster.scheduler.daemons import Daemons, DaemonSet
@@ -13,12 +14,13 @@ from muster.scheduler.domains import Domains
 from muster.scheduler.gangs import PodRecord
 from muster.scheduler.nodes import NodeClasses, NodeRecord
 from muster.scheduler.podclass import ClassTable, PodClass
+from muster.scheduler.trust import Trust
 
 
 class NodeTable:
     """Counts pods and held slots on nodes; `settle` brings the indexes up to date for what was touched."""
 
-    def __init__(self, classes: ClassTable, team_key: str = LABEL_TEAM) -> None:
+    def __init__(self, classes: ClassTable, team_key: str = LABEL_TEAM, trust: Trust | None = None) -> None:
         self.nodes: dict[str, NodeRecord] = {}
         self.domains = Domains(self.nodes)
         self.empty_domains = Domains(self.nodes)
@@ -34,6 +36,7 @@ class NodeTable:
         self.owners: dict[str, str] = {}
         """Node -> team, of those that a team owns."""
         self._leaving: frozenset[str] = frozenset()
+        self._trust = trust
 
     def set(self, node: Node) -> bool:
         """Take over a node object; returns whether it is another node than before under that name."""
@@ -41,6 +44,9 @@ class NodeTable:
         before, labels = record.uid, self.domains.labels(node.name)
         record.update(node)
         record.leaving = node.name in self._leaving
+        if self._trust is not None:
+            self._trust.take_over(record, node)
+            self._trust.judge(record)
         self._dirty[node.name] = None
         owner = record.labels.get(self._team_key, "")
         if owner:
@@ -62,6 +68,34 @@ class NodeTable:
         self._dirty[name] = None
         self._moved(name, labels)
         return True
+
+    def set_tested(self, name: str, record: Preflight | None) -> None:
+        """The record of a node's tests was written, or (None) is gone."""
+        if self._trust is None:
+            return
+        if record is not None:
+            self._trust.set(record)
+        else:
+            self._trust.remove(name)
+        node = self.nodes.get(name)
+        if node is not None:
+            self._trust.judge(node)
+            node.judged = None
+            self._dirty[name] = None
+
+    def _age(self, trust: Trust, ages: frozenset[int], now: float) -> None:
+        """Say of nodes that were touched, and of those that it is due for, how long ago they were tested."""
+        if ages != trust.ages:
+            trust.ages = ages
+            self._dirty.update(dict.fromkeys(self.nodes))
+        for name in trust.due(now):
+            if name in self.nodes:
+                self._dirty[name] = None
+        for name in self._dirty:
+            record, before = self.nodes[name], self.nodes[name].tested_within_h
+            trust.age(record, now)
+            if record.tested_within_h != before:
+                record.judged = None
 
     def set_leaving(self, names: frozenset[str]) -> None:
         """These nodes, and no others, are about to change hands."""
@@ -178,8 +212,16 @@ class NodeTable:
             yield from (pods[uid].gang for uid in record.pods if uid in pods)
             yield from (key for key, _ in record.holds)
 
-    def settle(self, label_keys: frozenset[str]) -> bool:
-        """Bring buckets up to date; returns whether all node classes were made anew, as pods read more labels."""
+    def settle(self, label_keys: frozenset[str], ages: frozenset[int] = frozenset(), now: float = 0.0) -> bool:
+        """Bring buckets up to date; returns whether all node classes were made anew, as pods read more labels.
+
+        Args:
+            label_keys: labels that pods read.
+            ages: hours within which pods want their nodes to have been tested.
+            now: seconds since the epoch, for these.
+        """
+        if self._trust is not None:
+            self._age(self._trust, ages, now)
         anew = label_keys != self._classes.label_keys
         if anew:
             self._classes = NodeClasses(label_keys, self._class_numbers)

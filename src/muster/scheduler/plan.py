@@ -25,6 +25,7 @@ class Settings(msgspec.Struct, frozen=True):
             its budget for two minutes (kubernetes pkg/controller/disruption, DeletionTimeout).
         backfill_depth: gangs with a time limit behind the head that are tried on its nodes before it starts.
         team_key: label of nodes and pods that names their team, and key of the taint of nodes.
+        preflight_required: nodes with GPUs are used only once they have passed their tests (docs/preflight.md).
     """
 
     bind_deadline_s: float = 30.0
@@ -34,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True):
     leave_slack_s: float = 30.0
     evict_within_s: float = 150.0
     team_key: str = LABEL_TEAM
+    preflight_required: bool = False
 
 
 class WritePlacement(msgspec.Struct, frozen=True):

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from muster.api.names import LABEL_GANG
+from muster.api.names import ANNOTATION_TESTED_WITHIN, LABEL_GANG
 from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
 from muster.kube.pod import Pod
 from muster.kube.resources import pod_request
 from muster.scheduler.peers import NOBODY, PeerTable
 from muster.scheduler.podwire import SchedulingPodSpec
 from muster.scheduler.relations import Peers, Relations, Term, asks_of_others, relations, unknown
+from muster.scheduler.trust import is_test, tested_within_h
 from muster.scheduler.volumes import ClaimNeeds
 
 HostPort = tuple[str, str, int]
@@ -37,6 +38,8 @@ class PodClass:
         refusals: constraints this scheduler does not know, each a sentence; such a pod is never placed.
         relations: what it asks of other pods; None where it asks nothing.
         matches: the sets of pods, known from rules of pods, that pods of the class are in.
+        tests: the pod tests its node.
+        tested_within_h: its nodes have to have been tested within so many hours; 0 where it does not ask.
     """
 
     number: int
@@ -52,6 +55,8 @@ class PodClass:
     refusals: tuple[str, ...]
     relations: Relations | None = None
     matches: frozenset[Peers] = NOBODY
+    tests: bool = False
+    tested_within_h: int = 0
     subjects: tuple[Peers | Term, ...] = dataclasses.field(init=False, default=())
     """What a pod of the class counts for in its domains: the sets it is in, and whom it keeps away."""
 
@@ -64,10 +69,12 @@ class PodClass:
 
 
 class ClassTable:
-    """All pod classes seen, by what they ask for."""
+    """All pod classes seen, by what they ask for; `trusting` is Muster's own namespace where nodes need tests."""
 
-    def __init__(self, peers: PeerTable | None = None) -> None:
+    def __init__(self, peers: PeerTable | None = None, trusting: str | None = None) -> None:
         self.label_keys: frozenset[str] = frozenset()
+        self.ages: frozenset[int] = frozenset()
+        self._trusting = trusting
         self.peers = peers if peers is not None else PeerTable()
         self._classes: dict[tuple[bytes, Relations | None], PodClass] = {}
         self._variants: dict[tuple[PodClass, frozenset[Peers]], PodClass] = {}
@@ -108,6 +115,7 @@ class ClassTable:
         if isinstance(spec, SchedulingPodSpec):
             extra = (spec.resources, _unknown_group(spec), spec.workload_ref is None)
         asked = relations(pod, self.peers.intern, ours=ours) if asks_of_others(pod) else None
+        tests = self._trusting is not None and is_test(pod, self._trusting)
         spec_key = self._encoder.encode(
             (
                 [(c.resources, c.ports, c.restart_policy) for c in spec.init_containers],
@@ -122,14 +130,26 @@ class ClassTable:
                 extra,
                 claims,
                 LABEL_GANG in pod.metadata.labels,
+                pod.metadata.annotations.get(ANNOTATION_TESTED_WITHIN),
+                tests,
             )
         )
         key = (spec_key, asked)
         found = self._classes.get(key)
         if found is None:
-            found = self._classes[key] = make_class(next(self._numbers), pod, claims, asked)
+            found = make_class(next(self._numbers), pod, claims, asked)
+            if tests or found.tested_within_h:
+                found = self._about_tests(found, tests=tests)
+            self._classes[key] = found
             self.label_keys |= found.label_keys
         return found
+
+    def _about_tests(self, cls: PodClass, *, tests: bool) -> PodClass:
+        if self._trusting is None:
+            why = f"it asks for nodes tested within {cls.tested_within_h} h, and preflight is not required here"
+            return dataclasses.replace(cls, tested_within_h=0, refusals=(*cls.refusals, why))
+        self.ages |= {cls.tested_within_h} - {0}
+        return dataclasses.replace(cls, tests=tests)
 
 
 def make_class(number: int, pod: Pod, claims: ClaimNeeds = (), asked: Relations | None = None) -> PodClass:
@@ -159,6 +179,7 @@ def make_class(number: int, pod: Pod, claims: ClaimNeeds = (), asked: Relations 
         alone=LABEL_GANG in pod.metadata.labels,
         refusals=tuple(_refusals(pod)),
         relations=asked,
+        tested_within_h=_within_h(pod),
     )
 
 
@@ -175,9 +196,20 @@ def _host_ports(pod: Pod) -> Iterable[HostPort]:
                 yield ("" if port.host_ip in ("", "0.0.0.0", "::") else port.host_ip, port.protocol or "TCP", number)
 
 
+def _within_h(pod: Pod) -> int:
+    try:
+        return tested_within_h(pod)
+    except ValueError:
+        return 0  # which refuses the pod
+
+
 def _refusals(pod: Pod) -> Iterable[str]:
     """Name every constraint that we would have to ignore."""
     spec = pod.spec
+    try:
+        tested_within_h(pod)
+    except ValueError as error:
+        yield str(error)
     affinity = spec.affinity
     if affinity is not None:
         nodes = affinity.node_affinity

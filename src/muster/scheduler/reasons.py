@@ -44,11 +44,13 @@ class NodeWhy(StrEnum):
     SELECTOR = "NodeSelectorMismatch"
     AFFINITY = "NodeAffinityMismatch"
     VOLUME = "VolumeElsewhere"
+    UNTESTED = "Untested"
     TAINT = "UntoleratedTaint"
     TOO_SMALL = "NodeTooSmall"
     MIXED_POOL = "MixedPool"
     OUTSIDE_POOLS = "OutsidePools"
     CHANGES_HANDS = "ChangesHands"
+    TESTED_TOO_LONG_AGO = "TestedTooLongAgo"
     HOST_PORT = "HostPortTaken"
     POD_AFFINITY = "PodAffinityMismatch"
     POD_ANTI_AFFINITY = "PodAntiAffinity"
@@ -85,11 +87,13 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.SELECTOR: "without {detail}",
         NodeWhy.AFFINITY: "outside the required node affinity",
         NodeWhy.VOLUME: "out of reach of volume {detail}",
+        NodeWhy.UNTESTED: "untested ({detail})",
         NodeWhy.TAINT: "with taint {detail}",
         NodeWhy.TOO_SMALL: "too small ({detail})",
         NodeWhy.MIXED_POOL: "in a pool that is not exclusive ({detail})",
         NodeWhy.OUTSIDE_POOLS: "outside the pools (without label {detail})",
         NodeWhy.CHANGES_HANDS: "about to be given to another team",
+        NodeWhy.TESTED_TOO_LONG_AGO: "not tested within {detail}",
         NodeWhy.HOST_PORT: "with host port {detail} taken",
         NodeWhy.POD_AFFINITY: "away from pods they must be near ({detail})",
         NodeWhy.POD_ANTI_AFFINITY: "beside pods they must keep away from ({detail})",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from muster.kube.resources import plus
@@ -25,11 +25,13 @@ class SlotReview:
         keep: slot -> node: the pod can be bound there now.
         wait: slot -> pod of an earlier attempt that still takes the room on the slot's node.
         replace: slot -> why its node serves no more.
+        unsettled: slots whose nodes a plan counts on that is still being written: their gang may have to leave.
     """
 
     keep: dict[int, str] = field(default_factory=dict)
     wait: dict[int, str] = field(default_factory=dict)
     replace: dict[int, NodeReason] = field(default_factory=dict)
+    unsettled: set[int] = field(default_factory=set)
 
 
 def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
@@ -44,7 +46,9 @@ def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
         if reason is None:
             node = snapshot.nodes[placed[0]]
             busy = _room_for(snapshot, ledger, gang, slot, member, node)
-            if busy is None:
+            if busy is None and _is_unsettled(snapshot, gang, node):
+                result.unsettled.add(slot)
+            elif busy is None:
                 result.keep[slot] = node.name
             elif isinstance(busy, str):
                 result.wait[slot] = busy
@@ -107,7 +111,7 @@ def _room_for(
     if node.fully_held:
         bucket = Bucket(bucket.key, bucket.node_class, node.free_without_holds(), bucket.ports)
     if ours and held[1] is not None:
-        bucket = _with(bucket, [held[1]])
+        bucket = _with(bucket, [held[1], *_planned_by_others(snapshot, gang, node)])
     if fits(member.cls, bucket):
         return None
     old = [
@@ -123,6 +127,31 @@ def _room_for(
             return None
     missing = short_of(member.cls.request, bucket.free)
     return NodeReason(NodeWhy.IN_USE, ", ".join(missing) or "host port")
+
+
+def _planned_by_others(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
+    """What gangs for which others leave count on here. Whoever is not told to leave for them stays, with its slots."""
+    return [cls for other, cls in _plans_on(snapshot, gang, node) if cls is not None]
+
+
+def _is_unsettled(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> bool:
+    """Whether a plan that counts on others' leaving the node is still being written: nobody was told before."""
+    written = all(not other.writing for other, _ in _plans_on(snapshot, gang, node))
+    return not written and any(left < 0 for left in node.free().values())
+
+
+def _plans_on(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> Iterator[tuple[Gang, PodClass | None]]:
+    """Yield the gangs for which others leave the node, and what their slots ask for; none for a gang that is one."""
+    if _preempts(gang):
+        return
+    for (key, _), cls in node.holds.items():
+        other = snapshot.gangs.get(key)
+        if other is not None and other is not gang and _preempts(other):
+            yield other, cls
+
+
+def _preempts(gang: Gang) -> bool:
+    return gang.placement is not None and gang.placement.spec.preempting
 
 
 def _promised_twice(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:

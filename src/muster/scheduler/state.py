@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from muster.api.names import ANNOTATION_SCALE_UP, APPROVED, LABEL_TEAM
 from muster.api.placement import Placement
+from muster.api.preflight import Preflight
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.scheduler.adapters import membership
@@ -31,6 +32,7 @@ from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.refusals import Refusals
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.teamcount import TeamCounts
+from muster.scheduler.trust import Trust
 from muster.scheduler.vain import Vain
 from muster.scheduler.volumes import ClaimState
 
@@ -41,9 +43,12 @@ class ClusterState:
     Args:
         bind_deadline_s: how long binding a gang may take; tells open placements from bound ones.
         team_key: label of nodes and pods that names their team, and key of the taint of nodes.
+        trusting: Muster's own namespace, where nodes with GPUs are used only once they have passed their tests.
     """
 
-    def __init__(self, *, bind_deadline_s: float = 30.0, team_key: str = LABEL_TEAM) -> None:
+    def __init__(
+        self, *, bind_deadline_s: float = 30.0, team_key: str = LABEL_TEAM, trusting: str | None = None
+    ) -> None:
         self.pods: dict[str, PodRecord] = {}
         self.gangs: dict[str, Gang] = {}
         self.claims = Claims()
@@ -53,8 +58,9 @@ class ClusterState:
         self._gains = Gains()
         self._refusals = Refusals()
         self._vain = Vain()
-        self._classes = ClassTable()
-        self._table = NodeTable(self._classes, team_key)
+        self._classes = ClassTable(trusting=trusting)
+        self._trust = Trust() if trusting is not None else None
+        self._table = NodeTable(self._classes, team_key, self._trust)
         self._queues = Queues(bind_deadline_s)
         self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
         self._on_the_way: dict[str, str] = {}
@@ -90,8 +96,12 @@ class ClusterState:
             borrowing=self._queues.borrowing,
         )
 
-    def snapshot(self) -> Snapshot:
-        """Return the state as of now; it is valid until the next event is applied."""
+    def snapshot(self, now: float = 0.0) -> Snapshot:
+        """Return the state as of now; it is valid until the next event is applied.
+
+        `now`, or the time of the last event where that is later, says which tests of nodes are fresh enough.
+        """
+        now = max(now, self._now)
         if self._classes.peers.many:
             self._forget_rules()
         for key in self._dirty:
@@ -111,7 +121,7 @@ class ClusterState:
         if self._gains:  # without time limits none are reckoned, and most clusters have none
             self._gains.forget(self._table.touched_gangs(self.pods))
         self.teams.look(self._table.touched, self._table.owners, self._table.nodes, self.pods, self.gangs)
-        if self._table.settle(self._classes.label_keys):
+        if self._table.settle(self._classes.label_keys, self._classes.ages, now):
             self._matcher.forget()
             self._gains.clear()
             self._refusals.clear()
@@ -142,6 +152,15 @@ class ClusterState:
         for key, slot in self._holding.placed_on(name):
             self._holding.look(self.gangs[key], slot)
             self._dirty[key] = None
+
+    def set_tested(self, name: str, record: Preflight | None) -> None:
+        """The record of a node's tests was written, or (None) is gone."""
+        self._table.set_tested(name, record)
+
+    def suppose_tested(self, name: str, like: str) -> None:
+        """A node that will be added did as well in its tests as one that is there."""
+        if self._trust is not None:
+            self._trust.suppose(name, like)
 
     def set_leaving(self, names: frozenset[str]) -> None:
         """These nodes are about to change hands: nothing new starts there, what is there or keeps a slot stays."""

@@ -28,6 +28,7 @@ def suppose_nodes(state: ClusterState, gang: Gang, count: int) -> int:
         for number in range(count):
             name = f"(new node {number})"
             labels = model.labels | ({_HOSTNAME: name} if _HOSTNAME in model.labels else {})
+            state.suppose_tested(name, model.name)
             state.set_node(
                 Node(
                     metadata=ObjectMeta(name=name, uid=name, labels=labels),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
+from muster.api.trust import Doubt
 from muster.api.words import counted
 from muster.kube.affinity import Toleration
 from muster.scheduler.buckets import Bucket
@@ -20,6 +23,7 @@ from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeWhy
 from muster.scheduler.resources import times_fits
 from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.trust import NEEDS_NONE
 
 _Known = dict[tuple[Bucket, tuple[PodClass, ...]], int]
 """The room that one node of a bucket gains when pods of these classes leave it: nodes that are alike are asked once."""
@@ -34,6 +38,7 @@ class ChangeKind(StrEnum):
     BORROW = "Borrow"
     UNCORDON = "Uncordon"
     NODES_READY = "NodesReady"
+    NODES_TESTED = "NodesTested"
     GANG_ENDS = "GangEnds"
     ADD_NODES = "AddNodes"
     FEWER_PER_NODE = "FewerPerNode"
@@ -56,6 +61,7 @@ class Change(msgspec.Struct, frozen=True):
             ChangeKind.BORROW: "borrow nodes of other teams (--borrow, spec.borrow)",
             ChangeKind.UNCORDON: f"uncordon {nodes}",
             ChangeKind.NODES_READY: f"{nodes} ready again",
+            ChangeKind.NODES_TESTED: f"{nodes} tested",
             ChangeKind.GANG_ENDS: f"{self.detail} ends",
             ChangeKind.ADD_NODES: f"+{nodes}",
             ChangeKind.FEWER_PER_NODE: self.detail + (f", and +{nodes}" if self.count else ""),
@@ -78,8 +84,8 @@ def changes(
     found = [*_dropped_constraints(snapshot, cls, need, beside)]
     if not gang.borrows and snapshot.owners and _room_if_borrowed(snapshot, cls, beside) >= need:
         found.append(Change(ChangeKind.BORROW))
-    for why, kind in ((NodeWhy.UNSCHEDULABLE, ChangeKind.UNCORDON), (NodeWhy.NOT_READY, ChangeKind.NODES_READY)):
-        needed = _nodes_needed(_blocked_only_by(snapshot, cls, why, beside), missing)
+    for why, (kind, mended) in _MENDED.items():
+        needed = _nodes_needed(_blocked_only_by(snapshot, cls, why, mended, beside), missing)
         if needed:
             found.append(Change(kind, needed))
     found += _gangs_ending(snapshot, gang, cls, missing, beside)
@@ -156,15 +162,28 @@ def _hard_taints(bucket: Bucket) -> list[tuple[str, str]]:
     return [(taint.key, taint.effect) for taint in bucket.node_class.taints if taint.effect != "PreferNoSchedule"]
 
 
-def _blocked_only_by(snapshot: Snapshot, cls: PodClass, why: NodeWhy, beside: Collection[str]) -> list[int]:
-    """How many pods each node would take that serves but for being cordoned or not ready."""
+_MENDED: Mapping[NodeWhy, tuple[ChangeKind, Mapping[str, Any]]] = MappingProxyType(
+    {
+        NodeWhy.UNSCHEDULABLE: (ChangeKind.UNCORDON, {"unschedulable": False}),
+        NodeWhy.NOT_READY: (ChangeKind.NODES_READY, {"problem": ""}),
+        NodeWhy.UNTESTED: (ChangeKind.NODES_TESTED, {"doubt": Doubt.NONE, "taints": ()}),
+        NodeWhy.TESTED_TOO_LONG_AGO: (ChangeKind.NODES_TESTED, {"tested_within_h": NEEDS_NONE}),
+    }
+)
+"""What keeps nodes away that somebody can do something about, and what of them is otherwise then."""
+
+
+def _blocked_only_by(
+    snapshot: Snapshot, cls: PodClass, why: NodeWhy, mended: Mapping[str, Any], beside: Collection[str]
+) -> list[int]:
+    """How many pods each node would take that serves but for one thing."""
     times = []
     matcher = Matcher(pools=snapshot.matcher.pools)
     for bucket in snapshot.buckets.values():
         reason = snapshot.matcher.match(cls, bucket.node_class).reason
         if reason is None or reason.why is not why:
             continue
-        better = dataclasses.replace(bucket.node_class, unschedulable=False, problem="")
+        better = dataclasses.replace(bucket.node_class, **mended)
         match = matcher.match(cls, better)
         if match.reason is None and fits(cls, bucket):
             times += [fits(cls, bucket)] * sum(match.serves(name) and name not in beside for name in bucket.names)

@@ -93,6 +93,8 @@ def _metadata(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
     }
     if excluded:
         annotations[names.ANNOTATION_EXCLUDED] = ",".join(excluded)
+    if job.spec.tested_within_hours is not None:
+        annotations[names.ANNOTATION_TESTED_WITHIN] = str(job.spec.tested_within_hours)
     if job.spec.priority is not None:
         annotations[names.ANNOTATION_PRIORITY] = str(job.spec.priority)
     return {

@@ -137,7 +137,11 @@ def test_a_lean_node_is_the_node_less_what_only_its_own_page_shows() -> None:
     kept = {
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"rack": "r1"}},
         "spec": {"unschedulable": True, "taints": [{"key": "pool", "effect": "NoSchedule"}]},
-        "status": {"allocatable": {"nvidia.com/gpu": "7"}, "conditions": conditions},
+        "status": {
+            "allocatable": {"nvidia.com/gpu": "7"},
+            "conditions": conditions,
+            "nodeInfo": {"bootID": "b"},
+        },
     }
     dropped = {
         "metadata": {**kept["metadata"], "annotations": {"cni": "x" * 100}},
@@ -146,7 +150,7 @@ def test_a_lean_node_is_the_node_less_what_only_its_own_page_shows() -> None:
             **kept["status"],
             "capacity": {"nvidia.com/gpu": "8"},
             "images": [{"names": ["registry/image:tag"], "sizeBytes": 1}],
-            "nodeInfo": {"bootID": "b"},
+            "nodeInfo": {"bootID": "b", "kernelVersion": "6.8"},
             "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
         },
     }

@@ -27,6 +27,8 @@ OF_SLOTS = {NodeWhy.GONE, NodeWhy.REPLACED, NodeWhy.BIND_FAILED}
 
 OF_VICTIMS = {NodeWhy.PROTECTED, NodeWhy.EVICTION_REFUSED, NodeWhy.LENT}
 """Why somebody stays who would leave: test_eviction and test_borrowing see that it is said."""
+OF_TESTS = {NodeWhy.UNTESTED, NodeWhy.TESTED_TOO_LONG_AGO}
+"""Where nodes need tests: test_trust sees that it is said."""
 
 
 @pytest.mark.parametrize("why", list(Why))
@@ -113,5 +115,5 @@ def test_what_nodes_are_to_a_gang_is_in_events_and_metrics(why: NodeWhy) -> None
 
 def test_every_reason_about_nodes_is_looked_at_here() -> None:
     """Volumes' reach is decided like node affinity; who a node is kept for is said of the gang behind."""
-    assert {*NODES, *OF_SLOTS, *OF_VICTIMS, NodeWhy.VOLUME, NodeWhy.RESERVED} == set(NodeWhy)
+    assert {*NODES, *OF_SLOTS, *OF_VICTIMS, *OF_TESTS, NodeWhy.VOLUME, NodeWhy.RESERVED} == set(NodeWhy)
     assert len({NodeReason(why, "x").text() for why in NodeWhy}) == len(NodeWhy), "no two are said in the same words"

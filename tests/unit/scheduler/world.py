@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from muster.api.placement import Placement, PlacementStatus
+from muster.api.preflight import Preflight, PreflightSpec
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.policy import PodDisruptionBudget
@@ -44,13 +45,17 @@ def when(now: float) -> str:
 
 
 def node(name: str, *, uid: str = "", gpus: int = 8, ready: bool = True, **changes: Any) -> Node:
-    """`changes`: labels, taints, unschedulable, room."""
+    """`changes`: labels, taints, unschedulable, room, boot."""
     room = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: str(gpus), **changes.get("room", {})}
     return from_dict(
         {
             "metadata": {"name": name, "uid": uid or f"uid-{name}", "labels": changes.get("labels", {})},
             "spec": {"taints": changes.get("taints", []), "unschedulable": changes.get("unschedulable", False)},
-            "status": {"allocatable": room, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]},
+            "status": {
+                "allocatable": room,
+                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+                "nodeInfo": {"bootID": changes.get("boot", "")},
+            },
         },
         Node,
     )
@@ -60,10 +65,18 @@ class World:
     """State, objects and time. `run` decides and carries out until nothing is left to do."""
 
     def __init__(
-        self, *, bind_deadline_s: float = 30.0, hold_s: float = 600.0, team_key: str = "muster.dev/team"
+        self,
+        *,
+        bind_deadline_s: float = 30.0,
+        hold_s: float = 600.0,
+        team_key: str = "muster.dev/team",
+        tests_needed: bool = False,
     ) -> None:
-        self.settings = Settings(bind_deadline_s=bind_deadline_s, hold_s=hold_s, team_key=team_key)
-        self.state = ClusterState(bind_deadline_s=bind_deadline_s, team_key=team_key)
+        self.settings = Settings(
+            bind_deadline_s=bind_deadline_s, hold_s=hold_s, team_key=team_key, preflight_required=tests_needed
+        )
+        self.state = self._empty()
+        self.tested: dict[str, Preflight] = {}
         self.now = START
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, SchedulingPod] = {}
@@ -75,6 +88,14 @@ class World:
         self.state.budgets.known = True
         self._versions = itertools.count(1)
 
+    def _empty(self) -> ClusterState:
+        settings = self.settings
+        return ClusterState(
+            bind_deadline_s=settings.bind_deadline_s,
+            team_key=settings.team_key,
+            trusting="default" if settings.preflight_required else None,
+        )
+
     # What users, kubelets and other controllers do
 
     def add_nodes(self, *names: str, **options: Any) -> None:
@@ -84,6 +105,27 @@ class World:
     def set_node(self, obj: Node) -> None:
         self.nodes[obj.name] = obj
         self.state.set_node(obj)
+
+    def set_tested(
+        self, name: str, *, uid: str = "", boot: str = "", driver: str = "", passed: bool = True, ago_s: float = 0.0
+    ) -> None:
+        """The node's record of its tests; `uid` and `boot` are by default the node's own."""
+        known = self.nodes.get(name)
+        info = known.status.node_info if known is not None else None
+        spec = PreflightSpec(
+            node_uid=uid or (known.uid if known is not None else ""),
+            boot_id=boot or (info.boot_id if info is not None else ""),
+            driver=driver,
+            level=1,
+            passed=passed,
+            time=datetime.fromtimestamp(self.now - ago_s, UTC),
+        )
+        self.tested[name] = Preflight(metadata=ObjectMeta(name=name), spec=spec)
+        self.state.set_tested(name, self.tested[name])
+
+    def remove_tested(self, name: str) -> None:
+        self.tested.pop(name, None)
+        self.state.set_tested(name, None)
 
     def remove_node(self, name: str) -> None:
         del self.nodes[name]
@@ -197,7 +239,7 @@ class World:
     # What the scheduler does
 
     def decide(self) -> Plan:
-        return decide(self.state.snapshot(), self.now, self.settings)
+        return decide(self.state.snapshot(self.now), self.now, self.settings)
 
     def gang(self, name: str) -> Gang:
         found = self.state.snapshot().find("default", name)
@@ -285,7 +327,7 @@ class World:
 
     def listed(self) -> ClusterState:
         """What one knows who has just listed everything."""
-        state = ClusterState(bind_deadline_s=self.settings.bind_deadline_s, team_key=self.settings.team_key)
+        state = self._empty()
         state.budgets.known = True
         for budget in self.budgets.values():
             state.budgets.set(budget)
@@ -293,6 +335,8 @@ class World:
             state.jobs.set(uid, facts)
         for obj in self.nodes.values():
             state.set_node(obj)
+        for name, record in self.tested.items():
+            state.set_tested(name, record)
         for placement in self.placements.values():
             state.set_placement(placement, self.now)
         for pod in self.pods.values():

@@ -1,0 +1,104 @@
+"""Which nodes are trusted with work: those that passed their test as this very node, in this boot, with this driver.
+
+The absence of a taint is never trust: a kubelet puts its taints on a node only when it makes the Node object
+(Kubernetes: KubeletConfiguration, registerWithTaints), so a node that rebooted comes back without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from muster.api.names import HEALTH_IGNORE, LABEL_HEALTH
+from muster.api.preflight import PreflightSpec
+from muster.kube.node import Node
+from muster.kube.resources import allocatable
+
+GPU: Final = "nvidia.com/gpu"
+_MIG: Final = "nvidia.com/mig-"
+_PRESENT: Final = "nvidia.com/gpu.present"
+_DRIVER: Final = "nvidia.com/cuda.driver-version.full"
+_DRIVER_PARTS: Final = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev")
+
+
+class Doubt(StrEnum):
+    """Why a node is not trusted, in words that fit behind a count; empty where it is."""
+
+    NONE = ""
+    NEVER = "no test yet"
+    OTHER_NODE = "another node of its name was tested"
+    REBOOTED = "rebooted since its test"
+    NEW_DRIVER = "another driver since its test"
+    FAILED = "failed its test"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a record has to say for it to be about a node; `driver` is empty where the node does not say it."""
+
+    node_uid: str
+    boot_id: str
+    driver: str = ""
+
+
+class Tested(msgspec.Struct, frozen=True):
+    """What trust needs of a record: whose it is, how it ended, and when, in seconds since the epoch."""
+
+    identity: Identity
+    passed: bool
+    at: float
+
+
+def tested(spec: PreflightSpec) -> Tested:
+    """Return what counts of a record."""
+    return Tested(Identity(spec.node_uid, spec.boot_id, spec.driver), spec.passed, spec.time.timestamp())
+
+
+def doubt(node: Identity, record: Tested | None) -> Doubt:
+    """Return why the node is not trusted.
+
+    The driver counts where both sides name one: the node does where GPU feature discovery labels it. A driver that was
+    changed in a running boot on a node without these labels is seen by the node's agent, and the controller takes the
+    record back (fleet/preflight).
+    """
+    if record is None:
+        return Doubt.NEVER
+    of = record.identity
+    if of.node_uid != node.node_uid:
+        return Doubt.OTHER_NODE
+    if of.boot_id != node.boot_id:
+        return Doubt.REBOOTED
+    if of.driver and node.driver and of.driver != node.driver:
+        return Doubt.NEW_DRIVER
+    return Doubt.NONE if record.passed else Doubt.FAILED
+
+
+def identity(node: Node) -> Identity:
+    """Return what the node says of itself now."""
+    info = node.status.node_info
+    return Identity(node.uid, info.boot_id if info is not None else "", driver(node.metadata.labels))
+
+
+def driver(labels: Mapping[str, str]) -> str:
+    """The driver's version as GPU feature discovery labels it, in its newer form or in three parts; empty without."""
+    return labels.get(_DRIVER) or ".".join(filter(None, (labels.get(part) for part in _DRIVER_PARTS)))
+
+
+def has_gpus(amounts: Mapping[str, int], labels: Mapping[str, str]) -> bool:
+    """Whether a node with these amounts and labels has GPUs, as its device plugin or GPU feature discovery says."""
+    if amounts.get(GPU) or labels.get(_PRESENT) == "true":
+        return True
+    return any(amount > 0 and resource.startswith(_MIG) for resource, amount in amounts.items())
+
+
+def is_ignored(labels: Mapping[str, str]) -> bool:
+    """Whether somebody took the node out of our care: it is used as it is."""
+    return labels.get(LABEL_HEALTH) == HEALTH_IGNORE
+
+
+def needs_test(node: Node) -> bool:
+    """Whether the node has to pass a test before it is trusted."""
+    labels = node.metadata.labels
+    return has_gpus(allocatable(node), labels) and not is_ignored(labels)
