@@ -16,6 +16,9 @@ from muster.scheduler.resources import short_of
 from muster.scheduler.rules import intruded
 from muster.scheduler.snapshot import Snapshot
 
+_NO_REASON_TO_MOVE = frozenset({NodeWhy.CHANGES_HANDS, NodeWhy.TESTED_TOO_LONG_AGO})
+"""What keeps others away, and nobody who has a slot there: a test was fresh enough when the slot was placed."""
+
 
 @dataclass(slots=True)
 class SlotReview:
@@ -73,7 +76,7 @@ def unusable(
         return NodeReason(NodeWhy.BIND_FAILED, name)
     assert member.cls is not None
     match = snapshot.matcher.match(member.cls, node.node_class)
-    if match.reason is not None and match.reason.why is not NodeWhy.CHANGES_HANDS:
+    if match.reason is not None and match.reason.why not in _NO_REASON_TO_MOVE:
         return match.reason
     return None if match.admits(name) else NodeReason(NodeWhy.EXCLUDED, name)
 
