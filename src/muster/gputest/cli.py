@@ -22,6 +22,7 @@ from muster.gputest.floors import Floors, load
 from muster.gputest.levels import LEVELS, TESTS, plan
 from muster.gputest.report import Gpu, Report
 from muster.gputest.session import Session
+from muster.gputest.summary import summary
 from muster.gputest.verdict import below_floors, judged, slower_than_peers
 from muster.gputest.wire import Rendezvous, Request, Setup
 
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report, unavailable = _run(setup, requests, floors, options.node, progress)
     finally:
         progress.close()
+    if options.summary is not None:
+        options.summary.write_bytes(summary(report))
     print(msgspec.json.encode(report).decode() if options.output == "json" else show.text(report), flush=True)
     if unavailable:
         print(f"muster.gputest: {unavailable}", file=sys.stderr)
@@ -129,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--level", type=int, choices=sorted(LEVELS), default=1, help="1: seconds, 2: about 2 minutes, 3: about 15")
     add("-o", "--output", choices=("text", "json"), default="text", help="json: one Report on stdout")
+    add("--summary", type=_file, metavar="FILE", help="the result in 4 KiB of JSON as well, as /dev/termination-log")
     add("--test", action="append", default=[], choices=TESTS, metavar="NAME", help="this test only; may be repeated")
     add("--budget-s", type=_seconds, help="seconds for all tests; their own deadlines are scaled to it")
     add("--backend", type=_backend, default="nvidia", help="nvidia, or cpu[:COUNT] to try the tests without a GPU")
@@ -157,6 +161,11 @@ def _seconds(value: str) -> float:
 def _folder(value: str) -> Path:
     if not Path(value).is_dir():
         raise argparse.ArgumentTypeError(f"{value} is no folder")
+    return Path(value)
+
+
+def _file(value: str) -> Path:
+    _folder(str(Path(value).parent))  # said before the tests, not after them
     return Path(value)
 
 

@@ -18,11 +18,9 @@ from itertools import combinations
 
 import msgspec
 
-from muster.api.names import TAINT_QUARANTINE
 from muster.fleet.configtext import ConfigText
-from muster.fleet.joins.record import TAINT_JOINING
+from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
 from muster.kube.affinity import Toleration
-from muster.kube.quantity import QuantityError, milli
 from muster.kube.resources import amount
 
 CONFIG_MAP = "muster-balloons"
@@ -30,8 +28,6 @@ CONFIG_KEY = "balloons.yaml"
 PAGE = "docs/fleet.md"
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
-_STATES = (TAINT_JOINING, "muster.dev/preflight", TAINT_QUARANTINE, "node.kubernetes.io/")
-"""Taints that say how a node is, and for whom it is not: who tolerates them is on nodes that are not to be touched."""
 
 
 class BalloonPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,19 +55,12 @@ class BalloonPool(msgspec.Struct, frozen=True, kw_only=True):
         return {name: amount(name, value) for name, value in self.resources.items()}
 
 
-class _Toleration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-
 class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     name: str
     node_selector: dict[str, str]
     replicas: int
     resources: dict[str, str | int | float]
-    tolerations: list[_Toleration] = msgspec.field(default_factory=list)
+    tolerations: list[TolerationText] = msgspec.field(default_factory=list)
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,9 +78,7 @@ def parse_config(text: str) -> tuple[BalloonPool, ...]:
             node_selector=pool.node_selector,
             replicas=pool.replicas,
             resources={name: str(value) for name, value in pool.resources.items()},
-            tolerations=tuple(
-                Toleration(key=t.key, operator=t.operator, value=t.value, effect=t.effect) for t in pool.tolerations
-            ),
+            tolerations=tuple(each.toleration() for each in pool.tolerations),
             image=read.value.image,
         )
         for pool in read.value.pools
@@ -113,9 +100,9 @@ def _problems(file: _File) -> Iterator[tuple[str, str]]:
         if not pool.resources:
             yield f"{at}.resources", "says nothing; write what a balloon takes, such as nvidia.com/gpu: 8"
         for name, value in pool.resources.items():
-            yield from ((f"{at}.resources.{name}", what) for what in _wrong_quantity(value))
+            yield from ((f"{at}.resources.{name}", what) for what in wrong_quantity(value))
         for index, toleration in enumerate(pool.tolerations):
-            yield from ((f"{at}.tolerations[{index}]", what) for what in _wrong_toleration(toleration))
+            yield from ((f"{at}.tolerations[{index}]", what) for what in wrong_toleration(toleration))
     for (one, first), (two, second) in combinations(enumerate(file.pools), 2):
         shared = first.node_selector.keys() & second.node_selector.keys()
         if all(first.node_selector[key] == second.node_selector[key] for key in shared):
@@ -124,24 +111,3 @@ def _problems(file: _File) -> Iterator[tuple[str, str]]:
                 f"may select a node of pool {file.pools[one].name} too, where only one balloon fits; add to both a "
                 "label whose values differ",
             )
-
-
-def _wrong_quantity(value: str | float) -> Iterator[str]:
-    try:
-        if milli(value) <= 0:
-            yield f"{value} is not possible; write more than 0"
-    except QuantityError as error:
-        yield str(error)
-
-
-def _wrong_toleration(toleration: _Toleration) -> Iterator[str]:
-    if not toleration.key:
-        yield "has no key and so tolerates every taint, those of joining and broken nodes too; name the key"
-    elif toleration.key.startswith(_STATES):
-        yield f"{toleration.key} says that pods are to keep away just now; take the toleration out"
-    if toleration.operator not in ("Equal", "Exists"):
-        yield f"operator {toleration.operator!r} is none; use Equal or Exists"
-    elif toleration.operator == "Exists" and toleration.value:
-        yield "operator Exists has no value; take one of them out"
-    if toleration.effect not in ("", "NoSchedule", "NoExecute", "PreferNoSchedule"):
-        yield f"effect {toleration.effect!r} is none; use NoSchedule, NoExecute, or leave it out"

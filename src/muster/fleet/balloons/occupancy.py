@@ -75,7 +75,8 @@ class Occupancy:
             changed = self._forget(old.uid)
         if new is None:
             return changed
-        if new.metadata.labels.get(LABEL_BALLOON) == "true":
+        labels = new.metadata.labels
+        if labels.get(LABEL_BALLOON) == "true" and LABEL_BALLOON_POOL in labels:  # tests of idle nodes are of no pool
             return self._balloon(new) or changed
         taking = _taking(new)
         if self._taking.get(new.uid) == taking:

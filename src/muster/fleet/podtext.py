@@ -1,0 +1,51 @@
+"""What people write in ConfigMaps of pods that Muster makes on nodes: amounts, and taints to tolerate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
+from muster.fleet.joins.record import TAINT_JOINING
+from muster.kube.affinity import Toleration
+from muster.kube.quantity import QuantityError, milli
+
+_STATES = (TAINT_JOINING, TAINT_PREFLIGHT, TAINT_QUARANTINE, "node.kubernetes.io/")
+"""Taints that say how a node is, and for whom it is not: who tolerates them is on nodes that are not to be touched."""
+
+
+class TolerationText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A toleration as it is written: nothing but its fields."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def toleration(self) -> Toleration:
+        """Return it as pods have it."""
+        return Toleration(key=self.key, operator=self.operator, value=self.value, effect=self.effect)
+
+
+def wrong_quantity(value: str | float) -> Iterator[str]:
+    """What is wrong with an amount of a resource."""
+    try:
+        if milli(value) <= 0:
+            yield f"{value} is not possible; write more than 0"
+    except QuantityError as error:
+        yield str(error)
+
+
+def wrong_toleration(toleration: TolerationText) -> Iterator[str]:
+    """What is wrong with a toleration of a taint that nodes have for good."""
+    if not toleration.key:
+        yield "has no key and so tolerates every taint, those of joining and broken nodes too; name the key"
+    elif toleration.key.startswith(_STATES):
+        yield f"{toleration.key} says that pods are to keep away just now; take the toleration out"
+    if toleration.operator not in ("Equal", "Exists"):
+        yield f"operator {toleration.operator!r} is none; use Equal or Exists"
+    elif toleration.operator == "Exists" and toleration.value:
+        yield "operator Exists has no value; take one of them out"
+    if toleration.effect not in ("", "NoSchedule", "NoExecute", "PreferNoSchedule"):
+        yield f"effect {toleration.effect!r} is none; use NoSchedule, NoExecute, or leave it out"
