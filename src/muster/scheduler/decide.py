@@ -150,6 +150,8 @@ class _Planner(CarryingOn):
         if looked.wait:  # the deadline starts once all can be bound; meanwhile this plan keeps the chosen nodes free
             self.waits(gang, old_pods(looked))
             return
+        if looked.unsettled:
+            return
         reasons = sorted({reason.text() for reason in looked.replace.values()})
         self.write(gang, chosen, keep_deadline=keep_deadline, reason="; ".join(reasons) or "restart")
 

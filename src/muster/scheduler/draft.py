@@ -25,6 +25,7 @@ class Draft:
         ledger: the nodes' room with what this plan gave away.
         repairs: gangs whose slots need other nodes, and whether their placement keeps its deadline.
         leaving: gangs that this plan tells to leave.
+        written: gangs whose placement this plan writes.
     """
 
     snapshot: Snapshot
@@ -36,6 +37,7 @@ class Draft:
     ledger: Ledger = field(init=False)
     repairs: list[tuple[Gang, SlotReview, bool]] = field(default_factory=list)
     leaving: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.snapshot.buckets)
@@ -76,6 +78,7 @@ class Draft:
             given_up=_given_up(gang, nodes, without),
         )
         self.actions.append(WritePlacement(gang.key, placement, reason))
+        self.written.add(gang.key)
 
     def tell_to_leave(self, gang: Gang, reason: LeavingReason, message: str) -> None:
         """Have the gang give its nodes back."""

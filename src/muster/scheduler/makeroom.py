@@ -154,8 +154,8 @@ def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
     if gang.traits.rank is not Rank.OTHER:
         lower = (other for other in lower if outranks(gang, other))
     for other in chain(lower, debtors(draft.snapshot, gang)):
-        if other.writing or other.binding or other.key in draft.leaving:
-            continue
+        if other.writing or other.binding or other.key in draft.leaving or other.key in draft.written:
+            continue  # whom this plan has started again is being bound from now on
         if is_leaving(other):
             if not is_overdue(other, draft.now, draft.settings):
                 yield other

@@ -315,6 +315,82 @@ def test_a_victims_node_that_breaks_meanwhile_is_planned_around() -> None:
     assert len(world.nodes_of("urgent")) == 2
 
 
+def a_plan_for_half_a_node() -> tuple[World, WritePlacement]:
+    """Two gangs share a node; the later one is to leave for a third. A spare node comes too late."""
+    world = World()
+    world.add_nodes("a")
+    add_job(world, "stays", 1, gpus=4)
+    world.run()
+    world.now += 100
+    add_job(world, "leaves", 1, gpus=4)
+    world.run()
+    add_job(world, "urgent", 1, priority=10, gpus=4)
+    (write,) = world.decide().actions
+    assert isinstance(write, WritePlacement)
+    assert write.placement.spec.preempting
+    world.add_nodes("b")
+    return world, write
+
+
+def restart(world: World, gang: str, gpus: int = 4) -> None:
+    world.remove_pod(f"{gang}-0-0")
+    world.add_member(gang, 0, 1, attempt=1, gpus=gpus)
+
+
+def test_a_gang_beside_one_that_leaves_for_another_never_loses_its_slot_by_a_restart() -> None:
+    world, write = a_plan_for_half_a_node()
+    world.carry_out(write)
+    world.run()
+    assert phase(world, "leaves") == "Preempting"
+    restart(world, "stays")
+    world.run()
+    assert world.nodes_of("stays") == {0: "a"}
+    world.remove_gang("leaves")
+    world.run()
+    assert world.nodes_of("urgent") == {0: "a"}
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_no_slot_is_given_up_for_a_plan_that_may_yet_come_to_nothing(*, written: bool) -> None:
+    """Found by simulation (seed 101924): it restarted while the plan that had it leave was being written."""
+    world, write = a_plan_for_half_a_node()
+    urgent = world.gang("urgent")
+    world.state.begin_write(urgent, write.placement)
+    restart(world, "leaves")
+    assert world.decide().actions == ()
+    world.state.end_write(urgent, None)
+    if written:
+        world.carry_out(write)
+        (tell,) = world.decide().actions
+        assert isinstance(tell, TellToLeave)
+        world.carry_out(tell)
+        world.run()
+        assert (world.nodes_of("leaves"), world.nodes_of("urgent")) == ({0: "b"}, {0: "a"})
+    else:
+        world.set_node(node("b", gpus=4))
+        world.run()
+        assert (world.nodes_of("leaves"), world.nodes_of("urgent")) == ({0: "a"}, {0: "b"})
+
+
+def test_no_plan_counts_on_the_leaving_of_a_gang_that_it_starts_again() -> None:
+    """Found by simulation (seed 103722): the next plan gave the first one up, as nobody leaves who is being bound."""
+    world = World()
+    world.add_nodes("a")
+    add_job(world, "restarts", 1)
+    world.run()
+    restart(world, "restarts", gpus=8)
+    add_job(world, "urgent", 1, priority=10)
+    (again,) = world.decide().actions
+    assert isinstance(again, WritePlacement)
+    assert (again.placement.name, again.placement.spec.preempting) == ("restarts", False)
+    world.carry_out(again)
+    world.run()
+    assert phase(world, "restarts") == "Preempting"
+    world.remove_gang("restarts")
+    world.run()
+    assert world.nodes_of("urgent") == {0: "a"}
+
+
 def test_a_gang_that_is_both_stuck_and_of_lower_priority_makes_room_once() -> None:
     """Found by simulation (seed 5038): what it would give back was counted twice."""
     world = World()

@@ -71,7 +71,10 @@ class BoundWhereItsSlotIs(Checker):
 
 
 class NoSlotLost(Checker):
-    """A slot changes its node only where the old one no longer serves; a Placement goes only with its job or gang."""
+    """A slot changes its node only where the old one no longer serves; a Placement goes only with its job or gang.
+
+    Nodes that a plan names for which others have still to leave are no slots yet: the plan may be made anew.
+    """
 
     name = "no slot lost"
 
@@ -84,6 +87,7 @@ class NoSlotLost(Checker):
         self._driven_out: set[str] = set()
         self._ended: dict[str, float] = {}
         self._kept_away: dict[tuple[str, int], tuple[float, PodFacts]] = {}
+        self._only_planned: dict[str, set[int]] = {}
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
         """Note since when a gang has no live pod, and which gangs have to make room for others."""
@@ -111,6 +115,9 @@ class NoSlotLost(Checker):
                 self.fail(f"{new.name} went from revision {old.attempt} back to {new.attempt}")
         if old is not None and new is None and old.phase == "Preempting":
             self._left(old)
+        planned = self._only_planned.pop(old.uid, set()) if old is not None else set()
+        if new is not None and new.preempting:
+            self._only_planned[new.uid] = planned | _named_anew(old, new)
         if old is None or old.phase in GIVEN_UP:
             self._driven_out.discard(new.gang if new is not None and old is None else "")
             return
@@ -118,7 +125,7 @@ class NoSlotLost(Checker):
             self._gone(old)
             return
         for slot, (node, uid) in old.slots.items():
-            if slot in new.slots and new.slots[slot][0] != node:
+            if slot in new.slots and new.slots[slot][0] != node and slot not in planned:
                 self._moved(old, slot, node, uid, new.slots[slot][0])
 
     def _left(self, old: PlacementFacts) -> None:
@@ -160,3 +167,8 @@ class NoSlotLost(Checker):
         serves = all(not self.view.refused_lately(node, pod, uid, self.stale_s) for pod in members)
         if serves:
             self.fail(f"slot {slot} of {old.name} was moved from {node} to {to}, though {node} serves")
+
+
+def _named_anew(old: PlacementFacts | None, new: PlacementFacts) -> set[int]:
+    """The slots for which the new version names other nodes."""
+    return {slot for slot, placed in new.slots.items() if old is None or old.slots.get(slot) != placed}

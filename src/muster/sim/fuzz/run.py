@@ -160,12 +160,13 @@ class Run:
 
     def _check(self, stale_s: float) -> NoGangPartBoundForLong:
         view = self.view
+        acted_s = stale_s + LATEST_S * bool(self._scenario.weather.late)  # what was known when a write was sent
         NoNodeOverCapacity(view, stale_s)
-        NothingWhereItDoesNotFit(view, stale_s)
+        NothingWhereItDoesNotFit(view, acted_s)
         NothingBesideWhatItKeepsApartFrom(view, stale_s)
         NoRoomGivenTwice(view, stale_s)
         BoundWhereItsSlotIs(view, stale_s)
-        NoSlotLost(view, self.cluster.trace, stale_s, HOLD_S)
+        NoSlotLost(view, self.cluster.trace, acted_s, HOLD_S)
         self._order = NoGangPassedOver(view, stale_s, stale_s + LATEST_S)
         return NoGangPartBoundForLong(view, stale_s, BIND_DEADLINE_S + TAKEOVER_S, self._scenario.disturbed_until)
 
@@ -228,8 +229,9 @@ class Run:
                 await self._second()
             for task in self._faults:
                 await task
-            quiet = max(self._partbound.disturbed_until + self.settle_s, self._loop.now + self.last_words_s)
-            while self._loop.now < quiet:
+            said = self._loop.now + self.last_words_s
+            # looked at again each second: in quiet times a fault's step may come as late as now
+            while self._loop.now < max(self._partbound.disturbed_until + self.settle_s, said):
                 await self._second()
             for replica in self.replicas:
                 if replica.process is not None:

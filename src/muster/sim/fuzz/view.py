@@ -105,7 +105,7 @@ class NodeFacts:
 class PlacementFacts:
     """One version of a Placement."""
 
-    __slots__ = ("attempt", "gang", "name", "phase", "size", "slots", "uid")
+    __slots__ = ("attempt", "gang", "name", "phase", "preempting", "size", "slots", "uid")
 
     def __init__(self, obj: Obj) -> None:
         spec = obj["spec"]
@@ -115,6 +115,7 @@ class PlacementFacts:
         self.size: int = spec["size"]
         self.attempt: int = spec.get("attempt", 0)
         self.phase: str = section(obj, "status").get("phase", "Open")
+        self.preempting = bool(spec.get("preempting"))
         self.slots: dict[int, tuple[str, str]] = {
             slot["slot"]: (slot["node"], slot["nodeUID"]) for slot in items(spec, "slots")
         }
