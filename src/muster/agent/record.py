@@ -102,7 +102,8 @@ class Record:
             if before is None:
                 return told
             self._adopted[mine] = before
-        again = told.first_s <= before.last_s  # the log is read again; what samples cannot see the past
+        # The log is read again: the same count, or more. Who samples cannot see the past: what it counts comes on top.
+        again = told.first_s <= before.last_s or _same_start(before, told)
         return msgspec.structs.replace(
             told,
             first_s=before.first_s,
@@ -112,8 +113,12 @@ class Record:
         )
 
 
+def _same_start(before: Finding, told: Finding) -> bool:
+    return abs(told.first_s - before.first_s) <= SAME_START_S
+
+
 def _goes_on(before: Finding, told: Finding) -> bool:
     """Whether what is told now is what the record told before: the same start, or on without a pause."""
-    if abs(told.first_s - before.first_s) <= SAME_START_S:
-        return True
-    return before.first_s < told.first_s <= min(before.last_s + PAUSE_S, before.first_s + INCIDENT_S_MAX)
+    return _same_start(before, told) or before.first_s < told.first_s <= min(
+        before.last_s + PAUSE_S, before.first_s + INCIDENT_S_MAX
+    )

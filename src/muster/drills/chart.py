@@ -17,8 +17,10 @@ CHART: Final = Path(__file__).parents[3] / "deploy" / "chart" / "muster"
 _TIMEOUT_S: Final = 60.0
 
 
-def rendered(templates: Sequence[str], *, namespace: str, build: bool = True) -> list[dict[str, Any]]:
-    """The objects of some of the chart's templates, such as `rbac`, with its default values.
+def rendered(
+    templates: Sequence[str], *, namespace: str, build: bool = True, values: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The objects of some of the chart's templates, such as `rbac`, with its default values but for NAME=VALUE.
 
     Raises:
         NotBuiltError: there is no helm, and none can be built (or `build` does not allow it), or it refuses the chart.
@@ -27,7 +29,16 @@ def rendered(templates: Sequence[str], *, namespace: str, build: bool = True) ->
     shown = [f"--show-only=templates/{template}.yaml" for template in templates]
     with tempfile.TemporaryDirectory(prefix="muster-helm-") as home:
         done = subprocess.run(
-            [str(helm), "template", "muster", str(CHART), "--namespace", namespace, *shown],
+            [
+                str(helm),
+                "template",
+                "muster",
+                str(CHART),
+                "--namespace",
+                namespace,
+                *shown,
+                *(f"--set={value}" for value in values),
+            ],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -40,7 +40,13 @@ VARIATIONS = {
     ),
     "every part in shadow": (
         "--set=teams.enabled=true,fleet.balloons.enabled=true,fleet.joins.enabled=true,fleet.scaling.enabled=true",
+        "--set=health.enabled=true",
         "--set=shadow=true",
+    ),
+    "health": ("--set=health.enabled=true",),
+    "health without a privileged container": (
+        "--set=health.enabled=true,health.agent.kernelLog=/var/log/kern.log,health.agent.groups={4}",
+        "--set=health.agent.runtimeClassName=nvidia",
     ),
     "no flow schema, no user roles": ("--set=flowSchema.enabled=false", "--set=aggregateUserRoles=false"),
 }
@@ -76,7 +82,10 @@ def test_lint_finds_nothing(offline_helm: Helm) -> None:
 
 def test_kinds_are_upgraded_and_kept(offline_helm: Helm) -> None:
     kept = [each for key, each in rendered(offline_helm).items() if key[0] == "CustomResourceDefinition"]
-    assert {each["metadata"]["name"] for each in kept} == {"trainingjobs.muster.dev", "placements.muster.dev"}
+    assert {each["metadata"]["name"] for each in kept} == {
+        f"{plural}.muster.dev"
+        for plural in ("trainingjobs", "placements", "nodehealths", "preflights", "noderemediations")
+    }
     assert all(each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for each in kept)
     assert not (CHART / "crds").exists(), "what lies there is never upgraded"
 

@@ -23,7 +23,7 @@ XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python3, GPU has fallen of
 
 
 def on(device: Device) -> KernelLog:
-    return KernelLog(Kmsg(PATH, device.operations()), monotonic=lambda: UPTIME_S)
+    return KernelLog(Kmsg(PATH, device.operations()), booted=lambda: NOW_S - UPTIME_S)
 
 
 def told(findings: list[Finding]) -> list[tuple[str, str, str, int]]:
@@ -79,7 +79,7 @@ def _again() -> bytes:
 
 
 async def test_a_look_that_came_too_late_loses_nothing() -> None:
-    path_s = KernelLog(Kmsg(PATH, Device(record(1, XID)).operations()), monotonic=lambda: UPTIME_S)
+    path_s = KernelLog(Kmsg(PATH, Device(record(1, XID)).operations()), booted=lambda: NOW_S - UPTIME_S)
     task = asyncio.create_task(path_s.look(NOW_S))
     await asyncio.sleep(0)  # its thread has started
     task.cancel()
@@ -104,7 +104,7 @@ async def test_a_flood_without_an_end_is_read_in_parts() -> None:
             self.number += 1
             return f"4,{self.number},{self.number + 10},-;{XID}\n".encode()
 
-    check = KernelLog(Kmsg(PATH, Endless().operations()), timeout_s=0.2, monotonic=lambda: UPTIME_S)
+    check = KernelLog(Kmsg(PATH, Endless().operations()), timeout_s=0.2, booted=lambda: NOW_S - UPTIME_S)
     first, second = await look(check), await look(check, NOW_S + 1)
     assert first[0].first_s == second[0].first_s
     assert second[0].count > first[0].count

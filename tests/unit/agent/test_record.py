@@ -92,6 +92,12 @@ def test_a_log_that_is_read_again_after_a_restart_repeats_nothing() -> None:
     assert [(each.first_s, each.count) for each in shown(again)] == [(NOW_S, 9)]
 
 
+def test_a_single_line_that_is_read_again_with_its_clock_adjusted_is_not_counted_twice() -> None:
+    again = after_restart(made_of(finding()))
+    assert again.add([finding(first_s=NOW_S + 0.01, last_s=NOW_S + 0.01)]) == (False, True)
+    assert [(each.first_s, each.count) for each in shown(again)] == [(NOW_S, 1)]
+
+
 def test_what_goes_on_over_a_restart_goes_on_as_the_same_incident() -> None:
     record = Record()
     record.add([finding(check="throttle", code="thermal", count=4, last_s=NOW_S + 40)])

@@ -9,6 +9,11 @@ app.kubernetes.io/name: muster
 app.kubernetes.io/component: controller
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
+{{- define "muster.agentSelector" -}}
+app.kubernetes.io/name: muster
+app.kubernetes.io/component: agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
 {{- define "muster.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}

@@ -45,7 +45,7 @@ class KernelLog:
     Args:
         reader: where lines come from.
         period_s, timeout_s: as of every check.
-        monotonic: the clock of the kernel's own time stamps.
+        booted: when the machine booted by the clock of the kernel's time stamps, Unix seconds.
     """
 
     name = NAME
@@ -57,12 +57,12 @@ class KernelLog:
         *,
         period_s: float = PERIOD_S,
         timeout_s: float = TIMEOUT_S,
-        monotonic: Callable[[], float] = time.monotonic,
+        booted: Callable[[], float] = lambda: time.time() - time.monotonic(),
     ) -> None:
         self.period_s = period_s
         self.timeout_s = timeout_s
         self._reader = reader
-        self._monotonic = monotonic
+        self._booted = booted
         self._clock = LogClock()
         self._scanner = Scanner(self._clock)
         self._incidents = Incidents(NAME, period_s)
@@ -84,7 +84,7 @@ class KernelLog:
     def _read(self, now_s: float) -> None:
         """Blocking, in the thread. What it found waits here: a look that came too late loses nothing."""
         self._clock.now_s = now_s
-        self._clock.boot_s = now_s - self._monotonic()
+        self._clock.boot_s = self._booted()
         until_s = time.monotonic() + self.timeout_s / 2
         self._pieces = self._pieces or self._reader.read(now_s)
         for piece in self._pieces:
