@@ -14,9 +14,24 @@ from muster.kube.struct import KubeStruct
 
 Rung = Literal["Observe", "Condition", "Quarantine", "Drain", "ResetGPU", "Reboot", "Replace", "Human"]
 RemediationPhase = Literal["Open", "Released", "Handed"]
+RequestedAction = Literal["Quarantine", "Release"]
 
 CAUSES_MAX: Final = 16
 HISTORY_MAX: Final = 32
+
+
+class RemediationRequest(KubeStruct, kw_only=True):
+    """What a person asked for; the newest request counts."""
+
+    action: Annotated[
+        RequestedAction,
+        Meta(
+            description="Quarantine: out of use until Release is asked for. Release: back after a test is passed."
+        ),
+    ]
+    by: Annotated[str, Meta(min_length=1, max_length=128, description="Who asked.")]
+    time: Annotated[datetime, Meta(description="When; a test that ended before it does not release the node.")]
+    reason: Annotated[str, Meta(min_length=1, max_length=512, description="What for.")]
 
 
 class NodeRemediationSpec(KubeStruct, kw_only=True):
@@ -29,7 +44,7 @@ class NodeRemediationSpec(KubeStruct, kw_only=True):
     cause: Annotated[
         tuple[ObservedFinding, ...], Meta(max_length=CAUSES_MAX, description="The findings that opened it.")
     ] = ()
-    requested_by: Annotated[str, Meta(description="Who asked for it; empty: nobody, the findings did.")] = ""
+    request: Annotated[RemediationRequest | None, Meta(description="What a person asked for last.")] = None
 
 
 class RemediationStep(KubeStruct):

@@ -51,10 +51,15 @@ def decide(view: View, now: float) -> Plan:
         mine = evidence.get(node.name)
         if node.ignored:
             ladder.hold_count("Ignored")
+        elif record.asks(session, "Quarantine"):
+            _kept_out(ladder, session)
+            under_way.append((session, node))
         elif not acts and not record.is_quarantined(session.status):
-            _observe(ladder, session, node, mine)
+            _observe(ladder, effects, session, node, mine)
         elif not acts:
-            ladder.hold_count("Observing")
+            if not (record.asks(session, "Release") and ladder.leaves(session, node, mine)):
+                ladder.hold_count("Observing")
+            under_way.append((session, node))
         elif session.status.phase == "Released":
             _closed(ladder, effects, session, node, mine)
         else:
@@ -160,13 +165,24 @@ def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
         )  # fmt: skip
 
 
-def _observe(ladder: Ladder, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
-    """Nothing is done: what would be is said."""
+def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
+    """A person wants the node out of use: it is, whatever the mode and the budgets, and nothing else happens to it."""
+    request = session.spec.request
+    if request is not None and not record.is_quarantined(session.status):
+        ladder.enter(session, "Quarantine", f"asked for by {request.by}: {request.reason}")
+
+
+def _observe(
+    ladder: Ladder, effects: list[Action], session: NodeRemediation, node: NodeView, evidence: Evidence | None
+) -> None:
+    """Nothing is done: what would be is said. What a person asked for is taken back when it is over."""
     status = session.status
     if status.phase == "Released":
         if evidence is not None and TARGET[evidence.action] != "Observe":
             status = _opened(session, evidence, ladder.now)
             ladder.actions.append(Move(session=session, status=status, why=evidence.why))
+        elif _taint_of(session, node):
+            effects.append(Release(node=node, session=session.name, generation=session.status.generation))
     elif evidence is None:
         released = f"{record.RELEASED}: nothing that counts is there any more"
         ladder.enter(session, "Observe", released, phase="Released")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.node_remediation import NodeRemediation
-from muster.fleet.remediation.record import BOOT, BOOTED, RESET, episode, is_a, last, seconds
+from muster.fleet.remediation.record import BOOT, BOOTED, RESET, asks, episode, is_a, last, seconds
 from muster.fleet.remediation.snapshot import Evidence, NodeView, Tested
 
 
@@ -11,10 +11,16 @@ def tested_after(session: NodeRemediation, evidence: Evidence | None) -> float:
     """Return the moment after which a test must have ended to say how the node is now, in seconds since the epoch.
 
     That is when the session was opened, when the newest evidence was seen, when the GPUs were reset or the machine
-    booted; before a reboot that was asked for has come about no test counts.
+    booted, or when a person asked for the node's release; before a reboot that was asked for has come about no test
+    counts, nor while a person wants the node out of use.
     """
+    request = session.spec.request
+    if asks(session, "Quarantine"):
+        return float("inf")
     steps = episode(session.status)
     moment = seconds(steps[0].time) if steps else seconds(session.status.since)
+    if request is not None:
+        moment = max(moment, seconds(request.time))
     for step in steps:
         if is_a(step, RESET) or is_a(step, BOOTED):
             moment = max(moment, seconds(step.time))

@@ -54,42 +54,46 @@ class Ladder:
         if not record.is_quarantined(status):
             self._below(session, node, evidence)
             return
-        tested = self.view.tested.get(node.name)
-        if passed(session, node, tested, evidence):
-            assert tested is not None
-            self._release(session, f"level {tested.level} passed at {record.at(tested.time_s):%Y-%m-%dT%H:%M:%SZ}")
-        elif status.phase == "Handed":
+        if self.leaves(session, node, evidence):
+            return
+        if status.phase == "Handed":
             return
         elif evidence is not None and status.rung in ("Quarantine", "Drain") and evidence.key in self.shared:
             self._hand_shared(session, evidence)
         elif status.rung in MACHINE and node.cordoned:
             self.enter(session, "Human", "somebody else has cordoned the node: its machine is theirs", phase="Handed")
-        elif failed(session, node, tested):
+        elif failed(session, node, self.view.tested.get(node.name)):
             self._further(session, node, evidence, "its test failed")
         elif self._is_late(status):
             self._further(session, node, evidence, f"{status.rung} was not done in time")
         else:
             self._on_rung(session, node, evidence)
 
+    def leaves(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> bool:
+        """Whether the node has passed the test that ends its quarantine; the session is released then."""
+        tested = self.view.tested.get(node.name)
+        if tested is None or not passed(session, node, tested, evidence):
+            return False
+        self._release(session, f"level {tested.level} passed at {record.at(tested.time_s):%Y-%m-%dT%H:%M:%SZ}")
+        return True
+
     # Below quarantine: the node is in use
 
     def _below(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         status = session.status
-        asked = bool(session.spec.requested_by) and status.phase == "Open"
-        if evidence is None and not asked:
+        if evidence is None:
             self._release(session, "nothing that counts is there any more")
             return
-        want = TARGET[evidence.action] if evidence is not None else "Quarantine"
-        why = _because(evidence) if evidence is not None else f"asked for by {session.spec.requested_by}"
+        want, why = TARGET[evidence.action], _because(evidence)
         if ORDER[want] < ORDER["Quarantine"]:
             if status.rung != want or status.phase != "Open":
                 self.enter(session, want, why)
             return
         if status.phase == "Handed":
             shared = record.last(status, record.SHARED)
-            if shared is None or evidence is None or evidence.key in shared.reason or evidence.key in self.shared:
+            if shared is None or evidence.key in shared.reason or evidence.key in self.shared:
                 return
-        if evidence is not None and evidence.key in self.shared:
+        if evidence.key in self.shared:
             self._hand_shared(session, evidence)
             return
         held, words = self.room.why_not_quarantine(node)

@@ -22,6 +22,7 @@ from muster.api.node_remediation import (
     NodeRemediationStatus,
     RemediationPhase,
     RemediationStep,
+    RequestedAction,
     Rung,
 )
 from muster.fleet.health.record import observed
@@ -149,6 +150,11 @@ def first_on(status: NodeRemediationStatus, rung: Rung) -> RemediationStep | Non
 def is_quarantined(status: NodeRemediationStatus) -> bool:
     """Whether the node belongs in quarantine because of this session."""
     return any(step.rung == "Quarantine" for step in episode(status))
+
+
+def asks(session: NodeRemediation, action: RequestedAction) -> bool:
+    """Whether that is what a person asked for last."""
+    return session.spec.request is not None and session.spec.request.action == action
 
 
 def quarantines(session: NodeRemediation) -> list[float]:
