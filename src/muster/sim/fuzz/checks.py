@@ -187,7 +187,7 @@ class NoRoomGivenTwice(Checker):
 
         A gang came with its first pod, whatever became of that one; of two that came in one second the first by name.
         """
-        if pod.gang and pod.gang == to.gang:
+        if pod.bundle and pod.bundle == to.bundle:
             return False
         its, other = self.view.place(pod), self.view.place(to)
-        return its > other or (its == other and bool(to.gang) and pod.gang > to.gang)
+        return its > other or (its == other and bool(to.bundle) and pod.bundle > to.bundle)

@@ -162,8 +162,8 @@ class View:
         return found.object() if found is not None else None
 
     def arrival(self, pod: PodFacts) -> str:
-        """When the first pod of the pod's gang came, or its job; for one without a gang, when it did."""
-        return self._arrivals[pod.gang] if pod.gang else pod.created
+        """When the first pod came of those it is bound together with, or its job; for one alone, when it did."""
+        return self._arrivals[pod.bundle] if pod.bundle else pod.created
 
     def place(self, pod: PodFacts) -> tuple[int, int, str]:
         """Where the pod stands among those that want the same nodes: the lowest has most right to them."""
@@ -233,7 +233,7 @@ class View:
             self.pods[pod.uid] = pod
             self.gangs[pod.bundle][pod.uid] = pod
             self.on_node[pod.node][pod.uid] = pod
-            self._arrivals[pod.gang] = min(self._arrivals.get(pod.gang, pod.created), pod.created)
+            self._arrivals[pod.bundle] = min(self._arrivals.get(pod.bundle, pod.created), pod.created)
         for checker in self.checkers:
             checker.pod(before, pod)
 
