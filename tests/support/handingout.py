@@ -18,13 +18,17 @@ TOGETHER = {
 }
 """Files that share a cluster which takes half a minute to make: one process runs them, one after the other."""
 LONG = {
-    "deploy": 240,
-    "tests/scenarios/baddays/test_control_plane.py": 300,
-    "tests/scenarios/deploy/test_everything.py": 150,
+    "admission": 150,
+    "deploy": 300,
+    "tests/scenarios/baddays/test_control_plane.py": 380,
+    "tests/scenarios/baddays/test_nodes_and_pods.py": 340,
+    "tests/scenarios/deploy/test_everything.py": 170,
+    "tests/scenarios/fleet/test_scaling.py": 200,
     "tests/scenarios/trainingjobs/test_shrinking.py": 200,
-    "tests/system/test_cli_demo.py": 200,
+    "tests/scenarios/trainingjobs/test_upstream.py": 200,
+    "tests/system/test_cli_demo.py": 180,
 }
-"""Seconds that files take, where it is far more than their tests make one think."""
+"""Seconds that files take, where the number of their tests tells little of it."""
 
 
 def handed_out_with(nodeid: str) -> str:
