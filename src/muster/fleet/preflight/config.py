@@ -1,0 +1,93 @@
+"""What the ConfigMap `muster-preflight` says, under `preflight.yaml`. Without the ConfigMap nothing is tested.
+
+image: registry.example.com/muster-gputest:1   # has Python, muster[gputest-nvidia] and NVIDIA's libraries
+pullPolicy: IfNotPresent
+backend: nvidia            # of muster.gputest; cpu:8 where nodes only pretend to have GPUs
+levels: {boot: 1, retest: 2, suspect: 2}       # boot: before work comes; suspect: in quarantine, or under suspicion
+atOnce: 50                 # tests that run at the same time, at most
+retests: {everyHours: 168, atOnce: 5}          # of idle nodes, at balloon priority; atOnce 0: none
+startSeconds: 1800         # until the test runs: pulling the image takes long
+tolerations: []            # of taints that GPU nodes have for good, beside Muster's own and nvidia.com/gpu
+resources: {cpu: "4", memory: 32Gi}            # requests beside all GPUs of the node
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from muster.api.trust import GPU
+from muster.fleet.configtext import ConfigText
+from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
+from muster.gputest.backends import check_name
+from muster.kube.struct import KubeStruct
+
+CONFIG_MAP = "muster-preflight"
+CONFIG_KEY = "preflight.yaml"
+PAGE = "docs/preflight.md"
+
+Level = Literal[1, 2, 3]
+
+
+class _Text(KubeStruct, forbid_unknown_fields=True):
+    """Fields of the YAML are in camel case, and none but these."""
+
+
+class Levels(_Text):
+    """How thorough tests are."""
+
+    boot: Level = 1
+    retest: Level = 2
+    suspect: Level = 2
+
+
+class Retests(_Text):
+    """When idle nodes are tested again, and how many at the same time."""
+
+    every_hours: float = 168.0
+    at_once: int = 5
+
+
+class PreflightConfig(_Text):
+    """How nodes are tested."""
+
+    image: str = ""
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    backend: str = "nvidia"
+    levels: Levels = Levels()
+    at_once: int = 50
+    retests: Retests = Retests()
+    start_s: float = msgspec.field(default=1800.0, name="startSeconds")
+    tolerations: tuple[TolerationText, ...] = ()
+    resources: dict[str, str | int | float] = msgspec.field(default_factory=lambda: {"cpu": "4", "memory": "32Gi"})
+
+
+def parse_config(text: str) -> PreflightConfig:
+    """Read the text. Raises ConfigTextError with every line that is wrong."""
+    read = ConfigText(text, PreflightConfig, PAGE)
+    read.check(_problems(read.value))
+    return read.value
+
+
+def _problems(config: PreflightConfig) -> Iterator[tuple[str, str]]:
+    wrong = check_name(config.backend)
+    if wrong:
+        yield "$.backend", f"{wrong}; write nvidia"
+    if not config.image and config.backend == "nvidia":
+        yield "$.image", "missing; name an image with muster[gputest-nvidia] in it (docs/preflight.md)"
+    if config.at_once < 1:
+        yield "$.atOnce", f"{config.at_once} is not possible; write 1 or more"
+    if config.retests.at_once < 0:
+        yield "$.retests.atOnce", f"{config.retests.at_once} is not possible; write 0 or more"
+    if not 1 <= config.retests.every_hours <= 100_000:
+        yield "$.retests.everyHours", f"{config.retests.every_hours:g} is not possible; write 1 or more"
+    if not 10 <= config.start_s <= 86_400:
+        yield "$.startSeconds", f"{config.start_s:g} is not possible; write 10 to 86400"
+    for index, toleration in enumerate(config.tolerations):
+        yield from ((f"$.tolerations[{index}]", what) for what in wrong_toleration(toleration))
+    for resource, amount in config.resources.items():
+        yield from ((f"$.resources.{resource}", what) for what in wrong_quantity(amount))
+        if resource == GPU:
+            yield f"$.resources.{resource}", "tests have all GPUs of their node; leave it out"

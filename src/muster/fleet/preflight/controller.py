@@ -1,0 +1,321 @@
+"""The shell of preflight: caches feed decide, its plan is written; at rest nothing is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import replace
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from muster.api.names import LABEL_PREFLIGHT, LABEL_TEAM
+from muster.api.node_health import NodeHealth
+from muster.api.node_remediation import NodeRemediation
+from muster.api.placement import Placement
+from muster.api.preflight import Preflight, PreflightSpec
+from muster.api.trust import doubt, has_gpus, identity, is_ignored, tested
+from muster.fleet.balloons.occupancy import RoomPod
+from muster.fleet.configtext import ConfigTextError
+from muster.fleet.following import complete
+from muster.fleet.preflight import suspicion
+from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP, PreflightConfig, parse_config
+from muster.fleet.preflight.decide import decide
+from muster.fleet.preflight.knowledge import PENDING, Knowledge, lean
+from muster.fleet.preflight.metrics import preflight_metrics
+from muster.fleet.preflight.plan import Accept, Action, PutTaint, Remove, Revoke, Start, TakeTaint
+from muster.fleet.preflight.testpod import TestRecord, manifest
+from muster.kube.client import Client
+from muster.kube.clock import steady_time
+from muster.kube.core import ConfigMap, ObjectReference
+from muster.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.health import Progress
+from muster.kube.informer import Informer
+from muster.kube.leader import Term
+from muster.kube.meta import ObjectMeta, OwnerReference
+from muster.kube.meta import identity as bare
+from muster.kube.node import Node
+from muster.kube.node import lean as lean_node
+from muster.kube.pod import Pod
+from muster.kube.resources import allocatable
+from muster.kube.taintwriter import NodeChange, TaintWriter
+
+log = logging.getLogger(__name__)
+
+NAME = "preflight"
+FENCE_S = 10.0
+IDLE_S = 60.0
+"""Looked at least this often, for what only time changes and as a sign of life."""
+SETTLE_S = 0.1
+"""Changes that come in a burst are answered together."""
+WRITERS = 16
+"""Requests at the same time."""
+COMPARE_S = 600.0
+"""Figures of the fleet are compared this often at most."""
+_AGAIN_S = 1.0
+"""After writes, until the caches show them."""
+_OWNED = ((PENDING.key, PENDING.effect),)
+
+
+class PreflightController:
+    """Tests nodes as the ConfigMap `muster-preflight` says, and keeps their records. Runs only while we lead.
+
+    Args:
+        client: the API server.
+        namespace: where the ConfigMap is, and tests run.
+        image: Muster's own, which tests run in where the configuration names no other.
+        team_key: key of the taint of nodes that a team owns.
+        clock: seconds since the epoch.
+        progress: marked at each look.
+        rng: source of jitter.
+        registry: where metrics go.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        image: str,
+        *,
+        team_key: str = LABEL_TEAM,
+        clock: Callable[[], float] = steady_time,
+        progress: Progress | None = None,
+        rng: random.Random | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._image = image
+        self._team_key = team_key
+        self._clock = clock
+        self._progress = progress
+        self._rng = rng or random.Random()
+        self._metrics = preflight_metrics(registry)
+        self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=self._rng)
+        self._changed = asyncio.Event()
+        self._at_once = asyncio.Semaphore(WRITERS)
+
+    async def run(self, term: Term | None = None) -> None:
+        """Work until cancelled; requests of a leader before `term` are waited out first."""
+        if term is not None:
+            await term.outwait(FENCE_S, NAME)
+        self._known = known = Knowledge(self._namespace, self._team_key)
+        self._told = ""
+        self._config_used: PreflightConfig | None = None
+        common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
+        own: dict[str, Any] = {"namespace": self._namespace, **common}
+        self._config = Informer(self._client, ConfigMap, field_selector=f"metadata.name={CONFIG_MAP}", **own)
+        self._config.add_handler(lambda old, new: self._changed.set())
+        informers: list[Informer[Any]] = [self._config]
+
+        def follow(informer: Informer[Any], hear: Callable[[Any, Any], bool]) -> None:
+            informer.add_handler(lambda old, new: self._note(hear(old, new)))
+            informers.append(informer)
+
+        follow(Informer(self._client, Node, transform=lean_node, stored=bare, **common), known.node_changed)
+        follow(Informer(self._client, RoomPod, stored=bare, **common), known.pod_changed)
+        follow(Informer(self._client, Placement, **common), known.placement_changed)
+        follow(Informer(self._client, Pod, label_selector=LABEL_PREFLIGHT, stored=bare, **own), known.test_changed)
+        follow(Informer(self._client, Preflight, stored=lean, **common), known.record_changed)
+        follow(Informer(self._client, NodeHealth, stored=bare, **common), known.health_changed)
+        follow(Informer(self._client, NodeRemediation, **common), known.session_changed)
+        self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        async with self._events, asyncio.TaskGroup() as group:
+            for informer in informers:
+                group.create_task(informer.run())
+            await complete(NAME, *informers)
+            group.create_task(self._compare())
+            await self._work()
+
+    async def _work(self) -> None:
+        try:
+            if self._progress is not None:
+                self._progress.expect(NAME, 3 * IDLE_S)
+            while True:
+                self._changed.clear()
+                began = time.perf_counter()
+                wait_s = await self._once()
+                if self._progress is not None:
+                    self._progress.mark(NAME)
+                await asyncio.sleep(max(SETTLE_S, 2 * (time.perf_counter() - began)))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
+        finally:
+            if self._progress is not None:
+                self._progress.drop(NAME)
+
+    async def _once(self) -> float:
+        """Look and write; return the seconds until the next look at the latest."""
+        now = self._clock()
+        config = self._read_config()
+        plan = decide(self._known.view(config), now)
+        self._known.attempts = plan.attempts
+        self._metrics.show(plan.states)
+        await asyncio.gather(*(self._carry_out(action, config) for action in plan.actions))
+        if plan.actions:
+            return _AGAIN_S
+        return IDLE_S if plan.wake_at is None else min(IDLE_S, max(SETTLE_S, plan.wake_at - now))
+
+    def _read_config(self) -> PreflightConfig | None:
+        """The configuration; None without. One that cannot be used leaves the one before in force."""
+        found = self._config.store.get(f"{self._namespace}/{CONFIG_MAP}")
+        said = ""
+        if found is None:
+            self._config_used = None
+        else:
+            try:
+                self._config_used = parse_config(found.data.get(CONFIG_KEY, ""))
+            except ConfigTextError as error:
+                said = str(error)
+            if said and said != self._told:
+                log.warning("ConfigMap %s/%s: %s", self._namespace, CONFIG_MAP, said)
+                self._events.event(found, WARNING, "BadConfig", f"tests go on as configured before: {said}")
+        self._told = said
+        self._metrics.config_broken.set(bool(said))
+        return self._config_used
+
+    async def _carry_out(self, action: Action, config: PreflightConfig | None) -> None:
+        try:
+            async with self._at_once:
+                await self._write(action, config)
+        except (AlreadyExists, Conflict, NotFound) as error:
+            log.info("preflight: %s; looking again", error)
+        except ApiError as error:
+            log.warning("preflight: %s", error)
+
+    async def _write(self, action: Action, config: PreflightConfig | None) -> None:
+        if isinstance(action, Start):
+            assert config is not None
+            await self._start(action, config)
+        elif isinstance(action, Accept):
+            await self._accept(action)
+        elif isinstance(action, Remove):
+            await self._remove(action)
+        elif isinstance(action, Revoke):
+            await self._revoke(action)
+        elif isinstance(action, PutTaint):
+            await self._writer.write(action.node, self._taint_wanted)
+        else:
+            assert isinstance(action, TakeTaint)
+            await self._writer.write(action.node, self._taint_unwanted)
+
+    async def _start(self, action: Start, config: PreflightConfig) -> None:
+        made_for = TestRecord(
+            action.node, action.identity.node_uid, action.identity.boot_id, action.level, config.backend
+        )
+        pod = manifest(
+            made_for,
+            action.gpus,
+            config,
+            namespace=self._namespace,
+            image=self._image,
+            team_key=self._team_key,
+            retest=action.retest,
+        )
+        await self._client.create(pod, kind=Pod)
+        log.info("preflight: node %s is tested, level %d", action.node, action.level)
+
+    async def _accept(self, action: Accept) -> None:
+        """The record first: who finds it beside the pod only has to delete that one."""
+        name, spec = action.test.node, action.record
+        known = self._known.records.get(name)
+        owner = OwnerReference(api_version="v1", kind="Node", name=name, uid=spec.node_uid)
+        meta = ObjectMeta(name=name, owner_references=(owner,))
+        if known is not None:
+            meta = replace(meta, uid=known.uid, resource_version=known.metadata.resource_version)
+            await self._client.replace(Preflight(metadata=meta, spec=spec))
+        else:
+            await self._client.create(Preflight(metadata=meta, spec=spec))
+        self._tell(name, spec)
+        ran_s = spec.time.timestamp() - action.test.started_at
+        self._metrics.seconds.labels(str(spec.level)).observe(max(0.0, ran_s))
+        self._metrics.results.labels(str(spec.level), "passed" if spec.passed else "failed").inc()
+        await self._delete(action.test.name, action.test.uid)
+
+    def _tell(self, name: str, spec: PreflightSpec) -> None:
+        about = _reference(name, spec.node_uid)
+        if spec.passed:
+            self._events.event(about, NORMAL, "PreflightPassed", f"passed its test of level {spec.level}")
+            return
+        found = "; ".join(f"{each.code}{f' on {each.gpu}' * bool(each.gpu)}: {each.message}" for each in spec.failures)
+        log.warning("preflight: node %s failed its test of level %d: %s", name, spec.level, found)
+        self._events.event(about, WARNING, "PreflightFailed", f"failed its test of level {spec.level}: {found}")
+
+    async def _remove(self, action: Remove) -> None:
+        test = action.test
+        if action.inconclusive:
+            said = f"its test of level {test.level} says nothing of it: {action.why}"
+            self._events.event(_reference(test.node, test.identity.node_uid), WARNING, "PreflightInconclusive", said)
+            self._metrics.results.labels(str(test.level), "inconclusive").inc()
+        if action.why:
+            log.info("preflight: the test of node %s ends: %s", test.node, action.why)
+        await self._delete(test.name, test.uid)
+
+    async def _revoke(self, action: Revoke) -> None:
+        known = self._known.records.get(action.node)
+        if known is None:
+            return
+        await self._client.delete(
+            Preflight, action.node, uid=known.uid, resource_version=known.metadata.resource_version
+        )
+        said = f"it has another driver than when it was tested ({action.record.driver}): not trusted until tested again"
+        self._events.event(_reference(action.node, action.record.node_uid), WARNING, "PreflightRevoked", said)
+
+    async def _delete(self, name: str, uid: str) -> None:
+        with suppress(NotFound):
+            await self._client.delete(Pod, name, namespace=self._namespace, uid=uid)
+
+    def _taint_wanted(self, node: Node) -> NodeChange | None:
+        """Judged by the node as it is now: what the cache says of it may be of the boot before."""
+        return NodeChange(put=(PENDING,)) if self._in_doubt(node) else None
+
+    def _taint_unwanted(self, node: Node) -> NodeChange | None:
+        return None if self._in_doubt(node) else NodeChange(drop=_OWNED)
+
+    def _in_doubt(self, node: Node) -> bool:
+        if is_ignored(node.metadata.labels):
+            return False
+        known = self._known.records.get(node.name)
+        if doubt(identity(node), tested(known.spec) if known is not None else None):
+            return True
+        return not has_gpus(allocatable(node), node.metadata.labels)
+
+    async def _compare(self) -> None:
+        """Find the GPUs that are slower than their like, now and then; never for long at a time."""
+        while True:
+            await asyncio.sleep(COMPARE_S)
+            if self._known.figures.changed:
+                self._known.figures.changed = False
+                await self._compare_once()
+
+    async def _compare_once(self) -> None:
+        found: dict[tuple[str, str], list[str]] = {}
+        for group in suspicion.outlying(self._known.figures):
+            for each in group:
+                reading = each.reading
+                text = f"{reading.figure} {reading.value:.4g}, the median of {each.samples} is {each.median:.4g}"
+                found.setdefault((reading.node, reading.component), []).append(text)
+            await asyncio.sleep(0)
+        fresh = frozenset(node for node, _ in found)
+        for (name, gpu), texts in found.items():
+            about = self._known.identity_of(name)
+            if name not in self._known.outlying and about is not None:
+                said = f"GPU {gpu} is slower than others of its model: {'; '.join(texts)}"
+                self._events.event(_reference(name, about.node_uid), WARNING, "PreflightOutlier", said)
+        self._metrics.outliers.set(len(found))
+        self._known.outlying = fresh
+        self._changed.set()
+
+    def _note(self, changed: bool) -> None:
+        if changed:
+            self._changed.set()
+
+
+def _reference(name: str, uid: str) -> ObjectReference:
+    return ObjectReference(api_version="v1", kind="Node", name=name, uid=uid)

@@ -1,0 +1,277 @@
+"""Which nodes are tested now, what their tests mean, and who has the taint.
+
+A node needs a test before work comes to it when it is new, has rebooted or has another driver; in quarantine, when the
+ladder waits for one (fleet/remediation); and now and then while it is idle. What fails is left to the ladder, or to a
+person: it is not tested again before something was done about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from muster.api.preflight import PreflightFailure, PreflightSpec
+from muster.api.trust import Doubt
+from muster.fleet.preflight.config import PreflightConfig
+from muster.fleet.preflight.plan import Accept, Action, Plan, PutTaint, Remove, Revoke, Start, State, TakeTaint
+from muster.fleet.preflight.snapshot import AGENT_DRIVER, Attempts, NodeView, TestView, View
+from muster.fleet.preflight.testpod import run_s
+from muster.gputest.codes import Code
+
+HOUR_S = 3600.0
+RETEST_WAITS_S = 30.0
+"""A test of an idle node that finds no room within this is taken back: the node is not idle."""
+AGAIN_S, AGAIN_MAX_S = 60.0, 1800.0
+"""After a test without a result, doubled each time; and at most."""
+PAUSE_S = 600.0
+"""After a test of an idle node that had to leave, or found no room."""
+STILL_S = 300.0
+"""A test whose result changed nothing is not repeated sooner."""
+OVERDUE_S = 60.0
+"""Beyond its deadline, which the kubelet keeps: then the node itself does not answer."""
+
+
+def decide(view: View, now: float) -> Plan:
+    """Return what to do now; nothing where all is as it should be."""
+    return _Planner(view, now).plan()
+
+
+def may_have_work(node: NodeView) -> bool:
+    """Whether the taint may go: never because it is in anybody's way."""
+    return node.ignored or (node.has_gpus and not node.doubt)
+
+
+class _Planner:
+    def __init__(self, view: View, now: float) -> None:
+        self.view, self.now = view, now
+        self.actions: list[Action] = []
+        self.attempts: dict[str, Attempts] = {}
+        self.states: dict[str, State] = {}
+        self.wake: list[float] = []
+        self.tests: dict[str, list[TestView]] = {}
+        for test in view.tests.values():
+            self.tests.setdefault(test.node, []).append(test)
+        for name, attempts in view.attempts.items():
+            node = view.nodes.get(name)
+            if node is not None and _same(attempts, node):
+                self.attempts[name] = attempts
+
+    def plan(self) -> Plan:
+        for name, tests in sorted(self.tests.items()):
+            for test in tests:
+                self.carry_on(test, self.view.nodes.get(name))
+        for _, node in sorted(self.view.nodes.items()):
+            self.look_at(node)
+        config = self.view.config
+        if config is not None:
+            self.begin(config)
+        wake = min((at for at in self.wake if at > self.now), default=None)
+        return Plan(tuple(self.actions), self.attempts, self.states, wake)
+
+    # Tests that are there
+
+    def carry_on(self, test: TestView, node: NodeView | None) -> None:
+        if test.leaving:
+            return
+        if node is None or not _is_about(test, node):
+            self.actions.append(Remove(test, "its node is gone, or in another boot"))
+        elif test.end is not None:
+            self.end(test, node, test.end.record, test.end.why)
+        elif not test.bound:
+            self.wait_for_room(test, node)
+        elif not test.started_at:
+            self.wait_until(test, node, test.made_at + self.start_s, "it did not start in time")
+        else:
+            limit = test.started_at + run_s(test.level) + OVERDUE_S
+            if self.now < limit:
+                self.wake.append(limit)
+            elif node.held:
+                self.give_up(test, node, f"it did not end, and its node {node.held}")
+            else:
+                self.end(test, node, _hung(test, self.now), "")
+
+    def end(self, test: TestView, node: NodeView, record: PreflightSpec | None, why: str) -> None:
+        if record is None:
+            self.give_up(test, node, why)
+            return
+        known = node.own_record
+        if known is not None and known.time >= record.time:
+            self.actions.append(Remove(test, ""))  # it was written, by us or by a controller before us
+            return
+        if node.agent_driver:
+            record = replace(record, versions={**record.versions, AGENT_DRIVER: node.agent_driver})
+        self.attempts.pop(node.name, None)
+        self.actions.append(Accept(test, record))
+
+    def wait_for_room(self, test: TestView, node: NodeView) -> None:
+        if node.held or node.busy:
+            self.pause(test, node, f"its node {node.held}" if node.held else "its node is in use")
+        elif test.retest:
+            limit = test.made_at + RETEST_WAITS_S
+            if self.now < limit:
+                self.wake.append(limit)
+            else:
+                self.pause(test, node, "there was no room for it")
+        else:
+            self.wait_until(test, node, test.made_at + self.start_s, "it got no place in time")
+
+    def wait_until(self, test: TestView, node: NodeView, limit: float, why: str) -> None:
+        if self.now < limit:
+            self.wake.append(limit)
+        else:
+            self.give_up(test, node, why)
+
+    def give_up(self, test: TestView, node: NodeView, why: str) -> None:
+        """It says nothing about the node: tried again, later each time."""
+        known = self.attempts.get(node.name)
+        count = known.count + 1 if known is not None else 1
+        again_s = min(AGAIN_MAX_S, AGAIN_S * 2 ** min(count - 1, 10))
+        self.attempts[node.name] = Attempts(node.identity, count, self.now + again_s)
+        self.actions.append(Remove(test, why, inconclusive=True))
+
+    def pause(self, test: TestView, node: NodeView, why: str) -> None:
+        """It was in the way: that is no fault of anybody's."""
+        known = self.attempts.get(node.name)
+        pause_s = PAUSE_S if test.retest else AGAIN_S
+        self.attempts[node.name] = Attempts(node.identity, known.count if known is not None else 0, self.now + pause_s)
+        self.actions.append(Remove(test, why))
+
+    @property
+    def start_s(self) -> float:
+        config = self.view.config
+        return config.start_s if config is not None else 0.0
+
+    # Records and taints
+
+    def look_at(self, node: NodeView) -> None:
+        record = node.own_record
+        if record is not None and _has_new_driver(record, node):
+            self.actions.append(Revoke(node.name, record))
+            self.states[node.name] = State.WAITING
+            return
+        if may_have_work(node):
+            if node.pending:
+                self.actions.append(TakeTaint(node.name))
+        elif node.has_gpus and not node.pending and not node.busy and self.view.config is not None:
+            self.actions.append(PutTaint(node.name))
+        self.states[node.name] = self.state_of(node)
+
+    def state_of(self, node: NodeView) -> State:
+        if node.ignored or not (node.has_gpus or node.pending):
+            return State.NONE
+        if any(not test.leaving for test in self.tests.get(node.name, ())):
+            return State.TESTING
+        if not node.doubt:
+            return State.TRUSTED
+        return State.FAILED if node.doubt is Doubt.FAILED else State.WAITING
+
+    # Tests to begin
+
+    def begin(self, config: PreflightConfig) -> None:
+        running = [test for test in self.view.tests.values() if test.end is None]
+        room = config.at_once - sum(not test.retest for test in running)
+        idle_room = config.retests.at_once - sum(test.retest for test in running)
+        first = sorted(self.first_tests(config), key=lambda each: (each[0], each[1].node))
+        for _, start in first[: max(0, room)]:
+            self.actions.append(start)
+        again = sorted(self.retests(config), key=lambda each: (-each[0], each[1].node))
+        asked = [start for urgency, start in again if urgency == float("inf")][: max(0, room - len(first))]
+        usual = [start for urgency, start in again if urgency != float("inf")][: max(0, idle_room)]
+        self.actions += [*asked, *usual]
+
+    def first_tests(self, config: PreflightConfig) -> Iterator[tuple[float, Start]]:
+        """Of nodes that are of no use without one; those that have been there for longest first."""
+        for node in self.testable():
+            level = self.level_wanted(node, config)
+            if level:
+                yield node.made_at, Start(node.name, node.identity, node.gpus, level)
+
+    def level_wanted(self, node: NodeView, config: PreflightConfig) -> int:
+        """The level of the test that the node is waiting for; 0 where it waits for none."""
+        record = node.own_record
+        if node.wanted_since is not None:
+            return self.level_to_leave(node, node.wanted_since, config)
+        if node.quarantined or not node.doubt or node.doubt is Doubt.FAILED:
+            return 0
+        if node.doubt is Doubt.NEW_DRIVER and record is not None and not self.is_over(record, AGAIN_MAX_S):
+            return 0  # node and test do not agree on the driver: another test will hardly change that
+        return config.levels.boot
+
+    def level_to_leave(self, node: NodeView, since: float, config: PreflightConfig) -> int:
+        """A pass that did not let the node out of quarantine was of too low a level, or something was found since."""
+        record, found_at, level = node.own_record, node.found_at, config.levels.suspect
+        if record is None or record.time.timestamp() <= since:
+            return level if since != float("inf") else 0
+        if not record.passed or not self.is_over(record, STILL_S):
+            return 0
+        if record.time.timestamp() <= found_at:
+            return level
+        return max(level, record.level + 1) if record.level < 3 else 0
+
+    def retests(self, config: PreflightConfig) -> Iterator[tuple[float, Start]]:
+        """Of idle nodes, by how much they are overdue; infinite where a pod waits for a fresh test."""
+        for node in self.testable():
+            record = node.own_record
+            if node.doubt or record is None or node.quarantined or node.wanted_since is not None:
+                continue
+            age_h = (self.now - record.time.timestamp()) / HOUR_S
+            wanted = self.view.wanted_within_h
+            due = config.retests.every_hours / (1 + node.suspicion)
+            level = config.levels.suspect if node.suspicion else config.levels.retest
+            start = Start(node.name, node.identity, node.gpus, level, retest=True)
+            if wanted and age_h >= wanted:
+                yield float("inf"), start
+            elif age_h >= due:
+                yield age_h / due, start
+            else:
+                self.wake.append(record.time.timestamp() + min(due, wanted or due) * HOUR_S)
+
+    def testable(self) -> Iterator[NodeView]:
+        for node in self.view.nodes.values():
+            if node.ignored or node.held or node.busy or not node.gpus or self.tests.get(node.name):
+                continue
+            attempts = self.attempts.get(node.name)
+            if attempts is not None and self.now < attempts.not_before:
+                self.wake.append(attempts.not_before)
+                continue
+            yield node
+
+    def is_over(self, record: PreflightSpec, after_s: float) -> bool:
+        end = record.time.timestamp() + after_s
+        if self.now < end:
+            self.wake.append(end)
+        return self.now >= end
+
+
+def _is_about(test: TestView, node: NodeView) -> bool:
+    mine, own = test.identity, node.identity
+    return (mine.node_uid, mine.boot_id) == (own.node_uid, own.boot_id)
+
+
+def _same(attempts: Attempts, node: NodeView) -> bool:
+    known, own = attempts.identity, node.identity
+    return (known.node_uid, known.boot_id) == (own.node_uid, own.boot_id)
+
+
+def _has_new_driver(record: PreflightSpec, node: NodeView) -> bool:
+    """Whether the agent sees another driver than when the node was tested, in the same boot.
+
+    Where the agent was silent then, the driver of the test counts. Compared is what one and the same program says
+    twice, where possible: two that name one driver differently would have the node tested for ever.
+    """
+    before = record.versions.get(AGENT_DRIVER) or record.driver
+    return bool(node.agent_driver and before) and node.agent_driver != before
+
+
+def _hung(test: TestView, now: float) -> PreflightSpec:
+    message = "the test did not end, and its node did not stop it"
+    return PreflightSpec(
+        node_uid=test.identity.node_uid,
+        boot_id=test.identity.boot_id,
+        level=test.level,
+        passed=False,
+        time=datetime.fromtimestamp(now, UTC),
+        failures=(PreflightFailure(test="all", code=Code.HUNG.value, message=message),),
+    )

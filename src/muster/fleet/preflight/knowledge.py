@@ -1,0 +1,263 @@
+"""What the controller knows, kept up to date by events: objects in, a `View` out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+
+from muster.api.names import (
+    ANNOTATION_TESTED_WITHIN,
+    LABEL_PREFLIGHT,
+    PREFLIGHT_PENDING,
+    TAINT_POOL,
+    TAINT_PREFLIGHT,
+    TAINT_QUARANTINE,
+)
+from muster.api.node_health import NodeHealth
+from muster.api.node_remediation import NodeRemediation
+from muster.api.placement import Placement
+from muster.api.preflight import Preflight, PreflightSpec
+from muster.api.quarantine import quarantined
+from muster.api.trust import GPU, Identity, has_gpus, identity, is_ignored
+from muster.fleet.balloons.occupancy import Occupancy, RoomPod
+from muster.fleet.preflight.config import PreflightConfig
+from muster.fleet.preflight.judge import read_test
+from muster.fleet.preflight.snapshot import Attempts, NodeView, TestView, View
+from muster.fleet.preflight.suspicion import FleetFigures, suspicion
+from muster.fleet.preflight.testpod import PREFIX
+from muster.fleet.remediation.exits import tested_after
+from muster.fleet.remediation.record import is_quarantined, seconds
+from muster.kube.affinity import Toleration
+from muster.kube.node import Node, Taint
+from muster.kube.pod import Pod
+from muster.kube.resources import allocatable
+from muster.kube.taints import find_untolerated_taint
+
+PENDING = Taint(key=TAINT_PREFLIGHT, value=PREFLIGHT_PENDING, effect="NoSchedule")
+
+
+class _Node(msgspec.Struct, frozen=True):
+    """What a Node object says."""
+
+    identity: Identity
+    made_at: float
+    ready: bool
+    cordoned: bool
+    leaving: bool
+    gpus: int
+    has_gpus: bool
+    ignored: bool
+    pending: bool
+    quarantined: bool
+    taints: tuple[Taint, ...]
+
+
+class _Health(msgspec.Struct, frozen=True):
+    """What a node's agent says, and of which node and boot."""
+
+    node_uid: str
+    boot_id: str
+    driver: str
+    found: tuple[float, ...]
+
+
+class Knowledge:
+    """Everything that tests are decided by.
+
+    Args:
+        namespace: where tests run.
+        team_key: key of the taint of nodes that a team owns.
+    """
+
+    def __init__(self, namespace: str, team_key: str) -> None:
+        self.figures = FleetFigures()
+        self.outlying: frozenset[str] = frozenset()
+        """Nodes of which a figure is an outlier."""
+        self.records: dict[str, Preflight] = {}
+        self.attempts: Mapping[str, Attempts] = {}
+        self._namespace = namespace
+        self._team_key = team_key
+        self._nodes: dict[str, _Node] = {}
+        self._tests: dict[str, TestView] = {}
+        self._health: dict[str, _Health] = {}
+        self._sessions: dict[str, NodeRemediation] = {}
+        self._occupancy = Occupancy()
+        self._within: dict[str, int] = {}
+
+    def view(self, config: PreflightConfig | None) -> View:
+        """Return everything as it is now."""
+        wanted = {session.spec.node: session for session in self._sessions.values() if is_quarantined(session.status)}
+        level = config.levels.suspect if config is not None else 1
+        tolerated = tuple(each.toleration() for each in config.tolerations) if config is not None else ()
+        tolerated += tuple(Toleration(key=key, operator="Exists") for key in self._own_keys())
+        nodes = {name: self._node(name, node, wanted.get(name), level, tolerated) for name, node in self._nodes.items()}
+        return View(
+            config=config,
+            nodes=nodes,
+            tests=self._tests,
+            attempts=self.attempts,
+            wanted_within_h=min(self._within.values(), default=0),
+        )
+
+    def identity_of(self, name: str) -> Identity | None:
+        """Return what the node says of itself; None where there is none."""
+        node = self._nodes.get(name)
+        return node.identity if node is not None else None
+
+    def _own_keys(self) -> tuple[str, ...]:
+        return (TAINT_PREFLIGHT, TAINT_QUARANTINE, TAINT_POOL, self._team_key, GPU)
+
+    def _node(
+        self,
+        name: str,
+        node: _Node,
+        session: NodeRemediation | None,
+        suspect_level: int,
+        tolerated: tuple[Toleration, ...],
+    ) -> NodeView:
+        known = self.records.get(name)
+        record = known.spec if known is not None else None
+        health = self._health.get(name)
+        if health is not None and (health.node_uid, health.boot_id) != (node.identity.node_uid, node.identity.boot_id):
+            health = None
+        found = health.found if health is not None else ()
+        doubtful = 0.0
+        if record is not None:
+            doubtful = suspicion(record, found, outlying=name in self.outlying, suspect_level=suspect_level)
+        taken = self._occupancy.taken(name)
+        return NodeView(
+            name=name,
+            identity=node.identity,
+            made_at=node.made_at,
+            gpus=node.gpus,
+            has_gpus=node.has_gpus,
+            ignored=node.ignored,
+            pending=node.pending,
+            quarantined=node.quarantined,
+            held=_held(node, tolerated),
+            busy=any(amount > 0 and "/" in what for what, amount in taken.items()) or self._occupancy.promised(name),
+            agent_driver=health.driver if health is not None else "",
+            suspicion=doubtful,
+            record=record,
+            wanted_since=_wanted_since(session, node, record),
+            found_at=max(found, default=0.0),
+        )
+
+    # Events; each returns whether anything may have to be done
+
+    def node_changed(self, old: Node | None, new: Node | None) -> bool:
+        """A node came, went or changed."""
+        name = (new or old).name  # type: ignore[union-attr]
+        before = self._nodes.pop(name, None)
+        if new is not None:
+            self._nodes[name] = _read(new)
+        return self._nodes.get(name) != before
+
+    def test_changed(self, old: Pod | None, new: Pod | None) -> bool:
+        """A pod that tests a node came, went or changed."""
+        name = (new or old).name  # type: ignore[union-attr]
+        before = self._tests.pop(name, None)
+        found = read_test(new) if new is not None else None
+        if found is not None:
+            self._tests[name] = found
+        return found != before
+
+    def pod_changed(self, old: RoomPod | None, new: RoomPod | None) -> bool:
+        """Any pod: it may use GPUs, or wait for nodes that were tested lately."""
+        pod = new or old
+        assert pod is not None
+        if LABEL_PREFLIGHT in pod.metadata.labels and pod.namespace == self._namespace:
+            return False
+        waits = new is not None and not new.spec.node_name and new.metadata.deletion_timestamp is None
+        text = pod.metadata.annotations.get(ANNOTATION_TESTED_WITHIN, "") if waits else ""
+        before = self._within.pop(pod.uid, None)
+        if text.isdigit() and int(text):
+            self._within[pod.uid] = int(text)
+        return self._occupancy.pod_changed(old, new) or self._within.get(pod.uid) != before
+
+    def placement_changed(self, old: Placement | None, new: Placement | None) -> bool:
+        """A gang got or lost slots; those of tests themselves keep nobody away."""
+        placement = new or old
+        assert placement is not None
+        if placement.namespace == self._namespace and placement.name.startswith(f"pod.{PREFIX}"):
+            return False
+        return self._occupancy.placement_changed(old, new)
+
+    def record_changed(self, old: Preflight | None, new: Preflight | None) -> bool:
+        """A record was written, or is gone."""
+        name = (new or old).name  # type: ignore[union-attr]
+        if new is None:
+            self.records.pop(name, None)
+            self.figures.take(name)
+        else:
+            self.figures.put(name, new.spec)
+            self.records[name] = lean(new)
+        return True
+
+    def health_changed(self, old: NodeHealth | None, new: NodeHealth | None) -> bool:
+        """A node's agent said something."""
+        name = (new or old).name  # type: ignore[union-attr]
+        before = self._health.pop(name, None)
+        if new is not None:
+            status = new.status
+            found = tuple(each.last_time.timestamp() for each in status.findings)
+            self._health[name] = _Health(status.node_uid, status.boot_id, status.driver, found)
+        return self._health.get(name) != before
+
+    def session_changed(self, old: NodeRemediation | None, new: NodeRemediation | None) -> bool:
+        """The ladder did something."""
+        name = (new or old).name  # type: ignore[union-attr]
+        self._sessions.pop(name, None)
+        if new is not None and new.status.phase != "Released":
+            self._sessions[name] = new
+        return True
+
+
+def lean(record: Preflight) -> Preflight:
+    """Return the record less the figures, which are kept elsewhere in less room."""
+    return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, figures=()))
+
+
+def _read(node: Node) -> _Node:
+    amounts, labels = allocatable(node), node.metadata.labels
+    return _Node(
+        identity=identity(node),
+        made_at=_seconds(node.metadata.creation_timestamp),
+        ready=node.ready,
+        cordoned=node.spec.unschedulable,
+        leaving=node.metadata.deletion_timestamp is not None,
+        gpus=amounts.get(GPU, 0),
+        has_gpus=has_gpus(amounts, labels),
+        ignored=is_ignored(labels),
+        pending=any(taint.key == PENDING.key and taint.effect == PENDING.effect for taint in node.spec.taints),
+        quarantined=quarantined(node),
+        taints=node.spec.taints,
+    )
+
+
+def _held(node: _Node, tolerated: tuple[Toleration, ...]) -> str:
+    """Why no test may run on the node; "" where one may."""
+    if node.leaving:
+        return "is being deleted"
+    if not node.ready:
+        return "is not ready"
+    if node.cordoned:
+        return "is cordoned"
+    taint = find_untolerated_taint(node.taints, tolerated)
+    return f"has taint {taint.key}" if taint is not None else ""
+
+
+def _wanted_since(session: NodeRemediation | None, node: _Node, record: PreflightSpec | None) -> float | None:
+    """When the test that lets the node out of quarantine has to end after, as the ladder reckons (exits.py)."""
+    if session is None or session.spec.node_uid != node.identity.node_uid:
+        return None
+    since = tested_after(session, None)
+    if record is not None and not record.passed:
+        return max(since, seconds(session.status.since))  # the ladder has gone on since it failed
+    return since
+
+
+def _seconds(time: datetime | None) -> float:
+    return time.timestamp() if time is not None else 0.0

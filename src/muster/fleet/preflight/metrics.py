@@ -1,0 +1,52 @@
+"""What preflight shows."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter as Count
+from collections.abc import Mapping
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from muster.fleet.preflight.plan import State
+
+
+class PreflightMetrics:
+    """Metrics of one registry. Get them with `preflight_metrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._nodes = Gauge("muster_preflight_nodes", "Nodes by their state.", ["state"], registry=registry)
+        self.results = Counter(
+            "muster_preflight_tests_total", "Tests that ended.", ["level", "outcome"], registry=registry
+        )
+        self.seconds = Histogram(
+            "muster_preflight_test_seconds",
+            "How long tests ran.",
+            ["level"],
+            buckets=(10, 30, 60, 120, 240, 480, 960, 1920),
+            registry=registry,
+        )
+        self.outliers = Gauge(
+            "muster_preflight_outliers", "GPUs whose figures are worse than those of their like.", registry=registry
+        )
+        self.config_broken = Gauge(
+            "muster_preflight_config_broken", "1 while the ConfigMap cannot be used.", registry=registry
+        )
+
+    def show(self, states: Mapping[str, State]) -> None:
+        """Show how many nodes are in each state."""
+        counts = Count(states.values())
+        for state in State:
+            if state is not State.NONE:
+                self._nodes.labels(state).set(counts[state])
+
+
+_made: weakref.WeakKeyDictionary[CollectorRegistry, PreflightMetrics] = weakref.WeakKeyDictionary()
+
+
+def preflight_metrics(registry: CollectorRegistry = REGISTRY) -> PreflightMetrics:
+    """Return the metrics of `registry`, making them on first use."""
+    known = _made.get(registry)
+    if known is None:
+        known = _made[registry] = PreflightMetrics(registry)
+    return known

@@ -1,0 +1,126 @@
+"""What is decided by: nodes and their records, tests that run, and what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from muster.api.preflight import PreflightSpec
+from muster.api.trust import Doubt, Identity, doubt, tested
+from muster.fleet.preflight.config import PreflightConfig
+
+NONE: Final[Mapping[str, Any]] = MappingProxyType({})
+AGENT_DRIVER: Final = "agent_driver"
+"""Among a record's versions: the driver that the node's agent saw when it was tested."""
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node.
+
+    Attributes:
+        identity: what a record has to be of to be about it.
+        made_at: when its Node object was made, seconds since the epoch.
+        gpus: that can be given to a test; 0 also where its device plugin has not announced them yet.
+        has_gpus: it is known to have some.
+        ignored: it has the label that opts out.
+        pending: it has the taint of preflight.
+        quarantined: it has a taint of quarantine, whoever put it there.
+        held: why no test may run there now; empty where one may.
+        busy: somebody else uses its GPUs, or has a slot there.
+        agent_driver: the driver that its agent sees in this boot; empty where nobody says.
+        suspicion: how much speaks against it since its test (suspicion.py).
+        record: of its newest test, whoever's that was; None without.
+        wanted_since: it leaves quarantine with a test that ends after this: infinite where something has to be done
+            to it before; None where nothing waits for a test.
+        found_at: when its agent found something last, seconds since the epoch.
+    """
+
+    name: str
+    identity: Identity
+    made_at: float = 0.0
+    gpus: int = 0
+    has_gpus: bool = False
+    ignored: bool = False
+    pending: bool = False
+    quarantined: bool = False
+    held: str = ""
+    busy: bool = False
+    agent_driver: str = ""
+    suspicion: float = 0.0
+    record: PreflightSpec | None = None
+    wanted_since: float | None = None
+    found_at: float = 0.0
+
+    @property
+    def doubt(self) -> Doubt:
+        """Why it is not trusted."""
+        return doubt(self.identity, tested(self.record) if self.record is not None else None)
+
+    @property
+    def own_record(self) -> PreflightSpec | None:
+        """The record, where it is of this node in this boot."""
+        record, own = self.record, self.identity
+        if record is None or (record.node_uid, record.boot_id) != (own.node_uid, own.boot_id):
+            return None
+        return record
+
+
+class End(msgspec.Struct, frozen=True):
+    """How a test's pod ended: with a record, or without one and why."""
+
+    record: PreflightSpec | None
+    why: str = ""
+
+
+class TestView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that tests a node.
+
+    Attributes:
+        identity: of the node, when the pod was made.
+        retest: it leaves at once for work.
+        made_at, started_at: seconds since the epoch; 0 where it has not started.
+        bound: it has its node.
+        leaving: it is being deleted.
+        end: how it ended; None while it has not.
+    """
+
+    name: str
+    uid: str
+    node: str
+    identity: Identity
+    level: int
+    retest: bool = False
+    made_at: float = 0.0
+    bound: bool = False
+    started_at: float = 0.0
+    leaving: bool = False
+    end: End | None = None
+
+
+class Attempts(msgspec.Struct, frozen=True):
+    """Tests of a node that ended without a result: how many, of which node and boot, and when the next may begin."""
+
+    identity: Identity
+    count: int
+    not_before: float
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything at one moment.
+
+    Attributes:
+        config: None where nobody configured tests: none is begun then.
+        nodes: by name.
+        tests: by name.
+        attempts: by node, as the plan before said.
+        wanted_within_h: the shortest time within which a pod that waits wants its node to have been tested; 0: none.
+    """
+
+    config: PreflightConfig | None
+    nodes: Mapping[str, NodeView] = NONE
+    tests: Mapping[str, TestView] = NONE
+    attempts: Mapping[str, Attempts] = NONE
+    wanted_within_h: int = 0

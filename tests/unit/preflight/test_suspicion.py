@@ -1,0 +1,65 @@
+"""What speaks against a node: figures worse than those of its like, and findings after its test."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from msgspec.structs import replace
+
+from muster.api.preflight import GpuFigures, PreflightSpec
+from muster.fleet.preflight.suspicion import FleetFigures, outlying, suspicion
+
+AT = 1_700_000_000.0
+FIGURE = "memory_bandwidth_gb_per_s"
+
+
+def record(values: list[float], *, level: int = 1, model: str = "H200", passed: bool = True) -> PreflightSpec:
+    return PreflightSpec(
+        node_uid="u",
+        boot_id="b",
+        level=level,
+        passed=passed,
+        time=datetime.fromtimestamp(AT, UTC),
+        figures=tuple(
+            GpuFigures(uuid=f"GPU-{index}", name=model, figures={FIGURE: value, "temperature_max_c": 60.0})
+            for index, value in enumerate(values)
+        ),
+    )
+
+
+def found(figures: FleetFigures) -> set[tuple[str, str, str]]:
+    return {
+        (each.reading.node, each.reading.component, each.reading.figure)
+        for group in outlying(figures)
+        for each in group
+    }
+
+
+def test_a_slow_gpu_is_found_among_its_like_in_the_whole_fleet() -> None:
+    figures = FleetFigures()
+    for number in range(40):
+        figures.put(f"n{number}", record([4100.0 + number % 7, 4103.0 + number % 5]))
+    figures.put("h100", record([2900.0, 2901.0], model="H100"))
+    assert found(figures) == set()
+    figures.put("slow", record([4100.0, 3000.0]))
+    assert found(figures) == {("slow", "GPU-1", FIGURE)}
+    figures.put("slow", record([4100.0, 4101.0]))
+    assert found(figures) == set()
+
+
+def test_nodes_that_failed_or_are_gone_are_compared_with_nobody() -> None:
+    figures = FleetFigures()
+    for number in range(40):
+        figures.put(f"n{number}", record([4100.0]))
+    figures.put("failed", record([100.0], passed=False))
+    figures.put("gone", record([100.0]))
+    figures.take("gone")
+    assert found(figures) == set()
+
+
+def test_findings_count_since_the_test_and_an_outlier_until_a_thorough_test_has_seen_the_same() -> None:
+    spec = record([4100.0])
+    assert suspicion(spec, [AT - 5, AT - 1], outlying=False, suspect_level=2) == 0
+    assert suspicion(spec, [AT - 5, AT + 1, AT + 2], outlying=False, suspect_level=2) == 2
+    assert suspicion(spec, [], outlying=True, suspect_level=2) == 9
+    assert suspicion(replace(spec, level=2), [], outlying=True, suspect_level=2) == 0
