@@ -4,10 +4,12 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
+# Tests start Python by the hundred: where nothing may be kept, each start would compile everything anew.
+export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 # Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster.
-# tests/conftest.py says in which order files are handed out.
-TEST_JOBS ?= 4
+# tests/support/handingout.py says in which order, and in whose company, files are handed out.
+TEST_JOBS ?= 6
 PYTEST = $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 FUZZ_S ?= 60
 FUZZ_JOBS ?= 2
