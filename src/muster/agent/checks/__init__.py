@@ -8,6 +8,9 @@ CHECKS: Final[dict[str, str]] = {
     "disk": "muster.agent.checks.disk:make",
     "gpu": "muster.agent.checks.gpu:make",
     "kernel-log": "muster.agent.checks.kernellog:make",
+    "kubelet": "muster.agent.checks.kubelet:make",
+    "maintenance": "muster.agent.checks.maintenance:make",
     "nic": "muster.agent.checks.nic:make",
+    "reach": "muster.agent.checks.reach:make",
 }
 """MODULE:FUNCTION that makes the check from its `Setup`."""

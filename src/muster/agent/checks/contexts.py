@@ -65,9 +65,14 @@ class Contexts:
         if pod is None:
             return "foreign" if groups is not None else "unknown"
         uid = pod[1].replace("_", "-")
-        if not self._pods.is_dir() or (self._pods / uid).exists():
-            return "pod"
-        return "gone"
+        return "gone" if self._is_gone(uid) else "pod"
+
+    def _is_gone(self, uid: str) -> bool:
+        """Whether the kubelet has forgotten a pod; no where its folders may not be seen."""
+        try:
+            return self._pods.is_dir() and not (self._pods / uid).exists()
+        except PermissionError:
+            return False
 
 
 def _some(numbers: Sequence[str]) -> str:

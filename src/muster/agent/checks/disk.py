@@ -25,7 +25,7 @@ _FILE_BYTES_MAX: Final = 4 << 20
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
-class Options(msgspec.Struct, frozen=True):
+class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the check.
 
     Attributes:

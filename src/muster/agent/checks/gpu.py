@@ -12,7 +12,7 @@ from muster.agent.check import Cost, Setup
 from muster.agent.checks.contexts import Contexts
 from muster.agent.checks.dcgm import gpus_of_page
 from muster.agent.checks.gpusample import GpuHistory, Gpus
-from muster.agent.checks.http import HttpError, get
+from muster.agent.checks.http import HttpError, check_url, get
 from muster.agent.checks.nvml import LIB_RM_VERSION_MISMATCH, LIBRARIES, Nvml, NvmlError
 from muster.agent.checks.nvmlsample import sample
 from muster.agent.checks.pcibus import gpus_on_bus
@@ -25,7 +25,7 @@ PERIOD_S: Final = 30.0
 TIMEOUT_S: Final = 25.0
 
 
-class Options(msgspec.Struct, frozen=True):
+class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the check.
 
     Attributes:
@@ -59,7 +59,7 @@ class GpuCheck:
 
     async def look(self, now_s: float) -> Sequence[Finding]:
         """Ask all GPUs once."""
-        gpus = await self._by_page() if self._options.dcgm_url else await self._aside.run(self._by_nvml)
+        gpus = await self._aside.run(self._by_page if self._options.dcgm_url else self._by_nvml)
         return self._findings.take(self._history.take(gpus), now_s)
 
     def _by_nvml(self) -> Gpus:
@@ -72,10 +72,10 @@ class GpuCheck:
             return Gpus((), on_bus, off_bus, (code, str(error)))
         return Gpus(gpus, on_bus, off_bus)
 
-    async def _by_page(self) -> Gpus:
-        on_bus, off_bus = await self._aside.run(gpus_on_bus, self._sys)
+    def _by_page(self) -> Gpus:
+        on_bus, off_bus = gpus_on_bus(self._sys)
         try:
-            answer = await get(self._options.dcgm_url, self.timeout_s / 2)
+            answer = get(self._options.dcgm_url, self.timeout_s / 2)
         except HttpError as error:
             return Gpus((), on_bus, off_bus, ("dcgm", str(error)))
         gpus = gpus_of_page(answer.text) if answer.status == 200 else ()
@@ -93,4 +93,7 @@ def make(setup: Setup) -> GpuCheck:
     Raises:
         ValueError: a setting is wrong.
     """
-    return GpuCheck(setup, setup.options_as(Options))
+    options = setup.options_as(Options)
+    if options.dcgm_url:
+        check_url(options.dcgm_url)
+    return GpuCheck(setup, options)

@@ -20,7 +20,7 @@ PERIOD_S: Final = 30.0
 TIMEOUT_S: Final = 20.0
 
 
-class Options(msgspec.Struct, frozen=True):
+class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the check.
 
     Attributes:

@@ -200,7 +200,7 @@ async def test_garbage_is_no_finding(host: Host, text: str) -> None:
     assert await looks(looker(host), 3) == []
 
 
-@pytest.mark.parametrize("options", [{"space_free_percent": 101}, {"slow_ms": 0}, {"places": "/"}])
+@pytest.mark.parametrize("options", [{"spaceFreePercent": 101}, {"slowMs": 0}, {"places": "/"}])
 def test_settings_that_do_not_fit_are_refused(host: Host, options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"\$\."):
         looker(host, **options)

@@ -368,7 +368,7 @@ def page(**fields: object) -> str:
     ],
 )
 async def test_counters_of_a_page(machine: Machine, exporter: Exporter, field: str, check: str, code: str) -> None:
-    looker = machine.check(dcgm_url=exporter.url)
+    looker = machine.check(dcgmUrl=exporter.url)
     exporter.page = page(**{field: 4})
     assert await machine.look(looker) == []
     exporter.page = page(**{field: 6})
@@ -388,11 +388,11 @@ async def test_states_of_a_page(
     machine: Machine, exporter: Exporter, field: str, value: int, check: str, code: str
 ) -> None:
     exporter.page = page(**{field: value})
-    assert said(await machine.look(machine.check(dcgm_url=exporter.url))) == [(check, SECOND, code, 1)]
+    assert said(await machine.look(machine.check(dcgmUrl=exporter.url))) == [(check, SECOND, code, 1)]
 
 
 async def test_xids_of_a_page_are_told_only_where_nobody_reads_the_log(machine: Machine, exporter: Exporter) -> None:
-    with_log, without = machine.check(dcgm_url=exporter.url), machine.check(dcgm_url=exporter.url, xids=True)
+    with_log, without = machine.check(dcgmUrl=exporter.url), machine.check(dcgmUrl=exporter.url, xids=True)
     for xid, expected in ((0, []), (79, [("xid", SECOND, "79", 1)]), (79, []), (31, [("xid", SECOND, "31", 1)])):
         exporter.page = page(XID_ERRORS=xid)
         assert await machine.look(with_log) == []
@@ -400,7 +400,7 @@ async def test_xids_of_a_page_are_told_only_where_nobody_reads_the_log(machine: 
 
 
 async def test_a_gpu_that_is_missing_from_the_page(machine: Machine, exporter: Exporter) -> None:
-    looker = machine.check(dcgm_url=exporter.url)
+    looker = machine.check(dcgmUrl=exporter.url)
     exporter.page = page()
     await machine.look(looker)
     exporter.page = "\n".join(line for line in page().splitlines() if "GPU-1" not in line)
@@ -411,7 +411,7 @@ async def test_a_gpu_that_is_missing_from_the_page(machine: Machine, exporter: E
 @pytest.mark.parametrize("kind", ["refused", "500", "empty", "garbage", "too long"])
 async def test_a_page_that_cannot_be_had_is_said(machine: Machine, exporter: Exporter, kind: str) -> None:
     machine.plug(0)
-    looker = machine.check(dcgm_url="http://127.0.0.1:9/metrics" if kind == "refused" else exporter.url)
+    looker = machine.check(dcgmUrl="http://127.0.0.1:9/metrics" if kind == "refused" else exporter.url)
     exporter.status = 500 if kind == "500" else 200
     exporter.page = {"garbage": os.urandom(3000), "too long": b"x" * (5 << 20)}.get(kind, "")
     await machine.look(looker)
@@ -420,7 +420,7 @@ async def test_a_page_that_cannot_be_had_is_said(machine: Machine, exporter: Exp
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-3", "9223372036854775794", "2147483632", "words", "1e400", ""])
 async def test_values_that_are_none_are_passed_over(machine: Machine, exporter: Exporter, value: str) -> None:
-    looker = machine.check(dcgm_url=exporter.url)
+    looker = machine.check(dcgmUrl=exporter.url)
     for shown in (0, value, 0):
         exporter.page = page(ECC_DBE_VOL_TOTAL=shown, ROW_REMAP_FAILURE=value)
         assert await machine.look(looker) == []

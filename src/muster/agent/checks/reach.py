@@ -1,0 +1,132 @@
+"""The check `reach`: a few other nodes, by a TCP connection to their agent; whose fault it is, the controller says.
+
+Who looks at whom: fleet/health/peers.py. A node that refuses the connection is reached: its kernel answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from muster.agent.aside import Aside
+from muster.agent.check import Cost, Setup
+from muster.agent.checks.sights import Findings, Seen, Sight
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.peers import Member, choose
+
+NAME: Final = "reach"
+PERIOD_S: Final = 15.0
+TIMEOUT_S: Final = 12.0
+_CONNECT_S: Final = 4.0
+"""Longer than the first two times that TCP sends a lost packet again: after 1 and 3 s."""
+_TRIES: Final = 2
+_LOOKS: Final = 2
+_FILE_BYTES_MAX: Final = 8 << 20
+
+CODES: Final = frozenset({(NAME, "unreached"), (NAME, "no-peers")})
+
+
+class Options(msgspec.Struct, frozen=True, rename="camel"):
+    """Settings of the check.
+
+    Attributes:
+        members_file: all nodes as JSON, `[{"name": ..., "address": ..., "domains": [ZONE, SWITCH]}]`, read again when
+            it changes; without it there is no mesh.
+        port: of the agents.
+    """
+
+    members_file: str = ""
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 9401
+
+
+class Peers:
+    """The peers of one node, from a file that may change, be missing or be broken: then the last good ones stay."""
+
+    def __init__(self, node: str, file: Path) -> None:
+        self._node, self._file = node, file
+        self._read: tuple[int, int, int] | None = None
+        self._peers: tuple[Member, ...] = ()
+        self.problem = "not read yet"
+        """Why the file cannot be used; empty where it can."""
+
+    def now(self) -> tuple[Member, ...]:
+        """Return whom the node looks at."""
+        try:
+            stat = self._file.stat()
+            seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if seen != self._read:
+                self._peers, self.problem = self._of_file(), ""
+                self._read = seen
+        except (OSError, ValueError) as error:
+            self.problem = f"{self._file}: {error}"
+        return self._peers
+
+    def _of_file(self) -> tuple[Member, ...]:
+        with self._file.open("rb") as file:
+            members = msgspec.json.decode(file.read(_FILE_BYTES_MAX), type=list[Member])
+        by_name = {member.name: member for member in reversed(members)}
+        chosen = choose(members, only=self._node).get(self._node, ())
+        return tuple(by_name[name] for name in chosen if by_name[name].address)
+
+
+class ReachCheck:
+    """Looks at a few other nodes."""
+
+    name = NAME
+    cost: Cost = "cheap"  # it mostly waits, which must not keep others from their turn
+
+    def __init__(self, setup: Setup, options: Options) -> None:
+        self.period_s = setup.period_s or PERIOD_S
+        self.timeout_s = setup.timeout_s or TIMEOUT_S
+        self._port = options.port
+        self._peers = Peers(setup.node, Path(options.members_file))
+        self._findings = Findings(NAME, self.period_s)
+        self._aside = Aside(NAME)
+
+    async def look(self, now_s: float) -> Sequence[Finding]:
+        """Try all peers at once."""
+        peers = await self._aside.run(self._peers.now)
+        said = await asyncio.gather(*(reach(peer.address, self._port) for peer in peers))
+        states = [
+            Sight(NAME, peer.name, "unreached", f"{peer.address}: {why}", looks=_LOOKS)
+            for peer, why in zip(peers, said, strict=True) if why
+        ]  # fmt: skip
+        if self._peers.problem:
+            states.append(Sight(NAME, "", "no-peers", self._peers.problem, looks=_LOOKS))
+        return self._findings.take(Seen(states=tuple(states)), now_s)
+
+
+async def reach(address: str, port: int) -> str:
+    """Return why an address cannot be reached, after two tries; nothing where anything answers."""
+    why = ""
+    for _ in range(_TRIES):
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, writer = await asyncio.open_connection(address, port)
+        except ConnectionRefusedError:
+            return ""
+        except TimeoutError:
+            why = f"no answer within {_CONNECT_S:g} s"
+        except OSError as error:
+            why = str(error)
+        else:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            return ""
+    return why
+
+
+def make(setup: Setup) -> ReachCheck | None:
+    """Make the check where the nodes are known.
+
+    Raises:
+        ValueError: a setting is wrong.
+    """
+    options = setup.options_as(Options)
+    return ReachCheck(setup, options) if options.members_file else None

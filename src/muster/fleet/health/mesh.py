@@ -1,0 +1,206 @@
+"""What all nodes say of each other in, who is at fault out: a node, its switch or zone, or only one that looks. Pure.
+
+    pairs ─► domains cut off ─► those that reach nobody, and are reached ─► nodes nobody reaches
+
+What is explained by one step is no evidence in the next. A domain is at fault only where several others do not reach
+it; two that do not reach each other are said as such, and nobody is blamed. A node is at fault where most of those that
+look at it, two at least, do not reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.peers import Member, choose, domains_of
+
+CHECK: Final = "reach"
+CODES: Final = frozenset({(CHECK, "node"), (CHECK, "switch"), (CHECK, "prober")})
+
+_MOST: Final = 0.75
+_PAIRS_MIN: Final = 2
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node last said.
+
+    Attributes:
+        time_s: when, Unix seconds.
+        unreached: names of the nodes it did not reach.
+    """
+
+    time_s: float
+    unreached: frozenset[str] = frozenset()
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is at fault, by name; nobody is in two of them, and nodes of a domain at fault are in none.
+
+    Attributes:
+        nodes: nobody reaches them, or they reach nobody and are not reached by most.
+        domains: switches and zones, with what they are in: `a/7`.
+        probers: they are reached, and reach nobody.
+        splits: pairs of domains that do not reach each other; which one is at fault cannot be told.
+    """
+
+    nodes: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    probers: tuple[str, ...] = ()
+    splits: tuple[tuple[str, str], ...] = ()
+
+
+class _Pair(NamedTuple):
+    prober: str
+    target: str
+    failed: bool
+
+
+class _Score:
+    """How often something was tried, and how often it failed."""
+
+    __slots__ = ("failed", "tried")
+
+    def __init__(self) -> None:
+        self.tried = self.failed = 0
+
+    def add(self, failed: bool) -> None:
+        self.tried += 1
+        self.failed += failed
+
+    @property
+    def mostly(self) -> bool:
+        """Whether most failed, and enough of them."""
+        return self.tried >= _PAIRS_MIN and self.failed >= _MOST * self.tried
+
+
+def judge(members: Sequence[Member], reports: Mapping[str, Report], now_s: float, fresh_s: float) -> Verdict:
+    """Say who is at fault.
+
+    Args:
+        members: all nodes, as those that looked knew them.
+        reports: by node.
+        now_s: Unix seconds.
+        fresh_s: what was said longer ago is not believed: that node says nothing, good or bad.
+    """
+    fresh = {name: report for name, report in reports.items() if now_s - report.time_s <= fresh_s}
+    pairs = [
+        _Pair(prober, target, target in fresh[prober].unreached)
+        for prober, targets in choose(members).items()
+        if prober in fresh
+        for target in targets
+    ]
+    if not any(pair.failed for pair in pairs):
+        return Verdict()
+    domains = {member.name: domains_of(member) for member in reversed(members)}
+    bad, splits, pairs = _cut_off(pairs, domains, fresh)
+    probers = _only_looking(pairs)
+    by_target: dict[str, _Score] = {}
+    for pair in pairs:
+        if pair.prober not in probers:
+            by_target.setdefault(pair.target, _Score()).add(pair.failed)
+    nodes = {name for name, score in by_target.items() if score.mostly}
+    return Verdict(
+        nodes=tuple(sorted(nodes)),
+        domains=tuple(sorted(bad)),
+        probers=tuple(sorted(probers - nodes)),
+        splits=tuple(sorted(splits)),
+    )
+
+
+def findings(verdict: Verdict, members: Iterable[Member], now_s: float) -> dict[str, Finding]:
+    """Return what each node at fault is to hear; of a switch or zone all that are in it, with its name."""
+    found: dict[str, Finding] = {}
+
+    def say(name: str, code: str, component: str, words: str) -> None:
+        found[name] = Finding(
+            check=CHECK, component=component, code=code, first_s=now_s, last_s=now_s, message=words
+        )  # fmt: skip
+
+    for member in members:
+        domain = next((each for each in domains_of(member) if each in verdict.domains), None)
+        if domain is not None:
+            say(member.name, "switch", domain, "the nodes in it are not reached from elsewhere")
+        elif member.name in verdict.nodes:
+            say(member.name, "node", "", "it is not reached by most of those that look at it")
+        elif member.name in verdict.probers:
+            say(member.name, "prober", "", "it is reached, and does not reach most of those it looks at")
+    return found
+
+
+def _cut_off(
+    pairs: Sequence[_Pair], domains: Mapping[str, tuple[str, ...]], fresh: Mapping[str, Report]
+) -> tuple[set[str], set[tuple[str, str]], list[_Pair]]:
+    """Find domains that several others do not reach, outermost first; return what they do not explain too."""
+    bad, splits, left = set[str](), set[tuple[str, str]](), list(pairs)
+    for depth in range(max((len(each) for each in domains.values()), default=0)):
+        between = dict(_between(left, domains, depth))
+        cut = {
+            ends for ends, (score, inside) in between.items()
+            if score.mostly and len(inside[ends[0]]) > 1 and len(inside[ends[1]]) > 1
+        }  # fmt: skip
+        tried: dict[str, int] = {}
+        failed: dict[str, int] = {}
+        for ends in between:
+            for end in ends:
+                tried[end] = tried.get(end, 0) + 1
+                failed[end] = failed.get(end, 0) + (ends in cut)
+        silent = {end for end in tried if not any(end in domains[name] for name in fresh if name in domains)}
+        here = {
+            end for end, count in failed.items()
+            if count >= _MOST * tried[end] and count and (count >= _PAIRS_MIN or end in silent)
+        }  # fmt: skip
+        if here == set(tried):
+            here &= silent  # nobody is left who could tell
+        bad |= here
+        splits |= {ends for ends in cut if not set(ends) & here}
+        left = [
+            pair for pair in left
+            if not any(each in here for name in pair[:2] for each in domains[name][depth : depth + 1])
+            and _ends(pair, domains, depth) not in cut
+        ]  # fmt: skip
+    return bad, splits, left
+
+
+def _between(
+    pairs: Iterable[_Pair], domains: Mapping[str, tuple[str, ...]], depth: int
+) -> Iterator[tuple[tuple[str, str], tuple[_Score, dict[str, set[str]]]]]:
+    """Yield each two domains with how their nodes reach each other, and which of their nodes did not."""
+    scores: dict[tuple[str, str], tuple[_Score, dict[str, set[str]]]] = {}
+    for pair in pairs:
+        ends = _ends(pair, domains, depth)
+        if ends is None:
+            continue
+        score, inside = scores.setdefault(ends, (_Score(), {end: set() for end in ends}))
+        score.add(pair.failed)
+        for name in pair[:2]:
+            inside[domains[name][depth]].add(name)
+    yield from scores.items()
+
+
+def _ends(pair: _Pair, domains: Mapping[str, tuple[str, ...]], depth: int) -> tuple[str, str] | None:
+    """The two domains a pair is between, or None within one."""
+    ends = [domains[name][depth] for name in pair[:2] if len(domains[name]) > depth]
+    return (min(ends), max(ends)) if len(ends) == 2 and ends[0] != ends[1] else None
+
+
+def _only_looking(pairs: Sequence[_Pair]) -> set[str]:
+    """Those that do not reach most, where the others who look at the same ones mostly do."""
+    of_prober: dict[str, _Score] = {}
+    of_target: dict[str, dict[str, bool]] = {}
+    for pair in pairs:
+        of_prober.setdefault(pair.prober, _Score()).add(pair.failed)
+        of_target.setdefault(pair.target, {})[pair.prober] = pair.failed
+    found = set()
+    for name, score in of_prober.items():
+        if not score.mostly:
+            continue
+        alone = _Score()
+        for target in (pair.target for pair in pairs if pair.prober == name and pair.failed):
+            others = [failed for prober, failed in of_target[target].items() if prober != name]
+            alone.add(bool(others) and sum(others) * 2 <= len(others))
+        if alone.failed * 3 >= alone.tried * 2:
+            found.add(name)
+    return found
