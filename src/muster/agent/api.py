@@ -10,6 +10,8 @@ import asyncio
 import http.client
 import socket
 import ssl
+import threading
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
@@ -76,47 +78,22 @@ class AgentApi:
     async def _send(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str]
     ) -> tuple[int, float | None, bytes]:
+        exchange = _Exchange(self._connect, self._connection)
+        self._connection = None
+        target = urlsplit(self._config.server).path + path
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._aside.run(self._exchange, method, path, body, headers)
+                answer = await self._aside.run(exchange.run, method, target, body, headers)
         except TimeoutError as error:
-            self._connection = None  # whoever was left behind has it; it is closed when that comes back
             raise ServerTimeout(0, "Timeout", f"no answer within {self._timeout_s:g} s") from error
         except StillBusyError as error:
             raise ServerTimeout(0, "Timeout", "an earlier request has not come back") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            self.close()
             said = str(error) or type(error).__name__
             raise Unavailable(0, "Unavailable", f"{self._config.server}: {said}") from error
-
-    def _exchange(
-        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
-    ) -> tuple[int, float | None, bytes]:
-        """Blocking; in the thread."""
-        kept = self._connection
-        if kept is not None:
-            try:
-                return self._on(kept, method, path, body, headers)
-            except (ConnectionError, http.client.RemoteDisconnected, ssl.SSLEOFError):
-                kept.close()  # the server closes connections that nobody uses; all that we send may be sent twice
-        self._connection = self._connect()
-        return self._on(self._connection, method, path, body, headers)
-
-    def _on(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        body: bytes | None,
-        headers: dict[str, str],
-    ) -> tuple[int, float | None, bytes]:
-        connection.request(method, urlsplit(self._config.server).path + path, body, headers)
-        response = connection.getresponse()
-        answer = response.read(ANSWER_BYTES_MAX)
-        if not response.isclosed():
-            connection.close()
-        said = response.getheader("Retry-After", "")
-        return response.status, float(said) if said.isascii() and said.isdigit() else None, answer
+        finally:
+            self._connection = exchange.leave()
+        return answer
 
     def _connect(self) -> http.client.HTTPConnection:
         url = urlsplit(self._config.server)
@@ -134,6 +111,69 @@ class AgentApi:
             plain.close()
             raise
         return connection
+
+
+class _Exchange:
+    """One request and its answer, in a thread that may be left behind: then it closes what it opened."""
+
+    def __init__(
+        self, connect: Callable[[], http.client.HTTPConnection], kept: http.client.HTTPConnection | None
+    ) -> None:
+        self._connect = connect
+        self._connection = kept
+        self._fresh = kept is None
+        self._lock = threading.Lock()
+        self._busy = self._left = False
+
+    def run(
+        self, method: str, target: str, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, float | None, bytes]:
+        """Send it and read the answer. Blocking."""
+        with self._lock:
+            self._busy = True
+        done = False
+        try:
+            try:
+                answer = self._once(method, target, body, headers)
+            except (ConnectionError, http.client.RemoteDisconnected, ssl.SSLEOFError):
+                if self._fresh:
+                    raise
+                self._close()  # the server closes connections that nobody uses; all that we send may be sent twice
+                answer = self._once(method, target, body, headers)
+            done = True
+            return answer
+        finally:
+            with self._lock:
+                self._busy = False
+                if self._left or not done:
+                    self._close()
+
+    def leave(self) -> http.client.HTTPConnection | None:
+        """The connection, if it can be used again. Whoever still runs is left behind."""
+        with self._lock:
+            self._left = True
+            return None if self._busy else self._connection
+
+    def _once(
+        self, method: str, target: str, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, float | None, bytes]:
+        if self._connection is None:
+            self._connection, self._fresh = self._connect(), True
+        self._connection.request(method, target, body, headers)
+        response = self._connection.getresponse()
+        try:
+            answer = response.read(ANSWER_BYTES_MAX)
+            said = response.getheader("Retry-After", "")
+            return response.status, float(said) if said.isascii() and said.isdigit() else None, answer
+        finally:
+            if not response.isclosed():
+                response.close()
+                self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
 
 def retry_after_s(error: ApiError) -> float | None:

@@ -54,5 +54,5 @@ def _answer(path: str, progress: Progress, metrics: Metrics) -> tuple[str, str]:
         return ("500 Internal Server Error", "".join(lines)) if late else ("200 OK", "ok\n")
     if path == "/metrics":
         shown = {f'muster_progress_age_seconds{{loop="{name}"}}': age_s for name, age_s in progress.ages_s().items()}
-        return "200 OK", "".join(f"{name} {value:g}\n" for name, value in {**shown, **metrics()}.items())
+        return "200 OK", "".join(f"{name} {value:.15g}\n" for name, value in {**shown, **metrics()}.items())
     return "404 Not Found", "there is /healthz and /metrics\n"
