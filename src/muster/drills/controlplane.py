@@ -73,7 +73,7 @@ class ControlPlane:
         feature_gates: Mapping[str, bool] | None = None,
         runtime_config: Mapping[str, bool] | None = None,
         extra_args: Mapping[str, Sequence[str]] | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = 120.0,
     ) -> None:
         """Nothing runs yet.
 
@@ -256,7 +256,7 @@ class ControlPlane:
                 raise ControlPlaneError(f"{child.name} exited with {child.exit_code}:\n{child.log_tail()}")
             if time.monotonic() > deadline:
                 raise ControlPlaneError(f"{child.name} was not ready within {self._timeout_s:g} s:\n{child.log_tail()}")
-            time.sleep(0.05)
+            time.sleep(0.2)  # while it starts, each answer costs it and us CPU that it could start with
 
     def _answers(self, port: int, path: str) -> bool:
         return _answers(port, path, ssl.create_default_context(cafile=self.ca_path))
