@@ -15,6 +15,7 @@ from muster.agent.checks.files import text_of
 from muster.agent.checks.nvmlsample import held_by_nobody
 
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
+_OWN_NUMBERS: Final = re.compile(r"^NSpid:\t(.*)$", re.MULTILINE)
 _KERNEL_THREADS: Final = ("2", "kthreadd")
 _ENDED: Final = frozenset("ZXx")
 _NAMED: Final = 4
@@ -52,9 +53,13 @@ class Contexts:
         return found
 
     def _sees_host(self) -> bool:
-        """Whether process numbers are the host's, as NVML's are: only there the kernel's own threads are to be seen."""
+        """Whether the agent is in the host's process namespace: in another one NVML tells it of no process at all.
+
+        Only there the kernel's own threads are to be seen, and the agent itself has one number.
+        """
         number, name = _KERNEL_THREADS
-        return text_of(self._proc / number / "comm") == name
+        own = _OWN_NUMBERS.search(text_of(self._proc / "self/status") or "")
+        return text_of(self._proc / number / "comm") == name and own is not None and len(own[1].split()) == 1
 
     def _owner(self, number: int) -> str:
         folder = self._proc / str(number)

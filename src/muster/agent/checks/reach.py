@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     members_file: str = ""
-    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 9401
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 9446
 
 
 class Peers:

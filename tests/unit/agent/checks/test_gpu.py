@@ -31,6 +31,7 @@ class Machine:
         self.lines: dict[str, object] = {}
         self.now_s = 1_000_000.0
         write(host.proc / "2/comm", "kthreadd\n")
+        write(host.proc / "self/status", "Name:\tpython\nNSpid:\t4711\n")
 
     def has(self, gpus: int) -> None:
         self.lines["count"] = gpus
@@ -296,10 +297,16 @@ async def test_a_pod_that_is_there_may_compute_and_nobody_else(machine: Machine)
     assert "77" in found[0].message
 
 
-async def test_an_agent_that_cannot_see_the_hosts_processes_accuses_none(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("file", "text"), [("2/comm", "pause\n"), ("self/status", "NSpid:\t4711\t7\n"), ("self/status", "")]
+)
+@pytest.mark.parametrize("process", [{}, {"0.pid.0": 4321}])
+async def test_an_agent_that_cannot_see_the_hosts_processes_accuses_none(
+    machine: Machine, process: dict[str, object], file: str, text: str
+) -> None:
     machine.has(1)
-    machine.lines |= {"0.held": 30 << 30, "0.pid.0": 4321}
-    write(machine.host.proc / "2/comm", "pause\n")
+    machine.lines |= {"0.held": 30 << 30, **process}
+    write(machine.host.proc / file, text)
     looker = machine.check()
     assert [found for _ in range(6) for found in await machine.look(looker)] == []
 
