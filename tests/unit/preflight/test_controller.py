@@ -1,0 +1,260 @@
+"""The controller and the scheduler in virtual time: from a new node to work on it, and at rest nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
+from muster.fleet.preflight.controller import PreflightController
+from muster.gputest.summary import FailureRow, GpuRow, Summary
+from muster.kube.struct import encode
+from muster.scheduler.controller import SchedulerController
+from muster.scheduler.plan import Settings
+from muster.sim import nodeobjects
+from muster.sim.virtual.cluster import VirtualCluster
+from muster.sim.virtual.loop import VirtualLoop
+
+NAMESPACE = "muster-system"
+CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
+TEXT = "image: none\nretests: {everyHours: 1}\n"
+PREFLIGHTS = "/apis/muster.dev/v1alpha1/preflights"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+class World:
+    """A cluster, its scheduler and its controller of preflight; tests end after 20 s with what `verdicts` says."""
+
+    def __init__(self, controllers: int = 1) -> None:
+        self.loop = VirtualLoop.new()
+        self.cluster = VirtualCluster(self.loop, random.Random(7))
+        self.verdicts: dict[str, bool] = {}
+        self.hanging: set[str] = set()
+        self.tested: list[str] = []
+        self.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        self.call("POST", "/api/v1/namespaces", {"metadata": {"name": "work"}})
+        priority = {"metadata": {"name": "muster-preflight"}, "value": -4}
+        self.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", priority)
+        maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+        self.call("POST", maps, {"metadata": {"name": CONFIG_MAP}, "data": {CONFIG_KEY: TEXT}})
+        self.controllers = [self.controller(number) for number in range(controllers)]
+        self.scheduler = SchedulerController(
+            self.cluster.client("scheduler"),
+            NAMESPACE,
+            "test",
+            clock=lambda: self.loop.now,
+            settings=Settings(preflight_required=True),
+            rng=random.Random(2),
+            registry=CollectorRegistry(),
+        )
+
+    def controller(self, number: int) -> PreflightController:
+        return PreflightController(
+            self.cluster.client(f"controller-{number}"),
+            NAMESPACE,
+            "none",
+            clock=lambda: self.loop.now,
+            rng=random.Random(number),
+            registry=CollectorRegistry(),
+        )
+
+    def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        return self.cluster.call(method, path, body)
+
+    @property
+    def date(self) -> datetime:
+        return datetime.fromtimestamp(self.loop.now, UTC)
+
+    @property
+    def stamp(self) -> str:
+        return self.date.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def add_node(self, name: str, *taints: dict[str, str], **labels: str) -> None:
+        self.call("POST", "/api/v1/nodes", nodeobjects.node(name, "10.0.0.1", 1, CAPACITY, labels, self.date))
+        # Less what admission put there, which the node lifecycle controller would take away.
+        self.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": list(taints) or None}})
+
+    def reboot(self, name: str, boot: int) -> None:
+        patch = {"status": {"nodeInfo": nodeobjects.info(name, boot)}}
+        self.call("PATCH", f"/api/v1/nodes/{name}/status", patch)
+
+    def add_pod(self, name: str) -> None:
+        limits = {"nvidia.com/gpu": "8"}
+        spec = {
+            "schedulerName": "muster",
+            "containers": [{"name": "c", "image": "none", "resources": {"limits": limits}}],
+        }
+        self.call("POST", "/api/v1/namespaces/work/pods", {"metadata": {"name": name}, "spec": spec})
+
+    def node_of(self, name: str) -> str:
+        return str(self.call("GET", f"/api/v1/namespaces/work/pods/{name}")["spec"].get("nodeName", ""))
+
+    def pending(self) -> set[str]:
+        nodes = self.call("GET", "/api/v1/nodes")["items"]
+        return {
+            node["metadata"]["name"]
+            for node in nodes
+            if any(taint["key"] == "muster.dev/preflight" for taint in node["spec"].get("taints", ()))
+        }
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        return {each["metadata"]["name"]: each["spec"] for each in self.call("GET", PREFLIGHTS)["items"]}
+
+    def version(self) -> int:
+        return int(self.call("GET", PREFLIGHTS)["metadata"]["resourceVersion"])
+
+    async def kubelets(self) -> None:
+        """Tests start at once and end 20 s later; what is deleted is gone at once."""
+        started: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(1)
+            for pod in self.call("GET", PODS)["items"]:
+                meta, node = pod["metadata"], pod["spec"].get("nodeName", "")
+                path = f"{PODS}/{meta['name']}"
+                if "deletionTimestamp" in meta:
+                    self.call("DELETE", path, {"gracePeriodSeconds": 0})
+                elif node and pod["status"]["phase"] == "Pending":
+                    started[meta["uid"]] = self.loop.now
+                    state = {"running": {"startedAt": self.stamp}}
+                    self.write(path, "Running", state)
+                elif pod["status"]["phase"] == "Running" and node not in self.hanging:
+                    if self.loop.now - started[meta["uid"]] >= 20:
+                        self.end(path, node)
+
+    def end(self, path: str, node: str) -> None:
+        passed = self.verdicts.get(node, True)
+        self.tested.append(node)
+        said = Summary(
+            level=3,
+            backend="nvidia",
+            passed=passed,
+            versions={"driver": "570"},
+            models=("H200",),
+            gpus=(GpuRow("GPU-0", 0, "0000:00:00.0", ()),),
+            failures=() if passed else (FailureRow("memory", "wrong-word", 0, "word 7"),),
+        )
+        code = 0 if passed else 1
+        ended = {"exitCode": code, "message": encode(said).decode(), "startedAt": self.stamp, "finishedAt": self.stamp}
+        self.write(path, "Succeeded" if passed else "Failed", {"terminated": {**ended, "reason": "Completed"}})
+
+    def write(self, path: str, phase: str, state: dict[str, Any]) -> None:
+        container = {"name": "test", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
+        self.call("PATCH", f"{path}/status", {"status": {"phase": phase, "containerStatuses": [container]}})
+
+    def run(self, story: Callable[[], Any]) -> None:
+        async def main() -> None:
+            works = [*(each.run() for each in self.controllers), self.scheduler.run(asyncio.Event()), self.kubelets()]
+            tasks = [asyncio.create_task(work) for work in works]
+            await story()
+            for task in tasks:
+                assert not task.done(), task.exception()
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        try:
+            self.loop.run(main())
+        finally:
+            self.loop.wind_up()
+
+
+def test_a_new_node_is_tested_and_gets_work_and_then_nothing_is_written_any_more() -> None:
+    world = World()
+    world.verdicts["bad"] = False
+
+    async def story() -> None:
+        world.add_node("good")
+        world.add_node("bad")
+        world.add_node("plain", **{"muster.dev/health": "ignore"})
+        await asyncio.sleep(5)
+        assert world.pending() == {"good", "bad"}
+        await asyncio.sleep(40)
+        assert world.pending() == {"bad"}
+        assert sorted(world.tested) == ["bad", "good"]
+        assert {name: spec["passed"] for name, spec in world.records().items()} == {"good": True, "bad": False}
+        for name in ("one", "two", "three"):
+            world.add_pod(name)
+        await asyncio.sleep(10)
+        assert {world.node_of(name) for name in ("one", "two", "three")} == {"good", "plain", ""}
+        before = world.version()
+        await asyncio.sleep(1800)
+        assert world.version() == before
+        assert world.call("GET", PODS)["items"] == []
+
+    world.run(story)
+
+
+def test_after_a_reboot_nothing_starts_before_the_test_though_no_taint_came_back() -> None:
+    world = World()
+
+    async def story() -> None:
+        world.add_node("a")
+        await asyncio.sleep(40)
+        assert world.pending() == set()
+        world.reboot("a", 2)
+        await asyncio.sleep(0.05)  # which a watch takes, less than the controller's answer to it
+        world.add_pod("work")
+        await asyncio.sleep(10)
+        assert world.node_of("work") == ""
+        assert world.pending() == {"a"}
+        await asyncio.sleep(40)
+        assert world.node_of("work") == "a"
+        assert world.tested == ["a", "a"]
+        assert world.records()["a"]["bootID"] == "a-boot-2"
+
+    world.run(story)
+
+
+def test_an_idle_node_is_tested_again_and_its_test_leaves_at_once_for_work() -> None:
+    world = World()
+
+    async def story() -> None:
+        world.add_node("a")
+        await asyncio.sleep(40)
+        world.hanging.add("a")
+        await asyncio.sleep(3600 + 60)
+        (test,) = world.call("GET", PODS)["items"]
+        assert test["spec"]["nodeName"] == "a"
+        assert world.pending() == set()
+        world.add_pod("work")
+        await asyncio.sleep(5)
+        assert world.node_of("work") == "a"
+        assert world.call("GET", PODS)["items"] == []
+        assert world.tested == ["a"]
+
+    world.run(story)
+
+
+def test_two_controllers_make_one_test_and_agree() -> None:
+    world = World(controllers=2)
+
+    async def story() -> None:
+        for number in range(6):
+            world.add_node(f"n{number}")
+        await asyncio.sleep(60)
+        assert sorted(world.tested) == [f"n{number}" for number in range(6)]
+        assert world.pending() == set()
+        assert len(world.records()) == 6
+
+    world.run(story)
+
+
+def test_a_record_goes_with_its_node_and_a_new_node_of_the_name_is_tested() -> None:
+    world = World()
+
+    async def story() -> None:
+        world.add_node("a")
+        await asyncio.sleep(40)
+        world.call("DELETE", "/api/v1/nodes/a")
+        world.add_node("a")
+        await asyncio.sleep(5)
+        assert world.pending() == {"a"}
+        await asyncio.sleep(40)
+        assert world.tested == ["a", "a"]
+        assert world.pending() == set()
+
+    world.run(story)
