@@ -122,9 +122,11 @@ class World:
                     started[meta["uid"]] = self.loop.now
                     state = {"running": {"startedAt": self.stamp}}
                     self.write(path, "Running", state)
-                elif pod["status"]["phase"] == "Running" and node not in self.hanging:
-                    if self.loop.now - started[meta["uid"]] >= 20:
-                        self.end(path, node)
+                elif pod["status"]["phase"] == "Running" and self.is_due(node, started[meta["uid"]]):
+                    self.end(path, node)
+
+    def is_due(self, node: str, started: float) -> bool:
+        return node not in self.hanging and self.loop.now - started >= 20
 
     def end(self, path: str, node: str) -> None:
         passed = self.verdicts.get(node, True)
