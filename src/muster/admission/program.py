@@ -7,19 +7,21 @@ import gc
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
 from prometheus_client import REGISTRY
 
 from muster.admission.homes import Homes
 from muster.admission.metrics import AdmissionMetrics
 from muster.admission.mutate import Rules
-from muster.admission.server import AdmissionServer
+from muster.admission.server import BODY_BYTES_MAX, AdmissionServer
 from muster.admission.trust import Trust
 from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.kube.client import Client
@@ -27,6 +29,8 @@ from muster.kube.config import load_config
 from muster.kube.health import Check, Progress, health_app, serve
 
 log = logging.getLogger(__name__)
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _BACKLOG: Final = 1024
 _LINGER_S: Final = 3.0
@@ -78,17 +82,29 @@ async def run_admission(options: AdmissionOptions, stop: asyncio.Event) -> None:
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         server = AdmissionServer(homes, Rules(options.team_key), metrics)
-        port = await stack.enter_async_context(serve_https(server.app(), context, *options.listen))
+        port = await stack.enter_async_context(serve_https(server.handle, context, *options.listen))
         log.info("webhook on https://%s:%d/mutate", options.listen[0], port)
         await _until(stop, homes, trust)
 
 
 @asynccontextmanager
-async def serve_https(app: web.Application, context: ssl.SSLContext | None, host: str, port: int) -> AsyncIterator[int]:
+async def serve_https(handle: Handler, context: ssl.SSLContext | None, host: str, port: int) -> AsyncIterator[int]:
     """Serve with what the context holds, which may be loaded later, while this is open; yields the port."""
+    loop = asyncio.get_running_loop()
+
+    def request(
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: web.RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=BODY_BYTES_MAX)
+
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    server = web.Server(handle, request_factory=request, access_log=None)
+    runner = web.ServerRunner(server, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.SockSite(runner, listener, ssl_context=context, backlog=_BACKLOG).start()

@@ -1,4 +1,8 @@
-"""The webhook's HTTP face: /mutate for new pods, /allocation for the ConfigMap of the allocation."""
+"""The webhook's HTTP face: /mutate for new pods, /allocation for the ConfigMap of the allocation.
+
+It is a handler of aiohttp's low-level server: with two paths a router, its matches and its signals are a sixth of what
+a question costs.
+"""
 
 from __future__ import annotations
 
@@ -54,15 +58,18 @@ class AdmissionServer:
         self._outcomes = {
             each: metrics.requests.labels(each) for each in ("filled_in", "complete", "unknown", "refused", "malformed")
         }
+        self._answers = {"/mutate": self._mutate, "/allocation": self._allocation}
 
-    def app(self) -> web.Application:
-        """Make the application."""
-        app = web.Application(client_max_size=BODY_BYTES_MAX)
-        app.router.add_post("/mutate", self._mutate)
-        app.router.add_post("/allocation", self._allocation)
-        return app
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        """Answer one question. Raises HTTPException for what is none of the paths, and for a body that is too long."""
+        answers = self._answers.get(request.path)
+        if answers is None:
+            raise web.HTTPNotFound
+        if request.method != "POST":
+            raise web.HTTPMethodNotAllowed(request.method, ["POST"])
+        return await answers(request)
 
-    async def _mutate(self, request: web.Request) -> web.Response:
+    async def _mutate(self, request: web.BaseRequest) -> web.Response:
         body = await request.read()
         began = time.perf_counter()
         try:
@@ -76,7 +83,7 @@ class AdmissionServer:
         operations = mutate(asked.object, home, self._rules, self._known.without_nodes(team))
         return self._said("filled_in" if operations else "complete", answer(asked.uid, operations), began)
 
-    async def _allocation(self, request: web.Request) -> web.Response:
+    async def _allocation(self, request: web.BaseRequest) -> web.Response:
         body = await request.read()
         began = time.perf_counter()
         try:

@@ -68,7 +68,7 @@ class Webhook:
 async def webhook() -> AsyncIterator[Webhook]:
     known, registry = Known(), CollectorRegistry()
     server = AdmissionServer(known, Rules(KEY), AdmissionMetrics(registry))
-    async with serve_https(server.app(), None, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+    async with serve_https(server.handle, None, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
         yield Webhook(f"http://127.0.0.1:{port}", session, known, registry)
 
 
@@ -139,3 +139,13 @@ async def test_an_endless_question_is_cut_short(webhook: Webhook) -> None:
     status, _ = await webhook.post("/mutate", b" " * (BODY_BYTES_MAX + 1))
     assert status == 413
     assert (await webhook.asked("/mutate", POD))["allowed"] is True
+
+
+async def test_what_is_asked_elsewhere_or_otherwise_is_refused(webhook: Webhook) -> None:
+    assert (await webhook.post("/other", POD))[0] == 404
+    async with webhook.session.get(webhook.url + "/mutate") as response:
+        assert (response.status, response.headers["Allow"]) == (405, "POST")
+
+
+async def test_a_question_has_its_time_limit_in_the_query(webhook: Webhook) -> None:
+    assert (await webhook.asked("/mutate?timeout=10s", POD))["allowed"] is True
