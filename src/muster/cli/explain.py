@@ -77,6 +77,7 @@ def _read(file: str, namespace: str) -> TrainingJob:
 
 async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
     from muster.cli.teamkey import read_team_key
+    from muster.cli.trusting import read_trusting
     from muster.scheduler.explain import explain
     from muster.scheduler.loading import load_state
     from muster.scheduler.supposing import suppose_placed
@@ -84,7 +85,7 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
     namespace = supposed.namespace if supposed else cluster.namespace
     async with cluster.client() as client:
         team_key = await read_team_key(client)
-        state = await load_state(client, team_key)
+        state = await load_state(client, team_key, await read_trusting(client))
         now = time.time()
         _take_away(state, changes, namespace, now)
         if supposed:

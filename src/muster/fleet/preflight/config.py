@@ -26,6 +26,8 @@ from muster.kube.struct import KubeStruct
 
 CONFIG_MAP = "muster-preflight"
 CONFIG_KEY = "preflight.yaml"
+REQUIRED_KEY = "required"
+"""`true` where the scheduler asks for tests: for programs that look at the cluster from outside."""
 PAGE = "docs/preflight.md"
 
 Level = Literal[1, 2, 3]

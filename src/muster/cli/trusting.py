@@ -1,0 +1,19 @@
+"""Whether nodes need tests before they are used, as the ConfigMap `muster-preflight` says for whoever looks."""
+
+from __future__ import annotations
+
+from muster.api.names import SYSTEM_NAMESPACE
+from muster.fleet.preflight.config import CONFIG_MAP, REQUIRED_KEY
+from muster.kube.client import Client
+from muster.kube.core import ConfigMap
+from muster.kube.errors import ApiError
+
+
+async def read_trusting(client: Client, namespace: str = SYSTEM_NAMESPACE) -> str | None:
+    """Return Muster's own namespace where nodes need tests, None where they do not or nobody may say."""
+    try:
+        listed = await client.list(ConfigMap, namespace, field_selector=f"metadata.name={CONFIG_MAP}")
+    except ApiError:
+        return None
+    required = any(config.data.get(REQUIRED_KEY) == "true" for config in listed.items)
+    return namespace if required else None
