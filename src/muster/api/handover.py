@@ -1,19 +1,24 @@
-"""Nodes that are to change hands: allocation says which, the scheduler starts nothing new there meanwhile."""
+"""Nodes on which nothing new starts for now: those that are to change hands, and spares that are kept for a gang."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+_NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 class Handover:
-    """Told by allocation after each plan, read by the scheduler of the same process before each of its own.
+    """Told by allocation and by remediation after each plan, read by the scheduler of the same process before its own.
 
-    A new leader begins with none: until the first plan of its allocation it schedules as if nothing were to move.
+    A new leader begins with none: until the first plan of those two it schedules as if nothing were to move.
     """
 
     def __init__(self) -> None:
         self.nodes: frozenset[str] = frozenset()
-        """By name. What runs there stays, and so do slots that gangs keep there."""
+        """By name, those that are to change hands. What runs there stays, and so do slots that gangs keep there."""
+        self.kept: Mapping[str, str] = _NOBODY
+        """Spare nodes by name, and the gang (`NAMESPACE/NAME`) each is kept for until it comes."""
         self.changed: Callable[[], None] = lambda: None
         """Called when they are others than before."""
 
@@ -22,3 +27,19 @@ class Handover:
         if nodes != self.nodes:
             self.nodes = nodes
             self.changed()
+
+    def keep(self, kept: Mapping[str, str]) -> None:
+        """Say which spares are kept for whom now."""
+        if kept != self.kept:
+            self.kept = dict(kept)
+            self.changed()
+
+    def closed(self, waits: Callable[[str], bool]) -> frozenset[str]:
+        """Return the nodes on which nothing may start now.
+
+        Args:
+            waits: whether a gang waits for nodes: then what is kept for it is open.
+        """
+        if not self.kept:
+            return self.nodes
+        return self.nodes | {node for node, gang in self.kept.items() if not waits(gang)}

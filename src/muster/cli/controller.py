@@ -63,6 +63,8 @@ class ControllerOptions:
         joins: open new nodes to pods as fast as the API server can take.
         scaling: add nodes for gangs and give idle ones back, where the ConfigMap `muster-scaling` is.
         teams: give nodes to teams where the ConfigMap `muster-teams` is.
+        health: take broken nodes out of use and back as the ConfigMap `muster-health` says.
+        step_image: what runs in pods that reset or reboot a machine; `muster_image` where empty.
         lease_duration_s: others take over this long after the last renewal.
     """
 
@@ -77,6 +79,8 @@ class ControllerOptions:
     joins: bool = False
     scaling: bool = False
     teams: bool = False
+    health: bool = False
+    step_image: str = ""
     lease_duration_s: float = LEASE_DURATION_S
 
 
@@ -103,7 +107,13 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
         shared = Shared(
             client=client, namespace=options.namespace, identity=identity, elector=elector, progress=progress
         )
-        parts = Parts(teams=options.teams, balloons=options.balloons, joins=options.joins, scaling=options.scaling)
+        parts = Parts(
+            teams=options.teams,
+            balloons=options.balloons,
+            joins=options.joins,
+            scaling=options.scaling,
+            health=options.health,
+        )
         works = [jobs.run(), elector.run()]
         works += works_of(
             shared,
@@ -112,6 +122,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             jobs=jobs,
             shadow=shadow,
             muster_image=options.muster_image,
+            step_image=options.step_image or options.muster_image,
         )
         if options.teams:
             works.append(until_team_key_changes(client, options.namespace, team_key))
@@ -205,6 +216,8 @@ def _bracketed(host: str) -> str:
 @click.option("--joins", is_flag=True, help="Open new nodes to pods as fast as the API server can take.")
 @click.option("--scaling", is_flag=True, help="Add and remove nodes, where there is a ConfigMap muster-scaling.")
 @click.option("--teams", is_flag=True, help="Give nodes to teams, where there is a ConfigMap muster-teams.")
+@click.option("--health", is_flag=True, help="Take broken nodes out of use and back, as ConfigMap muster-health says.")
+@click.option("--step-image", default="", help="Image with nsenter, for pods that reset or reboot a machine.")
 @click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
@@ -219,6 +232,8 @@ def command(
     joins: bool,
     scaling: bool,
     teams: bool,
+    health: bool,
+    step_image: str,
     lease_duration: float,
     log_level: str,
 ) -> None:
@@ -242,6 +257,8 @@ def command(
         joins=joins,
         scaling=scaling,
         teams=teams,
+        health=health,
+        step_image=step_image,
         lease_duration_s=lease_duration,
     )
     gc.set_threshold(*GARBAGE_AFTER)

@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from muster.api.handover import Handover
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.joins.controller import JoinController
+from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
 from muster.fleet.scaling.providers.base import Provider
@@ -40,12 +41,14 @@ class Parts:
         balloons: keeps idle nodes from looking idle.
         joins: opens new nodes as fast as the API server can take.
         scaling: adds nodes for gangs and gives idle ones back.
+        health: takes broken nodes out of use and back.
     """
 
     teams: bool = False
     balloons: bool = False
     joins: bool = False
     scaling: bool = False
+    health: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,7 @@ def works_of(
     shadow: Shadow | None = None,
     muster_image: str = "",
     providers: Mapping[str, Provider] | None = None,
+    step_image: str = "",
 ) -> list[Work]:
     """Return what is to be run side by side, each in every term of leading.
 
@@ -99,6 +103,7 @@ def works_of(
         shadow: told every plan; nothing is written.
         muster_image: what balloons run.
         providers: of nodes, more than scaling has of its own.
+        step_image: what resets and reboots machines.
     """
     demands, handover = Demands(shared.clock), Handover()
 
@@ -110,7 +115,7 @@ def works_of(
             settings=settings,
             waits=jobs.waits if jobs is not None else None,
             lacks=listener(demands) if parts.scaling else None,
-            handover=handover if parts.teams else None,
+            handover=handover if parts.teams or parts.health else None,
             followed=_followed(jobs) if jobs is not None else None,
             shadow=shadow,
             rng=shared.rng("scheduler"),
@@ -122,6 +127,7 @@ def works_of(
     if shadow is None:
         works += _teams(shared, handover) if parts.teams else []
         works += _fleet(shared, parts, demands, muster_image, providers)
+        works += _health(shared, settings, handover, step_image, providers) if parts.health else []
     return works
 
 
@@ -172,3 +178,24 @@ def _fleet(
     if parts.scaling:
         works.append(elector.while_leading(scale, "scaling"))
     return works
+
+
+def _health(
+    shared: Shared, settings: Settings, handover: Handover, step_image: str, providers: Mapping[str, Provider] | None
+) -> list[Work]:
+    """What looks after broken nodes."""
+
+    async def remedy(term: Term) -> None:
+        remediation = RemediationController(
+            shared.client,
+            shared.namespace,
+            step_image=step_image,
+            handover=handover,
+            providers=providers,
+            team_key=settings.team_key,
+            rng=shared.rng("remediation"),
+            **shared.common,
+        )
+        await remediation.run(term)
+
+    return [shared.elector.while_leading(remedy, "remediation")]

@@ -91,7 +91,7 @@ class SchedulerController:
         waits: told why gangs wait, and when they no longer do.
         lacks: told what gangs lack.
         followed: informers that run in this process already, to be listened to; without, it runs its own.
-        handover: nodes on which nothing new starts, as they are about to change hands.
+        handover: nodes on which nothing new starts: they are about to change hands, or kept for a gang that moves.
         shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
         progress: marked at each plan.
         rng: source of jitter.
@@ -300,7 +300,7 @@ class SchedulerController:
                 self._shadow.apply(self.state)
             self._followers.follow_wanted()
             if self._handover is not None:
-                self.state.set_leaving(self._handover.nodes)
+                self.state.set_leaving(self._handover.closed(self._waits_for_nodes))
             snapshot = self.state.snapshot(now)
             plan = decide(snapshot, now, self.settings)
             took_s = time.perf_counter() - started
@@ -323,6 +323,10 @@ class SchedulerController:
             with suppress(TimeoutError):
                 async with asyncio.timeout(idle_s):
                     await self._changed.wait()
+
+    def _waits_for_nodes(self, key: str) -> bool:
+        gang = self.state.gangs.get(key)
+        return gang is not None and bool(gang.pending)
 
     def _carry_out(self, plan: Plan) -> None:
         binds = []

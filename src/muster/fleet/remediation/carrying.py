@@ -1,0 +1,244 @@
+"""Carries plans out: many nodes at once, each write only where the object is as it was when that was decided."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from muster.api.names import HEALTH_CONFIG_MAP
+from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
+from muster.fleet.remediation import plan as plans
+from muster.fleet.remediation.known import Known
+from muster.fleet.remediation.looking import REQUEST_TIMEOUT_S, Looker
+from muster.fleet.remediation.metrics import RemediationMetrics
+from muster.fleet.remediation.record import ANNOTATION_RECORD, QUARANTINE, record_of
+from muster.fleet.remediation.replacing import Replacer
+from muster.fleet.remediation.snapshot import QuarantineRecord
+from muster.fleet.remediation.states import stage_of
+from muster.fleet.remediation.steps import StepSettings, step_pod
+from muster.fleet.scaling.providers.base import ProviderError
+from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
+from muster.kube.core import ConfigMap, ObjectReference
+from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+from muster.kube.struct import encode
+from muster.kube.taintwriter import NodeChange, TaintWriter
+
+log = logging.getLogger(__name__)
+
+NAME = "remediation"
+AT_ONCE = 64
+"""Requests under way: so 750 nodes are in quarantine within seconds, and the API server's queues stay short."""
+_OWNED = ((QUARANTINE.key, QUARANTINE.effect),)
+
+
+class Carrier:
+    """Does what a plan says; what fails is decided again at the next one.
+
+    Args:
+        client: the API server.
+        known: told of what was written.
+        looker: evicts.
+        steps: how pods that act on machines are made.
+        replacer: replaces machines; None where nobody can.
+        events: where Events go.
+        metrics: what was done is counted there.
+        namespace: where the ConfigMap is.
+        clock: seconds since the epoch.
+        rng: source of jitter.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        known: Known,
+        looker: Looker,
+        *,
+        steps: StepSettings,
+        replacer: Replacer | None,
+        events: EventRecorder,
+        metrics: RemediationMetrics,
+        namespace: str,
+        clock: Callable[[], float],
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._known = known
+        self._looker = looker
+        self._steps = steps
+        self._replacer = replacer
+        self._events = events
+        self._metrics = metrics
+        self._namespace = namespace
+        self._clock = clock
+        self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=rng)
+        self._pace = asyncio.Semaphore(AT_ONCE)
+        self._replaced_at: dict[str, float] = {}
+
+    async def carry_out(self, plan: plans.Plan) -> bool:
+        """Do all of it; whether anything was written that asks for another plan."""
+        return any(await asyncio.gather(*(self._one(action) for action in plan.actions)))
+
+    async def _one(self, action: plans.Action) -> bool:
+        if isinstance(action, plans.Tell):
+            self._tell(action)
+            return False
+        kind = type(action).__name__
+        try:
+            async with self._pace, asyncio.timeout(2 * REQUEST_TIMEOUT_S):
+                outcome = await self._do(action)
+        except (Conflict, NotFound, AlreadyExists):
+            outcome = "overtaken"  # by others, or by a leader after us: the next plan sees what is there now
+        except (ApiError, ConfigError, ProviderError, TimeoutError) as error:
+            log.warning("remediation: %s: %s", kind, str(error) or "no answer in time")
+            outcome = "failed"
+        self._metrics.actions.labels(kind, outcome).inc()
+        return outcome == "done"
+
+    def _do(self, action: plans.Action) -> Coroutine[Any, Any, str]:
+        if isinstance(action, plans.Open):
+            return self._open(action.session)
+        if isinstance(action, plans.Move):
+            return self._move(action.session, action.status)
+        if isinstance(action, plans.Quarantine):
+            return self._quarantine(action)
+        if isinstance(action, plans.Release):
+            return self._release(action)
+        if isinstance(action, plans.Describe):
+            return self._describe(action)
+        if isinstance(action, plans.Evict):
+            return self._evict(action)
+        if isinstance(action, plans.RunStep):
+            return self._run_step(action)
+        if isinstance(action, plans.ForgetStep):
+            return self._forget_step(action)
+        if isinstance(action, plans.ReplaceMachine):
+            return self._replace(action)
+        assert isinstance(action, plans.Forget)
+        return self._forget(action.session)
+
+    async def _open(self, session: NodeRemediation) -> str:
+        made = await self._client.create(replace(session, status=NodeRemediationStatus()))
+        return await self._move(made, session.status)
+
+    async def _move(self, session: NodeRemediation, status: NodeRemediationStatus) -> str:
+        before = session.status
+        written = await self._client.replace(replace(session, status=status), subresource="status")
+        self._known.written(written)
+        if (status.rung, status.phase) != (before.rung, before.phase):
+            self._metrics.rungs.labels(status.rung, status.phase).inc()
+        if len(status.history) != len(before.history) or status.since != before.since:
+            stage = stage_of(session, status)
+            if stage is not None:
+                self._metrics.stage.labels(stage[0]).observe(stage[1])
+        return "done"
+
+    async def _quarantine(self, action: plans.Quarantine) -> str:
+        mark = QuarantineRecord(action.session, action.generation, _instant(action.since), action.why)
+
+        def change(node: Node) -> NodeChange | None:
+            if node.uid != action.node.uid or self._is_over(action.session):
+                return None
+            return NodeChange(put=(QUARANTINE,), annotations={ANNOTATION_RECORD: encode(mark).decode()})
+
+        known = self._known.raw.get(action.node.name)
+        return (await self._writer.write(action.node.name, change, known=known)).outcome.value.lower()
+
+    def _is_over(self, name: str) -> bool:
+        session = self._known.sessions.get(name)
+        return session is None or session.status.phase == "Released"
+
+    async def _release(self, action: plans.Release) -> str:
+        def change(node: Node) -> NodeChange | None:
+            mark = record_of(node)
+            if node.uid != action.node.uid or mark is None or mark.session != action.session:
+                return None
+            if mark.generation > action.generation or not self._is_over(action.session):
+                return None  # it is in quarantine for something newer
+            return NodeChange(drop=_OWNED, annotations={ANNOTATION_RECORD: None})
+
+        known = self._known.raw.get(action.node.name)
+        return (await self._writer.write(action.node.name, change, known=known)).outcome.value.lower()
+
+    async def _describe(self, action: plans.Describe) -> str:
+        now = _instant(self._clock())
+        conditions = [
+            {
+                "type": type_,
+                "status": "True" if text is not None else "False",
+                "reason": "Remediation" if text is not None else "Passed",
+                "message": text or "",
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": now,
+            }
+            for type_, text in action.conditions.items()
+        ]
+        patch = {"metadata": {"uid": action.node.uid}, "status": {"conditions": conditions}}
+        await self._client.patch(
+            Node, action.node.name, patch, subresource="status", content_type=STRATEGIC_MERGE_PATCH
+        )
+        return "described"
+
+    async def _evict(self, action: plans.Evict) -> str:
+        """All of a gang's pods side by side: its attempt ends once."""
+        outcomes = await asyncio.gather(*(self._looker.evict(pod) for pod in action.pods))
+        for outcome in outcomes:
+            self._metrics.actions.labels("Eviction", outcome).inc()
+        return "asked"
+
+    async def _run_step(self, action: plans.RunStep) -> str:
+        """The last look: nothing may have come to the node since."""
+        if not await self._looker.is_empty(action.node.name):
+            log.warning("remediation: node %s is not empty: no %s", action.node.name, action.step)
+            return "refused"
+        await self._client.create(step_pod(action, self._steps), kind=Pod)
+        return "started"
+
+    async def _forget_step(self, action: plans.ForgetStep) -> str:
+        await self._client.delete(Pod, action.name, namespace=self._steps.namespace, uid=action.uid, grace_s=0)
+        return "forgotten"
+
+    async def _replace(self, action: plans.ReplaceMachine) -> str:
+        """The last look: it is still that node, in quarantine because of this session, and nothing is on it."""
+        if self._replacer is None or self._clock() < self._replaced_at.get(action.session, 0.0):
+            return "waits"
+        node = await self._client.get(Node, action.node.name)
+        session = await self._client.get(NodeRemediation, action.session)
+        mark = record_of(node)
+        if node.uid != action.node.uid or mark is None or mark.session != action.session:
+            return "refused"
+        if session.status.rung != "Replace" or session.status.phase != "Open":
+            return "overtaken"
+        if node.ready and not await self._looker.is_empty(node.name):
+            return "refused"
+        self._replaced_at[action.session] = self._clock() + 60.0
+        await self._replacer.replace(node)
+        return "asked"
+
+    async def _forget(self, session: NodeRemediation) -> str:
+        meta = session.metadata
+        await self._client.delete(NodeRemediation, session.name, uid=meta.uid, resource_version=meta.resource_version)
+        return "forgotten"
+
+    def _tell(self, action: plans.Tell) -> None:
+        kind = WARNING if action.warning else NORMAL
+        if action.node is not None:
+            # As kubelets do: `kubectl describe node` finds Events whose involvedObject.uid is the node's name.
+            about = ObjectReference(kind="Node", name=action.node.name, uid=action.node.name)
+            self._events.event(about, kind, action.reason, action.message)
+        else:
+            meta = ObjectMeta(name=HEALTH_CONFIG_MAP, namespace=self._namespace)
+            self._events.event(ConfigMap(metadata=meta), kind, action.reason, action.message)
+
+
+def _instant(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,253 @@
+"""The shell of remediation: follows nodes and what is found on them, decides, carries out. Only while we lead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from muster.api.handover import Handover
+from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_TEAM
+from muster.api.node_health import NodeHealth
+from muster.api.node_remediation import NodeRemediation
+from muster.api.placement import Placement
+from muster.api.preflight import Preflight
+from muster.fleet.configtext import ConfigTextError
+from muster.fleet.following import complete
+from muster.fleet.health.policyinuse import PolicyInUse
+from muster.fleet.remediation.carrying import NAME, Carrier
+from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse_config
+from muster.fleet.remediation.dead import dead, suspects
+from muster.fleet.remediation.decide import decide
+from muster.fleet.remediation.draining import candidates, drains
+from muster.fleet.remediation.known import Known, slim_node
+from muster.fleet.remediation.looking import Looker
+from muster.fleet.remediation.metrics import remediation_metrics
+from muster.fleet.remediation.plan import Plan
+from muster.fleet.remediation.record import is_quarantined
+from muster.fleet.remediation.replacing import ByProvider, Replacer
+from muster.fleet.remediation.snapshot import View
+from muster.fleet.remediation.steps import LABEL_STEP, StepSettings
+from muster.fleet.scaling.config import CONFIG_MAP as SCALING_CONFIG_MAP
+from muster.fleet.scaling.providers.aws import AutoScalingGroups
+from muster.fleet.scaling.providers.base import Provider
+from muster.kube.client import Client
+from muster.kube.clock import steady_time
+from muster.kube.core import ConfigMap
+from muster.kube.events import WARNING, EventRecorder
+from muster.kube.health import Progress
+from muster.kube.informer import Informer
+from muster.kube.leader import Term
+from muster.kube.meta import identity
+from muster.kube.node import Node
+from muster.kube.pod import Pod
+
+log = logging.getLogger(__name__)
+
+FENCE_S = 20.0
+"""A write of the leader before us takes effect within this, or never (`carrying`: twice a request's time)."""
+IDLE_S = 5.0
+"""A plan is made so often though nothing is heard."""
+BUSY_S = 1.0
+"""While nodes are emptied, or somebody may be dead: pods and Leases are looked at, not followed."""
+PAUSE_S = 0.05
+SPARES_LOOKED_AT = 16
+"""Nodes that are looked at for one spare, at most."""
+
+
+class RemediationController:
+    """Takes nodes out of use and back.
+
+    Args:
+        client: the API server.
+        namespace: where the ConfigMap is, and pods that act on machines run.
+        step_image: what those run.
+        handover: told which spare nodes are kept for whom.
+        providers: of machines by name, beside `aws`.
+        replacer: replaces machines, instead of those.
+        team_key: label that names a node's team.
+        clock: seconds since the epoch.
+        progress: marked at each plan.
+        rng: source of jitter.
+        registry: where metrics go.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        *,
+        step_image: str = "muster",
+        handover: Handover | None = None,
+        providers: Mapping[str, Provider] | None = None,
+        replacer: Replacer | None = None,
+        team_key: str = LABEL_TEAM,
+        clock: Callable[[], float] = steady_time,
+        progress: Progress | None = None,
+        rng: random.Random | None = None,
+        registry: CollectorRegistry = REGISTRY,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._steps = StepSettings(namespace=namespace, image=step_image)
+        self._handover = handover or Handover()
+        self._providers: Mapping[str, Provider] = {"aws": AutoScalingGroups(), **(providers or {})}
+        self._by_provider = ByProvider(self._providers)
+        self._replacer: Replacer = replacer or self._by_provider
+        self._team_key = team_key
+        self._clock = clock
+        self._progress = progress
+        self._rng = rng or random.Random()
+        self._metrics = remediation_metrics(registry)
+        self._changed = asyncio.Event()
+
+    async def run(self, term: Term | None = None) -> None:
+        """Work until cancelled; requests of a leader before `term` are waited out first."""
+        if term is not None:
+            await term.outwait(FENCE_S, NAME)
+        self._config = RemediationConfig()
+        self._policy = PolicyInUse()
+        self._said: dict[str, str] = {}
+        self.known = Known(self._changed.set, self._team_key)
+        self._looker = Looker(self._client, self._clock)
+        common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
+        config = self._config_map(HEALTH_CONFIG_MAP, common)
+        scaling = self._config_map(SCALING_CONFIG_MAP, common)
+        followed: list[tuple[Informer[Any], Any]] = [
+            (Informer(self._client, Node, transform=slim_node, stored=identity, **common), self.known.node_changed),
+            (Informer(self._client, NodeHealth, **common), self.known.health_changed),
+            (Informer(self._client, Preflight, **common), self.known.preflight_changed),
+            (Informer(self._client, NodeRemediation, **common), self.known.session_changed),
+            (Informer(self._client, Placement, **common), self.known.placement_changed),
+            (
+                Informer(self._client, Pod, namespace=self._namespace, label_selector=LABEL_STEP, **common),
+                self.known.step_changed,
+            ),
+        ]
+        self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        self._carrier = Carrier(
+            self._client,
+            self.known,
+            self._looker,
+            steps=self._steps,
+            replacer=self._replacer,
+            events=self._events,
+            metrics=self._metrics,
+            namespace=self._namespace,
+            clock=self._clock,
+            rng=self._rng,
+        )
+        async with self._events, asyncio.TaskGroup() as group:
+            group.create_task(config.run())
+            group.create_task(scaling.run())
+            await complete(NAME, config)
+            config.add_handler(lambda old, new: self._config_changed(new))
+            scaling.add_handler(self._by_provider.config_changed)
+            for informer, handler in followed:
+                informer.add_handler(handler)
+                group.create_task(informer.run())
+            await complete(NAME, *(informer for informer, _ in followed), scaling)
+            await self._plan_on()
+
+    def _config_map(self, name: str, common: dict[str, Any]) -> Informer[ConfigMap]:
+        only = f"metadata.name={name}"
+        return Informer(self._client, ConfigMap, namespace=self._namespace, field_selector=only, **common)
+
+    async def _plan_on(self) -> None:
+        if self._progress is not None:
+            self._progress.expect(NAME, 120.0)
+        try:
+            while True:
+                self._changed.clear()
+                loop = asyncio.get_running_loop()
+                started = loop.time()
+                view = await self._view()
+                now = self._clock()
+                plan = decide(view, now)
+                took_s = loop.time() - started
+                self._handover.keep(plan.kept)
+                again = await self._carrier.carry_out(plan)
+                again |= await self._look_for_spares(view, plan)
+                self._metrics.show(view.sessions, plan.held)
+                if self._progress is not None:
+                    self._progress.mark(NAME)
+                await asyncio.sleep(max(PAUSE_S, took_s))
+                if again:
+                    continue
+                wait_s = BUSY_S if view.pods or self._looker.silences else IDLE_S
+                if plan.wake_at is not None:
+                    wait_s = min(wait_s, max(0.0, plan.wake_at - self._clock()))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._changed.wait()
+        finally:
+            self._handover.keep({})
+            for provider in self._providers.values():
+                await provider.close()
+            if self._progress is not None:
+                self._progress.drop(NAME)
+
+    async def _view(self) -> View:
+        known, config = self.known, self._config
+        acts = config.mode == "act" and not config.pause
+        emptied = drains(known.sessions.values(), known.nodes) if acts else {}
+        await self._looker.at_pods(emptied)
+        now = self._clock()
+        known.judge(self._policy.policy, now)
+        out = {each.spec.node for each in known.sessions.values() if is_quarantined(each.status)}
+        doubted = suspects(known.reports, known.nodes.keys() - out, config.dead) if acts else ()
+        # Those that are out for being dead stay so until their Lease moves.
+        gone = sorted({*doubted, *(self._looker.silences.keys() & known.nodes.keys() & out)})
+        await self._looker.at_leases(gone)
+        silent = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead)
+        return View(
+            config=config,
+            nodes=dict(known.nodes),
+            sessions=dict(known.sessions),
+            evidence=known.evidence,
+            tested=known.tested,
+            dead=silent,
+            pods=self._looker.pods,
+            steps=known.steps,
+            gangs=known.gangs,
+            free=self._looker.free,
+            replaceable=frozenset(name for name in out if name in known.raw and self._replacer.can(known.raw[name])),
+        )
+
+    async def _look_for_spares(self, view: View, plan: Plan) -> bool:
+        """Whether an empty node was found that nobody knew of."""
+        if not plan.spares_for:
+            return False
+        most = SPARES_LOOKED_AT * sum(len(nodes) for nodes in plan.spares_for.values())
+        return await self._looker.for_free(candidates(view, plan.spares_for, most))
+
+    def _config_changed(self, new: ConfigMap | None) -> None:
+        """Take what can be read of either text; one that cannot leaves things as they are."""
+        data = new.data if new is not None else {}
+        policy = data.get(HEALTH_POLICY_KEY, "")
+        where = f"{HEALTH_CONFIG_MAP}/{HEALTH_POLICY_KEY}"
+        if policy:
+            self._policy.replace(policy, where)
+            self._say(new, HEALTH_POLICY_KEY, self._policy.problems)
+        else:
+            self._policy = PolicyInUse()
+            self._say(new, HEALTH_POLICY_KEY, "")
+        try:
+            self._config = parse_config(data.get(CONFIG_KEY, ""))
+            self._say(new, CONFIG_KEY, "")
+        except ConfigTextError as error:
+            self._say(new, CONFIG_KEY, str(error))
+        self._metrics.config_broken.set(any(self._said.values()))
+        self.known.judge_all()
+
+    def _say(self, about: ConfigMap | None, key: str, problems: str) -> None:
+        if problems and about is not None and problems != self._said.get(key):
+            log.warning("ConfigMap %s/%s: %s: %s", self._namespace, HEALTH_CONFIG_MAP, key, problems)
+            text = f"remediation goes on as before: {key}: {problems}"
+            self._events.event(about, WARNING, "BadConfig", text)
+        self._said[key] = problems

@@ -1,0 +1,246 @@
+"""What is known between two plans: caches of the API server, and what we wrote that they have not heard of yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from muster.api.names import HEALTH_IGNORE, LABEL_HEALTH, LABEL_POOL, LABEL_TEAM, TAINT_PREFLIGHT, remediation_name
+from muster.api.node_health import NodeHealth
+from muster.api.node_remediation import NodeRemediation
+from muster.api.placement import Placement
+from muster.api.preflight import Preflight
+from muster.api.quarantine import quarantined
+from muster.fleet.health.policy import Policy
+from muster.fleet.health.record import finding_of
+from muster.fleet.joins.record import TAINT_JOINING
+from muster.fleet.remediation import record
+from muster.fleet.remediation.dead import unreached
+from muster.fleet.remediation.decide import CONDITIONS
+from muster.fleet.remediation.evidence import evidence_of, tested_of
+from muster.fleet.remediation.record import ANNOTATION_RECORD
+from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
+from muster.fleet.remediation.steps import view_of
+from muster.fleet.scaling.nodeviews import placement_keeps
+from muster.kube.node import Node, NodeStatus, NodeSystemInfo
+from muster.kube.pod import Pod
+from muster.kube.quantity import QuantityError, to_int
+from muster.kube.taints import HARD_EFFECTS
+
+GPU = "nvidia.com/gpu"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_OURS = frozenset({TAINT_PREFLIGHT, TAINT_JOINING, UNSCHEDULABLE})
+
+
+def slim_node(node: Node) -> Node:
+    """Return the node less what remediation never looks at."""
+    mark = node.metadata.annotations.get(ANNOTATION_RECORD)
+    info = node.status.node_info
+    status = NodeStatus(
+        capacity={GPU: node.status.capacity[GPU]} if GPU in node.status.capacity else {},
+        conditions=tuple(each for each in node.status.conditions if each.type in ("Ready", *CONDITIONS)),
+        node_info=NodeSystemInfo(boot_id=info.boot_id) if info is not None else None,
+    )
+    meta = replace(node.metadata, annotations={ANNOTATION_RECORD: mark} if mark is not None else {})
+    return replace(node, metadata=meta, status=status)
+
+
+def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> NodeView:
+    """Return the node as it is decided by.
+
+    Args:
+        node: as slim as it may be.
+        trusted: it has passed its tests once: until then it joins.
+        team_key: label that names the team.
+    """
+    labels = node.metadata.labels
+    hard = {taint.key for taint in node.spec.taints if taint.effect in HARD_EFFECTS}
+    tainted = quarantined(node)
+    joining = TAINT_JOINING in hard or (TAINT_PREFLIGHT in hard and not trusted)
+    conditions = {each.type: each.message for each in node.status.conditions if each.status == "True"}
+    return NodeView(
+        name=node.name,
+        uid=node.uid,
+        boot_id=node.status.node_info.boot_id if node.status.node_info is not None else "",
+        ready=node.ready,
+        pool=labels.get(LABEL_POOL, ""),
+        team=labels.get(team_key, ""),
+        joining=joining,
+        cordoned=node.spec.unschedulable,
+        ignored=labels.get(LABEL_HEALTH) == HEALTH_IGNORE,
+        tainted=tainted,
+        record=record.record_of(node) if tainted else None,
+        gpus=_gpus(node),
+        taints=frozenset(hard - _OURS - {record.QUARANTINE.key, team_key}),
+        conditions={type_: conditions[type_] for type_ in CONDITIONS if type_ in conditions},
+    )
+
+
+def _gpus(node: Node) -> int:
+    try:
+        return to_int(node.status.capacity.get(GPU, 0))
+    except QuantityError:
+        return 0
+
+
+class Known:
+    """Kept up to date by handlers of informers; `changed` is called where a plan may come out differently.
+
+    Args:
+        changed: called with no argument.
+        team_key: label that names a node's team.
+    """
+
+    def __init__(self, changed: Callable[[], None], team_key: str = LABEL_TEAM) -> None:
+        self._changed = changed
+        self._team_key = team_key
+        self.raw: dict[str, Node] = {}
+        self.nodes: dict[str, NodeView] = {}
+        self.sessions: dict[str, NodeRemediation] = {}
+        self.tested: dict[str, Tested] = {}
+        self.gangs: dict[str, frozenset[str]] = {}
+        self.steps: dict[str, StepView] = {}
+        self.evidence: dict[str, Evidence] = {}
+        self.reports: dict[str, frozenset[str]] = {}
+        self._health: dict[str, NodeHealth] = {}
+        self._preflights: dict[str, Preflight] = {}
+        self._slots: dict[str, frozenset[str]] = {}
+        self._stale: set[str] = set()
+        self._due: dict[str, float] = {}
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        """A handler."""
+        if new is None:
+            assert old is not None
+            self.raw.pop(old.name, None)
+            self.nodes.pop(old.name, None)
+            self._stale.add(old.name)
+            self._changed()
+            return
+        self.raw[new.name] = new
+        self._view(new.name)
+
+    def health_changed(self, old: NodeHealth | None, new: NodeHealth | None) -> None:
+        """A handler."""
+        name = (new or old).name  # type: ignore[union-attr]
+        if new is None:
+            self._health.pop(name, None)
+        else:
+            before = self._health.get(name)
+            self._health[name] = new
+            if before is not None and before.status.findings == new.status.findings:
+                return
+        self._doubt(name)
+
+    def preflight_changed(self, old: Preflight | None, new: Preflight | None) -> None:
+        """A handler."""
+        name = (new or old).name  # type: ignore[union-attr]
+        if new is None:
+            self._preflights.pop(name, None)
+            self.tested.pop(name, None)
+        else:
+            self._preflights[name] = new
+            self.tested[name] = tested_of(new)
+        self._view(name)
+        self._doubt(name)
+
+    def session_changed(self, old: NodeRemediation | None, new: NodeRemediation | None) -> None:
+        """A handler: what we wrote ourselves may be newer."""
+        if new is None:
+            assert old is not None
+            self.sessions.pop(old.name, None)
+            self._doubt(old.spec.node)
+        else:
+            self.written(new)
+
+    def written(self, session: NodeRemediation) -> None:
+        """What the API server answered to a write, or what its watch says."""
+        before = self.sessions.get(session.name)
+        newest = record.newer(before, session)
+        if newest is not before:
+            self.sessions[session.name] = newest
+            self._doubt(session.spec.node)
+
+    def placement_changed(self, old: Placement | None, new: Placement | None) -> None:
+        """A handler."""
+        key = (new or old).key  # type: ignore[union-attr]
+        before = self._slots.pop(key, frozenset())
+        now = frozenset(placement_keeps(new)) if new is not None else frozenset()
+        if now:
+            self._slots[key] = now
+        if before == now:
+            return
+        for name in before - now:
+            left = self.gangs.get(name, frozenset()) - {key}
+            if left:
+                self.gangs[name] = left
+            else:
+                self.gangs.pop(name, None)
+        for name in now - before:
+            self.gangs[name] = self.gangs.get(name, frozenset()) | {key}
+        self._changed()
+
+    def step_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """A handler for the pods that reset and reboot."""
+        if new is None or new.terminating:
+            self.steps.pop((new or old).name, None)  # type: ignore[union-attr]
+        else:
+            self.steps[new.name] = view_of(new)
+        self._changed()
+
+    def judge(self, policy: Policy, now: float) -> None:
+        """Work out anew what has changed, or may be another answer by now."""
+        self._stale |= {name for name, due in self._due.items() if due < now}
+        stale, self._stale = self._stale, set()
+        for name in stale:
+            self._due.pop(name, None)
+            node = self.raw.get(name)
+            health = self._health.get(name)
+            if node is None:
+                self.evidence.pop(name, None)
+                self.reports.pop(name, None)
+                continue
+            session = self.sessions.get(remediation_name(name, node.uid))
+            boot_id = self.nodes[name].boot_id
+            labels, preflight = node.metadata.labels, self._preflights.get(name)
+            found, due = evidence_of(node.uid, boot_id, labels, health, preflight, session, policy, now)
+            if found is not None:
+                self.evidence[name] = found
+            else:
+                self.evidence.pop(name, None)
+            if due is not None:
+                self._due[name] = due
+            self._report(name, health, now)
+
+    def judge_all(self) -> None:
+        """The policy is another one."""
+        self._stale |= self.raw.keys()
+        self._changed()
+
+    def _report(self, name: str, health: NodeHealth | None, now: float) -> None:
+        findings = [finding_of(each) for each in health.status.findings] if health is not None else []
+        names = unreached(findings, now)
+        if names:
+            self.reports[name] = names
+            self._due[name] = min(self._due.get(name, float("inf")), now + 60.0)
+        else:
+            self.reports.pop(name, None)
+
+    def _view(self, name: str) -> None:
+        node = self.raw.get(name)
+        if node is None:
+            return
+        tested = self.tested.get(name)
+        trusted = tested is not None and tested.node_uid == node.uid
+        view = node_view(node, trusted=trusted, team_key=self._team_key)
+        before = self.nodes.get(name)
+        if view != before:
+            self.nodes[name] = view
+            if before is None or (before.uid, before.boot_id) != (view.uid, view.boot_id):
+                self._stale.add(name)
+            self._changed()
+
+    def _doubt(self, name: str) -> None:
+        self._stale.add(name)
+        self._changed()

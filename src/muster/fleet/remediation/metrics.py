@@ -1,0 +1,66 @@
+"""What remediation shows."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter as Counts
+from collections.abc import Mapping
+from typing import get_args
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from muster.api.node_remediation import NodeRemediation, RemediationPhase
+from muster.fleet.remediation.rungs import RUNGS
+
+_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400)
+
+
+class RemediationMetrics:
+    """Metrics of one registry. Get them with `remediation_metrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._sessions = Gauge(
+            "muster_remediation_nodes", "Nodes by rung and phase.", ["rung", "phase"], registry=registry
+        )
+        self._held = Gauge(
+            "muster_remediation_held_nodes", "Nodes on which nothing is done, by why.", ["reason"], registry=registry
+        )
+        self.rungs = Counter(
+            "muster_remediation_rungs_total", "Rungs and phases entered.", ["rung", "phase"], registry=registry
+        )
+        self.actions = Counter(
+            "muster_remediation_actions_total", "What was done, by outcome.", ["action", "outcome"], registry=registry
+        )
+        self.stage = Histogram(
+            "muster_remediation_stage_seconds",
+            "From the fault on, each stage from the one before.",
+            ["stage"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self.config_broken = Gauge(
+            "muster_remediation_config_broken", "1 while a text of the ConfigMap is not usable.", registry=registry
+        )
+        self._known_reasons: set[str] = set()
+
+    def show(self, sessions: Mapping[str, NodeRemediation], held: Mapping[str, int]) -> None:
+        """Show how many nodes are where."""
+        counts = Counts((each.status.rung, each.status.phase) for each in sessions.values())
+        for rung in RUNGS:
+            for phase in get_args(RemediationPhase):
+                if phase != "Released":
+                    self._sessions.labels(rung, phase).set(counts[rung, phase])
+        self._known_reasons |= held.keys()
+        for reason in self._known_reasons:
+            self._held.labels(reason).set(held.get(reason, 0))
+
+
+_made: weakref.WeakKeyDictionary[CollectorRegistry, RemediationMetrics] = weakref.WeakKeyDictionary()
+
+
+def remediation_metrics(registry: CollectorRegistry = REGISTRY) -> RemediationMetrics:
+    """Return the metrics of `registry`, making them on first use."""
+    known = _made.get(registry)
+    if known is None:
+        known = _made[registry] = RemediationMetrics(registry)
+    return known

@@ -1,0 +1,73 @@
+"""How a machine is replaced: by the provider of the pool of scaling that the node is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from muster.fleet.configtext import ConfigTextError
+from muster.fleet.scaling.config import CONFIG_KEY, EXTERNAL, parse_config
+from muster.fleet.scaling.providers.base import Provider
+from muster.fleet.scaling.snapshot import PoolSpec
+from muster.kube.core import ConfigMap
+from muster.kube.node import Node
+
+
+class Replacer(Protocol):
+    """Replaces machines."""
+
+    def can(self, node: Node) -> bool:
+        """Whether the node's machine could be replaced."""
+
+    async def replace(self, node: Node) -> None:
+        """Ask for it; asking twice is asking once. Raises ProviderError."""
+
+
+class ByProvider:
+    """Asks the providers of scaling, for pools that the ConfigMap `muster-scaling` names.
+
+    Args:
+        providers: by name.
+    """
+
+    def __init__(self, providers: Mapping[str, Provider]) -> None:
+        self._providers = providers
+        self._pools: tuple[PoolSpec, ...] = ()
+
+    def config_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        """A handler for that ConfigMap: what cannot be read leaves the pools as they were."""
+        if new is None:
+            self._pools = ()
+            return
+        try:
+            known = frozenset(self._providers) | {EXTERNAL}
+            self._pools = parse_config(new.data.get(CONFIG_KEY, ""), known)
+        except ConfigTextError:
+            return  # scaling says what is wrong with it
+
+    def can(self, node: Node) -> bool:
+        """Whether a pool's labels are the node's, and its provider is here."""
+        return self._pool(node) is not None
+
+    async def replace(self, node: Node) -> None:
+        """Delete the node's instance, and have another one take its place. Raises ProviderError."""
+        pool = self._pool(node)
+        if pool is None:
+            return
+        provider = self._providers[pool.provider]
+        group = await provider.look(pool)
+        for each in group.instances:
+            if node.name in (each.node_name, each.id) or _is_id(node.spec.provider_id, each.id):
+                await provider.delete(pool, each.id, replace=True)
+                return
+
+    def _pool(self, node: Node) -> PoolSpec | None:
+        for pool in self._pools:
+            labels = pool.template.labels
+            if pool.provider in self._providers and labels and labels.items() <= node.metadata.labels.items():
+                return pool
+        return None
+
+
+def _is_id(provider_id: str, instance: str) -> bool:
+    return provider_id == instance or provider_id.endswith(f"/{instance}")

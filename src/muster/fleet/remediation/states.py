@@ -1,0 +1,106 @@
+"""What people and commands are told: the state of a node in one word, its history, how long each stage took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationStep
+from muster.fleet.remediation import record
+from muster.fleet.remediation.exits import is_booted, tested_after
+
+
+class NodeCare(StrEnum):
+    """How a node is, as far as remediation goes. Values are in output for scripts: never rename one."""
+
+    NONE = "None"
+    OBSERVED = "Observed"
+    SUSPECT = "Suspect"
+    QUARANTINED = "Quarantined"
+    DRAINING = "Draining"
+    TESTING = "Testing"
+    RESETTING = "Resetting"
+    REBOOTING = "Rebooting"
+    REPLACING = "Replacing"
+    HANDED = "Handed"
+
+
+def state_of(session: NodeRemediation | None) -> NodeCare:
+    """Return the state of a node by its session; None where it never had one."""
+    if session is None or session.status.phase == "Released":
+        return NodeCare.NONE
+    status = session.status
+    if status.phase == "Handed":
+        return NodeCare.HANDED
+    if status.rung == "Drain":
+        return NodeCare.TESTING if record.last(status, record.EMPTY) is not None else NodeCare.DRAINING
+    if status.rung == "ResetGPU":
+        return NodeCare.TESTING if record.last(status, record.RESET) is not None else NodeCare.RESETTING
+    if status.rung == "Reboot":
+        return NodeCare.TESTING if is_booted(session) else NodeCare.REBOOTING
+    return {
+        "Observe": NodeCare.OBSERVED,
+        "Condition": NodeCare.SUSPECT,
+        "Quarantine": NodeCare.QUARANTINED,
+        "Replace": NodeCare.REPLACING,
+        "Human": NodeCare.HANDED,
+    }[status.rung]
+
+
+def to_test(session: NodeRemediation | None) -> float | None:
+    """Return the moment after which a test must have ended to let the node out; None where none would.
+
+    For whoever runs tests: a node in quarantine, without pods that have to leave, whose newest test is older.
+    """
+    if session is None or not record.is_quarantined(session.status):
+        return None
+    moment = tested_after(session, None)
+    return moment if moment != float("inf") else None
+
+
+def history(session: NodeRemediation) -> Iterator[str]:
+    """Yield a line for each rung that was entered, oldest first."""
+    for step in session.status.history:
+        yield f"{step.time:%Y-%m-%d %H:%M:%SZ}  {step.rung:<10}  {step.reason}"
+
+
+STAGES = ("detected", "quarantined", "drained", "repaired", "released")
+"""From the fault on, each counted from the one before."""
+
+
+def stage_of(session: NodeRemediation, status: NodeRemediationStatus) -> tuple[str, float] | None:
+    """Return the stage that the newest entry of a status ends, and how long it took in seconds.
+
+    What comes after for the job (a node for it, its pods ready, its lost step passed) is in the job's own status
+    (`faults[].timeline`), which names the node.
+    """
+    steps = status.history if status.phase == "Released" else record.episode(status)
+    if not steps:
+        return None
+    newest, before = steps[-1], steps[:-1]
+    if record.is_a(newest, record.RELEASED):
+        return _since("released", newest, before[-1]) if before else None
+    if record.is_a(newest, record.EMPTY):
+        return _since("drained", newest, _first(before, "Quarantine") or newest)
+    if record.is_a(newest, record.RESET) or record.is_a(newest, record.BOOTED):
+        emptied = next((step for step in reversed(before) if record.is_a(step, record.EMPTY)), newest)
+        return _since("repaired", newest, emptied)
+    if newest.rung == "Quarantine":
+        return _since("quarantined", newest, before[0] if before else newest)
+    if record.is_a(newest, record.OPENED):
+        return detected(session, newest)
+    return None
+
+
+def detected(session: NodeRemediation, opened: RemediationStep) -> tuple[str, float] | None:
+    """How long it took from the fault until a session was opened for it."""
+    first = min((each.first_time for each in session.spec.cause), default=None)
+    return ("detected", max(0.0, (opened.time - first).total_seconds())) if first is not None else None
+
+
+def _first(steps: tuple[RemediationStep, ...], rung: str) -> RemediationStep | None:
+    return next((step for step in steps if step.rung == rung), None)
+
+
+def _since(stage: str, newest: RemediationStep, before: RemediationStep) -> tuple[str, float]:
+    return stage, max(0.0, (newest.time - before.time).total_seconds())

@@ -1,0 +1,199 @@
+"""The controller in virtual time: what it writes, when it writes nothing, and how it is carried on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+
+from tests.unit.remediation.virtualward import OPEN, VirtualWard
+
+
+def test_a_broken_node_is_emptied_rebooted_tested_and_given_back_and_then_nothing_is_written() -> None:
+    ward = VirtualWard()
+    ward.add_node("n0")
+    ward.add_node("n1")
+    ward.add_pod("work", "n0")
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        ward.finds("n0")
+        await ward.until("the machine has booted", lambda: ward.booted == ["n0"])
+        assert ward.out_of_use() == {"n0"}
+        assert not ward.pods("n0")
+        conditions = {each["type"]: each["status"] for each in ward.node("n0")["status"]["conditions"]}
+        assert conditions["muster.dev/HardwareFault"] == "True"
+        await asyncio.sleep(5)
+        assert ward.rung("n0") == "Reboot"
+        ward.tests("n0")
+        await ward.until("the node is back", lambda: ward.rung("n0") == "Released" and not ward.out_of_use())
+        await asyncio.sleep(10)
+        conditions = {each["type"]: each["status"] for each in ward.node("n0")["status"]["conditions"]}
+        assert conditions["muster.dev/HardwareFault"] == "False"
+        written = len(ward.writes)
+        await asyncio.sleep(300)
+        assert ward.writes[written:] == [], "at rest it is quiet"
+        assert ward.booted == ["n0"]
+
+    ward.run(story)
+
+
+def test_killed_at_each_step_it_is_carried_on_and_the_machine_boots_once() -> None:
+    ward = VirtualWard()
+    ward.add_node("n0")
+    ward.add_pod("work", "n0")
+
+    async def story() -> None:
+        ward.finds("n0")
+        kills, tested = 0, False
+        while ward.rung("n0") != "Released" or ward.out_of_use():
+            before = len(ward.writes)
+            await ward.until("something is written", functools.partial(ward.has_written, before))
+            await ward.kill()
+            kills += 1
+            if not tested and "'reason': 'booted'" in str(ward.session("n0")):
+                tested = True
+                await asyncio.sleep(1)
+                ward.tests("n0")
+            ward.start()
+        assert kills >= 6
+        assert ward.booted == ["n0"]
+
+    ward.run(story)
+
+
+def test_an_api_server_that_is_away_during_a_drain_is_waited_for() -> None:
+    ward = VirtualWard()
+    ward.add_node("n0")
+    for number in range(3):
+        ward.add_pod(f"work-{number}", "n0")
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        ward.finds("n0")
+        await ward.until("it is drained", lambda: ward.rung("n0") == "Drain")
+        ward.way.away = True
+        await asyncio.sleep(300)
+        assert ward.rung("n0") == "Drain"
+        ward.way.away = False
+        await ward.until("the machine has booted", lambda: ward.booted == ["n0"])
+        assert not ward.pods("n0")
+
+    ward.run(story)
+
+
+def test_hundreds_of_nodes_are_in_quarantine_within_seconds_where_nothing_holds_them() -> None:
+    ward = VirtualWard()
+    names = [f"n{number:03}" for number in range(150)]
+    for name in names:
+        ward.add_node(name)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in names:
+            ward.finds(name, "48")
+        await ward.until("all are in quarantine", lambda: ward.out_of_use() == set(names), 30)
+
+    ward.run(story)
+
+
+def test_the_breaker_holds_with_many_at_once_across_leaders() -> None:
+    ward = VirtualWard("mode: act\nshared: {nodes: 0}\nbreaker: {share: 10%}\n")
+    names = [f"n{number:02}" for number in range(40)]
+    for name in names:
+        ward.add_node(name)
+
+    async def story() -> None:
+        for name in names:
+            ward.finds(name, "48")
+        for _ in range(4):
+            await asyncio.sleep(7)
+            await ward.kill()
+            ward.start()
+        await asyncio.sleep(30)
+        assert len(ward.out_of_use()) == 4
+        written = len(ward.writes)
+        await asyncio.sleep(120)
+        assert len(ward.writes) == written, "what is held back is said once"
+
+    ward.run(story)
+
+
+def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone() -> None:
+    ward = VirtualWard(OPEN)
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        ward.add_node(name)
+        ward.renews(name)
+    ward.add_pod("rank", "n0", gang="job")
+    ward.add_pod("other", "n4", gang="job")
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in names[1:4]:
+            ward.finds(name, "unreached", "reach", "n0")
+        for _ in range(3):  # it is only slow to answer: its Lease moves
+            await asyncio.sleep(8)
+            ward.renews("n0")
+        assert not ward.out_of_use()
+        await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 30)
+        await ward.until("its gang is told", lambda: not ward.pods("n0"), 30)
+
+    ward.run(story)
+
+    parted = VirtualWard(OPEN)
+    for name in names:
+        parted.add_node(name)
+        parted.renews(name)
+
+    async def apart() -> None:
+        await asyncio.sleep(2)
+        for number, name in enumerate(names):  # who is on the other side reaches nobody here
+            parted.finds(name, "unreached", "reach", names[(number + 4) % 8])
+        await asyncio.sleep(120)
+        assert not parted.out_of_use()
+
+    parted.run(apart)
+
+
+def test_a_gang_is_moved_once_a_spare_is_kept_for_it() -> None:
+    ward = VirtualWard()
+    for name in ("n0", "n1", "n2"):
+        ward.add_node(name)
+    ward.add_pod("rank", "n0", gang="job")
+    ward.add_pod("alone", "n1")
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        ward.finds("n0")
+        kept: list[dict[str, str]] = []
+        ward.handover.changed = lambda: kept.append(dict(ward.handover.kept))
+        await ward.until("it is empty", lambda: not ward.pods("n0"), 60)
+        assert kept[0] == {"n2": "muster-system/job"}, "empty, as n1 is not"
+        assert ward.handover.closed(lambda gang: False) == {"n2"}
+        assert ward.handover.closed(lambda gang: True) == set()
+        await ward.until("nobody waits for it any more", lambda: not ward.handover.kept, 60)
+        assert "spare n2" in str(ward.session("n0"))
+
+    ward.run(story)
+
+
+def test_stages_are_measured() -> None:
+    ward = VirtualWard()
+    ward.add_node("n0")
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        ward.finds("n0")
+        await ward.until("booted", lambda: "'reason': 'booted'" in str(ward.session("n0")))
+        await asyncio.sleep(1)
+        ward.tests("n0")
+        await ward.until("the node is back", lambda: not ward.out_of_use())
+
+    ward.run(story)
+    counts = {
+        sample.labels["stage"]: sample.value
+        for family in ward.registry.collect()
+        for sample in family.samples
+        if sample.name == "muster_remediation_stage_seconds_count"
+    }
+    assert counts == {"quarantined": 1, "drained": 1, "repaired": 1, "released": 1}

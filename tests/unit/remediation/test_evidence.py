@@ -1,0 +1,149 @@
+"""What agents and tests said becomes what asks for something to be done; silence becomes death only with two signs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from msgspec.structs import replace
+
+from muster.api.names import LABEL_POOL
+from muster.api.node_health import NodeHealth, NodeHealthStatus
+from muster.api.preflight import Preflight, PreflightFailure, PreflightSpec
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.policytext import default_policy, read_policy
+from muster.fleet.health.record import observed
+from muster.fleet.remediation.config import Dead
+from muster.fleet.remediation.dead import FRESH_S, Silence, dead, look, suspects, unreached
+from muster.fleet.remediation.evidence import evidence_of
+from muster.fleet.remediation.snapshot import Evidence
+from muster.kube.meta import ObjectMeta
+from tests.unit.remediation.remediationworld import World
+
+NOW = 1_000_000.0
+POLICY = default_policy()
+XID_79 = Finding(check="xid", component="0000:3b:00", code="79", first_s=NOW - 5, last_s=NOW - 5)
+
+
+def health(*findings: Finding, uid: str = "u") -> NodeHealth:
+    status = NodeHealthStatus(node_uid=uid, boot_id="b", findings=tuple(map(observed, findings)))
+    return NodeHealth(metadata=ObjectMeta(name="n"), status=status)
+
+
+def preflight(passed: bool, at: float, *, uid: str = "u", boot: str = "b", level: int = 2) -> Preflight:
+    failures = () if passed else (PreflightFailure(test="matmul", code="wrong", gpu="GPU-1", message="not equal"),)
+    moment = datetime.fromtimestamp(at, UTC)
+    spec = PreflightSpec(node_uid=uid, boot_id=boot, level=level, passed=passed, time=moment, failures=failures)
+    return Preflight(metadata=ObjectMeta(name="n"), spec=spec)
+
+
+def found(record: NodeHealth | None, test: Preflight | None = None, now: float = NOW) -> Evidence | None:
+    return evidence_of("u", "b", {}, record, test, None, POLICY, now)[0]
+
+
+def test_the_policy_and_its_line_decide() -> None:
+    each = found(health(XID_79))
+    assert each is not None
+    assert each.action == "reboot"
+    assert each.key == "xid/79"
+    assert "catalogue.yaml:" in each.rule
+    assert each.findings[0].component == "0000:3b:00"
+
+
+def test_the_policy_of_the_nodes_pool_decides() -> None:
+    text = "version: 1\nrevision: t\nextends: default\npools:\n- name: old\n  nodeSelector: {muster.dev/pool: old}\n"
+    policy = read_policy(text + "  codes: {xid: {79: {action: replace}}}\n", "mine")
+    answers = [
+        evidence_of("u", "b", {LABEL_POOL: pool}, health(XID_79), None, None, policy, NOW)[0] for pool in ("old", "new")
+    ]
+    assert [each.action for each in answers if each is not None] == ["replace", "reboot"]
+
+
+def test_what_another_node_of_the_name_said_counts_for_nothing() -> None:
+    assert found(health(XID_79, uid="before")) is None
+    assert found(None, preflight(False, NOW, uid="before")) is None
+    assert found(None, preflight(False, NOW, boot="before")) is None
+
+
+def test_a_test_that_failed_is_evidence_and_one_that_passed_clears() -> None:
+    failed = found(None, preflight(False, NOW - 1))
+    assert failed is not None
+    assert (failed.key, failed.action) == ("preflight/failed", "reset-gpu")
+    assert found(health(XID_79), preflight(True, NOW - 1, level=3)) is None
+    assert found(health(XID_79), preflight(True, NOW - 10, level=3)) is not None
+
+
+def test_a_pass_of_too_low_a_level_clears_nothing() -> None:
+    """Xid 31 twice on one GPU asks for level 3."""
+    times = (NOW - 200, NOW - 100)
+    twice = [replace(XID_79, code="31", first_s=time, last_s=time) for time in times]
+    asked = found(health(*twice))
+    assert asked is not None
+    assert asked.test == 3
+    assert found(health(*twice), preflight(True, NOW - 1, level=2)) is not None
+    assert found(health(*twice), preflight(True, NOW - 1, level=3)) is None
+
+
+def test_what_has_expired_asks_for_nothing_and_says_when_it_will() -> None:
+    each, due = evidence_of("u", "b", {}, health(XID_79), None, None, POLICY, NOW)
+    assert each is not None
+    assert due is not None
+    assert found(health(XID_79), now=due + 1) is None
+
+
+def test_a_node_remediated_again_and_again_goes_to_a_person() -> None:
+    world = World(20)
+    for number in range(6):
+        world.now += 3600
+        world.fault("n0", "quarantine")
+        world.settle()
+        world.test("n0")
+        world.settle()
+        session = world.session("n0")
+        finding = replace(XID_79, first_s=world.now + 1, last_s=world.now + 1)
+        uid = world.nodes["n0"].uid
+        each = evidence_of(uid, "b0", {}, health(finding, uid=uid), None, session, POLICY, world.now + 2)[0]
+        assert each is not None
+        assert each.action == ("human" if number >= 4 else "reboot"), "five in a week"
+
+
+REPORTS = {"a": frozenset({"x"}), "b": frozenset({"x"}), "c": frozenset[str]()}
+NODES = ("a", "b", "c", "d", "x", "y", "z")
+
+
+def test_peers_are_believed_from_the_second_on() -> None:
+    assert suspects(REPORTS, NODES, Dead()) == ("x",)
+    assert suspects({"a": frozenset({"x"})}, NODES, Dead()) == ()
+    assert suspects(REPORTS, NODES, Dead(enabled=False)) == ()
+
+
+def test_where_many_are_unreached_at_once_nobody_is_touched() -> None:
+    """A switch, or a partition: half of the nodes cannot reach the other half."""
+    halves = ({"a", "b", "c", "d"}, {"w", "x", "y", "z"})
+    reports = {name: frozenset(halves[1 - side]) for side in (0, 1) for name in halves[side]}
+    assert suspects(reports, [*halves[0], *halves[1]], Dead()) == ()
+
+
+def test_one_that_is_cut_off_itself_accuses_nobody() -> None:
+    reports = {**REPORTS, "x": frozenset({"a", "b", "c", "d"})}
+    assert suspects(reports, NODES, Dead()) == ("x",)
+
+
+@pytest.mark.parametrize(("later_s", "renewed", "gone"), [(12, "t0", True), (5, "t0", False), (12, "t1", False)])
+def test_a_lease_has_to_stand_still_while_it_is_watched(later_s: float, renewed: str, gone: bool) -> None:
+    first = look({}, {"x": "t0"}, NOW)
+    assert first == {"x": Silence("t0", NOW)}
+    then = look(first, {"x": renewed}, NOW + later_s)
+    assert bool(dead(("x",), then, REPORTS, NOW + later_s, Dead())) is gone
+
+
+def test_a_lease_that_cannot_be_read_says_nothing() -> None:
+    first = look({}, {"x": "t0"}, NOW)
+    assert look(first, {}, NOW + 60) == {}
+    assert dead(("x",), {}, REPORTS, NOW + 60, Dead()) == {}
+
+
+def test_old_words_of_peers_are_nobodys() -> None:
+    said = Finding(check="reach", component="x", code="unreached", first_s=NOW - 500, last_s=NOW)
+    assert unreached([said], NOW) == {"x"}
+    assert unreached([said], NOW + FRESH_S + 1) == set()
