@@ -10,6 +10,7 @@ import msgspec
 from muster.api.names import (
     ANNOTATION_GANG_SIZE,
     ANNOTATION_GANG_UID,
+    ANNOTATION_TESTED_WITHIN,
     LABEL_GANG,
     LABEL_SLOT,
     LABEL_TEAM,
@@ -84,13 +85,15 @@ def suppose(state: ClusterState, pod: SchedulingPod, size: int, *, now: float) -
 
     Take a snapshot after this; the gang is found in it under the pod's namespace and name.
     """
+    asked = pod.metadata.annotations.get(ANNOTATION_TESTED_WITHIN)
+    wish = {ANNOTATION_TESTED_WITHIN: asked} if asked is not None else {}
     for slot in range(size):
         meta = ObjectMeta(
             name=f"{pod.name}-{slot}",
             namespace=pod.namespace or "default",
             uid=f"{SUPPOSED_UID}-{pod.name}-{slot}",
             labels={**pod.metadata.labels, LABEL_GANG: pod.name, LABEL_SLOT: str(slot)},
-            annotations={ANNOTATION_GANG_SIZE: str(size), ANNOTATION_GANG_UID: SUPPOSED_UID},
+            annotations={ANNOTATION_GANG_SIZE: str(size), ANNOTATION_GANG_UID: SUPPOSED_UID, **wish},
         )
         spec = msgspec.structs.replace(pod.spec, scheduler_name=SCHEDULER_NAME, node_name="")
         state.set_pod(SchedulingPod(metadata=meta, spec=spec), now)

@@ -7,9 +7,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from muster.kube.struct import from_dict
 from muster.scheduler.decide import decide
 from muster.scheduler.explain import explain
+from muster.scheduler.loading import suppose
+from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.state import ClusterState
+from muster.scheduler.supposing import suppose_nodes
 from tests.unit.scheduler.world import World, node, reason_of
 
 HOUR_S = 3600.0
@@ -192,6 +196,25 @@ def test_a_wish_for_fresh_tests_is_refused_where_there_are_none() -> None:
     plan = world.decide()
     assert reason_of(plan, world, "careful") == "NotSupported"
     assert "preflight is not required here" in plan.waiting[world.gang("careful").key].text()
+
+
+def test_a_gang_that_is_only_supposed_asks_for_fresh_tests_as_well_and_supposed_nodes_have_them() -> None:
+    world = trusting("a")
+    world.set_tested("a", ago_s=30 * HOUR_S)
+    pod = from_dict(
+        {
+            "metadata": {"name": "train", "namespace": "default", "annotations": {WITHIN: "24"}},
+            "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
+        },
+        SchedulingPod,
+    )
+    gang = suppose(world.state, pod, 2, now=world.now)
+    said = explain(world.state.snapshot(world.now), gang, now=world.now)
+    assert "1 not tested within 24 h" in said.summary
+    world.set_tested("a")
+    world.state.snapshot(world.now)
+    assert suppose_nodes(world.state, gang, 1) == 1
+    assert not explain(world.state.snapshot(world.now), gang, now=world.now).waits
 
 
 NODES = [f"n{number}" for number in range(4)]
