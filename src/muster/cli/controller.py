@@ -63,7 +63,9 @@ class ControllerOptions:
         joins: open new nodes to pods as fast as the API server can take.
         scaling: add nodes for gangs and give idle ones back, where the ConfigMap `muster-scaling` is.
         teams: give nodes to teams where the ConfigMap `muster-teams` is.
-        health: take broken nodes out of use and back as the ConfigMap `muster-health` says.
+        health: take broken nodes out of use and back as the ConfigMap `muster-health` says, and test nodes as
+            `muster-preflight` says.
+        preflight_required: use nodes with GPUs only once they have passed their tests.
         step_image: what runs in pods that reset or reboot a machine; `muster_image` where empty.
         lease_duration_s: others take over this long after the last renewal.
     """
@@ -80,6 +82,7 @@ class ControllerOptions:
     scaling: bool = False
     teams: bool = False
     health: bool = False
+    preflight_required: bool = False
     step_image: str = ""
     lease_duration_s: float = LEASE_DURATION_S
 
@@ -103,7 +106,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
         log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
 
-        settings = Settings(team_key=team_key)
+        settings = Settings(team_key=team_key, preflight_required=options.preflight_required)
         shared = Shared(
             client=client, namespace=options.namespace, identity=identity, elector=elector, progress=progress
         )
@@ -217,6 +220,7 @@ def _bracketed(host: str) -> str:
 @click.option("--scaling", is_flag=True, help="Add and remove nodes, where there is a ConfigMap muster-scaling.")
 @click.option("--teams", is_flag=True, help="Give nodes to teams, where there is a ConfigMap muster-teams.")
 @click.option("--health", is_flag=True, help="Take broken nodes out of use and back, as ConfigMap muster-health says.")
+@click.option("--preflight-required", is_flag=True, help="Use nodes with GPUs only once they have passed their tests.")
 @click.option("--step-image", default="", help="Image with nsenter, for pods that reset or reboot a machine.")
 @click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
@@ -233,6 +237,7 @@ def command(
     scaling: bool,
     teams: bool,
     health: bool,
+    preflight_required: bool,
     step_image: str,
     lease_duration: float,
     log_level: str,
@@ -258,6 +263,7 @@ def command(
         scaling=scaling,
         teams=teams,
         health=health,
+        preflight_required=preflight_required,
         step_image=step_image,
         lease_duration_s=lease_duration,
     )

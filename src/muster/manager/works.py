@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from muster.api.handover import Handover
 from muster.fleet.balloons.controller import BalloonController
 from muster.fleet.joins.controller import JoinController
+from muster.fleet.preflight.controller import PreflightController
 from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.scaling.controller import ScalingController
 from muster.fleet.scaling.demands import Demands
@@ -41,7 +42,7 @@ class Parts:
         balloons: keeps idle nodes from looking idle.
         joins: opens new nodes as fast as the API server can take.
         scaling: adds nodes for gangs and gives idle ones back.
-        health: takes broken nodes out of use and back.
+        health: takes broken nodes out of use and back, and tests nodes.
     """
 
     teams: bool = False
@@ -101,7 +102,7 @@ def works_of(
         jobs: the controller of training jobs that runs in this process: it is told why gangs wait, and the scheduler
             listens to its informers.
         shadow: told every plan; nothing is written.
-        muster_image: what balloons run.
+        muster_image: what balloons run, and tests that no other image is named for.
         providers: of nodes, more than scaling has of its own.
         step_image: what resets and reboots machines.
     """
@@ -127,7 +128,7 @@ def works_of(
     if shadow is None:
         works += _teams(shared, handover) if parts.teams else []
         works += _fleet(shared, parts, demands, muster_image, providers)
-        works += _health(shared, settings, handover, step_image, providers) if parts.health else []
+        works += _health(shared, settings, handover, (step_image, muster_image), providers) if parts.health else []
     return works
 
 
@@ -181,9 +182,14 @@ def _fleet(
 
 
 def _health(
-    shared: Shared, settings: Settings, handover: Handover, step_image: str, providers: Mapping[str, Provider] | None
+    shared: Shared,
+    settings: Settings,
+    handover: Handover,
+    images: tuple[str, str],
+    providers: Mapping[str, Provider] | None,
 ) -> list[Work]:
-    """What looks after broken nodes."""
+    """What looks after broken nodes, and tests nodes."""
+    step_image, muster_image = images
 
     async def remedy(term: Term) -> None:
         remediation = RemediationController(
@@ -198,4 +204,16 @@ def _health(
         )
         await remediation.run(term)
 
-    return [shared.elector.while_leading(remedy, "remediation")]
+    async def test(term: Term) -> None:
+        preflight = PreflightController(
+            shared.client,
+            shared.namespace,
+            muster_image,
+            team_key=settings.team_key,
+            rng=shared.rng("preflight"),
+            **shared.common,
+        )
+        await preflight.run(term)
+
+    lead = shared.elector.while_leading
+    return [lead(remedy, "remediation"), lead(test, "preflight")]

@@ -30,7 +30,7 @@ def report(gpus: int, failures: int, text: str = "", *, passed: bool = True, fig
                 name="NVIDIA H200",
                 pci_address=f"0000:{index:02x}:00.0",
                 memory_bytes=1,
-                figures={name: 4321.987654 + index for name in names},
+                figures=dict.fromkeys(names, 4321.987654 + index),
             )
             for index in range(gpus)
         ),
