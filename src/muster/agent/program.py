@@ -93,7 +93,8 @@ async def run(options: Options, settings: AgentSettings, config: ClusterConfig) 
         tasks = [asyncio.create_task(runner.run()), asyncio.create_task(writer.run())]
         stopped = asyncio.create_task(_set(stop))
         try:
-            done, _ = await asyncio.wait([tasks[1], stopped], return_when=asyncio.FIRST_COMPLETED)
+            awaited = [*(tasks if checks else tasks[1:]), stopped]
+            done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
