@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from rich.table import Table
@@ -33,6 +33,8 @@ def report(outcomes: Sequence[Outcome], nodes: int, loads: Sequence[float] = ())
         spread(f"{name}_all_bound_s", _all_bound(group), figures)
         spread(f"{name}_pods_per_s", [one.pods_per_s for one in group if one.pods_per_s is not None], figures)
         spread(f"{name}_share_of_raw", _shares(groups, shape, side), figures)
+        spread(f"{name}_cpu_to_bound_s", [one.cpu_to_bound_s for one in group if one.cpu_to_bound_s], figures)
+        spread(f"{name}_cpu_share_of_raw", _shares(groups, shape, side, _cpu_to_bound_s), figures)
         for role in sorted({role for one in group for role in one.cpu_s}):
             spread(f"{name}_{role}_cpu_s", [one.cpu_s[role] for one in group if role in one.cpu_s], figures)
         spread(f"{name}_rss_peak_mb", [one.rss_peak_mb for one in group if one.rss_peak_mb is not None], figures)
@@ -54,6 +56,7 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
         "least-most",
         "pods/s",
         "of raw",
+        "by CPU",
         "first bound s",
         "CPU s",
         "RSS MB",
@@ -69,6 +72,7 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
             f"{min(seconds):.1f}-{max(seconds):.1f}" if seconds else "",
             _cell([one.pods_per_s for one in group if one.pods_per_s is not None], "{:.0f}"),
             _cell(_shares(groups, shape, side), "{:.0%}"),
+            _cell(_shares(groups, shape, side, _cpu_to_bound_s), "{:.0%}"),
             _cell([one.first_bound_s for one in group if one.first_bound_s is not None]),
             _cell([one.cpu_s["scheduler"] for one in group if "scheduler" in one.cpu_s]),
             _cell([one.rss_peak_mb for one in group if one.rss_peak_mb is not None], "{:.0f}"),
@@ -92,14 +96,28 @@ def _goals(groups: dict[tuple[Shape, str], Group]) -> list[Goal]:
     return goals
 
 
-def _shares(groups: dict[tuple[Shape, str], Group], shape: Shape, side: str) -> list[float]:
+def _all_bound_s(one: Outcome) -> float | None:
+    return one.all_bound_s
+
+
+def _cpu_to_bound_s(one: Outcome) -> float | None:
+    """Where all cores are busy throughout, this is what the seconds come from, and others' work moves it less."""
+    return one.cpu_to_bound_s
+
+
+def _shares(
+    groups: dict[tuple[Shape, str], Group],
+    shape: Shape,
+    side: str,
+    took: Callable[[Outcome], float | None] = _all_bound_s,
+) -> list[float]:
     """Of each repetition, against the raw limit measured just before or after it."""
-    limits = {one.repetition: one.all_bound_s for one in groups.get((shape, "raw"), [])}
+    limits = {one.repetition: took(one) for one in groups.get((shape, "raw"), [])}
     shares = []
     for one in groups.get((shape, side), []):
-        limit = limits.get(one.repetition)
-        if limit is not None and one.all_bound_s is not None:
-            shares.append(limit / one.all_bound_s)
+        limit, own = limits.get(one.repetition), took(one)
+        if limit and own:
+            shares.append(limit / own)
     return shares
 
 

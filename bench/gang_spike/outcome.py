@@ -21,6 +21,7 @@ class Outcome:
         bound: pods it saw bound.
         whole_gangs: gangs of which it saw every pod bound.
         cpu_s: CPU seconds by role (scheduler, apiserver, etcd, clients), a little beyond the last bind included.
+        cpu_to_bound_s: of all roles together until the watcher had seen all; None where it had not in time.
         rss_peak_mb: the scheduler's; None where there is none.
     """
 
@@ -34,6 +35,7 @@ class Outcome:
     whole_gangs: int
     cpu_s: dict[str, float] = field(default_factory=dict)
     rss_peak_mb: float | None = None
+    cpu_to_bound_s: float | None = None
 
     @property
     def pods_per_s(self) -> float | None:

@@ -62,15 +62,16 @@ async def _spike(
         pids["scheduler"] = scheduler.pid
     clock = asyncio.get_running_loop().time
     async with watching(where.watcher) as watcher:
-        used = {role: cpu_s(pid) for role, pid in pids.items()}
+        before = {role: cpu_s(pid) for role, pid in pids.items()}
         began = clock()
         if side is RAW:
             created = await _create_and_bind(where, side, shape)
         else:
             created = await _create(where, side, shape)
         whole = await _until(watcher, shape.pods, began + timeout_s - clock(), scheduler)
+        to_bound_s = sum(cpu_s(pid) - before[role] for role, pid in pids.items())
         await asyncio.sleep(QUIET_S)
-        used = {role: cpu_s(pid) - used[role] for role, pid in pids.items()}
+        used = {role: cpu_s(pid) - before[role] for role, pid in pids.items()}
         if shared := watcher.sharing():
             raise BrokenError(f"{side.name}: nodes with more than one whole-node pod: {', '.join(shared[:5])}")
         return Outcome(
@@ -84,6 +85,7 @@ async def _spike(
             whole_gangs=_whole_gangs(watcher, shape),
             cpu_s=used,
             rss_peak_mb=peak_rss_mb(scheduler.pid) if scheduler is not None else None,
+            cpu_to_bound_s=to_bound_s if whole else None,
         )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_a_share_compares_with_the_limit_of_the_same_repetition() -> None:
     assert found.figures["muster_1x5000_share_of_raw_min"] == 0.8
     assert found.figures["muster_1x5000_share_of_raw_max"] == pytest.approx(0.889, abs=0.001)
     assert found.goals[0].met
+
+
+def test_a_share_by_cpu_is_told_beside_that_of_the_seconds() -> None:
+    raw, ours = outcome("raw", 8.0), outcome("muster", 12.0)
+    made = [replace(raw, cpu_to_bound_s=16.0), replace(ours, cpu_to_bound_s=20.0)]
+    found = figures.report([*made, outcome("muster", None, 1)], 5000).figures
+    assert found["muster_1x5000_cpu_share_of_raw"] == 0.8
+    assert found["muster_1x5000_share_of_raw"] == pytest.approx(0.667, abs=0.001)
 
 
 def test_a_spike_that_did_not_end_meets_no_goal_however_fast_the_others_were() -> None:
