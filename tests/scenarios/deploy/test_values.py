@@ -98,6 +98,23 @@ WRONG = {
         ["--set=fleet.balloons.priority=0"],
         ["at '/fleet/balloons/priority': maximum: got 0, want -1"],
     ),
+    "tests without an image": (
+        ["--set=health.enabled=true,health.preflight.enabled=true"],
+        ["health.preflight.config.image is missing: name an image"],
+    ),
+    "tests by nobody": (
+        ["--set=health.preflight.enabled=true,health.preflight.config.image=a"],
+        ["health.preflight.enabled needs health.enabled"],
+    ),
+    "tests": (
+        ['--set-json=health.preflight.config={"levels":{"boot":4},"atOnce":0,"retests":{"every":1},"backend":"amd"}'],
+        [
+            "at '/health/preflight/config/levels/boot'",
+            "at '/health/preflight/config/atOnce': minimum: got 0, want 1",
+            "additional properties 'every' not allowed",
+            "at '/health/preflight/config/backend'",
+        ],
+    ),
     "priorities below": (["--set=fleet.balloons.priority=-11"], ["minimum: got -11, want -10"]),
     "pools and paces": (
         [
