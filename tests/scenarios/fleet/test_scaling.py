@@ -208,9 +208,8 @@ async def test_a_gang_gets_its_nodes_and_they_go_when_nobody_needs_them(cloud: C
 async def test_nodes_of_a_gang_that_keeps_its_slots_stay(cloud: Cloud) -> None:
     cloud.group("a", size=2)
     await cloud.configure(cloud.pool("a"))
-    cloud.start()
-    await cloud.reaches("a", Idle=2)
     await cloud.gang("train", 1)
+    cloud.start()
     await cloud.cluster.until_bound("train", 1)
     await cloud.cluster.kill("train")
     assert await cloud.cluster.placement("train") is not None
