@@ -165,7 +165,7 @@ async def test_a_lost_connection_ends_the_remote_process_group(
     pids = mark.read_text().split()
     process.send_signal(signal.SIGKILL)
     await communicate(process)
-    await stub.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the remote processes end", 10)
+    await stub.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the remote processes end")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ async def test_a_connection_lost_after_the_last_rank_is_no_failure(
     await stub.until(mark.exists, "the rank has begun, or ended")
     process.send_signal(signal.SIGKILL)
     await communicate(process)
-    await stub.until(lambda: node.latest["state"] == "finished", "finished", 15)
+    await stub.until(lambda: node.latest["state"] == "finished", "finished")
     assert node.latest["exit"]["code"] == code
 
 

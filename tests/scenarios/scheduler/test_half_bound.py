@@ -47,7 +47,7 @@ async def test_a_scheduler_killed_between_binds_is_finished_by_the_next(cluster:
     async with FaultyClient(load_config(str(cluster.kubeconfig)), after=after) as client:
         _, first = cluster.schedule(client)
         await cluster.add_gang("train", 4)
-        await asyncio.wait_for(client.reached.wait(), 20)
+        await until("binds have begun", client.reached.is_set)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
     placement = await cluster.placement("train")
@@ -118,7 +118,7 @@ async def test_a_gang_is_said_to_be_bound_though_the_binds_of_another_hang(clust
     async with Hanging(load_config(str(cluster.kubeconfig)), after=0) as client:
         _, task = cluster.schedule(client, request_timeout_s=600.0)
         await cluster.add_gang("stuck", 2)
-        await asyncio.wait_for(client.reached.wait(), 20)
+        await until("binds have begun", client.reached.is_set)
         await cluster.add_gang("train", 2)
         await cluster.until_bound("train", 2, "bound whole, and said to be")
         task.cancel()
