@@ -1,5 +1,7 @@
 """What a node's agent costs: memory and CPU over a minute, with TLS, HTTP and, where it is there, NVML loaded.
 
+Then a flood of 800,000 kernel messages: what it costs to read, the most memory and whether all are counted.
+
 The agent is the real program with every check that finds something on this machine, with a kernel log into which a line
 is written each second, and an API server over TLS that it writes to. Beside it, in the same run, what the usual client
 alone costs: a process that imports `muster.kube.client`, connects once and sleeps.
@@ -38,7 +40,9 @@ ROOT = Path(__file__).parents[1]
 RSS_MB_MAX = 48.0
 CPU_PERCENT_MAX = 0.5
 NODE = "node-1"
+FLOOD = 800_000
 LINE = "4,1,{us},-;usb 1-1: new high-speed USB device number {number} using xhci_hcd\n"
+LINK = "4,1,{us},-;mlx5_core 0000:5e:00.0 eth1: Link down\n"
 XID = "4,1,{us},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python3, GPU has fallen off the bus.\n"
 PEER = """
 import asyncio, sys
@@ -72,6 +76,11 @@ def rss_mb(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise SystemExit(f"{pid} is gone")
+
+
+def peak_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def own_mb(pid: int) -> float:
@@ -122,13 +131,31 @@ def start_peer(server: EmbeddedServer, folder: Path) -> Child:
     return Child(command, folder / "peer.log", {**os.environ, "PYTHONPATH": str(ROOT / "src")})
 
 
-async def written(client: Client, check: str) -> bool:
-    """Whether the record has a finding of this check."""
+async def written(client: Client, check: str) -> int:
+    """What the findings of this check count in the record."""
     try:
         health = await client.get(NodeHealth, NODE)
     except NotFound:
-        return False
-    return any(each.check == check for each in health.status.findings)
+        return 0
+    return sum(each.count for each in health.status.findings if each.check == check)
+
+
+async def all_counted(client: Client, wanted: int) -> bool:
+    return await written(client, "nic") >= wanted
+
+
+async def flood(client: Client, agent: Child, log: Path) -> Mapping[str, float]:
+    """Have the kernel say the same 800,000 times, and wait until the record has counted it."""
+    before, counted = cpu_s(agent.pid), await written(client, "nic")
+    us = int(time.monotonic() * 1e6)
+    with log.open("a") as file:
+        file.write(LINK.format(us=us) * FLOOD)
+    await until("the flood is counted", lambda: all_counted(client, counted + FLOOD), 300)
+    return {
+        "flood_lines": await written(client, "nic") - counted,
+        "flood_cpu_s": cpu_s(agent.pid) - before,
+        "flood_peak_rss_mb": peak_mb(agent.pid),
+    }
 
 
 async def measure(seconds: int) -> tuple[Mapping[str, float], Table]:
@@ -151,6 +178,7 @@ async def measure(seconds: int) -> tuple[Mapping[str, float], Table]:
                 nvml = has_loaded(agent.pid, "libnvidia-ml")
                 await asyncio.sleep(15)  # every check has had its first look
                 ours = await cost(agent, log, seconds)
+                flooded = await flood(client, agent, log)
                 peer_child = start_peer(server, folder)
                 children.append(peer_child)
                 await until("the client is connected", lambda: "ready" in peer_child.log_tail())
@@ -169,6 +197,7 @@ async def measure(seconds: int) -> tuple[Mapping[str, float], Table]:
         "nvml_loaded": int(nvml),
         "findings": len(said.status.findings),
         "seconds": seconds,
+        **flooded,
     }
     table = Table(
         "", "RSS MB", "its own MB", "% of a core", "threads", title=f"{seconds} s, NVML {'yes' if nvml else 'no'}"
@@ -187,6 +216,8 @@ def main() -> None:
     goals = [
         at_most("RSS, MB", RSS_MB_MAX, figures["rss_mb"]),
         at_most("% of a core", CPU_PERCENT_MAX, figures["cpu_percent"]),
+        at_most("RSS in a flood, MB", RSS_MB_MAX, figures["flood_peak_rss_mb"]),
+        at_most("lines of a flood lost", 0, FLOOD - figures["flood_lines"]),
     ]
     emit(Report("agent", figures, goals), options.json, [table])
 

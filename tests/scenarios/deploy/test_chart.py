@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from muster.agent.settings import load_settings
 from muster.drills.clusteraccess import KubectlError
 from muster.fleet.balloons.config import BalloonPool
 from muster.fleet.balloons.deployment import manifest
@@ -47,6 +49,10 @@ VARIATIONS = {
     "health without a privileged container": (
         "--set=health.enabled=true,health.agent.kernelLog=/var/log/kern.log,health.agent.groups={4}",
         "--set=health.agent.runtimeClassName=nvidia",
+    ),
+    "preflight": (
+        "--set=health.enabled=true,health.preflight.enabled=true,health.preflight.required=true",
+        "--set=health.preflight.config.image=registry.example/gputest:1",
     ),
     "no flow schema, no user roles": ("--set=flowSchema.enabled=false", "--set=aggregateUserRoles=false"),
 }
@@ -98,6 +104,40 @@ def test_values_reach_the_controller(offline_helm: Helm) -> None:
     assert "--metrics-listen=$(POD_IP):9001" in container["args"]
     assert container["args"][-1] == "--log-level=debug"
     assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def agents(objects: dict[tuple[str, str, str], Any]) -> tuple[Any, Any]:
+    """The agents' pod spec and its container."""
+    pod = objects["DaemonSet", SYSTEM, "muster-agent"]["spec"]["template"]["spec"]
+    return pod, pod["containers"][0]
+
+
+def test_there_are_no_agents_unless_they_are_asked_for_and_none_in_shadow(offline_helm: Helm) -> None:
+    for name in ("default", "every part in shadow"):
+        assert not [key for key in rendered(offline_helm, *VARIATIONS[name]) if key[0] == "DaemonSet"]
+
+
+def test_agents_are_privileged_to_read_kmsg_alone_and_let_go_of_it(offline_helm: Helm) -> None:
+    _, container = agents(rendered(offline_helm, *VARIATIONS["health"]))
+    assert container["securityContext"]["privileged"]
+    assert "--user=65532" in container["args"]
+    pod, container = agents(rendered(offline_helm, *VARIATIONS["health without a privileged container"]))
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["supplementalGroups"] == [4]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "privileged" not in container["securityContext"]
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+
+
+def test_settings_of_agents_are_ones_they_can_read(offline_helm: Helm, tmp_path: Path) -> None:
+    config = "--set=health.agent.config.heartbeatSeconds=60,health.agent.config.checks.kernel-log.periodSeconds=2"
+    objects = rendered(offline_helm, *VARIATIONS["health without a privileged container"], config)
+    file = tmp_path / "agent.json"
+    file.write_text(objects["ConfigMap", SYSTEM, "muster-agent"]["data"]["agent.json"])
+    settings = load_settings(file)
+    assert settings.heartbeat_seconds == 60
+    assert settings.checks["kernel-log"].period_seconds == 2
+    assert json.loads(bytes(settings.checks["kernel-log"].options)) == {"file": "/var/log/kern.log"}
 
 
 def test_an_address_of_ones_own_replaces_the_service(offline_helm: Helm) -> None:
