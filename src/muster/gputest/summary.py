@@ -46,7 +46,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cut: something had no room: texts, figures, versions.
     """
 
-    schema: str = SUMMARY_SCHEMA
+    schema: str
     level: int
     backend: str
     passed: bool
@@ -84,7 +84,12 @@ def _ever_less(report: Report) -> Iterator[Summary]:
     yield _make(report, text_max=60, failures_max=8, cut=True)
     yield _make(report, text_max=30, failures_max=8, figures=False, cut=True)
     yield Summary(
-        level=report.level, backend=report.backend[:40], passed=report.passed, injected=report.injected, cut=True
+        schema=SUMMARY_SCHEMA,
+        level=report.level,
+        backend=report.backend[:40],
+        passed=report.passed,
+        injected=report.injected,
+        cut=True,
     )
 
 
@@ -95,6 +100,7 @@ def _make(
     names = tuple(dict.fromkeys(name for gpu in report.gpus for name in gpu.figures)) if figures else ()
     places = {gpu.uuid: place for place, gpu in enumerate(report.gpus)}
     return Summary(
+        schema=SUMMARY_SCHEMA,
         level=report.level,
         backend=report.backend,
         passed=report.passed,

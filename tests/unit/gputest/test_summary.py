@@ -11,6 +11,8 @@ from muster.gputest.figures import FIGURES
 from muster.gputest.report import Failure, Gpu, Report
 from muster.gputest.summary import BYTES_MAX, read, summary
 
+OTHER = '{"schema": "other", "level": 1, "backend": "cpu", "passed": true}'
+
 
 def report(gpus: int, failures: int, text: str = "", *, passed: bool = True, figures: int = 14) -> Report:
     names = list(FIGURES)[:figures]
@@ -68,7 +70,9 @@ def test_never_too_long_never_torn_and_never_another_verdict(
     assert (read(said).passed, read(said).level, read(said).backend) == (passed, 2, "nvidia")
 
 
-@pytest.mark.parametrize("text", ["", "Traceback (most recent call last)", '{"schema": "other"}', '{"level": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "Traceback (most recent call last)", '{"schema": "other"}', '{"level": 1}', OTHER]
+)
 def test_what_is_no_summary_is_refused(text: str) -> None:
     with pytest.raises((ValueError, msgspec.DecodeError)):
         read(text)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.preflight.controller import PreflightController
-from muster.gputest.summary import FailureRow, GpuRow, Summary
+from muster.gputest.summary import SUMMARY_SCHEMA, FailureRow, GpuRow, Summary
 from muster.kube.struct import encode
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.plan import Settings
@@ -132,6 +132,7 @@ class World:
         passed = self.verdicts.get(node, True)
         self.tested.append(node)
         said = Summary(
+            schema=SUMMARY_SCHEMA,
             level=3,
             backend="nvidia",
             passed=passed,

@@ -11,7 +11,7 @@ from muster.fleet.preflight.judge import read_test
 from muster.fleet.preflight.snapshot import TestView as View
 from muster.fleet.preflight.testpod import ANNOTATION_TEST
 from muster.fleet.preflight.testpod import TestRecord as MadeFor
-from muster.gputest.summary import FailureRow, GpuRow, Summary
+from muster.gputest.summary import SUMMARY_SCHEMA, FailureRow, GpuRow, Summary
 from muster.kube.pod import Pod
 from muster.kube.struct import from_dict
 
@@ -22,6 +22,7 @@ START, END = "2026-01-01T00:00:00Z", "2026-01-01T00:02:00Z"
 
 def summed(**changes: Any) -> str:
     said = Summary(
+        schema=SUMMARY_SCHEMA,
         level=2,
         backend="nvidia",
         passed=True,
@@ -109,6 +110,7 @@ def test_a_test_that_was_stopped_at_its_deadline_hung() -> None:
     ("found", "why"),
     [
         (pod(code=127, phase="Failed", started=False, reason="DeadlineExceeded"), "did not start: DeadlineExceeded"),
+        (pod("no such file: python", code=128, started=False), "did not start: Error: no such file: python"),
         (pod(code=1, containerStatuses=[], reason="Evicted"), "it did not start: Evicted"),
         (pod("No module named muster", code=1), "no result: Error: No module named muster"),
         (pod(), "no result"),

@@ -2,6 +2,7 @@
 
 image: registry.example.com/muster-gputest:1   # has Python, muster[gputest-nvidia] and NVIDIA's libraries
 pullPolicy: IfNotPresent
+runAsUser: 65532           # 0: root; null: whom the platform chooses
 backend: nvidia            # of muster.gputest; cpu:8 where nodes only pretend to have GPUs
 levels: {boot: 1, retest: 2, suspect: 2}       # boot: before work comes; suspect: in quarantine, or under suspicion
 atOnce: 50                 # tests that run at the same time, at most
@@ -57,6 +58,7 @@ class PreflightConfig(_Text):
 
     image: str = ""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    run_as_user: int | None = 65532
     backend: str = "nvidia"
     levels: Levels = Levels()
     at_once: int = 50
@@ -79,6 +81,8 @@ def _problems(config: PreflightConfig) -> Iterator[tuple[str, str]]:
         yield "$.backend", f"{wrong}; write nvidia"
     if not config.image and config.backend == "nvidia":
         yield "$.image", "missing; name an image with muster[gputest-nvidia] in it (docs/preflight.md)"
+    if config.run_as_user is not None and config.run_as_user < 0:
+        yield "$.runAsUser", f"{config.run_as_user} is not possible; write 0 or more, or null"
     if config.at_once < 1:
         yield "$.atOnce", f"{config.at_once} is not possible; write 1 or more"
     if config.retests.at_once < 0:

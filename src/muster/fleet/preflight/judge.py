@@ -56,21 +56,23 @@ def judge(pod: Pod, made_for: TestRecord, ended: ContainerStateTerminated | None
     if pod.metadata.labels.get(LABEL_PREFLIGHT) is None or pod.spec.node_name not in ("", made_for.node):
         return End(None, f"it ran on node {pod.spec.node_name}")
     if ended is None or ended.started_at is None:
-        return End(None, f"it did not start: {_words(pod.status.reason, pod.status.message)}")
+        reason, message = (ended.reason, ended.message) if ended is not None else ("", "")
+        said = _words(pod.status.reason or reason, pod.status.message or message)
+        return End(None, f"it did not start: {said}")
     at = ended.finished_at or ended.started_at
     try:
-        said = read(ended.message)
+        result = read(ended.message)
     except ValueError:
         if pod.status.reason == "DeadlineExceeded":
             return End(hung(made_for, at, "the test did not end in time, and was stopped"))
         return End(None, f"it ended with {ended.exit_code} and no result: {_words(ended.reason, ended.message)}")
-    if said.injected:
-        return End(None, f"it was a drill: {said.injected}")
-    if said.backend.partition(":")[0] != made_for.backend.partition(":")[0]:
-        return End(None, f"it used back end {said.backend}, not {made_for.backend}")
-    if said.level < made_for.level:
-        return End(None, f"it was of level {said.level}, not {made_for.level}")
-    return End(_record(made_for, said, at, passed=said.passed and ended.exit_code == 0))
+    if result.injected:
+        return End(None, f"it was a drill: {result.injected}")
+    if result.backend.partition(":")[0] != made_for.backend.partition(":")[0]:
+        return End(None, f"it used back end {result.backend}, not {made_for.backend}")
+    if result.level < made_for.level:
+        return End(None, f"it was of level {result.level}, not {made_for.level}")
+    return End(_record(made_for, result, at, passed=result.passed and ended.exit_code == 0))
 
 
 def hung(made_for: TestRecord, at: datetime, message: str) -> PreflightSpec:

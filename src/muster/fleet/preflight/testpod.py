@@ -68,6 +68,7 @@ def manifest(
     """
     only = {"key": "metadata.name", "operator": "In", "values": [record.node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [only]}]}
+    user = config.run_as_user
     amounts = {**{name: str(amount) for name, amount in config.resources.items()}, GPU: str(gpus)}
     return {
         "apiVersion": "v1",
@@ -93,9 +94,8 @@ def manifest(
                 *(to_dict(each.toleration()) for each in config.tolerations),
             ],
             "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 65532,
-                "runAsGroup": 65532,
+                **({"runAsUser": user, "runAsGroup": user} if user is not None else {}),
+                "runAsNonRoot": user != 0,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [_container(record, gpus, config, amounts, image)],
