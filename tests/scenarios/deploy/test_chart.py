@@ -129,6 +129,12 @@ def test_agents_are_privileged_to_read_kmsg_alone_and_let_go_of_it(offline_helm:
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
 
 
+def test_agents_may_run_on_nodes_for_gangs_alone(offline_helm: Helm) -> None:
+    for arguments, admitted in ((("--set=health.enabled=true",), True), ((), False)):
+        policies = offline_helm.template("--set=pools.policy=Deny", "--show-only=templates/pools.yaml", *arguments)
+        assert (f"'{SYSTEM}/muster-agent'" in policies) is admitted
+
+
 def test_settings_of_agents_are_ones_they_can_read(offline_helm: Helm, tmp_path: Path) -> None:
     config = "--set=health.agent.config.heartbeatSeconds=60,health.agent.config.checks.kernel-log.periodSeconds=2"
     objects = rendered(offline_helm, *VARIATIONS["health without a privileged container"], config)
