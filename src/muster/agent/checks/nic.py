@@ -38,11 +38,11 @@ class NicCheck:
     name = NAME
     cost: Cost = "cheap"
 
-    def __init__(self, setup: Setup, options: Options, files: PortFiles) -> None:
+    def __init__(self, setup: Setup, options: Options) -> None:
         self.period_s = setup.period_s or PERIOD_S
         self.timeout_s = setup.timeout_s or TIMEOUT_S
         self._options = options
-        self._files = files
+        self._files = PortFiles(setup.host.sys)
         self._ports = Ports(options.expect)
         self._findings = Findings(NAME, self.period_s)
         self._aside = Aside(NAME)  # counters are asked of the card's firmware, which may have stopped
@@ -54,8 +54,10 @@ class NicCheck:
         return self._findings.take(self._ports.take(ports), now_s)
 
 
-def make(setup: Setup) -> NicCheck | None:
-    """Make the check where the node has ports, or should have."""
-    options = setup.options_as(Options)
-    files = PortFiles(setup.host.sys)
-    return NicCheck(setup, options, files) if options.expect or files.any() else None
+def make(setup: Setup) -> NicCheck:
+    """Make the check, also where there is no port yet: drivers of cards may be installed after the agent has begun.
+
+    Raises:
+        ValueError: a setting is wrong.
+    """
+    return NicCheck(setup, setup.options_as(Options))

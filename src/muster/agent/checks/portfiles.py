@@ -30,10 +30,6 @@ class PortFiles:
         self._infiniband, self._net = sys / "class/infiniband", sys / "class/net"
         self._devices: dict[str, str] = {}
 
-    def any(self) -> bool:
-        """Whether there is any card; its counters are not asked for."""
-        return bool(names_in(self._infiniband)) or any(self._is_card(self._net / name) for name in names_in(self._net))
-
     def read(self) -> list[Port]:
         """Return all ports of cards; virtual interfaces, and functions made for virtual machines, are left out."""
         ports = [port for device in names_in(self._infiniband) for port in self._of_infiniband(device)]

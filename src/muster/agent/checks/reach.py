@@ -17,7 +17,7 @@ from muster.agent.aside import Aside
 from muster.agent.check import Cost, Setup
 from muster.agent.checks.sights import Findings, Seen, Sight
 from muster.fleet.health.finding import Finding
-from muster.fleet.health.peers import Member, choose
+from muster.fleet.health.peers import UNREACHED, Member, choose
 
 NAME: Final = "reach"
 PERIOD_S: Final = 15.0
@@ -28,7 +28,7 @@ _TRIES: Final = 2
 _LOOKS: Final = 2
 _FILE_BYTES_MAX: Final = 8 << 20
 
-CODES: Final = frozenset({(NAME, "unreached"), (NAME, "no-peers")})
+CODES: Final = frozenset({(NAME, UNREACHED), (NAME, "no-peers")})
 
 
 class Options(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,7 +93,7 @@ class ReachCheck:
         peers = await self._aside.run(self._peers.now)
         said = await asyncio.gather(*(reach(peer.address, self._port) for peer in peers))
         states = [
-            Sight(NAME, peer.name, "unreached", f"{peer.address}: {why}", looks=_LOOKS)
+            Sight(NAME, peer.name, UNREACHED, f"{peer.address}: {why}", looks=_LOOKS)
             for peer, why in zip(peers, said, strict=True) if why
         ]  # fmt: skip
         if self._peers.problem:

@@ -14,11 +14,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from muster.api.node_health import NodeHealth
 from muster.fleet.health.finding import Finding
-from muster.fleet.health.peers import Member, choose, domains_of
+from muster.fleet.health.peers import UNREACHED, Member, choose, domains_of
 
 CHECK: Final = "reach"
 CODES: Final = frozenset({(CHECK, "node"), (CHECK, "switch"), (CHECK, "prober")})
+
+LASTS_S: Final = 300.0
+"""Agents tell again what lasts, more often than that; what was last said longer before the record is over."""
 
 _MOST: Final = 0.75
 _PAIRS_MIN: Final = 2
@@ -34,6 +38,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     time_s: float
     unreached: frozenset[str] = frozenset()
+
+
+def report_of(health: NodeHealth) -> Report | None:
+    """Return what a node's record says of the others; None where its agent has not written it yet."""
+    status = health.status
+    if status.time is None:
+        return None
+    time_s = status.time.timestamp()
+    unreached = {
+        finding.component for finding in status.findings
+        if (finding.check, finding.code) == (CHECK, UNREACHED) and time_s - finding.last_time.timestamp() <= LASTS_S
+    }  # fmt: skip
+    return Report(time_s=time_s, unreached=frozenset(unreached))
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

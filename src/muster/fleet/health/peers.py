@@ -12,6 +12,9 @@ from typing import Final
 
 import msgspec
 
+UNREACHED: Final = "unreached"
+"""What an agent says of a node it does not reach; the component is that node's name."""
+
 _INSIDE: Final = (1, 2)
 _OUTSIDE: Final = (1,)
 """Steps along a ring; one more goes to the far side of it."""

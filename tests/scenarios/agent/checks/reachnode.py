@@ -13,7 +13,7 @@ from muster.agent.checks import reach
 
 
 async def run(node: str, members_file: str, port: int) -> None:
-    reach._CONNECT_S = 0.7  # type: ignore[misc]  # a network of one machine answers at once or not at all
+    reach._CONNECT_S = 1.5  # type: ignore[misc]  # a network of one machine answers at once or not at all
     options = msgspec.Raw(json.dumps({"membersFile": members_file, "port": port}).encode())
     check = reach.make(Setup(node=node, options=options))
     assert check is not None

@@ -53,9 +53,7 @@ class Node:
             write(folder / ("statistics" if key.endswith("errors") else ".") / key, f"{value}\n")
 
     def check(self, **options: object) -> NicCheck:
-        made = make(Setup(node="n", host=self.host, options=msgspec.Raw(json.dumps(options).encode())))
-        assert made is not None
-        return made
+        return make(Setup(node="n", host=self.host, options=msgspec.Raw(json.dumps(options).encode())))
 
     async def look(self, check: NicCheck) -> list[Finding]:
         self.now_s += 30
@@ -185,13 +183,24 @@ async def test_what_is_no_card_is_not_looked_at(node: Node) -> None:
     node.ethernet("usb0", bus="pci0000:00/usb1")
     node.ethernet("eth0v3")
     write(node.host.sys / "devices/pci0000:00/eth0v3/physfn/vendor", "")
-    assert make(Setup(node="n", host=node.host)) is None
+    plain, ignoring = node.check(), node.check(ignore=["eth*"])
     node.ethernet()
-    check = node.check(ignore=["eth*"])
-    await node.look(check)
-    node.ethernet(operstate="down")
-    node.ethernet("usb0", bus="pci0000:00/usb1", operstate="down")
-    assert [await node.look(check) for _ in range(3)] == [[]] * 3
+    for check in (plain, ignoring):
+        await node.look(check)
+    for name, bus in (("eth0", "pci0000:00"), ("eth0v3", "pci0000:00"), ("usb0", "pci0000:00/usb1")):
+        node.ethernet(name, bus=bus, operstate="down")
+    assert [await node.look(ignoring) for _ in range(3)] == [[]] * 3
+    found = [each for _ in range(3) for each in await node.look(plain)]
+    assert said(found) == [("eth0", "down", 1)]
+
+
+async def test_ports_that_come_after_the_agent_are_seen(node: Node) -> None:
+    check = node.check()
+    assert await node.look(check) == []
+    node.infiniband(link_downed=1)
+    assert await node.look(check) == []
+    node.infiniband(link_downed=2)
+    assert said(await node.look(check)) == [("mlx5_0/1", "link_downed", 1)]
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "-1", "99999999999999999999999", "0x10", "١٢", "\x00\xff", "256"])
@@ -224,7 +233,7 @@ def test_settings_that_do_not_fit_are_refused(node: Node, options: dict[str, obj
         node.check(**options)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 2**27))
+@given(st.integers(0, 2**32 - 1) | st.integers(2**32 - 2**27, 2**32 - 1), st.integers(0, 2**27))
 def test_a_counter_that_wraps_never_hides_what_came(old: int, more: int) -> None:
     assert rise(old, (old + more) % 2**32, 32) == more
 

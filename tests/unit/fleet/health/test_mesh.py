@@ -5,13 +5,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.fleet.health.mesh import Report, Verdict, findings, judge
+from muster.api.node_health import NodeHealth, NodeHealthStatus, ObservedFinding
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.mesh import Report, Verdict, findings, judge, report_of
 from muster.fleet.health.peers import Member, choose, domains_of
+from muster.fleet.health.record import observed
+from muster.kube.meta import ObjectMeta
 
 NOW_S = 1_000_000.0
 FRESH_S = 400.0
@@ -180,6 +185,18 @@ def test_labels_of_any_depth_leave_nobody_out(named: list[tuple[str, list[str]]]
 def test_a_fleet_without_labels_is_one_ring() -> None:
     members = [Member(f"n{index}", "10.0.0.1") for index in range(12)]
     assert verdict(members, among("n5")) == Verdict(nodes=("n5",))
+
+
+def test_records_of_nodes_say_whom_they_do_not_reach() -> None:
+    def seen(component: str, ago_s: float, code: str = "unreached", check: str = "reach") -> ObservedFinding:
+        last = NOW_S - ago_s
+        return observed(Finding(check=check, component=component, code=code, first_s=last - 50, last_s=last))
+
+    findings = (seen("a", 0), seen("b", 290), seen("over", 310), seen("", 0, "no-peers"), seen("eth0", 0, check="nic"))
+    status = NodeHealthStatus(time=datetime.fromtimestamp(NOW_S, UTC), findings=findings)
+    health = NodeHealth(metadata=ObjectMeta(name="n"), status=status)
+    assert report_of(health) == Report(time_s=NOW_S, unreached=frozenset({"a", "b"}))
+    assert report_of(NodeHealth(metadata=ObjectMeta(name="n"))) is None
 
 
 def test_all_nodes_of_a_domain_hear_of_it_and_the_others_of_themselves() -> None:
