@@ -149,10 +149,14 @@ class World:
         container = {"name": "test", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": state}
         self.call("PATCH", f"{path}/status", {"status": {"phase": phase, "containerStatuses": [container]}})
 
+    def others(self) -> list[Any]:
+        """What else runs."""
+        return []
+
     def run(self, story: Callable[[], Any]) -> None:
         async def main() -> None:
             works = [*(each.run() for each in self.controllers), self.scheduler.run(asyncio.Event()), self.kubelets()]
-            tasks = [asyncio.create_task(work) for work in works]
+            tasks = [asyncio.create_task(work) for work in [*works, *self.others()]]
             await story()
             for task in tasks:
                 assert not task.done(), task.exception()

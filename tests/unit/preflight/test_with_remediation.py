@@ -1,0 +1,103 @@
+"""Preflight and the ladder together, in virtual time: what goes into quarantine comes out through a test."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from muster.api.names import HEALTH_CONFIG_MAP, remediation_name
+from muster.fleet.remediation.config import CONFIG_KEY
+from muster.fleet.remediation.controller import RemediationController
+from tests.unit.preflight.test_controller import NAMESPACE, World
+
+SESSIONS = "/apis/muster.dev/v1alpha1/noderemediations"
+
+
+class Ward(World):
+    """Beside the controller of preflight runs that of remediation, which may act."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+        text = "mode: act\nbreaker: {nodes: 10}\nquarantined: {all: 10, pool: 10, team: 10}\n"
+        self.call("POST", maps, {"metadata": {"name": HEALTH_CONFIG_MAP}, "data": {CONFIG_KEY: text}})
+        self.remediation = RemediationController(
+            self.cluster.client("remediation"),
+            NAMESPACE,
+            clock=lambda: self.loop.now,
+            rng=random.Random(3),
+            registry=CollectorRegistry(),
+        )
+
+    def others(self) -> list[Any]:
+        return [self.remediation.run()]
+
+    def uid(self, name: str) -> str:
+        return str(self.call("GET", f"/api/v1/nodes/{name}")["metadata"]["uid"])
+
+    def ask(self, name: str, action: str) -> None:
+        """As `muster nodes quarantine` and `release` do."""
+        uid = self.uid(name)
+        request = {"action": action, "by": "pat", "time": self.stamp, "reason": "a look at it"}
+        session = remediation_name(name, uid)
+        if any(each["metadata"]["name"] == session for each in self.call("GET", SESSIONS)["items"]):
+            self.call("PATCH", f"{SESSIONS}/{session}", {"spec": {"request": request}})
+        else:
+            spec = {"node": name, "nodeUID": uid, "request": request}
+            self.call("POST", SESSIONS, {"metadata": {"name": session}, "spec": spec})
+
+    def phase(self, name: str) -> str:
+        found = [each for each in self.call("GET", SESSIONS)["items"] if each["spec"]["node"] == name]
+        return str(found[0]["status"].get("phase", "Open")) if found else ""
+
+    def taints(self, name: str) -> set[str]:
+        return {taint["key"] for taint in self.call("GET", f"/api/v1/nodes/{name}")["spec"].get("taints", ())}
+
+
+def test_what_a_person_put_into_quarantine_is_tested_once_they_let_it_back_and_then_gets_work() -> None:
+    ward = Ward()
+
+    async def story() -> None:
+        ward.add_node("a")
+        await asyncio.sleep(40)
+        ward.ask("a", "Quarantine")
+        await asyncio.sleep(60)
+        assert ward.taints("a") == {"muster.dev/quarantine"}
+        assert ward.tested == ["a"], "nobody asked for a test yet"
+        ward.add_pod("work")
+        ward.ask("a", "Release")
+        await asyncio.sleep(10)
+        assert ward.node_of("work") == ""
+        await asyncio.sleep(60)
+        assert ward.tested == ["a", "a"]
+        assert ward.phase("a") == "Released"
+        assert ward.taints("a") == set()
+        assert ward.node_of("work") == "a"
+
+    ward.run(story)
+
+
+def test_a_node_that_fails_its_test_goes_up_the_ladder_and_comes_back_with_a_pass() -> None:
+    ward = Ward()
+    ward.verdicts["a"] = False
+
+    async def story() -> None:
+        ward.add_node("a")
+        await asyncio.sleep(60)
+        assert ward.records()["a"]["passed"] is False
+        assert "muster.dev/preflight" in ward.taints("a")
+        ward.add_pod("work")
+        await asyncio.sleep(60)
+        assert ward.node_of("work") == ""
+        ward.verdicts["a"] = True
+        for _ in range(60):
+            await asyncio.sleep(60)
+            if ward.node_of("work"):
+                break
+        assert ward.node_of("work") == "a", (ward.taints("a"), ward.call("GET", SESSIONS)["items"])
+        assert ward.taints("a") == set()
+
+    ward.run(story)
