@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.handover import Handover
-from muster.api.names import HEALTH_CONFIG_MAP, LABEL_POOL, remediation_name
+from muster.api.names import API_VERSION, HEALTH_CONFIG_MAP, LABEL_POOL, remediation_name
 from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.preflight import Preflight
@@ -33,6 +33,7 @@ from muster.kube.errors import AlreadyExists, ApiError, NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from muster.kube.policy import PodDisruptionBudget
 from muster.kube.struct import to_dict
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.apiserver import ApiServer
@@ -45,11 +46,61 @@ OPEN = (
 """Explicit settings that hold nothing back."""
 
 
-class Ward:
+class Findings:
+    """What is found on nodes, on call; and what becomes of it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def finds(self, name: str, code: str = "79", check: str = "xid", component: str = "0000:3b:00") -> None:
+        """The node's agent finds something now."""
+        node = await self.client.get(Node, name)
+        now = datetime.now(UTC).timestamp()
+        found = Finding(check=check, component=component, code=code, first_s=now, last_s=now, message="NVRM: it broke")
+        with contextlib.suppress(AlreadyExists):
+            await self.client.create(NodeHealth(metadata=ObjectMeta(name=name)))
+        status = {"nodeUID": node.uid, "bootID": "b", "time": _text(now), "findings": [to_dict(observed(found))]}
+        await self.client.patch(NodeHealth, name, {"status": status}, subresource="status")
+
+    async def tests(self, name: str, *, passed: bool = True) -> None:
+        """The node's preflight ends now."""
+        node = await self.client.get(Node, name)
+        assert node.status.node_info is not None
+        spec = {
+            "nodeUID": node.uid,
+            "bootID": node.status.node_info.boot_id,
+            "level": 3,
+            "passed": passed,
+            "time": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        }
+        with contextlib.suppress(AlreadyExists):
+            body = {"apiVersion": API_VERSION, "kind": "Preflight", "metadata": {"name": name}, "spec": spec}
+            await self.client.create(body, kind=Preflight)
+            return
+        await self.client.patch(Preflight, name, {"spec": spec})
+
+    async def session(self, name: str) -> NodeRemediation | None:
+        node = await self.client.get(Node, name)
+        try:
+            return await self.client.get(NodeRemediation, remediation_name(name, node.uid))
+        except NotFound:
+            return None
+
+    async def forget(self, names: Collection[str]) -> None:
+        """Delete what was written of these nodes."""
+        for kind in (NodeHealth, Preflight, NodeRemediation):
+            for each in (await self.client.list(kind)).items:
+                if any(each.name == name or each.name.startswith(f"{name}-") for name in names):
+                    with contextlib.suppress(ApiError):
+                        await self.client.delete(kind, each.name)
+
+
+class Ward(Findings):
     """Nodes of one test, and a controller that looks after them."""
 
     def __init__(self, cluster: Cluster, client: Client) -> None:
-        self.cluster, self.client = cluster, client
+        super().__init__(client)
+        self.cluster = cluster
         self.handover = Handover()
         self.running: asyncio.Task[None] | None = None
         self.controller: RemediationController | None = None
@@ -97,39 +148,6 @@ class Ward:
                 raise result
             self.running = None
 
-    async def finds(self, name: str, code: str = "79", check: str = "xid", component: str = "0000:3b:00") -> None:
-        """The node's agent finds something now."""
-        node = await self.client.get(Node, name)
-        now = datetime.now(UTC).timestamp()
-        found = Finding(check=check, component=component, code=code, first_s=now, last_s=now, message="NVRM: it broke")
-        with contextlib.suppress(AlreadyExists):
-            await self.client.create({"kind": "NodeHealth", "metadata": {"name": name}}, kind=NodeHealth)
-        status = {"nodeUID": node.uid, "bootID": "b", "time": _text(now), "findings": [to_dict(observed(found))]}
-        await self.client.patch(NodeHealth, name, {"status": status}, subresource="status")
-
-    async def tests(self, name: str, *, passed: bool = True) -> None:
-        """The node's preflight ends now."""
-        node = await self.client.get(Node, name)
-        assert node.status.node_info is not None
-        spec = {
-            "nodeUID": node.uid,
-            "bootID": node.status.node_info.boot_id,
-            "level": 3,
-            "passed": passed,
-            "time": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-        }
-        with contextlib.suppress(AlreadyExists):
-            await self.client.create({"kind": "Preflight", "metadata": {"name": name}, "spec": spec}, kind=Preflight)
-            return
-        await self.client.patch(Preflight, name, {"spec": spec})
-
-    async def session(self, name: str) -> NodeRemediation | None:
-        node = await self.client.get(Node, name)
-        try:
-            return await self.client.get(NodeRemediation, remediation_name(name, node.uid))
-        except NotFound:
-            return None
-
     async def rung(self, name: str) -> str:
         if self.running is not None and self.running.done():
             self.running.result()
@@ -166,6 +184,24 @@ class Ward:
         body["spec"] |= {"nodeName": node, "schedulerName": "default-scheduler"}
         await self.client.create(body)
 
+    async def guard(self, node: str, *budgets: str) -> None:
+        """A pod that runs there, and budgets that never let it go."""
+        await self.add_pod("guarded", node, labels={"app": "guarded"})
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        await self.client.patch(Pod, "guarded", {"status": ready}, namespace=self.namespace, subresource="status")
+        for name in budgets:
+            spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}
+            meta = {"name": name, "namespace": self.namespace}
+            await self.client.create(
+                {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": spec}
+            )
+
+        async def counted() -> bool:
+            made = (await self.client.list(PodDisruptionBudget, self.namespace)).items
+            return all(each.status.current_healthy == 1 for each in made)
+
+        await until("the budgets have counted it", counted)
+
     async def pods_on(self, node: str) -> set[str]:
         pods = (await self.client.list(Pod, self.namespace, field_selector=f"spec.nodeName={node}")).items
         return {pod.name for pod in pods if LABEL_STEP not in pod.metadata.labels}
@@ -195,11 +231,7 @@ class Ward:
                 task.cancel()
         tasks = [task for task in (self._machines, self.running) if task is not None]
         results = await asyncio.gather(*tasks, return_exceptions=True)
-        for kind in (NodeHealth, Preflight, NodeRemediation):
-            for each in (await self.client.list(kind)).items:
-                if each.name.startswith(self.namespace):
-                    with contextlib.suppress(ApiError):
-                        await self.client.delete(kind, each.name)
+        await self.forget([self.namespace])
         for result in results:
             if isinstance(result, Exception):
                 raise result

@@ -113,8 +113,7 @@ async def test_a_shared_fault_stops_at_a_person(ward: Ward) -> None:
 async def test_an_api_server_that_is_away_during_a_drain_is_waited_for(ward: Ward, relay: Relay) -> None:
     [node] = await ward.add_nodes(1)
     await ward.configure(**{HEALTH_POLICY_KEY: POLICY})
-    await ward.add_pod("guarded", node, labels={"app": "guarded"})
-    await ward.client.create(_budget(ward, "never"))
+    await ward.guard(node, "never")
     async with relay.client() as client:
         ward.start(client)
         await ward.finds(node, REBOOT)
@@ -134,8 +133,7 @@ async def test_a_budget_that_never_allows_is_honoured_until_a_person_is_asked(wa
     [node] = await ward.add_nodes(1)
     text = OPEN + "deadlines: {drainSeconds: 3}\n"
     await ward.configure(text, **{HEALTH_POLICY_KEY: POLICY})
-    await ward.add_pod("guarded", node, labels={"app": "guarded"})
-    await ward.client.create(_budget(ward, "never"))
+    await ward.guard(node, "never")
     ward.start()
     await ward.finds(node, REBOOT)
     await ward.until_rung(node, "Handed")
@@ -148,9 +146,7 @@ async def test_two_budgets_on_one_pod_go_to_a_person(ward: Ward) -> None:
     """Kubernetes answers 500 to each eviction then: waiting does not help."""
     [node] = await ward.add_nodes(1)
     await ward.configure(**{HEALTH_POLICY_KEY: POLICY})
-    await ward.add_pod("guarded", node, labels={"app": "guarded"})
-    for name in ("one", "two"):
-        await ward.client.create(_budget(ward, name))
+    await ward.guard(node, "one", "two")
     ward.start()
     await ward.finds(node, REBOOT)
     session = await ward.until_rung(node, "Handed")
@@ -210,12 +206,3 @@ async def test_somebody_elses_cordon_and_taints_stay(ward: Ward) -> None:
     seen = await ward.client.get(Node, node)
     assert seen.spec.unschedulable
     assert "example.com/owner" in {taint.key for taint in seen.spec.taints}
-
-
-def _budget(ward: Ward, name: str) -> dict[str, object]:
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "namespace": ward.namespace},
-        "spec": {"minAvailable": "100%", "selector": {"matchLabels": {"app": "guarded"}}},
-    }
