@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from muster.api.names import SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.output import note, output_option, print_data
+from muster.cli.target import Target, cluster_options, resolve
+from muster.cli.teams import system_namespace
 
 if TYPE_CHECKING:
     from muster.fleet.health.finding import Finding
@@ -23,9 +27,20 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 20
 
 
-@click.group()
-def command() -> None:
-    """Say what is wrong with nodes and what is done about it."""
+@click.group(invoke_without_command=True)
+@system_namespace
+@output_option("json", "yaml")
+@cluster_options()
+@click.pass_context
+def command(context: click.Context, system_namespace: str, output: str, target: Target) -> int:
+    """Show nodes that something is wrong with: what the policy says of it, and what is done about it."""
+    if context.invoked_subcommand is not None:
+        if output or target != Target() or system_namespace != SYSTEM_NAMESPACE:
+            raise BadInput("options are of no use there", f"write them after '{context.invoked_subcommand}'")
+        return ExitCode.DONE
+    from muster.cli.healthviews import show
+
+    return asyncio.run(show(resolve(target), system_namespace, output))
 
 
 def _policy_options(command: Any) -> Any:
@@ -70,13 +85,34 @@ def replay(log: str, policy: str | None, labels: tuple[str, ...], everything: bo
 
 
 @command.command()
-@click.option(
-    "--log", required=True, metavar="LOGFILE", help="A recorded kernel log, as `muster health replay` reads it."
-)
+@click.argument("name", metavar="[NODE]", default="")
+@click.option("--log", metavar="LOGFILE", help="No node: a recorded kernel log, as `muster health replay` reads it.")
 @_policy_options
+@system_namespace
 @output_option("json", "yaml")
-def explain(log: str, policy: str | None, labels: tuple[str, ...], output: str) -> int:
-    """Say what is to be done at the end of a log, on what evidence, and what others would do."""
+@cluster_options()
+def explain(
+    name: str,
+    log: str | None,
+    policy: str | None,
+    labels: tuple[str, ...],
+    system_namespace: str,
+    output: str,
+    target: Target,
+) -> int:
+    """Say what is to be done about NODE, or at the end of a log, on what evidence, and what others would do."""
+    if bool(name) == bool(log):
+        raise BadInput("name a node, or a log", "muster health explain gpu-node-17")
+    if log is not None:
+        return _explain_log(log, policy, labels, output)
+    if policy or labels:
+        raise BadInput("--policy and --label go with --log", "a node's policy is the one in the cluster")
+    from muster.cli.healthviews import explain_node
+
+    return asyncio.run(explain_node(resolve(target), system_namespace, name, output))
+
+
+def _explain_log(log: str, policy: str | None, labels: Sequence[str], output: str) -> int:
     from msgspec import to_builtins
 
     from muster.fleet.health.explain import lines

@@ -1,4 +1,4 @@
-"""`muster nodes`: why a node is as it is."""
+"""`muster nodes`: how nodes are, and why."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from muster.api.names import CONTROLLER_LEASE
-from muster.cli.errors import CliError, ExitCode
-from muster.cli.output import output_option, print_data
+from muster.api.names import CONTROLLER_LEASE, SYSTEM_NAMESPACE
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.nodehistory import command as history
+from muster.cli.noderequest import quarantine, release
+from muster.cli.output import age, note, output_option, print_data, print_table
 from muster.cli.target import Target, cluster_options, resolve
 from muster.cli.teams import system_namespace
 from muster.cli.watch import nearest
@@ -32,9 +34,27 @@ SILENT_S = 60.0
 """A leader renews its lease every two seconds; this leaves room for clocks that differ."""
 
 
-@click.group()
-def command() -> None:
-    """Say why nodes are as they are."""
+HEADERS = ("NODE", "STATE", "SINCE", "POOL", "TEAM", "GPUS", "TESTED", "WHY")
+OPTIONAL = ("POOL", "TEAM", "GPUS", "TESTED", "SINCE")
+
+
+@click.group(invoke_without_command=True)
+@system_namespace
+@output_option("json", "yaml")
+@cluster_options()
+@click.pass_context
+def command(context: click.Context, system_namespace: str, output: str, target: Target) -> int:
+    """Show all nodes, one named state each: what keeps a node from work comes before who uses it."""
+    if context.invoked_subcommand is not None:
+        if output or target != Target() or system_namespace != SYSTEM_NAMESPACE:
+            raise BadInput("options are of no use there", f"write them after '{context.invoked_subcommand}'")
+        return ExitCode.DONE
+    return asyncio.run(_list(resolve(target), system_namespace, output))
+
+
+command.add_command(history, "history")
+command.add_command(quarantine)
+command.add_command(release)
 
 
 @command.command()
@@ -60,6 +80,40 @@ def why(name: str, system_namespace: str, output: str, target: Target) -> int:
     return ExitCode.DONE
 
 
+async def _list(cluster: Cluster, namespace: str, output: str) -> int:
+    from msgspec import to_builtins
+
+    from muster.api.node_remediation import NodeRemediation
+    from muster.api.preflight import Preflight
+    from muster.cli.nodelist import node_lines
+    from muster.teams.loading import load_holdings, load_source
+
+    async with cluster.client() as client:
+        holdings = await load_holdings(client, await load_source(client, namespace))
+        sessions = await _if_allowed(client.list_all(NodeRemediation))
+        tests = await _if_allowed(client.list_all(Preflight))
+    lines = list(
+        node_lines(
+            holdings,
+            {each.name: each for each in sessions.items} if sessions is not None else {},
+            {each.name: each for each in tests.items} if tests is not None else {},
+        )
+    )
+    if output:
+        print_data({"nodes": to_builtins(lines)}, output)
+        return ExitCode.DONE
+    if not lines:
+        note("there are no nodes")
+        return ExitCode.DONE
+    rows = []
+    for each in lines:
+        tested = f"level {each.test_level}, {age(each.test_time)}" if each.test_level is not None else "-"
+        who = (each.pool or "-", each.team or "-", str(each.gpus))
+        rows.append((each.node, each.state, age(each.since), *who, tested, each.why.partition("\n")[0]))
+    print_table(HEADERS, rows, OPTIONAL)
+    return ExitCode.DONE
+
+
 async def _asked(cluster: Cluster, namespace: str, name: str) -> tuple[NodeAccount, NodeState]:
     from muster.teams.audit import account_of
     from muster.teams.decide import decide
@@ -76,21 +130,25 @@ async def _asked(cluster: Cluster, namespace: str, name: str) -> tuple[NodeAccou
 
 
 async def _state(client: Client, namespace: str, holdings: Holdings, name: str) -> NodeState:
-    from muster.api.names import LABEL_TEAM
+    from muster.api.names import LABEL_TEAM, remediation_name
+    from muster.api.node_remediation import NodeRemediation
     from muster.cli.nodestate import managers_of, state_of
     from muster.fleet.scaling.status import read_status
     from muster.kube.node import Node
     from muster.kube.pod import Pod
     from muster.kube.struct import decode
 
-    body, pods, scaling = await asyncio.gather(
+    session = remediation_name(name, holdings.nodes[name].node.uid)
+    body, pods, scaling, remediation = await asyncio.gather(
         client.request("GET", Node.RESOURCE.path(name=name)),
         client.list(Pod, field_selector=f"spec.nodeName={name}"),
         _if_allowed(read_status(client, namespace)),
+        _if_allowed(client.get(NodeRemediation, session)),
     )
     node, nodes = decode(body, Node), [held.node for held in holdings.nodes.values()]
     joining = await _joining(client, namespace, node, nodes)
-    return state_of(node, managers_of(body), pods.items, joining, scaling, holdings.team_key or LABEL_TEAM)
+    key = holdings.team_key or LABEL_TEAM
+    return state_of(node, managers_of(body), pods.items, joining, scaling, remediation, key)
 
 
 async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]) -> JoinAccount | None:

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 
 from muster.api.names import LABEL_BALLOON, TAINT_QUARANTINE
+from muster.api.node_remediation import NodeRemediation
 from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL
 from muster.fleet.joins.account import JoinAccount
 from muster.fleet.joins.record import TAINT_JOINING
+from muster.fleet.remediation import states
 from muster.fleet.scaling.nodeviews import record_of
 from muster.fleet.scaling.status import PoolStatus, ScalingStatus
 from muster.kube.meta import ObjectMeta
@@ -64,12 +66,21 @@ class Balloon(msgspec.Struct, frozen=True, rename="camel"):
     pool: str
 
 
+class Remediation(msgspec.Struct, frozen=True, rename="camel"):
+    """What is being done about the node: a rung of the ladder, and why."""
+
+    care: str
+    rung: str
+    since: datetime | None
+    message: str
+
+
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):
     """What a node is in beside its owner's hands.
 
     Attributes:
         deleting: since when its object is being deleted; None where it is not.
-        not_ready, cordon, quarantine, joining, scaling: None where it is not.
+        not_ready, cordon, quarantine, remediation, joining, scaling: None where it is not.
         balloons: those on it.
         taints: the others that keep pods away, as `key=value:effect`.
     """
@@ -78,6 +89,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
     not_ready: NotReady | None = None
     cordon: Cordon | None = None
     quarantine: Quarantine | None = None
+    remediation: Remediation | None = None
     joining: JoinAccount | None = None
     scaling: Scaled | None = None
     balloons: tuple[Balloon, ...] = ()
@@ -133,6 +145,7 @@ def state_of(
     pods: list[Pod],
     joining: JoinAccount | None,
     scaling: ScalingStatus | None,
+    session: NodeRemediation | None,
     team_key: str,
 ) -> NodeState:
     """Return what the node is in.
@@ -143,6 +156,7 @@ def state_of(
         pods: those on it.
         joining: what joins say of it.
         scaling: what scaling says of all nodes; None where nobody scales, or nobody may know.
+        session: what is being done about it; None where nothing ever was.
         team_key: key of the taint that says its owner.
     """
     ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
@@ -159,11 +173,19 @@ def state_of(
         not_ready=not_ready,
         cordon=_cordon(node, managers) if node.spec.unschedulable else None,
         quarantine=Quarantine(quarantine.time_added, quarantine.value, quarantine.effect) if quarantine else None,
+        remediation=_remediation(session),
         joining=joining,
         scaling=_scaled(node, scaling.pools if scaling is not None else ()),
         balloons=tuple(sorted((_balloon(pod.metadata) for pod in pods if _is_balloon(pod)), key=lambda it: it.pod)),
         taints=tuple(_said(each) for each in hard if each.key not in explained),
     )
+
+
+def _remediation(session: NodeRemediation | None) -> Remediation | None:
+    care = states.state_of(session)
+    if session is None or care is states.NodeCare.NONE:
+        return None
+    return Remediation(care.value, session.status.rung, session.status.since, session.status.message)
 
 
 def _cordon(node: Node, managers: tuple[_Manager, ...]) -> Cordon:

@@ -37,6 +37,9 @@ def _details(account: NodeAccount, state: NodeState) -> Iterator[str]:
     if (quarantine := state.quarantine) is not None:
         value = f"={quarantine.value}" if quarantine.value else ""
         yield f"in quarantine{_since(quarantine.since)}: taint muster.dev/quarantine{value}:{quarantine.effect}"
+    if (care := state.remediation) is not None:
+        said = f": {care.message}" if care.message else ""
+        yield f"remediation: {care.care}, on rung {care.rung}{_since(care.since)}{said}"
     if state.cordon is not None:
         yield _cordoned(state.cordon)
     if state.joining is not None:

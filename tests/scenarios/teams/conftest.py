@@ -81,7 +81,8 @@ class Typed:
 
     async def fails(self, *words: str) -> tuple[int, str, str]:
         self._capsys.readouterr()
-        options = self._kubeconfig if "plan" in words else [*self._kubeconfig, *self._namespace]
+        alone = {"plan", "history", "quarantine", "release"}.intersection(words)
+        options = self._kubeconfig if alone else [*self._kubeconfig, *self._namespace]
         code = await asyncio.to_thread(run, [*words, *options])
         said = self._capsys.readouterr()
         return code, said.out, said.err

@@ -15,7 +15,7 @@ from muster.fleet.health.policytext import default_policy, read_policy
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.config import Dead
 from muster.fleet.remediation.dead import FRESH_S, Silence, dead, look, suspects, unreached
-from muster.fleet.remediation.evidence import evidence_of
+from muster.fleet.remediation.evidence import decision_of, evidence_of
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta
 from tests.unit.remediation.remediationworld import World
@@ -38,7 +38,7 @@ def preflight(passed: bool, at: float, *, uid: str = "u", boot: str = "b", level
 
 
 def found(record: NodeHealth | None, test: Preflight | None = None, now: float = NOW) -> Evidence | None:
-    return evidence_of("u", "b", {}, record, test, None, POLICY, now)[0]
+    return evidence_of(decision_of("u", "b", {}, record, test, None, POLICY, now))[0]
 
 
 def test_the_policy_and_its_line_decide() -> None:
@@ -54,7 +54,8 @@ def test_the_policy_of_the_nodes_pool_decides() -> None:
     text = "version: 1\nrevision: t\nextends: default\npools:\n- name: old\n  nodeSelector: {muster.dev/pool: old}\n"
     policy = read_policy(text + "  codes: {xid: {79: {action: replace}}}\n", "mine")
     answers = [
-        evidence_of("u", "b", {LABEL_POOL: pool}, health(XID_79), None, None, policy, NOW)[0] for pool in ("old", "new")
+        evidence_of(decision_of("u", "b", {LABEL_POOL: pool}, health(XID_79), None, None, policy, NOW))[0]
+        for pool in ("old", "new")
     ]
     assert [each.action for each in answers if each is not None] == ["replace", "reboot"]
 
@@ -85,7 +86,7 @@ def test_a_pass_of_too_low_a_level_clears_nothing() -> None:
 
 
 def test_what_has_expired_asks_for_nothing_and_says_when_it_will() -> None:
-    each, due = evidence_of("u", "b", {}, health(XID_79), None, None, POLICY, NOW)
+    each, due = evidence_of(decision_of("u", "b", {}, health(XID_79), None, None, POLICY, NOW))
     assert each is not None
     assert due is not None
     assert found(health(XID_79), now=due + 1) is None
@@ -102,7 +103,9 @@ def test_a_node_remediated_again_and_again_goes_to_a_person() -> None:
         session = world.session("n0")
         finding = replace(XID_79, first_s=world.now + 1, last_s=world.now + 1)
         uid = world.nodes["n0"].uid
-        each = evidence_of(uid, "b0", {}, health(finding, uid=uid), None, session, POLICY, world.now + 2)[0]
+        each = evidence_of(decision_of(uid, "b0", {}, health(finding, uid=uid), None, session, POLICY, world.now + 2))[
+            0
+        ]
         assert each is not None
         assert each.action == ("human" if number >= 4 else "reboot"), "five in a week"
 

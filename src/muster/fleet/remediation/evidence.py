@@ -24,7 +24,7 @@ def tested_of(preflight: Preflight) -> Tested:
     return Tested(spec.node_uid, spec.boot_id, spec.level, spec.passed, spec.time.timestamp())
 
 
-def evidence_of(
+def decision_of(
     uid: str,
     boot_id: str,
     labels: Mapping[str, str],
@@ -33,8 +33,8 @@ def evidence_of(
     session: NodeRemediation | None,
     policy: Policy,
     now: float,
-) -> tuple[Evidence | None, float | None]:
-    """Return what asks for something to be done about a node, and when that may be another answer by itself.
+) -> Decision:
+    """Return what the policy says of a node.
 
     Args:
         uid: of the node: records of another one of its name say nothing of it.
@@ -53,13 +53,18 @@ def evidence_of(
     if tested is not None and not tested.passed and tested.boot_id == boot_id:
         findings.append(_failed(tested.time.timestamp(), preflight))
     if not findings:
-        return None, None
+        return Decision()
     pool = policy.of_node(labels)
     cleared, remediations = _past(session)
     decision = decide(findings, History(cleared_s=cleared, remediations_s=remediations), pool, now)
     if tested is not None and tested.passed and tested.level >= decision.test and tested.time.timestamp() > cleared:
         history = History(cleared_s=tested.time.timestamp(), remediations_s=remediations)
         decision = decide(findings, history, pool, now)
+    return decision
+
+
+def evidence_of(decision: Decision) -> tuple[Evidence | None, float | None]:
+    """Return what asks for something to be done about a node, and when that may be another answer by itself."""
     return _evidence(decision), min((reason.until_s for reason in decision.reasons), default=None)
 
 

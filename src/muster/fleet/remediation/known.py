@@ -18,7 +18,7 @@ from muster.fleet.joins.record import TAINT_JOINING
 from muster.fleet.remediation import record
 from muster.fleet.remediation.dead import unreached
 from muster.fleet.remediation.decide import CONDITIONS
-from muster.fleet.remediation.evidence import evidence_of, tested_of
+from muster.fleet.remediation.evidence import decision_of, evidence_of, tested_of
 from muster.fleet.remediation.record import ANNOTATION_RECORD
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
 from muster.fleet.remediation.steps import view_of
@@ -204,7 +204,8 @@ class Known:
             session = self.sessions.get(remediation_name(name, node.uid))
             boot_id = self.nodes[name].boot_id
             labels, preflight = node.metadata.labels, self._preflights.get(name)
-            found, due = evidence_of(node.uid, boot_id, labels, health, preflight, session, policy, now)
+            said = decision_of(node.uid, boot_id, labels, health, preflight, session, policy, now)
+            found, due = evidence_of(said)
             if found is not None:
                 self.evidence[name] = found
             else:

@@ -1,0 +1,107 @@
+"""All nodes, one named state each: what keeps a node from work comes before who uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+import msgspec
+
+from muster.api.names import TAINT_PREFLIGHT, remediation_name
+from muster.api.node_remediation import NodeRemediation
+from muster.api.preflight import Preflight
+from muster.api.quarantine import quarantined
+from muster.api.trust import Doubt, doubt, identity, needs_test, tested
+from muster.fleet.joins.record import is_held
+from muster.fleet.remediation.states import NodeCare, state_of
+from muster.kube.node import Node
+from muster.kube.quantity import to_int
+from muster.kube.taints import HARD_EFFECTS
+from muster.teams.holdings import Holdings
+from muster.teams.poolstate import Held
+from muster.teams.usage import Rank
+
+GPU = "nvidia.com/gpu"
+_IN_USE = frozenset({NodeCare.NONE, NodeCare.OBSERVED, NodeCare.SUSPECT})
+_BY_RANK = {Rank.BUSY: "InUse", Rank.BORROWED: "Lent", Rank.IDLE: "Idle"}
+
+
+class NodeLine(msgspec.Struct, frozen=True, rename="camel"):
+    """One node.
+
+    Attributes:
+        state: the one that matters most. Values are for scripts: never rename one.
+        since: since when, where somebody wrote it down.
+        test_level, test_time: of the newest test that was passed and still says something of the node.
+        why: what is being done, or what for.
+    """
+
+    node: str
+    state: str
+    since: datetime | None
+    pool: str
+    team: str
+    gpus: int
+    test_level: int | None
+    test_time: datetime | None
+    why: str
+
+
+def node_lines(
+    holdings: Holdings, sessions: Mapping[str, NodeRemediation], preflights: Mapping[str, Preflight]
+) -> Iterator[NodeLine]:
+    """Yield all nodes by name.
+
+    Args:
+        holdings: nodes, and what is on them.
+        sessions: what is being done about nodes, by name of the object.
+        preflights: the newest tests, by node; without any, nobody tests nodes here.
+    """
+    for name, held in sorted(holdings.nodes.items()):
+        session = sessions.get(remediation_name(name, held.node.uid))
+        yield _line(held, session, preflights.get(name), tests=bool(preflights))
+
+
+def _line(held: Held, session: NodeRemediation | None, preflight: Preflight | None, *, tests: bool) -> NodeLine:
+    node = held.node
+    record = tested(preflight.spec) if preflight is not None else None
+    doubts = doubt(identity(node), record) if needs_test(node) else Doubt.NONE
+    state, since, why = _state(held, session, doubts if tests or _pending(node) else Doubt.NONE)
+    good = preflight.spec if preflight is not None and doubts is Doubt.NONE and preflight.spec.passed else None
+    return NodeLine(
+        node=node.name,
+        state=state,
+        since=since,
+        pool=held.pool.name if held.pool is not None else "",
+        team=held.owner,
+        gpus=to_int(node.status.allocatable.get(GPU, 0)),
+        test_level=good.level if good is not None else None,
+        test_time=good.time if good is not None else None,
+        why=why,
+    )
+
+
+def _state(held: Held, session: NodeRemediation | None, doubts: Doubt) -> tuple[str, datetime | None, str]:
+    node, care = held.node, state_of(session)
+    if node.metadata.deletion_timestamp is not None:
+        return "Deleting", node.metadata.deletion_timestamp, ""
+    if session is not None and care not in _IN_USE:
+        return care.value, session.status.since, session.status.message
+    if not node.ready:
+        ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
+        return ("NotReady", ready.last_transition_time, ready.message) if ready else ("NotReady", None, "")
+    if quarantined(node):
+        return "Quarantined", None, "somebody put the taint there"
+    if is_held(node):
+        return "Joining", None, ""
+    if node.spec.unschedulable:
+        return "Cordoned", None, ""
+    if doubts is not Doubt.NONE:
+        return "Untested", None, doubts.value
+    if session is not None and care is NodeCare.SUSPECT:
+        return care.value, session.status.since, session.status.message
+    return _BY_RANK[held.rank], None, ""
+
+
+def _pending(node: Node) -> bool:
+    return any(taint.key == TAINT_PREFLIGHT and taint.effect in HARD_EFFECTS for taint in node.spec.taints)

@@ -1,0 +1,131 @@
+"""`muster nodes quarantine` and `release`: what a person asks for is written down, and the controller does it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.output import note
+from muster.cli.program import prefix
+from muster.cli.target import Target, cluster_options, resolve
+
+if TYPE_CHECKING:
+    from muster.api.node_remediation import NodeRemediation, RequestedAction
+    from muster.cli.target import Cluster
+    from muster.kube.client import Client
+
+_PATIENCE_S = 30.0
+_LOOK_EVERY_S = 0.3
+_REASON_MAX = 512
+
+_reason = click.option("--reason", required=True, metavar="TEXT", help="What for; whoever looks later reads it.")
+
+
+@click.command()
+@click.argument("name", metavar="NODE")
+@_reason
+@cluster_options()
+def quarantine(name: str, reason: str, target: Target) -> int:
+    """Take NODE out of use: what runs there runs on, nothing new comes. Nothing lets it back but `release`."""
+    asyncio.run(_quarantine(resolve(target), name, reason))
+    note(f"node {name} is in quarantine; {prefix()} nodes release {name} --reason ... lets it back after a test")
+    return ExitCode.DONE
+
+
+@click.command()
+@click.argument("name", metavar="NODE")
+@_reason
+@cluster_options()
+def release(name: str, reason: str, target: Target) -> int:
+    """Let NODE back: it is tested first, and is in use again when it has passed."""
+    asyncio.run(_release(resolve(target), name, reason))
+    note(
+        f"node {name} is let back when it has passed a test from now on; {prefix()} nodes history {name} says how it is"
+    )
+    return ExitCode.DONE
+
+
+async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
+    from muster.fleet.remediation.record import is_quarantined
+
+    async with cluster.client() as client:
+        session = await _asked(client, name, "Quarantine", reason)
+        deadline = time.monotonic() + _PATIENCE_S
+        while not is_quarantined(session.status):
+            if time.monotonic() > deadline:
+                said = f": {session.status.message}" if session.status.message else ""
+                raise CliError(
+                    f"it is written down, but node {name} is not in quarantine after {_PATIENCE_S:g} s{said}",
+                    "is health.remediation.enabled set in the chart, and is remediation not paused?",
+                )
+            await asyncio.sleep(_LOOK_EVERY_S)
+            session = await client.get(type(session), session.name)
+
+
+async def _release(cluster: Cluster, name: str, reason: str) -> None:
+    from muster.fleet.remediation.record import is_quarantined
+
+    async with cluster.client() as client:
+        session = await _session(client, name)
+        if session is None or not is_quarantined(session.status):
+            raise CliError(
+                f"node {name} is not in quarantine because of Muster", f"{prefix()} nodes why {name} says how it is"
+            )
+        await _asked(client, name, "Release", reason)
+
+
+async def _session(client: Client, name: str) -> NodeRemediation | None:
+    from muster.api.names import remediation_name
+    from muster.api.node_remediation import NodeRemediation
+    from muster.kube.errors import NotFound
+
+    try:
+        return await client.get(NodeRemediation, remediation_name(name, await _uid(client, name)))
+    except NotFound:
+        return None
+
+
+async def _uid(client: Client, name: str) -> str:
+    from muster.kube.errors import NotFound
+    from muster.kube.node import Node
+
+    try:
+        return (await client.get(Node, name)).uid
+    except NotFound:
+        raise CliError(f"no node '{name}'", "kubectl get nodes lists them", ExitCode.NOT_FOUND) from None
+
+
+async def _asked(client: Client, name: str, action: RequestedAction, reason: str) -> NodeRemediation:
+    """Write the request into the node's session, which is made where there is none."""
+    from muster.api.names import remediation_name
+    from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, RemediationRequest
+    from muster.kube.errors import AlreadyExists, NotFound
+    from muster.kube.meta import ObjectMeta
+    from muster.kube.struct import to_dict
+
+    if not reason.strip() or len(reason) > _REASON_MAX:
+        raise BadInput(f"--reason has to say what for, in at most {_REASON_MAX} characters")
+    uid = await _uid(client, name)
+    by = await _who(client)
+    request = RemediationRequest(action=action, by=by, time=datetime.now(UTC), reason=reason.strip())
+    meta = ObjectMeta(name=remediation_name(name, uid))
+    try:
+        return await client.patch(NodeRemediation, meta.name, {"spec": {"request": to_dict(request)}})
+    except NotFound:
+        spec = NodeRemediationSpec(node=name, node_uid=uid, request=request)
+    try:
+        return await client.create(NodeRemediation(metadata=meta, spec=spec))
+    except AlreadyExists:  # the controller had just found something
+        return await client.patch(NodeRemediation, meta.name, {"spec": {"request": to_dict(request)}})
+
+
+async def _who(client: Client) -> str:
+    """Who asks, as the API server knows them."""
+    review: dict[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    answer = await client.create(review)
+    return str(answer["status"]["userInfo"]["username"])[:128]
