@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from muster.agent.check import Host, Setup
 from muster.agent.checks.gpu import GpuCheck, make
 from muster.agent.checks.gpusample import CODES
 from muster.fleet.health.finding import Finding
+from tests.support.nvml import STATE, build_nvml, plug_gpu, tell_nvml
 from tests.unit.agent.checks.conftest import write
 
 FIRST, SECOND = "0000:01:00.0", "0000:02:00.0"
@@ -39,10 +40,7 @@ class Machine:
             self.plug(index)
 
     def plug(self, index: int, config: bytes = b"\xde\x10\x30\x23") -> None:
-        device = self.host.sys / f"bus/pci/devices/0000:{index + 1:02x}:00.0"
-        write(device / "vendor", "0x10de\n")
-        write(device / "class", "0x030200\n")
-        write(device / "config", config)
+        plug_gpu(self.host.sys, index, config)
 
     def check(self, **options: object) -> GpuCheck:
         options = {"libraries": [str(self.library)], **options}
@@ -51,7 +49,7 @@ class Machine:
     async def look(self, check: GpuCheck, lines: Mapping[str, object] | None = None) -> list[Finding]:
         """Look once more, half a minute later."""
         self.lines |= lines or {}
-        self.state.write_text("".join(f"{key} {value}\n" for key, value in self.lines.items()))
+        tell_nvml(self.state, self.lines)
         self.now_s += 30
         found = list(await check.look(self.now_s))
         assert {(each.check, each.code) for each in found if each.check != "xid"} <= CODES
@@ -62,10 +60,15 @@ def said(findings: list[Finding]) -> list[tuple[str, str, str, int]]:
     return [(each.check, each.component, each.code, each.count) for each in findings]
 
 
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nvml")
+
+
 @pytest.fixture
-def machine(host: Host, build_nvml: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setenv("FAKE_NVML_STATE", str(tmp_path / "nvml"))
-    return Machine(host, build_nvml(), tmp_path / "nvml")
+def machine(host: Host, libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv(STATE, str(tmp_path / "nvml"))
+    return Machine(host, build_nvml(libraries), tmp_path / "nvml")
 
 
 @pytest.mark.parametrize(
@@ -247,11 +250,9 @@ def _some_library() -> str:
     return next(line.split()[-1] for line in _mapped().splitlines() if "/libc.so" in line or "/libc-" in line)
 
 
-async def test_an_old_library_lacks_functions_and_serves_all_the_same(
-    machine: Machine, build_nvml: Callable[..., Path]
-) -> None:
+async def test_an_old_library_lacks_functions_and_serves_all_the_same(machine: Machine, libraries: Path) -> None:
     machine.has(1)
-    looker = machine.check(libraries=["/nowhere/libnvidia-ml.so.1", str(build_nvml("OLD"))])
+    looker = machine.check(libraries=["/nowhere/libnvidia-ml.so.1", str(build_nvml(libraries, "OLD"))])
     await machine.look(looker, {"0.ecc.1.2": 0})
     assert said(await machine.look(looker, {"0.ecc.1.2": 1})) == [("ecc", FIRST, "uncorrected-dram", 1)]
 
