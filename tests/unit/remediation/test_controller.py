@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 
+from muster.fleet.remediation.mesh import KEY
 from tests.unit.remediation.virtualward import OPEN, VirtualWard
 
 
@@ -173,6 +175,26 @@ def test_a_gang_is_moved_once_a_spare_is_kept_for_it() -> None:
         assert ward.handover.closed(lambda gang: True) == set()
         await ward.until("nobody waits for it any more", lambda: not ward.handover.kept, 60)
         assert "spare n2" in str(ward.session("n0"))
+
+    ward.run(story)
+
+
+def test_a_node_that_nobody_in_the_mesh_reaches_goes_out_of_use_and_a_switch_does_not() -> None:
+    """Agents get their list from us, and what they say of each other comes back as whose fault it is."""
+    ward = VirtualWard()
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        ward.add_node(name, rack="a" if name < "n4" else "b")
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        told = json.loads(ward.call("GET", "/api/v1/namespaces/muster-system/configmaps/muster-mesh")["data"][KEY])
+        assert [each["name"] for each in told] == names
+        assert told[0]["domains"] == ["a"]
+        for name in names[1:]:
+            ward.finds(name, "unreached", "reach", "n0", timed=True)
+        await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 60)
+        assert "reach/node" in str(ward.session("n0"))
 
     ward.run(story)
 

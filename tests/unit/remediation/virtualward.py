@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from muster.api.handover import Handover
-from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_GANG, LABEL_POOL, remediation_name
+from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_GANG, LABEL_POOL, LABEL_RACK, remediation_name
 from muster.embedded.apiserver.request import Request
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.record import observed
@@ -89,9 +89,10 @@ class VirtualWard:
 
     # The cluster
 
-    def add_node(self, name: str, *, pool: str = "p", gpus: int = 8) -> None:
+    def add_node(self, name: str, *, pool: str = "p", gpus: int = 8, rack: str = "") -> None:
         date = datetime.fromtimestamp(self.loop.now, UTC)
-        made = nodeobjects.node(name, "10.0.0.1", 1, {"cpu": "96", GPU: str(gpus)}, {LABEL_POOL: pool}, date, ())
+        labels = {LABEL_POOL: pool, **({LABEL_RACK: rack} if rack else {})}
+        made = nodeobjects.node(name, "10.0.0.1", 1, {"cpu": "96", GPU: str(gpus)}, labels, date, ())
         self.call("POST", "/api/v1/nodes", made)
         self.boot(name, "boot-0")
 
@@ -101,14 +102,19 @@ class VirtualWard:
     def node(self, name: str) -> dict[str, Any]:
         return self.call("GET", f"/api/v1/nodes/{name}")
 
-    def finds(self, name: str, code: str = "79", check: str = "xid", component: str = "0000:3b:00") -> None:
+    def finds(
+        self, name: str, code: str = "79", check: str = "xid", component: str = "0000:3b:00", *, timed: bool = False
+    ) -> None:
+        """The node's agent finds something now; a record that says when it was written counts in the mesh."""
         now = self.loop.now
         found = Finding(check=check, component=component, code=code, first_s=now, last_s=now)
         path = "/apis/muster.dev/v1alpha1/nodehealths"
         with contextlib.suppress(ApiError):
             self.call("POST", path, {"metadata": {"name": name}})
         uid = self.node(name)["metadata"]["uid"]
-        status = {"nodeUID": uid, "bootID": "b", "findings": [to_dict(observed(found))]}
+        status: dict[str, Any] = {"nodeUID": uid, "bootID": "b", "findings": [to_dict(observed(found))]}
+        if timed:
+            status["time"] = datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z")
         self.call("PATCH", f"{path}/{name}/status", {"status": status})
 
     def tests(self, name: str, *, passed: bool = True) -> None:

@@ -16,6 +16,8 @@ from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.fleet.remediation import plan as plans
 from muster.fleet.remediation.known import Known
 from muster.fleet.remediation.looking import REQUEST_TIMEOUT_S, Looker
+from muster.fleet.remediation.mesh import CONFIG_MAP as MESH_CONFIG_MAP
+from muster.fleet.remediation.mesh import KEY as MESH_KEY
 from muster.fleet.remediation.metrics import RemediationMetrics
 from muster.fleet.remediation.record import ANNOTATION_RECORD, QUARANTINE, record_of
 from muster.fleet.remediation.replacing import Replacer
@@ -228,6 +230,23 @@ class Carrier:
         meta = session.metadata
         await self._client.delete(NodeRemediation, session.name, uid=meta.uid, resource_version=meta.resource_version)
         return "forgotten"
+
+    async def write_members(self, text: str) -> bool:
+        """Write who is in the mesh, where that is not there already; whether it is there now."""
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                try:
+                    there = await self._client.get(ConfigMap, MESH_CONFIG_MAP, self._namespace)
+                    if there.data.get(MESH_KEY) != text:
+                        patch = {"data": {MESH_KEY: text}}
+                        await self._client.patch(ConfigMap, MESH_CONFIG_MAP, patch, namespace=self._namespace)
+                except NotFound:
+                    meta = ObjectMeta(name=MESH_CONFIG_MAP, namespace=self._namespace)
+                    await self._client.create(ConfigMap(metadata=meta, data={MESH_KEY: text}))
+        except (ApiError, ConfigError, TimeoutError) as error:
+            log.warning("remediation: the mesh's members: %s", str(error) or "no answer in time")
+            return False
+        return True
 
     def _tell(self, action: plans.Tell) -> None:
         kind = WARNING if action.warning else NORMAL

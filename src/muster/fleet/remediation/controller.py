@@ -27,6 +27,7 @@ from muster.fleet.remediation.decide import decide
 from muster.fleet.remediation.draining import candidates, drains
 from muster.fleet.remediation.known import Known, slim_node
 from muster.fleet.remediation.looking import Looker
+from muster.fleet.remediation.mesh import Mesh, members_of, text_of
 from muster.fleet.remediation.metrics import remediation_metrics
 from muster.fleet.remediation.plan import Plan
 from muster.fleet.remediation.record import is_quarantined
@@ -56,6 +57,8 @@ IDLE_S = 5.0
 BUSY_S = 1.0
 """While nodes are emptied, or somebody may be dead: pods and Leases are looked at, not followed."""
 PAUSE_S = 0.05
+MESH_S = 5.0
+"""How often the mesh is judged, and the list of its members written where that changed, at most."""
 SPARES_LOOKED_AT = 16
 """Nodes that are looked at for one spare, at most."""
 
@@ -115,6 +118,7 @@ class RemediationController:
         self._said: dict[str, str] = {}
         self.known = Known(self._changed.set, self._team_key)
         self._looker = Looker(self._client, self._clock)
+        self._mesh, self._mesh_at, self._members = Mesh(), float("-inf"), ""
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         config = self._config_map(HEALTH_CONFIG_MAP, common)
         scaling = self._config_map(SCALING_CONFIG_MAP, common)
@@ -192,8 +196,21 @@ class RemediationController:
             if self._progress is not None:
                 self._progress.drop(NAME)
 
+    async def _look_at_mesh(self) -> None:
+        """Judge what agents say of each other, and tell them who is there."""
+        now = asyncio.get_running_loop().time()
+        if now - self._mesh_at < MESH_S:
+            return
+        self._mesh_at = now
+        members = members_of(self.known.raw.values())
+        self.known.heard(self._mesh.judge(members, self.known.said, self._clock()))
+        text = text_of(members)
+        if text and text != self._members and await self._carrier.write_members(text):
+            self._members = text
+
     async def _view(self) -> View:
         known, config = self.known, self._config
+        await self._look_at_mesh()
         acts = config.mode == "act" and not config.pause
         emptied = drains(known.sessions.values(), known.nodes) if acts else {}
         await self._looker.at_pods(emptied)

@@ -15,11 +15,12 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from muster.fleet.health.finding import Finding
+from muster.fleet.health.peers import UNREACHED
 from muster.fleet.remediation.config import Dead
 
 CHECK = "reach"
 """The check whose findings with code `unreached` name, as component, a node that the finding's node cannot reach."""
-CODE = "unreached"
+CODE = UNREACHED
 FRESH_S = 330.0
 """Agents write at least every five minutes: what is older nobody stands by."""
 

@@ -33,6 +33,7 @@ def decision_of(
     session: NodeRemediation | None,
     policy: Policy,
     now: float,
+    said: Finding | None = None,
 ) -> Decision:
     """Return what the policy says of a node.
 
@@ -45,10 +46,13 @@ def decision_of(
         session: what is being done about it.
         policy: what findings mean.
         now: seconds since the epoch.
+        said: what the mesh says of the node.
     """
     findings: list[Finding] = []
     if health is not None and health.status.node_uid == uid:
         findings = [finding_of(each) for each in health.status.findings]
+    if said is not None:
+        findings.append(said)
     tested = preflight.spec if preflight is not None and preflight.spec.node_uid == uid else None
     if tested is not None and not tested.passed and tested.boot_id == boot_id:
         findings.append(_failed(tested.time.timestamp(), preflight))

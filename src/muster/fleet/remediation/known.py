@@ -12,11 +12,13 @@ from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.mesh import Report
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.record import finding_of
 from muster.fleet.joins.record import TAINT_JOINING
 from muster.fleet.remediation import record
-from muster.fleet.remediation.dead import unreached
+from muster.fleet.remediation.dead import CHECK, CODE, unreached
 from muster.fleet.remediation.decide import CONDITIONS
 from muster.fleet.remediation.evidence import decision_of, evidence_of, tested_of
 from muster.fleet.remediation.record import ANNOTATION_RECORD
@@ -30,7 +32,13 @@ from muster.kube.taints import HARD_EFFECTS
 
 GPU = "nvidia.com/gpu"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+UNREACHED_BY = (CHECK, CODE)
 _OURS = frozenset({TAINT_PREFLIGHT, TAINT_JOINING, UNSCHEDULABLE})
+
+
+def _what(mesh: dict[str, Finding], name: str) -> tuple[str, str, str] | None:
+    finding = mesh.get(name)
+    return finding.key if finding is not None else None
 
 
 def slim_node(node: Node) -> Node:
@@ -40,6 +48,7 @@ def slim_node(node: Node) -> Node:
     status = NodeStatus(
         capacity={GPU: node.status.capacity[GPU]} if GPU in node.status.capacity else {},
         conditions=tuple(each for each in node.status.conditions if each.type in ("Ready", *CONDITIONS)),
+        addresses=tuple(each for each in node.status.addresses if each.type == "InternalIP"),
         node_info=NodeSystemInfo(boot_id=info.boot_id) if info is not None else None,
     )
     meta = replace(node.metadata, annotations={ANNOTATION_RECORD: mark} if mark is not None else {})
@@ -103,11 +112,13 @@ class Known:
         self.steps: dict[str, StepView] = {}
         self.evidence: dict[str, Evidence] = {}
         self.reports: dict[str, frozenset[str]] = {}
+        self.said: dict[str, Report] = {}
         self._health: dict[str, NodeHealth] = {}
         self._preflights: dict[str, Preflight] = {}
         self._slots: dict[str, frozenset[str]] = {}
         self._stale: set[str] = set()
         self._due: dict[str, float] = {}
+        self._mesh: dict[str, Finding] = {}
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         """A handler."""
@@ -126,9 +137,12 @@ class Known:
         name = (new or old).name  # type: ignore[union-attr]
         if new is None:
             self._health.pop(name, None)
+            self.said.pop(name, None)
         else:
             before = self._health.get(name)
             self._health[name] = new
+            names = frozenset(each.component for each in new.status.findings if (each.check, each.code) == UNREACHED_BY)
+            self.said[name] = Report(time_s=record.seconds(new.status.time), unreached=names)
             if before is not None and before.status.findings == new.status.findings:
                 return
         self._doubt(name)
@@ -204,8 +218,9 @@ class Known:
             session = self.sessions.get(remediation_name(name, node.uid))
             boot_id = self.nodes[name].boot_id
             labels, preflight = node.metadata.labels, self._preflights.get(name)
-            said = decision_of(node.uid, boot_id, labels, health, preflight, session, policy, now)
-            found, due = evidence_of(said)
+            mesh = self._mesh.get(name)
+            decision = decision_of(node.uid, boot_id, labels, health, preflight, session, policy, now, mesh)
+            found, due = evidence_of(decision)
             if found is not None:
                 self.evidence[name] = found
             else:
@@ -213,6 +228,13 @@ class Known:
             if due is not None:
                 self._due[name] = due
             self._report(name, health, now)
+
+    def heard(self, mesh: dict[str, Finding]) -> None:
+        """What the mesh says now."""
+        changed = {name for name in self._mesh.keys() | mesh.keys() if _what(self._mesh, name) != _what(mesh, name)}
+        self._mesh = mesh
+        for name in changed:
+            self._doubt(name)
 
     def judge_all(self) -> None:
         """The policy is another one."""
