@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,11 +23,28 @@ _TEMPLATES = ("serviceaccount", "rbac", "flowschema")
 
 
 @asynccontextmanager
-async def controller(access: ClusterAccess, client: Client, directory: Path) -> AsyncIterator[Child]:
-    """Install the chart's CRDs and rules, and run the controller under them; its log is in `directory`."""
+async def controller(
+    access: ClusterAccess,
+    client: Client,
+    directory: Path,
+    *,
+    templates: Sequence[str] = (),
+    values: Sequence[str] = (),
+    options: Sequence[str] = (),
+) -> AsyncIterator[Child]:
+    """Install the chart's CRDs and rules, and run the controller under them; its log is in `directory`.
+
+    Args:
+        access: to the cluster.
+        client: an administrator's.
+        directory: for its log.
+        templates: of the chart, beside those that are always there.
+        values: NAME=VALUE that the chart is rendered with.
+        options: of the program, beside the usual ones.
+    """
     access.kubectl("create", "namespace", SYSTEM_NAMESPACE)
     access.kubectl("apply", "--server-side", "-f", str(CHART / "files" / "crds"))
-    access.kubectl("apply", "-f", "-", stdin=_rendered())
+    access.kubectl("apply", "-f", "-", stdin=_rendered([*_TEMPLATES, *templates], values))
     for plural in ("trainingjobs", "placements"):
         await served(client, f"/apis/{API_VERSION}/{plural}")
     kubeconfig = access.service_account_kubeconfig(SYSTEM_NAMESPACE, "muster-controller")
@@ -42,6 +59,7 @@ async def controller(access: ClusterAccess, client: Client, directory: Path) -> 
         f"--advertise-url=https://127.0.0.1:{port}",
         f"--metrics-listen=127.0.0.1:{metrics_port}",
         "--muster-image=muster",
+        *options,
     ]
     child = Child(command, directory / "muster-controller.log", {**os.environ, "KUBECONFIG": str(kubeconfig)})
     try:
@@ -64,8 +82,8 @@ async def served(client: Client, path: str, *, timeout_s: float = 30.0) -> None:
                 await asyncio.sleep(0.1)
 
 
-def _rendered() -> str:
-    return str(yaml.safe_dump_all(rendered(_TEMPLATES, namespace=SYSTEM_NAMESPACE)))
+def _rendered(templates: Sequence[str], values: Sequence[str]) -> str:
+    return str(yaml.safe_dump_all(rendered(templates, namespace=SYSTEM_NAMESPACE, values=values)))
 
 
 def _free_ports(count: int) -> list[int]:

@@ -61,7 +61,7 @@ async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
                 said = f": {session.status.message}" if session.status.message else ""
                 raise CliError(
                     f"it is written down, but node {name} is not in quarantine after {_PATIENCE_S:g} s{said}",
-                    "is health.remediation.enabled set in the chart, and is remediation not paused?",
+                    "is health.enabled set in the chart, and is remediation not paused?",
                 )
             await asyncio.sleep(_LOOK_EVERY_S)
             session = await client.get(type(session), session.name)

@@ -1,0 +1,188 @@
+"""Many nodes that break at once: from the line in the kernel's log until the scheduler's taint is on each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from bench.controller import controller
+from bench.gang_spike.cluster import SYSTEM, Cluster, cluster
+from bench.gang_spike.process import cpu_s, peak_rss_mb
+from bench.health.agents import LOG
+from muster.api.names import HEALTH_CONFIG_MAP, SYSTEM_NAMESPACE
+from muster.api.node_health import NodeHealth
+from muster.api.quarantine import quarantined
+from muster.drills.children import Child
+from muster.fleet.remediation.config import CONFIG_KEY
+from muster.kube.core import ConfigMap
+from muster.kube.informer import Informer
+from muster.kube.node import Node
+
+OPEN = (
+    "mode: act\nbreaker: {share: 100%}\nshared: {nodes: 0}\nquarantined: {all: 100%, pool: 100%, team: 100%}\n"
+    "working: {all: 1000, pool: 1000, team: 1000}\n"
+)
+"""Explicit settings that hold nothing back."""
+DEFAULT = "mode: act\n"
+XID = "{time} {node} kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+_AGENT_RULES = (
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
+    {
+        "apiGroups": ["muster.dev"],
+        "resources": ["nodehealths", "nodehealths/status"],
+        "verbs": ["get", "create", "patch"],
+    },
+)
+_PATIENCE_S = 120.0
+_HELD_S = 20.0
+"""Nobody may be quarantined beyond the breaker in this time."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run did.
+
+    Attributes:
+        quarantined_s: for each node, how long after its line in the log it was seen in quarantine, in order.
+        controller_cpu_s, apiserver_cpu_s, agents_cpu_s: from the first line to the last node.
+        controller_rss_mb: the most it ever had.
+    """
+
+    quarantined_s: list[float]
+    controller_cpu_s: float
+    apiserver_cpu_s: float
+    agents_cpu_s: float
+    controller_rss_mb: float
+
+
+async def fault_many(nodes: int, faulty: int, config: str, *, all_of_them: bool) -> Outcome:
+    """Break so many nodes at once, and see which get into quarantine.
+
+    Args:
+        nodes: there are.
+        faulty: of them, at the same moment.
+        config: of remediation.
+        all_of_them: wait until all of them are; otherwise for a while.
+
+    Raises:
+        TimeoutError: one does not get there.
+    """
+    async with cluster("health", nodes + 1, {}, {}) as where:
+        first, *victims = where.nodes[: faulty + 1]
+        folder = where.directory / "logs"
+        for name in where.nodes[: faulty + 1]:
+            (folder / name).mkdir(parents=True)
+            (folder / name / LOG).touch()
+        async with (
+            _remediation(where, config) as child,
+            _agents(where, folder, [first, *victims]) as agents,
+            _seen(where) as seen,
+        ):
+            await _until(lambda: _reported(where, faulty + 1), "all agents have reported")
+            await _works(where, folder, first, seen)
+            pids = (child.pid, where.plane.pid("kube-apiserver"), agents.pid)
+            before = [cpu_s(pid) for pid in pids]
+            began = time.monotonic()
+            for name in victims:
+                _break(folder, name)
+
+            async def done() -> bool:
+                return seen.keys() >= set(victims)
+
+            with suppress(TimeoutError):
+                await _until(done, "all are in quarantine", _PATIENCE_S if all_of_them else _HELD_S)
+            used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
+            took = sorted(seen[name] - began for name in victims if name in seen)
+            if all_of_them and len(took) < faulty:
+                raise TimeoutError(f"{len(took)} of {faulty} nodes are in quarantine; log:\n{child.log_tail()}")
+            return Outcome(
+                quarantined_s=took,
+                controller_cpu_s=used[0],
+                apiserver_cpu_s=used[1],
+                agents_cpu_s=used[2],
+                controller_rss_mb=peak_rss_mb(child.pid),
+            )
+
+
+@asynccontextmanager
+async def _remediation(where: Cluster, config: str) -> AsyncIterator[Child]:
+    """The controller with everything of its own, as the chart installs it."""
+    values = ["health.enabled=true"]
+    made = controller(
+        where.plane.access,
+        where.admin,
+        where.directory,
+        templates=["health-remediation"],
+        values=values,
+        options=["--health"],
+    )
+    async with made as child:
+        patch = {"data": {CONFIG_KEY: config}}
+        await where.admin.patch(ConfigMap, HEALTH_CONFIG_MAP, patch, namespace=SYSTEM_NAMESPACE)
+        yield child
+
+
+@asynccontextmanager
+async def _agents(where: Cluster, folder: Path, nodes: Sequence[str]) -> AsyncIterator[Child]:
+    kubeconfig = where.plane.access.service_account_kubeconfig(SYSTEM, "health-agents", _AGENT_RULES)
+    command = [sys.executable, "-m", "bench.health.agents", str(kubeconfig), str(folder), *nodes]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    child = Child(command, where.directory / "agents.log", environment)
+    try:
+        yield child
+    finally:
+        child.stop()
+
+
+@asynccontextmanager
+async def _seen(where: Cluster) -> AsyncIterator[dict[str, float]]:
+    """When each node was first seen in quarantine, by a watch of our own; monotonic seconds."""
+    seen: dict[str, float] = {}
+
+    def changed(old: Node | None, new: Node | None) -> None:
+        if new is not None and quarantined(new):
+            seen.setdefault(new.name, time.monotonic())
+
+    informer = Informer(where.admin, Node)
+    informer.add_handler(changed)
+    task = asyncio.create_task(informer.run())
+    try:
+        yield seen
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _reported(where: Cluster, count: int) -> bool:
+    return len((await where.admin.list_all(NodeHealth)).items) >= count
+
+
+async def _works(where: Cluster, folder: Path, name: str, seen: dict[str, float]) -> None:
+    """One node first: from then on everything is known to run."""
+    _break(folder, name)
+
+    async def there() -> bool:
+        return name in seen
+
+    await _until(there, "one node is in quarantine")
+
+
+def _break(folder: Path, name: str) -> None:
+    with (folder / name / LOG).open("a") as log:
+        log.write(XID.format(time=datetime.now().astimezone().isoformat(), node=name))
+
+
+async def _until(done: Callable[[], Awaitable[bool]], what: str, patience_s: float = _PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not await done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {patience_s:g} s: {what}")
+        await asyncio.sleep(0.1)
