@@ -145,6 +145,15 @@ def test_of_two_the_one_that_no_longer_says_anything_is_at_fault() -> None:
     assert judge(members, {**reports, **silent}, NOW_S, FRESH_S) == Verdict(domains=("z0/s1",))
 
 
+def test_one_other_domain_alone_is_not_believed() -> None:
+    """Nobody of s2 says anything, so only s1 can tell of s0: either of the two may be at fault."""
+    members = fleet(1, 3, 5)
+    ends = {"z0/s0", "z0/s1"}
+    reports = heard(members, lambda one, other: {domains_of(one)[1], domains_of(other)[1]} == ends)
+    silent = {name: Report(time_s=NOW_S - FRESH_S - 1) for name in reports if name.startswith("n0-2")}
+    assert judge(members, {**reports, **silent}, NOW_S, FRESH_S) == Verdict(splits=(("z0/s0", "z0/s1"),))
+
+
 def test_a_network_that_is_down_altogether_is_no_reason_to_take_all_nodes_out() -> None:
     found = verdict(fleet(1, 4, 4), lambda one, other: domains_of(one) != domains_of(other))
     assert (found.nodes, found.domains) == ((), ())
