@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.api.trust import Doubt, Identity
 from muster.kube.node import Node, Taint
 from muster.kube.resources import Amounts, allocatable
+from muster.kube.taints import HARD_EFFECTS
 from muster.scheduler.buckets import Bucket, BucketKey, bucket_key
 from muster.scheduler.podclass import HostPort, PodClass
 from muster.scheduler.pools import Pool, pool_of
 from muster.scheduler.trust import NEEDS_NONE
 
 NOTHING: dict[str, int] = {}
+_CLOSING = frozenset({TAINT_PREFLIGHT, TAINT_QUARANTINE})
 NO_LABELS: dict[str, str] = {}
 
 
@@ -57,12 +60,13 @@ class NodeRecord:
         stale: what it would have left without gangs may have changed since it was put in its `empty_bucket`.
         identity: what its test has to be of; None where it needs none.
         gpus, doubt, tested_within_h: what is known of its tests (trust.py).
+        closed: its taints say that nothing but tests may come.
     """
 
     __slots__ = (
-        "allocatable", "bucket", "doubt", "empty_bucket", "foreign_used", "fully_held", "gpus", "holds", "identity",
-        "judged", "judged_by", "labels", "leaving", "name", "node_class", "pods", "ports", "problem", "stale",
-        "taints", "tested_within_h", "uid", "unschedulable", "used",
+        "allocatable", "bucket", "closed", "doubt", "empty_bucket", "foreign_used", "fully_held", "gpus", "holds",
+        "identity", "judged", "judged_by", "labels", "leaving", "name", "node_class", "pods", "ports", "problem",
+        "stale", "taints", "tested_within_h", "uid", "unschedulable", "used",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -90,12 +94,14 @@ class NodeRecord:
         self.identity: Identity | None = None
         self.doubt = Doubt.NONE
         self.tested_within_h = NEEDS_NONE
+        self.closed = False
 
     def update(self, node: Node) -> None:
         """Take over what the node object says."""
         self.uid = node.uid
         self.labels = node.metadata.labels
         self.taints = tuple(sorted(node.spec.taints, key=lambda t: (t.key, t.value, t.effect)))
+        self.closed = any(taint.key in _CLOSING and taint.effect in HARD_EFFECTS for taint in self.taints)
         self.unschedulable = node.spec.unschedulable
         self.problem = node_problem(node)
         self.allocatable = allocatable(node)
@@ -112,6 +118,19 @@ class NodeRecord:
         if self.fully_held:
             return {}
         return self.free_without_holds()
+
+    def free_for_new(self) -> dict[str, int]:
+        """Return what is left for those who may come now.
+
+        Where only tests may, slots are no hindrance: a gang that waits for its node would keep the test away from it.
+        """
+        if not self.holds or not (self.doubt or self.closed):
+            return self.free()
+        free = self.free_without_holds()
+        for cls in self.holds.values():
+            for resource, value in cls.request.items() if cls is not None else ():
+                free[resource] = free.get(resource, 0) + value
+        return free
 
     def free_without_holds(self) -> dict[str, int]:
         """Return what is left beside pods and slots of known size."""

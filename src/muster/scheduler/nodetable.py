@@ -244,7 +244,7 @@ class NodeTable:
                     record.empty_bucket = self.empty_buckets.move_whole(name, record.empty_bucket, node_class)
                     record.stale = False
                 continue
-            free = self._daemons.leave_room(record, record.free())
+            free = self._daemons.leave_room(record, record.free_for_new())
             record.bucket = self.buckets.move(name, record.bucket, node_class, free, record.ports)
             if record.stale or some:
                 free = self._daemons.leave_room(record, record.free_when_empty())

@@ -83,13 +83,23 @@ class World:
         patch = {"status": {"nodeInfo": nodeobjects.info(name, boot)}}
         self.call("PATCH", f"/api/v1/nodes/{name}/status", patch)
 
-    def add_pod(self, name: str) -> None:
+    def add_pod(self, name: str, labels: dict[str, str] | None = None) -> None:
         limits = {"nvidia.com/gpu": "8"}
         spec = {
             "schedulerName": "muster",
             "containers": [{"name": "c", "image": "none", "resources": {"limits": limits}}],
         }
-        self.call("POST", "/api/v1/namespaces/work/pods", {"metadata": {"name": name}, "spec": spec})
+        attempt = name.rpartition("-")[2]
+        gang = {"muster.dev/gang-size": "1", "muster.dev/gang-uid": "uid-train", "muster.dev/attempt": attempt}
+        meta = {"name": name, "labels": labels or {}, "annotations": gang if labels else {}}
+        self.call("POST", "/api/v1/namespaces/work/pods", {"metadata": meta, "spec": spec})
+
+    def remove_pod(self, name: str) -> None:
+        self.call("DELETE", f"/api/v1/namespaces/work/pods/{name}", {"gracePeriodSeconds": 0})
+
+    def add_member(self, name: str) -> None:
+        """The only pod of a gang, whose node is kept for it."""
+        self.add_pod(name, labels={"muster.dev/gang": "train", "muster.dev/slot": "0"})
 
     def node_of(self, name: str) -> str:
         return str(self.call("GET", f"/api/v1/namespaces/work/pods/{name}")["spec"].get("nodeName", ""))
@@ -212,6 +222,28 @@ def test_after_a_reboot_nothing_starts_before_the_test_though_no_taint_came_back
         assert world.node_of("work") == "a"
         assert world.tested == ["a", "a"]
         assert world.records()["a"]["bootID"] == "a-boot-2"
+
+    world.run(story)
+
+
+def test_a_gang_that_waits_for_its_rebooted_node_does_not_keep_the_test_away_from_it() -> None:
+    """No spare node is there: the gang keeps its slot, and goes on where it was once the node has passed."""
+    world = World()
+
+    async def story() -> None:
+        world.add_node("a")
+        await asyncio.sleep(40)
+        world.add_member("train-0-0")
+        await asyncio.sleep(10)
+        assert world.node_of("train-0-0") == "a"
+        world.reboot("a", 2)
+        world.remove_pod("train-0-0")
+        world.add_member("train-0-1")
+        await asyncio.sleep(5)
+        assert world.node_of("train-0-1") == ""
+        await asyncio.sleep(60)
+        assert world.tested == ["a", "a"]
+        assert world.node_of("train-0-1") == "a"
 
     world.run(story)
 

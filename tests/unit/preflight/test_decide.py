@@ -104,6 +104,15 @@ def test_a_node_in_use_gets_no_taint_and_no_test_until_it_is_idle() -> None:
     assert started(world) == [("a", 1)]
 
 
+def test_a_slot_keeps_a_test_away_only_where_the_node_is_trusted() -> None:
+    world = World()
+    world.add("doubted", "idle", promised=True)
+    world.record("idle", ago_s=1000 * HOUR_S)
+    world.step()
+    assert started(world) == [("doubted", 1)]
+    assert world.nodes["doubted"].pending
+
+
 def test_nodes_that_join_are_cordoned_or_not_ready_are_tainted_and_tested_only_later() -> None:
     world = World()
     world.add("a", held="has taint muster.dev/joining")

@@ -106,7 +106,7 @@ class _Planner:
         self.actions.append(Accept(test, record))
 
     def wait_for_room(self, test: TestView, node: NodeView) -> None:
-        if node.held or node.busy:
+        if node.held or node.busy or (test.retest and node.promised):
             self.pause(test, node, f"its node {node.held}" if node.held else "its node is in use")
         elif test.retest:
             limit = test.made_at + RETEST_WAITS_S
@@ -214,7 +214,7 @@ class _Planner:
         """Of idle nodes, by how much they are overdue; infinite where a pod waits for a fresh test."""
         for node in self.testable():
             record = node.own_record
-            if node.doubt or record is None or node.quarantined or node.wanted_since is not None:
+            if node.doubt or record is None or node.promised or node.quarantined or node.wanted_since is not None:
                 continue
             age_h = (self.now - record.time.timestamp()) / HOUR_S
             wanted = self.view.wanted_within_h

@@ -29,7 +29,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         pending: it has the taint of preflight.
         quarantined: it has a taint of quarantine, whoever put it there.
         held: why no test may run there now; empty where one may.
-        busy: somebody else uses its GPUs, or has a slot there.
+        busy: somebody else uses its GPUs.
+        promised: a gang has a slot there. Where the node is in doubt that one waits for the test.
         agent_driver: the driver that its agent sees in this boot; empty where nobody says.
         suspicion: how much speaks against it since its test (suspicion.py).
         record: of its newest test, whoever's that was; None without.
@@ -48,6 +49,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: bool = False
     held: str = ""
     busy: bool = False
+    promised: bool = False
     agent_driver: str = ""
     suspicion: float = 0.0
     record: PreflightSpec | None = None
