@@ -35,6 +35,7 @@ class World:
         self.cluster = VirtualCluster(self.loop, random.Random(7))
         self.verdicts: dict[str, bool] = {}
         self.hanging: set[str] = set()
+        self.slow: set[str] = set()
         self.tested: list[str] = []
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": "work"}})
@@ -133,22 +134,24 @@ class World:
                     state = {"running": {"startedAt": self.stamp}}
                     self.write(path, "Running", state)
                 elif pod["status"]["phase"] == "Running" and self.is_due(node, started[meta["uid"]]):
-                    self.end(path, node)
+                    self.end(path, node, int(meta["labels"].get("muster.dev/preflight", "1")))
 
     def is_due(self, node: str, started: float) -> bool:
         return node not in self.hanging and self.loop.now - started >= 20
 
-    def end(self, path: str, node: str) -> None:
+    def end(self, path: str, node: str, level: int) -> None:
         passed = self.verdicts.get(node, True)
         self.tested.append(node)
+        figures = (3000.0 if node in self.slow else 4100.0,)
         said = Summary(
             schema=SUMMARY_SCHEMA,
-            level=3,
+            level=level,
             backend="nvidia",
             passed=passed,
             versions={"driver": "570"},
             models=("H200",),
-            gpus=(GpuRow("GPU-0", 0, "0000:00:00.0", ()),),
+            names=("memory_bandwidth_gb_per_s",),
+            gpus=(GpuRow("GPU-0", 0, "0000:00:00.0", figures),),
             failures=() if passed else (FailureRow("memory", "wrong-word", 0, "word 7"),),
         )
         code = 0 if passed else 1
@@ -264,6 +267,26 @@ def test_an_idle_node_is_tested_again_and_its_test_leaves_at_once_for_work() -> 
         assert world.node_of("work") == "a"
         assert world.call("GET", PODS)["items"] == []
         assert world.tested == ["a"]
+
+    world.run(story)
+
+
+def test_a_node_that_is_slower_than_its_like_is_said_to_be_and_tested_again_once_more_thoroughly() -> None:
+    world = World()
+    world.slow.add("n3")
+
+    async def story() -> None:
+        for number in range(8):
+            world.add_node(f"n{number}")
+        await asyncio.sleep(700)
+        assert world.pending() == set(), "suspicion takes no trust away"
+        events = world.call("GET", "/apis/events.k8s.io/v1/events")["items"]
+        (said,) = [event for event in events if event["reason"] == "PreflightOutlier"]
+        assert said["regarding"]["name"] == "n3"
+        assert "GPU-0 is slower than others of its model: memory_bandwidth_gb_per_s 3000" in said["note"]
+        await asyncio.sleep(1500)
+        assert sorted(world.tested) == ["n0", "n1", "n2", "n3", "n3", "n4", "n5", "n6", "n7"]
+        assert world.records()["n3"]["level"] == 2
 
     world.run(story)
 
