@@ -12,7 +12,7 @@ from muster.kube.meta import KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
 FINDINGS_MAX: Final = 64
-"""Findings in one record; of more the newest are kept, and the others counted."""
+"""Findings in one record; of more the newest of each check are kept, and the others counted."""
 COUNT_MAX: Final = 2**53
 """A count stays here: larger numbers are not exact in every reader of JSON."""
 
@@ -55,7 +55,8 @@ class NodeHealthStatus(KubeStruct):
     time: Annotated[datetime | None, Meta(description="When the agent wrote this; at least every five minutes.")] = None
     gpus: Annotated[int, Meta(ge=0, description="GPUs that the driver has; 0 also where there is no driver.")] = 0
     findings: Annotated[
-        tuple[ObservedFinding, ...], Meta(max_length=FINDINGS_MAX, description="The newest findings, oldest first.")
+        tuple[ObservedFinding, ...],
+        Meta(max_length=FINDINGS_MAX, description="Findings, oldest first: of each check the newest."),
     ] = ()
     dropped: Annotated[
         int, Meta(ge=0, le=COUNT_MAX, description="Older findings that had no room, since the agent started.")
