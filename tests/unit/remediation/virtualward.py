@@ -21,6 +21,7 @@ from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
 from muster.fleet.remediation.known import GPU
 from muster.fleet.remediation.steps import LABEL_STEP
+from muster.fleet.scaling.providers.base import Provider
 from muster.kube.errors import ApiError, NotFound
 from muster.kube.struct import to_dict
 from muster.sim import nodeobjects
@@ -72,6 +73,7 @@ class VirtualWard:
         self.call("POST", f"{WORKER}/configmaps", {"metadata": {"name": HEALTH_CONFIG_MAP}, "data": data})
         self.way = Way(random.Random(3))
         self.handover = Handover()
+        self.providers: dict[str, Provider] = {}
         self.registry = CollectorRegistry()
         self.booted: list[str] = []
         self.writes: list[tuple[float, str, str]] = []
@@ -184,6 +186,7 @@ class VirtualWard:
             clock=lambda: self.loop.now,
             rng=random.Random(5),
             registry=self.registry,
+            providers=self.providers,
         )
         self._task = asyncio.create_task(self.controller.run())
 

@@ -58,7 +58,8 @@ class ByProvider:
         group = await provider.look(pool)
         for each in group.instances:
             if node.name in (each.node_name, each.id) or _is_id(node.spec.provider_id, each.id):
-                await provider.delete(pool, each.id, replace=True)
+                if not each.terminating:
+                    await provider.delete(pool, each.id, replace=True)
                 return
 
     def _pool(self, node: Node) -> PoolSpec | None:
