@@ -1,0 +1,168 @@
+"""Gangs whose nodes all break at once: from the first finding until every gang runs whole on other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import UTC, datetime
+
+import msgspec
+
+from bench.controller import controller
+from bench.gang_spike.process import cpu_s, peak_rss_mb
+from bench.health.quarantine import OPEN
+from bench.restart.cluster import NAMESPACE, STOP_S, Cluster, cluster
+from bench.restart.muster import job
+from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_GANG, SYSTEM_NAMESPACE
+from muster.api.node_health import NodeHealth, NodeHealthStatus, ObservedFinding
+from muster.api.quarantine import quarantined
+from muster.api.training_job import TrainingJob
+from muster.fleet.remediation.config import CONFIG_KEY
+from muster.kube.client import Client
+from muster.kube.core import ConfigMap
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node
+from muster.sim.supervisor import Work
+from muster.sim.supervisors import SupervisorRuntime
+
+GRACE_S = 10
+_PATIENCE_S = 600.0
+_WRITES_AT_ONCE = 48
+_POLICY = "version: 1\nrevision: bench\nextends: default\ncodes:\n  xid:\n    79: {action: drain}\n"
+_CONFIG = OPEN + "spareSeconds: 60\n"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What one drain did. Times count from the first finding.
+
+    Attributes:
+        found_s: until all findings were written.
+        quarantined_s: until all of the broken nodes were in quarantine, as far as one look a second says.
+        restarted_s: until the last gang ran whole on other nodes.
+        restarts: of all gangs together.
+        charged: restarts that were charged to a program, or to nobody known.
+    """
+
+    found_s: float
+    quarantined_s: float
+    restarted_s: float
+    restarts: int
+    charged: int
+    controller_cpu_s: float
+    controller_rss_mb: float
+    apiserver_cpu_s: float
+    load_average: float
+
+
+async def drain_all(gangs: int, size: int) -> Outcome:
+    """Break all nodes of so many gangs at once. Raises TimeoutError where one does not run again."""
+    runtimes: list[SupervisorRuntime] = []
+
+    def runtime(client: Client) -> SupervisorRuntime:
+        runtimes.append(SupervisorRuntime(client, now=lambda: datetime.now(UTC), work=Work(stop_s=STOP_S)))
+        return runtimes[0]
+
+    count = gangs * size
+    async with (
+        cluster("health-drain", 2 * count + size, make_runtime=runtime, scheduler=False) as where,
+        controller(
+            where.plane.access,
+            where.client,
+            where.directory,
+            templates=["health-remediation"],
+            values=["health.enabled=true"],
+            options=["--health"],
+        ) as child,
+    ):
+        patch = {"data": {CONFIG_KEY: _CONFIG, HEALTH_POLICY_KEY: _POLICY}}
+        await where.client.patch(ConfigMap, HEALTH_CONFIG_MAP, patch, namespace=SYSTEM_NAMESPACE)
+        names = [f"gang-{number}" for number in range(gangs)]
+        for name in names:
+            await _submit(where.client, name, size)
+        await _running(runtimes[0], names, size, attempt=1)
+        broken = {sim.node.name for sim in where.nodes.pods.values()}
+        pids = (child.pid, where.plane.pid("kube-apiserver"))
+        before = [cpu_s(pid) for pid in pids]
+        began = time.monotonic()
+        looking = asyncio.create_task(_until_out(where.client, broken))
+        await _break(where, broken)
+        found_s = time.monotonic() - began
+        await _running(runtimes[0], names, size, attempt=2)
+        restarted_s = time.monotonic() - began
+        used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
+        left = broken & {sim.node.name for sim in where.nodes.pods.values() if sim.phase == "running"}
+        if left:
+            raise TimeoutError(f"{len(left)} nodes still run pods, such as {min(left)}")
+        quarantined_s = await looking - began
+        restarts, charged = await _charged(where.client)
+        return Outcome(
+            found_s=found_s,
+            quarantined_s=quarantined_s,
+            restarted_s=restarted_s,
+            restarts=restarts,
+            charged=charged,
+            controller_cpu_s=used[0],
+            controller_rss_mb=peak_rss_mb(child.pid),
+            apiserver_cpu_s=used[1],
+            load_average=os.getloadavg()[0],
+        )
+
+
+async def _submit(client: Client, name: str, size: int) -> None:
+    """A gang with 10 s to stop, and a PodDisruptionBudget that lets it go."""
+    made = job(name, size)
+    spec = msgspec.structs.replace(made.spec, stop_grace_seconds=GRACE_S)
+    await client.create(msgspec.structs.replace(made, spec=spec))
+    budget = {"minAvailable": 0, "selector": {"matchLabels": {LABEL_GANG: name}}}
+    meta = {"name": name, "namespace": NAMESPACE}
+    await client.create({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": budget})
+
+
+async def _running(runtime: SupervisorRuntime, names: list[str], size: int, *, attempt: int) -> None:
+    """Until every rank of every gang runs in this attempt or a later one."""
+
+    def whole() -> bool:
+        return all(
+            sum(one.state == "running" and one.attempt >= attempt for one in runtime.of(f"{NAMESPACE}/{name}")) == size
+            for name in names
+        )
+
+    await runtime.until(whole, f"{len(names)} gangs run in attempt {attempt}", timeout_s=_PATIENCE_S)
+
+
+async def _break(where: Cluster, names: set[str]) -> None:
+    """Each node's agent says, all at the same moment, that a GPU fell off the bus."""
+    now = datetime.now(UTC)
+    seen = ObservedFinding(
+        check="xid", component="0000:3b:00.0", code="79", first_time=now, last_time=now, message="off the bus"
+    )
+    uids = {node.name: node.uid for node in (await where.client.list_all(Node)).items}
+    gate = asyncio.Semaphore(_WRITES_AT_ONCE)
+
+    async def one(name: str) -> None:
+        async with gate:
+            await where.client.create(NodeHealth(metadata=ObjectMeta(name=name)))
+            status = NodeHealthStatus(node_uid=uids[name], time=now, findings=(seen,))
+            await where.client.patch(NodeHealth, name, {"status": status}, subresource="status")
+
+    await asyncio.gather(*map(one, names))
+
+
+async def _until_out(client: Client, names: set[str]) -> float:
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            nodes = (await client.list_all(Node)).items
+            if names <= {node.name for node in nodes if quarantined(node)}:
+                return time.monotonic()
+            await asyncio.sleep(1.0)
+
+
+async def _charged(client: Client) -> tuple[int, int]:
+    restarts = charged = 0
+    for each in (await client.list_all(TrainingJob)).items:
+        counted = each.status.restarts
+        if counted is not None:
+            restarts += counted.infrastructure + counted.user + counted.unknown
+            charged += counted.user + counted.unknown
+    return restarts, charged
