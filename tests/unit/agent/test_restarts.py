@@ -1,0 +1,66 @@
+"""An agent that is killed at any line and reads the log again tells what one that was never killed tells."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.agent.record import SAME_START_S, Record
+from muster.fleet.health.finding import Finding
+from muster.fleet.health.headers import LogClock
+from muster.fleet.health.kernellog import Scanner
+from muster.fleet.health.record import finding_of
+
+BOOT_S = 1_790_000_000.0
+LINES = st.lists(
+    st.tuples(st.floats(0.0, 250.0), st.sampled_from(["0000:3b:00", "0000:86:00"]), st.sampled_from([79, 31])),
+    min_size=1,
+    max_size=60,
+)
+
+
+def log_of(steps: list[tuple[float, str, int]]) -> list[bytes]:
+    lines, at_s = [], 10.0
+    for wait_s, gpu, code in steps:
+        at_s += wait_s
+        lines.append(f"4,1,{int(at_s * 1e6)},-;NVRM: Xid (PCI:{gpu}): {code}, pid=1, name=a\n".encode())
+    return lines
+
+
+def told(lines: list[bytes], reads: int, boot_s: float = BOOT_S) -> list[list[Finding]]:
+    """What is told of the log when it is read in so many parts."""
+    scanner = Scanner(LogClock(boot_s=boot_s, now_s=boot_s))
+    size = max(1, -(-len(lines) // reads))
+    parts = [lines[start : start + size] for start in range(0, len(lines), size)]
+    said = []
+    for part in parts:
+        scanner.feed(b"".join(part))
+        said.append([finding for _, finding in scanner.take()])
+    return said
+
+
+def known(record: Record) -> list[tuple[str, str, int]]:
+    findings, _ = record.shown(BOOT_S)
+    by_time = sorted((finding_of(each) for each in findings), key=lambda each: (round(each.first_s), each.key))
+    return [(each.component, each.code, each.count) for each in by_time]
+
+
+@given(LINES, st.integers(1, 5), st.data())
+def test_a_restart_never_merges_repeats_or_forgets_an_incident(
+    steps: list[tuple[float, str, int]], reads: int, data: st.DataObject
+) -> None:
+    lines = log_of(steps)
+    never = Record()
+    for findings in told(lines, reads):
+        never.add(findings)
+
+    record, boot_s = Record(), BOOT_S
+    for killed_at in sorted(data.draw(st.lists(st.integers(0, len(lines)), max_size=3))):
+        for findings in told(lines[:killed_at], reads, boot_s):
+            record.add(findings)
+        record = Record(*record.shown(BOOT_S))
+        boot_s += data.draw(st.floats(-SAME_START_S / 4, SAME_START_S / 4))  # the clock was adjusted
+    for findings in told(lines, reads, boot_s):
+        record.add(findings)
+    assert sum(count for *_, count in known(record)) == len(lines)
+    assert sorted(known(record)) == sorted(known(never))
