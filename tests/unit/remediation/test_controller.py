@@ -169,10 +169,12 @@ def test_a_gang_is_moved_once_a_spare_is_kept_for_it() -> None:
         ward.finds("n0")
         kept: list[dict[str, str]] = []
         ward.handover.changed = lambda: kept.append(dict(ward.handover.kept))
-        await ward.until("it is empty", lambda: not ward.pods("n0"), 60)
+        await ward.until("a spare is kept", lambda: bool(kept), 60)
         assert kept[0] == {"n2": "muster-system/job"}, "empty, as n1 is not"
         assert ward.handover.closed(lambda gang: False) == {"n2"}
         assert ward.handover.closed(lambda gang: True) == set()
+        assert ward.pods("n0"), "others of its nodes may break as well: it leaves them together"
+        await ward.until("it is empty", lambda: not ward.pods("n0"), 60)
         await ward.until("nobody waits for it any more", lambda: not ward.handover.kept, 60)
         assert "spare n2" in str(ward.session("n0"))
 
@@ -195,6 +197,26 @@ def test_a_node_that_nobody_in_the_mesh_reaches_goes_out_of_use_and_a_switch_doe
             ward.finds(name, "unreached", "reach", "n0", timed=True)
         await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 60)
         assert "reach/node" in str(ward.session("n0"))
+
+    ward.run(story)
+
+
+def test_a_taint_that_somebody_put_before_us_outlives_ours() -> None:
+    ward = VirtualWard()
+    ward.add_node("n0")
+    mine = {"key": "muster.dev/quarantine", "value": "keep-off", "effect": "NoSchedule"}
+    ward.call("PATCH", "/api/v1/nodes/n0", {"spec": {"taints": [mine]}})
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        ward.finds("n0", "48")
+        await ward.until("it is in quarantine", lambda: ward.rung("n0") == "Quarantine")
+        await asyncio.sleep(5)
+        ward.tests("n0")
+        await ward.until("it is released", lambda: ward.rung("n0") == "Released")
+        await asyncio.sleep(5)
+        assert mine in ward.node("n0")["spec"]["taints"]
+        assert "muster.dev/quarantine-record" not in ward.node("n0")["metadata"].get("annotations", {})
 
     ward.run(story)
 

@@ -9,6 +9,7 @@ from muster.fleet.health.policy import Action as HealthAction
 from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults, WorkLimits
 from muster.fleet.remediation.decide import HARDWARE
+from muster.fleet.remediation.draining import SETTLE_S
 from muster.fleet.remediation.plan import Evict, Quarantine, Release, ReplaceMachine, RunStep, Tell
 from muster.fleet.remediation.snapshot import NodeView, PodView
 from tests.unit.remediation.remediationworld import ACT, World
@@ -401,6 +402,9 @@ def test_a_gang_leaves_its_nodes_at_once_and_after_its_spares_are_kept() -> None
     world.free = frozenset({"n8", "n9"})
     world.step()
     assert dict(world.plan.kept) == {"n8": "ns/g", "n9": "ns/g"}
+    assert not [each for each in world.done if isinstance(each, Evict)], "others of its nodes may break as well"
+    world.now += SETTLE_S
+    world.step()
     [left] = [each for each in world.done if isinstance(each, Evict)]
     assert {each.name for each in left.pods} == {"rank-on-n0", "rank-on-n1"}
     world.settle()

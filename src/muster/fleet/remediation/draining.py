@@ -19,6 +19,8 @@ from muster.fleet.remediation.snapshot import NodeView, PodView, View
 WHY = "Remediation"
 TOGETHER_S = 5.0
 """A gang waits so long for others of its nodes that are on their way to be drained as well."""
+SETTLE_S = 2.0
+"""What breaks several nodes at once is told by their agents within seconds: a gang leaves after the last of them."""
 
 
 @dataclass(slots=True)
@@ -73,7 +75,8 @@ def _gang(found: Leaving, view: View, gang: str, sessions: list[NodeRemediation]
     if _others_come(view, gang, nodes, now):
         found.wake.append(now + 1.0)
         return
-    if missing and not any(name in view.dead for name in nodes) and not any(pod.terminating for pod in pods):
+    patient = not any(name in view.dead for name in nodes) and not any(pod.terminating for pod in pods)
+    if missing and patient:
         since = min(record.seconds(session.status.since, now) for session in sessions)
         due = since + view.config.spare_s
         if now < due:
@@ -81,6 +84,10 @@ def _gang(found: Leaving, view: View, gang: str, sessions: list[NodeRemediation]
             for session in sessions:
                 found.waits[session.name] = f"{gang} waits for a spare node before it leaves"
             return
+    settled = max(record.seconds(session.status.since) for session in sessions) + SETTLE_S
+    if patient and now < settled:
+        found.wake.append(settled)
+        return
     for session in sessions:
         if spares:
             found.noted[session.name] = f"{', '.join(spares)} for {gang}"
