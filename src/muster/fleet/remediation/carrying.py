@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from muster.api.names import HEALTH_CONFIG_MAP
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
+from muster.api.quarantine import quarantined
 from muster.fleet.remediation import plan as plans
 from muster.fleet.remediation.known import Known
 from muster.fleet.remediation.looking import REQUEST_TIMEOUT_S, Looker
@@ -96,7 +97,7 @@ class Carrier:
             return False
         kind = type(action).__name__
         try:
-            async with self._pace, asyncio.timeout(2 * REQUEST_TIMEOUT_S):
+            async with self._pace, asyncio.timeout(REQUEST_TIMEOUT_S):
                 outcome = await self._do(action)
         except (Conflict, NotFound, AlreadyExists):
             outcome = "overtaken"  # by others, or by a leader after us: the next plan sees what is there now
@@ -150,7 +151,9 @@ class Carrier:
         def change(node: Node) -> NodeChange | None:
             if node.uid != action.node.uid or self._is_over(action.session):
                 return None
-            return NodeChange(put=(QUARANTINE,), annotations={ANNOTATION_RECORD: encode(mark).decode()})
+            theirs = record_of(node) is None and quarantined(node)
+            said = encode(replace(mark, foreign=theirs)).decode()
+            return NodeChange(put=() if theirs else (QUARANTINE,), annotations={ANNOTATION_RECORD: said})
 
         known = self._known.raw.get(action.node.name)
         return (await self._writer.write(action.node.name, change, known=known)).outcome.value.lower()
@@ -166,7 +169,7 @@ class Carrier:
                 return None
             if mark.generation > action.generation or not self._is_over(action.session):
                 return None  # it is in quarantine for something newer
-            return NodeChange(drop=_OWNED, annotations={ANNOTATION_RECORD: None})
+            return NodeChange(drop=() if mark.foreign else _OWNED, annotations={ANNOTATION_RECORD: None})
 
         known = self._known.raw.get(action.node.name)
         return (await self._writer.write(action.node.name, change, known=known)).outcome.value.lower()

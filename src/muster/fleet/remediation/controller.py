@@ -32,6 +32,7 @@ from muster.fleet.remediation.metrics import remediation_metrics
 from muster.fleet.remediation.plan import Plan
 from muster.fleet.remediation.record import is_quarantined
 from muster.fleet.remediation.replacing import ByProvider, Replacer
+from muster.fleet.remediation.rungs import WORKING
 from muster.fleet.remediation.snapshot import View
 from muster.fleet.remediation.steps import LABEL_STEP, StepSettings
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING_CONFIG_MAP
@@ -50,8 +51,8 @@ from muster.kube.pod import Pod
 
 log = logging.getLogger(__name__)
 
-FENCE_S = 20.0
-"""A write of the leader before us takes effect within this, or never (`carrying`: twice a request's time)."""
+FENCE_S = 10.0
+"""What the leader before us had begun takes effect within this, or never (`looking.REQUEST_TIMEOUT_S`)."""
 IDLE_S = 5.0
 """A plan is made so often though nothing is heard."""
 BUSY_S = 1.0
@@ -218,8 +219,8 @@ class RemediationController:
         known.judge(self._policy.policy, now)
         out = {each.spec.node for each in known.sessions.values() if is_quarantined(each.status)}
         doubted = suspects(known.reports, known.nodes.keys() - out, config.dead) if acts else ()
-        # Those that are out for being dead stay so until their Lease moves.
-        gone = sorted({*doubted, *(self._looker.silences.keys() & known.nodes.keys() & out)})
+        # Those that are out for being dead stay so while they are emptied, until their Lease moves.
+        gone = sorted({*doubted, *(self._looker.silences.keys() & known.nodes.keys() & self._under_way())})
         await self._looker.at_leases(gone)
         silent = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead)
         return View(
@@ -235,6 +236,12 @@ class RemediationController:
             free=self._looker.free,
             replaceable=frozenset(name for name in out if name in known.raw and self._replacer.can(known.raw[name])),
         )
+
+    def _under_way(self) -> set[str]:
+        """Nodes on their way out of use, for which it matters whether they are alive."""
+        rungs = ("Quarantine", *WORKING)
+        open_ = (each for each in self.known.sessions.values() if each.status.phase == "Open")
+        return {each.spec.node for each in open_ if each.status.rung in rungs}
 
     async def _look_for_spares(self, view: View, plan: Plan) -> bool:
         """Whether an empty node was found that nobody knew of."""

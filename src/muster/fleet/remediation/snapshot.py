@@ -25,6 +25,7 @@ class QuarantineRecord(msgspec.Struct, frozen=True):
         since: RFC 3339.
         why: in words.
         by: who wrote it.
+        foreign: somebody else's taint was there already: it stays when we take ours back.
     """
 
     session: str
@@ -32,6 +33,7 @@ class QuarantineRecord(msgspec.Struct, frozen=True):
     since: str
     why: str
     by: str = "muster-remediation"
+    foreign: bool = False
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
