@@ -37,6 +37,7 @@ class World:
         self.hanging: set[str] = set()
         self.slow: set[str] = set()
         self.tested: list[str] = []
+        self.levels: list[int] = []
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": "work"}})
         priority = {"metadata": {"name": "muster-preflight"}, "value": -4}
@@ -142,6 +143,7 @@ class World:
     def end(self, path: str, node: str, level: int) -> None:
         passed = self.verdicts.get(node, True)
         self.tested.append(node)
+        self.levels.append(level)
         figures = (3000.0 if node in self.slow else 4100.0,)
         said = Summary(
             schema=SUMMARY_SCHEMA,

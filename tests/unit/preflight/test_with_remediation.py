@@ -101,3 +101,28 @@ def test_a_node_that_fails_its_test_goes_up_the_ladder_and_comes_back_with_a_pas
         assert ward.taints("a") == set()
 
     ward.run(story)
+
+
+def test_the_policy_names_the_level_of_the_test_that_lets_a_node_back() -> None:
+    """Xid 95 has the GPU reset, and asks for a test of level 3."""
+    ward = Ward()
+
+    async def story() -> None:
+        ward.add_node("a")
+        await asyncio.sleep(40)
+        assert ward.records()["a"]["level"] == 1
+        path = "/apis/muster.dev/v1alpha1/nodehealths"
+        ward.call("POST", path, {"metadata": {"name": "a"}})
+        finding = {"check": "xid", "component": "0000:01:00.0", "code": "95", "firstTime": ward.stamp}
+        identity = {"nodeUID": ward.uid("a"), "bootID": "a-boot-1"}
+        status = {**identity, "time": ward.stamp, "findings": [{**finding, "lastTime": ward.stamp}]}
+        ward.call("PATCH", f"{path}/a/status", {"status": status})
+        for _ in range(60):
+            await asyncio.sleep(20)
+            if ward.phase("a") == "Released":
+                break
+        assert ward.phase("a") == "Released", ward.call("GET", SESSIONS)["items"]
+        assert ward.records()["a"]["level"] == 3
+        assert 2 not in ward.levels
+
+    ward.run(story)

@@ -13,27 +13,29 @@ from typing import Any
 from msgspec.structs import replace
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from muster.api.names import LABEL_PREFLIGHT, LABEL_TEAM
+from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_PREFLIGHT, LABEL_TEAM
 from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
-from muster.api.preflight import Preflight, PreflightSpec
+from muster.api.preflight import Preflight
 from muster.api.trust import doubt, has_gpus, identity, is_ignored, tested
 from muster.fleet.balloons.occupancy import RoomPod
 from muster.fleet.configtext import ConfigTextError
 from muster.fleet.following import complete
-from muster.fleet.preflight import suspicion
+from muster.fleet.health.policyinuse import PolicyInUse
+from muster.fleet.preflight.comparing import compare
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP, PreflightConfig, parse_config
 from muster.fleet.preflight.decide import decide
 from muster.fleet.preflight.knowledge import PENDING, Knowledge, lean
 from muster.fleet.preflight.metrics import preflight_metrics
 from muster.fleet.preflight.plan import Accept, Action, PutTaint, Remove, Revoke, Start, TakeTaint
+from muster.fleet.preflight.telling import Teller
 from muster.fleet.preflight.testpod import TestRecord, manifest
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
-from muster.kube.core import ConfigMap, ObjectReference
+from muster.kube.core import ConfigMap
 from muster.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
@@ -55,8 +57,6 @@ SETTLE_S = 0.1
 """Changes that come in a burst are answered together."""
 WRITERS = 16
 """Requests at the same time."""
-COMPARE_S = 600.0
-"""Figures of the fleet are compared this often at most."""
 _AGAIN_S = 1.0
 """After writes, until the caches show them."""
 _OWNED = ((PENDING.key, PENDING.effect),)
@@ -111,7 +111,9 @@ class PreflightController:
         own: dict[str, Any] = {"namespace": self._namespace, **common}
         self._config = Informer(self._client, ConfigMap, field_selector=f"metadata.name={CONFIG_MAP}", **own)
         self._config.add_handler(lambda old, new: self._changed.set())
-        informers: list[Informer[Any]] = [self._config]
+        self._health = Informer(self._client, ConfigMap, field_selector=f"metadata.name={HEALTH_CONFIG_MAP}", **own)
+        self._health.add_handler(self._policy_changed)
+        informers: list[Informer[Any]] = [self._config, self._health]
 
         def follow(informer: Informer[Any], hear: Callable[[Any, Any], bool]) -> None:
             informer.add_handler(lambda old, new: self._note(hear(old, new)))
@@ -124,12 +126,13 @@ class PreflightController:
         follow(Informer(self._client, Preflight, stored=lean, **common), known.record_changed)
         follow(Informer(self._client, NodeHealth, stored=bare, **common), known.health_changed)
         follow(Informer(self._client, NodeRemediation, **common), known.session_changed)
-        self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
-        async with self._events, asyncio.TaskGroup() as group:
+        events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        self._teller = Teller(events)
+        async with events, asyncio.TaskGroup() as group:
             for informer in informers:
                 group.create_task(informer.run())
             await complete(NAME, *informers)
-            group.create_task(self._compare())
+            group.create_task(compare(known, self._teller, self._metrics, self._changed.set))
             await self._work()
 
     async def _work(self) -> None:
@@ -174,8 +177,7 @@ class PreflightController:
             except ConfigTextError as error:
                 said = str(error)
             if said and said != self._told:
-                log.warning("ConfigMap %s/%s: %s", self._namespace, CONFIG_MAP, said)
-                self._events.event(found, WARNING, "BadConfig", f"tests go on as configured before: {said}")
+                self._teller.bad_config(found, said)
         self._told = said
         self._metrics.config_broken.set(bool(said))
         return self._config_used
@@ -232,26 +234,16 @@ class PreflightController:
             await self._client.replace(Preflight(metadata=meta, spec=spec))
         else:
             await self._client.create(Preflight(metadata=meta, spec=spec))
-        self._tell(name, spec)
+        self._teller.ended(name, spec)
         ran_s = spec.time.timestamp() - action.test.started_at
         self._metrics.seconds.labels(str(spec.level)).observe(max(0.0, ran_s))
         self._metrics.results.labels(str(spec.level), "passed" if spec.passed else "failed").inc()
         await self._delete(action.test.name, action.test.uid)
 
-    def _tell(self, name: str, spec: PreflightSpec) -> None:
-        about = _reference(name, spec.node_uid)
-        if spec.passed:
-            self._events.event(about, NORMAL, "PreflightPassed", f"passed its test of level {spec.level}")
-            return
-        found = "; ".join(f"{each.code}{f' on {each.gpu}' * bool(each.gpu)}: {each.message}" for each in spec.failures)
-        log.warning("preflight: node %s failed its test of level %d: %s", name, spec.level, found)
-        self._events.event(about, WARNING, "PreflightFailed", f"failed its test of level {spec.level}: {found}")
-
     async def _remove(self, action: Remove) -> None:
         test = action.test
         if action.inconclusive:
-            said = f"its test of level {test.level} says nothing of it: {action.why}"
-            self._events.event(_reference(test.node, test.identity.node_uid), WARNING, "PreflightInconclusive", said)
+            self._teller.inconclusive(test, action.why)
             self._metrics.results.labels(str(test.level), "inconclusive").inc()
         if action.why:
             log.info("preflight: the test of node %s ends: %s", test.node, action.why)
@@ -264,8 +256,7 @@ class PreflightController:
         await self._client.delete(
             Preflight, action.node, uid=known.uid, resource_version=known.metadata.resource_version
         )
-        said = f"it has another driver than when it was tested ({action.record.driver}): not trusted until tested again"
-        self._events.event(_reference(action.node, action.record.node_uid), WARNING, "PreflightRevoked", said)
+        self._teller.revoked(action.node, action.record)
 
     async def _delete(self, name: str, uid: str) -> None:
         with suppress(NotFound):
@@ -286,36 +277,15 @@ class PreflightController:
             return True
         return not has_gpus(allocatable(node), node.metadata.labels)
 
-    async def _compare(self) -> None:
-        """Find the GPUs that are slower than their like, now and then; never for long at a time."""
-        while True:
-            await asyncio.sleep(COMPARE_S)
-            if self._known.figures.changed:
-                self._known.figures.changed = False
-                await self._compare_once()
-
-    async def _compare_once(self) -> None:
-        found: dict[tuple[str, str], list[str]] = {}
-        for group in suspicion.outlying(self._known.figures):
-            for each in group:
-                reading = each.reading
-                text = f"{reading.figure} {reading.value:.4g}, the median of {each.samples} is {each.median:.4g}"
-                found.setdefault((reading.node, reading.component), []).append(text)
-            await asyncio.sleep(0)
-        fresh = frozenset(node for node, _ in found)
-        for (name, gpu), texts in found.items():
-            about = self._known.identity_of(name)
-            if name not in self._known.outlying and about is not None:
-                said = f"GPU {gpu} is slower than others of its model: {'; '.join(texts)}"
-                self._events.event(_reference(name, about.node_uid), WARNING, "PreflightOutlier", said)
-        self._metrics.outliers.set(len(found))
-        self._known.outlying = fresh
+    def _policy_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        """Whoever remediates says what is wrong with a text; here the policy before it stays as well."""
+        text = new.data.get(HEALTH_POLICY_KEY) if new is not None else None
+        if text:
+            self._known.policy.replace(text, HEALTH_POLICY_KEY)
+        else:
+            self._known.policy = PolicyInUse()
         self._changed.set()
 
     def _note(self, changed: bool) -> None:
         if changed:
             self._changed.set()
-
-
-def _reference(name: str, uid: str) -> ObjectReference:
-    return ObjectReference(api_version="v1", kind="Node", name=name, uid=uid)

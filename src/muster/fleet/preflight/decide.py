@@ -201,7 +201,8 @@ class _Planner:
 
     def level_to_leave(self, node: NodeView, since: float, config: PreflightConfig) -> int:
         """A pass that did not let the node out of quarantine was of too low a level, or something was found since."""
-        record, found_at, level = node.own_record, node.found_at, config.levels.suspect
+        record, found_at = node.own_record, node.found_at
+        level = max(node.wanted_level, config.levels.suspect)
         if record is None or record.time.timestamp() <= since:
             return level if since != float("inf") else 0
         if not record.passed or not self.is_over(record, STILL_S):

@@ -22,6 +22,9 @@ from muster.api.preflight import Preflight, PreflightSpec
 from muster.api.quarantine import quarantined
 from muster.api.trust import GPU, Identity, has_gpus, identity, is_ignored
 from muster.fleet.balloons.occupancy import Occupancy, RoomPod
+from muster.fleet.health.decide import History, decide
+from muster.fleet.health.policyinuse import PolicyInUse
+from muster.fleet.health.record import finding_of
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.judge import read_test
 from muster.fleet.preflight.snapshot import Attempts, NodeView, TestView, View
@@ -52,6 +55,7 @@ class _Node(msgspec.Struct, frozen=True):
     pending: bool
     quarantined: bool
     taints: tuple[Taint, ...]
+    labels: Mapping[str, str]
 
 
 class _Health(msgspec.Struct, frozen=True):
@@ -75,6 +79,8 @@ class Knowledge:
         self.figures = FleetFigures()
         self.outlying: frozenset[str] = frozenset()
         """Nodes of which a figure is an outlier."""
+        self.policy = PolicyInUse()
+        """What findings mean, and which test lets a node back."""
         self.records: dict[str, Preflight] = {}
         self.attempts: Mapping[str, Attempts] = {}
         self._namespace = namespace
@@ -127,6 +133,7 @@ class Knowledge:
         if record is not None:
             doubtful = suspicion(record, found, outlying=name in self.outlying, suspect_level=suspect_level)
         taken = self._occupancy.taken(name)
+        wanted_since = _wanted_since(session, node, record)
         return NodeView(
             name=name,
             identity=node.identity,
@@ -142,9 +149,18 @@ class Knowledge:
             agent_driver=health.driver if health is not None else "",
             suspicion=doubtful,
             record=record,
-            wanted_since=_wanted_since(session, node, record),
+            wanted_since=wanted_since,
+            wanted_level=self._level(session, node) if session is not None and wanted_since is not None else 0,
             found_at=max(found, default=0.0),
         )
+
+    def _level(self, session: NodeRemediation, node: _Node) -> int:
+        """The level that the policy asks for because of what led into quarantine."""
+        causes = [finding_of(each) for each in session.spec.cause]
+        if not causes:
+            return 0
+        at = max(finding.last_s for finding in causes)
+        return decide(causes, History(), self.policy.policy.of_node(node.labels), at).test
 
     # Events; each returns whether anything may have to be done
 
@@ -235,6 +251,7 @@ def _read(node: Node) -> _Node:
         pending=any(taint.key == PENDING.key and taint.effect == PENDING.effect for taint in node.spec.taints),
         quarantined=quarantined(node),
         taints=node.spec.taints,
+        labels=labels,
     )
 
 

@@ -36,6 +36,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         record: of its newest test, whoever's that was; None without.
         wanted_since: it leaves quarantine with a test that ends after this: infinite where something has to be done
             to it before; None where nothing waits for a test.
+        wanted_level: of that test, as the policy says of what led into quarantine; 0 where it does not.
         found_at: when its agent found something last, seconds since the epoch.
     """
 
@@ -54,6 +55,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     suspicion: float = 0.0
     record: PreflightSpec | None = None
     wanted_since: float | None = None
+    wanted_level: int = 0
     found_at: float = 0.0
 
     @property

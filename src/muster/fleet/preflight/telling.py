@@ -1,0 +1,53 @@
+"""What people are told of nodes' tests, as Events on the nodes."""
+
+from __future__ import annotations
+
+import logging
+
+from muster.api.preflight import PreflightSpec
+from muster.fleet.preflight.snapshot import TestView
+from muster.kube.core import ConfigMap, ObjectReference
+from muster.kube.events import NORMAL, WARNING, EventRecorder
+
+log = logging.getLogger(__name__)
+
+
+class Teller:
+    """Says what became of tests."""
+
+    def __init__(self, events: EventRecorder) -> None:
+        self._events = events
+
+    def ended(self, name: str, spec: PreflightSpec) -> None:
+        """A test has a result."""
+        if spec.passed:
+            self._event(name, spec.node_uid, NORMAL, "PreflightPassed", f"passed its test of level {spec.level}")
+            return
+        found = "; ".join(f"{each.code}{f' on {each.gpu}' * bool(each.gpu)}: {each.message}" for each in spec.failures)
+        log.warning("preflight: node %s failed its test of level %d: %s", name, spec.level, found)
+        said = f"failed its test of level {spec.level}: {found}"
+        self._event(name, spec.node_uid, WARNING, "PreflightFailed", said)
+
+    def inconclusive(self, test: TestView, why: str) -> None:
+        """A test ended without a result."""
+        said = f"its test of level {test.level} says nothing of it: {why}"
+        self._event(test.node, test.identity.node_uid, WARNING, "PreflightInconclusive", said)
+
+    def revoked(self, name: str, record: PreflightSpec) -> None:
+        """The driver is another one than in the test."""
+        said = f"it has another driver than when it was tested ({record.driver}): not trusted until tested again"
+        self._event(name, record.node_uid, WARNING, "PreflightRevoked", said)
+
+    def outlying(self, name: str, uid: str, gpu: str, figures: list[str]) -> None:
+        """A GPU is slower than its like in the fleet."""
+        said = f"GPU {gpu} is slower than others of its model: {'; '.join(figures)}"
+        self._event(name, uid, WARNING, "PreflightOutlier", said)
+
+    def bad_config(self, about: ConfigMap, what: str) -> None:
+        """The configuration cannot be used."""
+        log.warning("ConfigMap %s/%s: %s", about.namespace, about.name, what)
+        self._events.event(about, WARNING, "BadConfig", f"tests go on as configured before: {what}")
+
+    def _event(self, name: str, uid: str, type_: str, reason: str, said: str) -> None:
+        about = ObjectReference(api_version="v1", kind="Node", name=name, uid=uid)
+        self._events.event(about, type_, reason, said)
