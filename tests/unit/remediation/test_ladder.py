@@ -531,3 +531,14 @@ def test_a_new_node_has_no_session() -> None:
     world.nodes["late"] = NodeView(name="late", uid="u")
     world.settle()
     assert not world.sessions
+
+
+def test_back_to_observing_nothing_is_put_again_that_somebody_took_away() -> None:
+    world = World()
+    world.fault("n0", "quarantine")
+    world.settle()
+    world.config = RemediationConfig()
+    world.nodes["n0"] = replace(world.nodes["n0"], tainted=False, record=None)
+    world.settle(60.0)
+    assert not world.tainted()
+    assert world.plan.held == {"Observing": 1}

@@ -59,7 +59,6 @@ def decide(view: View, now: float) -> Plan:
         elif not acts:
             if not (record.asks(session, "Release") and ladder.leaves(session, node, mine)):
                 ladder.hold_count("Observing")
-            under_way.append((session, node))
         elif session.status.phase == "Released":
             _closed(ladder, effects, session, node, mine)
         else:
