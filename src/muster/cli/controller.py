@@ -63,8 +63,8 @@ class ControllerOptions:
         joins: open new nodes to pods as fast as the API server can take.
         scaling: add nodes for gangs and give idle ones back, where the ConfigMap `muster-scaling` is.
         teams: give nodes to teams where the ConfigMap `muster-teams` is.
-        health: take broken nodes out of use and back as the ConfigMap `muster-health` says, and test nodes as
-            `muster-preflight` says.
+        health: take broken nodes out of use and back as the ConfigMap `muster-health` says.
+        preflight: test nodes with GPUs as the ConfigMap `muster-preflight` says.
         preflight_required: use nodes with GPUs only once they have passed their tests.
         step_image: what runs in pods that reset or reboot a machine; `muster_image` where empty.
         lease_duration_s: others take over this long after the last renewal.
@@ -82,6 +82,7 @@ class ControllerOptions:
     scaling: bool = False
     teams: bool = False
     health: bool = False
+    preflight: bool = False
     preflight_required: bool = False
     step_image: str = ""
     lease_duration_s: float = LEASE_DURATION_S
@@ -116,6 +117,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             joins=options.joins,
             scaling=options.scaling,
             health=options.health,
+            preflight=options.preflight,
         )
         works = [jobs.run(), elector.run()]
         works += works_of(
@@ -220,6 +222,7 @@ def _bracketed(host: str) -> str:
 @click.option("--scaling", is_flag=True, help="Add and remove nodes, where there is a ConfigMap muster-scaling.")
 @click.option("--teams", is_flag=True, help="Give nodes to teams, where there is a ConfigMap muster-teams.")
 @click.option("--health", is_flag=True, help="Take broken nodes out of use and back, as ConfigMap muster-health says.")
+@click.option("--preflight", is_flag=True, help="Test nodes with GPUs, as ConfigMap muster-preflight says.")
 @click.option("--preflight-required", is_flag=True, help="Use nodes with GPUs only once they have passed their tests.")
 @click.option("--step-image", default="", help="Image with nsenter, for pods that reset or reboot a machine.")
 @click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
@@ -237,6 +240,7 @@ def command(
     scaling: bool,
     teams: bool,
     health: bool,
+    preflight: bool,
     preflight_required: bool,
     step_image: str,
     lease_duration: float,
@@ -263,6 +267,7 @@ def command(
         scaling=scaling,
         teams=teams,
         health=health,
+        preflight=preflight,
         preflight_required=preflight_required,
         step_image=step_image,
         lease_duration_s=lease_duration,

@@ -42,7 +42,8 @@ class Parts:
         balloons: keeps idle nodes from looking idle.
         joins: opens new nodes as fast as the API server can take.
         scaling: adds nodes for gangs and gives idle ones back.
-        health: takes broken nodes out of use and back, and tests nodes.
+        health: takes broken nodes out of use and back.
+        preflight: tests nodes before work comes to them.
     """
 
     teams: bool = False
@@ -50,6 +51,7 @@ class Parts:
     joins: bool = False
     scaling: bool = False
     health: bool = False
+    preflight: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,8 @@ def works_of(
     if shadow is None:
         works += _teams(shared, handover) if parts.teams else []
         works += _fleet(shared, parts, demands, muster_image, providers)
-        works += _health(shared, settings, handover, (step_image, muster_image), providers) if parts.health else []
+        works += _health(shared, settings, handover, step_image, providers) if parts.health else []
+        works += _preflight(shared, settings, muster_image) if parts.preflight else []
     return works
 
 
@@ -182,14 +185,9 @@ def _fleet(
 
 
 def _health(
-    shared: Shared,
-    settings: Settings,
-    handover: Handover,
-    images: tuple[str, str],
-    providers: Mapping[str, Provider] | None,
+    shared: Shared, settings: Settings, handover: Handover, step_image: str, providers: Mapping[str, Provider] | None
 ) -> list[Work]:
-    """What looks after broken nodes, and tests nodes."""
-    step_image, muster_image = images
+    """What looks after broken nodes."""
 
     async def remedy(term: Term) -> None:
         remediation = RemediationController(
@@ -204,6 +202,12 @@ def _health(
         )
         await remediation.run(term)
 
+    return [shared.elector.while_leading(remedy, "remediation")]
+
+
+def _preflight(shared: Shared, settings: Settings, muster_image: str) -> list[Work]:
+    """What tests nodes."""
+
     async def test(term: Term) -> None:
         preflight = PreflightController(
             shared.client,
@@ -215,5 +219,4 @@ def _health(
         )
         await preflight.run(term)
 
-    lead = shared.elector.while_leading
-    return [lead(remedy, "remediation"), lead(test, "preflight")]
+    return [shared.elector.while_leading(test, "preflight")]
