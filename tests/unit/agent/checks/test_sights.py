@@ -28,7 +28,7 @@ def told(findings: Findings, looked: list[tuple[float, list[Sight], list[Sight]]
 
 
 @given(looks)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_an_incident_never_shrinks_and_two_of_a_kind_never_overlap(
     looked: list[tuple[float, list[Sight], list[Sight]]],
 ) -> None:
@@ -44,7 +44,7 @@ def test_an_incident_never_shrinks_and_two_of_a_kind_never_overlap(
 
 
 @given(looks)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_event_is_ever_lost_or_counted_twice(looked: list[tuple[float, list[Sight], list[Sight]]]) -> None:
     counts = {
         (*each.key, each.first_s): each.count for each in told(Findings("disk", PERIOD_S), looked)

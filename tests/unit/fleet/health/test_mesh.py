@@ -56,7 +56,7 @@ shapes = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 9))
 
 
 @given(shapes, st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_everybody_chooses_the_same_few_and_nobody_is_left_out(
     shape: tuple[int, int, int], order: random.Random
 ) -> None:
@@ -82,7 +82,7 @@ def test_one_that_joins_changes_the_peers_of_a_few_only() -> None:
 
 
 @given(shapes, st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_only_the_node_that_is_cut_is_ever_blamed(shape: tuple[int, int, int], data: st.DataObject) -> None:
     members = fleet(*shape)
     bad = data.draw(st.sampled_from(members)).name
@@ -94,7 +94,7 @@ def test_only_the_node_that_is_cut_is_ever_blamed(shape: tuple[int, int, int], d
 
 
 @given(st.integers(1, 3), st.integers(3, 8), st.integers(2, 9), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nodes_are_never_blamed_for_their_switch(zones: int, switches: int, nodes: int, data: st.DataObject) -> None:
     members = fleet(zones, switches, nodes)
     bad = data.draw(st.sampled_from(sorted({domains_of(member)[1] for member in members})))
@@ -102,14 +102,14 @@ def test_nodes_are_never_blamed_for_their_switch(zones: int, switches: int, node
 
 
 @given(st.integers(3, 5), st.integers(2, 4), st.integers(2, 6), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_switches_are_never_blamed_for_their_zone(zones: int, switches: int, nodes: int, data: st.DataObject) -> None:
     bad = f"z{data.draw(st.integers(0, zones - 1))}"
     assert verdict(fleet(zones, switches, nodes), crossing(bad)) == Verdict(domains=(bad,))
 
 
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(5, 9), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_nobody_is_ever_blamed_for_one_that_reaches_nobody(
     zones: int, switches: int, nodes: int, data: st.DataObject
 ) -> None:
@@ -119,7 +119,7 @@ def test_nobody_is_ever_blamed_for_one_that_reaches_nobody(
 
 
 @given(st.integers(1, 3), st.integers(3, 6), st.integers(6, 9), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_node_and_a_switch_elsewhere_are_told_apart(
     zones: int, switches: int, nodes: int, data: st.DataObject
 ) -> None:
@@ -182,7 +182,7 @@ def test_garbage_is_no_evidence() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefghij"), st.lists(st.sampled_from("xyz"), max_size=3))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_labels_of_any_depth_leave_nobody_out(named: list[tuple[str, list[str]]]) -> None:
     members = [Member(name, "10.0.0.1", tuple(domains)) for name, domains in named]
     chosen = choose(members)
