@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
-from muster.api.names import HEALTH_IGNORE, LABEL_HEALTH
+from muster.api.names import ANNOTATION_TESTED_WITHIN, HEALTH_IGNORE, LABEL_HEALTH
 from muster.api.preflight import PreflightSpec
+from muster.api.training_job import TESTED_WITHIN_MAX_H
 from muster.kube.node import Node
 from muster.kube.resources import allocatable
 
@@ -102,3 +103,16 @@ def needs_test(node: Node) -> bool:
     """Whether the node has to pass a test before it is trusted."""
     labels = node.metadata.labels
     return has_gpus(allocatable(node), labels) and not is_ignored(labels)
+
+
+def tested_within_h(annotations: Mapping[str, str]) -> int:
+    """Hours within which a pod's nodes have to have been tested; 0 where it does not ask. Raises ValueError."""
+    text = annotations.get(ANNOTATION_TESTED_WITHIN)
+    if text is None:
+        return 0
+    hours = int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else 0
+    if not 1 <= hours <= TESTED_WITHIN_MAX_H:
+        raise ValueError(
+            f"annotation {ANNOTATION_TESTED_WITHIN} is {text!r}: write whole hours, 1 to {TESTED_WITHIN_MAX_H}"
+        )
+    return hours

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import msgspec
 
 from muster.api.names import ANNOTATION_TESTED_WITHIN, LABEL_GANG
+from muster.api.trust import tested_within_h
 from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
 from muster.kube.pod import Pod
 from muster.kube.resources import pod_request
 from muster.scheduler.peers import NOBODY, PeerTable
 from muster.scheduler.podwire import SchedulingPodSpec
 from muster.scheduler.relations import Peers, Relations, Term, asks_of_others, relations, unknown
-from muster.scheduler.trust import is_test, tested_within_h
+from muster.scheduler.trust import is_test
 from muster.scheduler.volumes import ClaimNeeds
 
 HostPort = tuple[str, str, int]
@@ -198,7 +199,7 @@ def _host_ports(pod: Pod) -> Iterable[HostPort]:
 
 def _within_h(pod: Pod) -> int:
     try:
-        return tested_within_h(pod)
+        return tested_within_h(pod.metadata.annotations)
     except ValueError:
         return 0  # which refuses the pod
 
@@ -207,7 +208,7 @@ def _refusals(pod: Pod) -> Iterable[str]:
     """Name every constraint that we would have to ignore."""
     spec = pod.spec
     try:
-        tested_within_h(pod)
+        tested_within_h(pod.metadata.annotations)
     except ValueError as error:
         yield str(error)
     affinity = spec.affinity

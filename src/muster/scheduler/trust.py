@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from muster.api.names import ANNOTATION_TESTED_WITHIN, LABEL_PREFLIGHT
+from muster.api.names import LABEL_PREFLIGHT
 from muster.api.preflight import Preflight
-from muster.api.training_job import TESTED_WITHIN_MAX_H
 from muster.api.trust import Doubt, Identity, Tested, doubt, has_gpus, identity, is_ignored, tested
 from muster.kube.node import Node
 from muster.kube.pod import Pod
@@ -90,16 +89,3 @@ def lean(record: Preflight) -> Preflight:
 def is_test(pod: Pod, namespace: str) -> bool:
     """Whether the pod tests its node; in another namespace than Muster's the label means nothing."""
     return LABEL_PREFLIGHT in pod.metadata.labels and pod.namespace == namespace
-
-
-def tested_within_h(pod: Pod) -> int:
-    """Hours within which the pod's nodes have to have been tested; 0 where it does not ask. Raises ValueError."""
-    text = pod.metadata.annotations.get(ANNOTATION_TESTED_WITHIN)
-    if text is None:
-        return 0
-    hours = int(text) if text.isascii() and text.isdigit() and len(text) <= 6 else 0
-    if not 1 <= hours <= TESTED_WITHIN_MAX_H:
-        raise ValueError(
-            f"annotation {ANNOTATION_TESTED_WITHIN} is {text!r}: write whole hours, 1 to {TESTED_WITHIN_MAX_H}"
-        )
-    return hours

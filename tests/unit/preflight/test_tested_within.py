@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from muster.api.trust import tested_within_h as hours_of
 from muster.api.validate import validate
 from muster.kube.pod import Pod
 from muster.kube.struct import from_dict
-from muster.scheduler.trust import tested_within_h as hours_of
 from muster.trainingjobs.pods import PodSettings, build_pod
 from tests.unit.trainingjobs.world import make_job
 
@@ -19,7 +19,7 @@ SETTINGS = PodSettings(url="https://x", ca_pem="", muster_image="muster")
 def test_its_pods_ask_the_scheduler_for_it(hours: int | None) -> None:
     job = make_job(2, **({"testedWithinHours": hours} if hours else {}))
     assert validate(job) == []
-    assert hours_of(from_dict(build_pod(job, 0, 1, (), SETTINGS), Pod)) == (hours or 0)
+    assert hours_of(from_dict(build_pod(job, 0, 1, (), SETTINGS), Pod).metadata.annotations) == (hours or 0)
 
 
 @pytest.mark.parametrize("hours", [0, -1, 8761])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
 
 from muster.api.names import (
-    ANNOTATION_TESTED_WITHIN,
     LABEL_PREFLIGHT,
     PREFLIGHT_PENDING,
     TAINT_POOL,
@@ -20,7 +20,7 @@ from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.api.quarantine import quarantined
-from muster.api.trust import GPU, Identity, has_gpus, identity, is_ignored
+from muster.api.trust import GPU, Identity, has_gpus, identity, is_ignored, tested_within_h
 from muster.fleet.balloons.occupancy import Occupancy, RoomPod
 from muster.fleet.health.decide import History, decide
 from muster.fleet.health.policyinuse import PolicyInUse
@@ -188,10 +188,11 @@ class Knowledge:
         if LABEL_PREFLIGHT in pod.metadata.labels and pod.namespace == self._namespace:
             return False
         waits = new is not None and not new.spec.node_name and new.metadata.deletion_timestamp is None
-        text = pod.metadata.annotations.get(ANNOTATION_TESTED_WITHIN, "") if waits else ""
         before = self._within.pop(pod.uid, None)
-        if text.isdigit() and int(text):
-            self._within[pod.uid] = int(text)
+        with suppress(ValueError):  # the scheduler says what is wrong with it
+            hours = tested_within_h(pod.metadata.annotations) if waits else 0
+            if hours:
+                self._within[pod.uid] = hours
         return self._occupancy.pod_changed(old, new) or self._within.get(pod.uid) != before
 
     def placement_changed(self, old: Placement | None, new: Placement | None) -> bool:
