@@ -16,6 +16,7 @@ from muster.kube.taintwriter import TaintWriter
 from muster.teams import holdings, plan, writing
 from muster.teams.holdings import Holdings
 from muster.teams.usage import Rank
+from muster.teams.wellness import Wellness
 from tests.sim.mutants import Mutant, mutants_in
 
 FLEET_MUTANTS: dict[str, Mutant] = {}
@@ -85,3 +86,9 @@ def grow_without_end(stack: ExitStack) -> None:
 def say_it_again(stack: ExitStack) -> None:
     """The status of pools is written after every look."""
     stack.enter_context(patch.object(scaling, "kept_times", lambda new, old: new))
+
+
+@_mutant
+def believe_every_flap(stack: ExitStack) -> None:
+    """A node is broken, and healthy again, the moment it looks so."""
+    stack.enter_context(patch.object(Wellness, "_wait_s", lambda *args: 0.0))

@@ -11,7 +11,7 @@ from muster.sim.fuzz.scenario import scenario
 from tests.sim.mutants import MUTANTS
 
 CATCHES = {
-    "forget_the_fence": 373,
+    "forget_the_fence": 66,
     "forget_the_deadline": 3,
     "release_without_removing": 5,
     "newest_first": 2,

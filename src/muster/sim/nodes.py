@@ -367,8 +367,12 @@ class SimNodes:
                     if ours is not None and ours.alive and not node.ready:
                         await self._post_status(ours)
 
-    async def _post_status(self, node: SimNode) -> None:
-        info, conditions = nodeobjects.info(node.name, node.boot), nodeobjects.conditions(self._now())
+    async def report_ready(self, name: str, *, ready: bool) -> None:
+        """Say as its kubelet does whether pods can run on a node."""
+        await self._post_status(self.nodes[name], "True" if ready else "False")
+
+    async def _post_status(self, node: SimNode, ready: str = "True") -> None:
+        info, conditions = nodeobjects.info(node.name, node.boot), nodeobjects.conditions(self._now(), ready=ready)
         status = {"nodeInfo": info, "conditions": conditions}
         await self._client.patch(Node, node.name, {"status": status}, subresource="status")
 

@@ -122,7 +122,8 @@ class NoSlotLost(Checker):
             self._driven_out.discard(new.gang if new is not None and old is None else "")
             return
         if new is None:
-            self._gone(old)
+            if old.slots.keys() - planned:
+                self._gone(old)
             return
         for slot, (node, uid) in old.slots.items():
             if slot in new.slots and new.slots[slot][0] != node and slot not in planned:

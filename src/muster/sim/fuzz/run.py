@@ -301,6 +301,11 @@ class Run:
             await until(self._loop, self._start + fault.end)
             self.cluster.call("PATCH", path, {"spec": {"unschedulable": None}})
             return
+        if fault.kind == "unready":
+            await self.nodes.report_ready(name, ready=False)
+            await until(self._loop, self._start + fault.end)
+            await self.nodes.report_ready(name, ready=True)
+            return
         self.nodes.lose(name)
         if fault.kind == "deleted":
             self.cluster.call("DELETE", path)

@@ -24,7 +24,7 @@ TRAINED = 0.4
 
 
 class NodeFault(msgspec.Struct, frozen=True):
-    """What happens to a node: `lost`, `deleted` (and registered anew) or `cordoned`, from `start` to `end`."""
+    """What happens to a node from `start` to `end`: `lost`, `deleted` (then registered anew), `cordoned`, `unready`."""
 
     kind: str
     node: int
@@ -192,14 +192,14 @@ def draw_weather(rng: random.Random, nodes: int, replicas: int) -> Weather:
 
 
 def _handover(rng: random.Random) -> Weather:
-    """Leaders lose the lease while their requests still arrive, late."""
+    """Leaders lose the lease while their bindings still arrive, late. All else is in time, or they would do nothing."""
     mute: dict[str, tuple[Window, ...]] = {}
     at = START_S
     for turn in range(4):
         at += rng.uniform(10, 20)
         mute[f"controller-{turn % 2}"] = (*mute.get(f"controller-{turn % 2}", ()), Window(at, at + 25.0))
         at += 25.0
-    return Weather(calm_at=at, latency_s=0.003, late=rng.uniform(0.2, 0.7), mute=mute)
+    return Weather(calm_at=at, latency_s=0.003, late=rng.uniform(0.5, 0.9), late_path="/binding", mute=mute)
 
 
 def _denied(rng: random.Random, nodes: int) -> dict[str, tuple[Window, int]]:

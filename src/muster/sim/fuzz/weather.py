@@ -38,6 +38,7 @@ class Weather(msgspec.Struct, frozen=True):
         silent: done, but no answer comes.
         lost: neither done nor answered.
         late: done up to LATEST_S after it was sent.
+        late_path: how paths of requests end that may be late; "" where all may.
         watch_lasts_s: mean time until a watch breaks; 0 for never.
         watch_silent: share of watches that fall silent.
         denied: node -> when no pod may be bound to it, as an admission policy has it; with which status.
@@ -55,6 +56,7 @@ class Weather(msgspec.Struct, frozen=True):
     silent: float = 0.0
     lost: float = 0.0
     late: float = 0.0
+    late_path: str = ""
     watch_lasts_s: float = 0.0
     watch_silent: float = 0.0
     denied: dict[str, tuple[Window, int]] = {}
@@ -97,7 +99,7 @@ class Weathered:
             (weather.broken, Fate(there_s, back_s, broken=True)),
             (weather.silent, Fate(there_s, silent=True)),
             (weather.lost, Fate(lost=True)),
-            (weather.late, Fate(rng.uniform(0, LATEST_S), back_s)),
+            (weather.late * path.endswith(weather.late_path), Fate(rng.uniform(0, LATEST_S), back_s)),
         ):
             if draw < share:
                 return fate

@@ -18,17 +18,19 @@ from muster.sim.fuzz.fleet.balloonchecks import NoBalloonInTheWay
 from muster.sim.fuzz.fleet.clouds import Cloud
 from muster.sim.fuzz.fleet.configs import CLOUD_POOL
 from muster.sim.fuzz.fleet.deployments import Deployments
+from muster.sim.fuzz.fleet.flapchecks import NothingMovesForAFlap
 from muster.sim.fuzz.fleet.frontdoor import FrontDoor
 from muster.sim.fuzz.fleet.lendingchecks import NoOwnerWaitsForABorrower
 from muster.sim.fuzz.fleet.machines import capacity_of
 from muster.sim.fuzz.fleet.ownerchecks import NodesAndOwners
 from muster.sim.fuzz.fleet.people import People, put_config
 from muster.sim.fuzz.fleet.scalingchecks import NoNodeTakenFromAnybody
-from muster.sim.fuzz.fleet.scenario import TEAMS, FleetScenario
+from muster.sim.fuzz.fleet.scenario import LAST_DEED_S, TEAMS, FleetScenario
 from muster.sim.fuzz.gangchecks import NoGangPartBoundForLong
 from muster.sim.fuzz.run import TAKEOVER_S, Run
 from muster.sim.fuzz.scenario import ReplicaFault
 from muster.sim.fuzz.shapes import kind_of
+from muster.sim.fuzz.weather import LATEST_S
 from muster.sim.replay.objects import GPU_MODEL
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.loop import VirtualLoop
@@ -62,6 +64,8 @@ class FleetRun(Run):
         names = [f"node-{number:05d}" for number in range(self._fleet.nodes)]
         self._people = People(self.cluster, names)
         self._owners = NodesAndOwners(self.view, self._door, self._people, stale_s)
+        begins = self._start + LAST_DEED_S + stale_s + LATEST_S
+        NothingMovesForAFlap(self.view, self._door, self.cluster.trace, stale_s, self._fleet.shares, begins)
         self._balloons = NoBalloonInTheWay(self.view, stale_s, self._fleet.disturbed_until)
         self._lending = NoOwnerWaitsForABorrower(self.view, stale_s, self._fleet.disturbed_until)
         return found

@@ -13,7 +13,7 @@ from muster.sim.fuzz.fleet.machines import Source, smallest
 from muster.sim.fuzz.fleet.people import FOREIGN, QUARANTINE, Deed
 from muster.sim.fuzz.fleet.shares import Shares, draw_shares
 from muster.sim.fuzz.roads import road_weather
-from muster.sim.fuzz.scenario import FAULTS_S, Scenario, draw_node_faults, draw_replica_faults, draw_weather
+from muster.sim.fuzz.scenario import FAULTS_S, NodeFault, Scenario, draw_node_faults, draw_replica_faults, draw_weather
 from muster.sim.fuzz.workload import JobSpec
 from muster.sim.replay.job import Job, NodeShape
 from muster.sim.virtual.loop import START_S
@@ -22,6 +22,7 @@ TEAMS = ("red", "green", "blue")
 NODES_MAX = 9
 """Of each pool, without those of the cloud."""
 LAST_DEED_S = 150.0
+FLAPPING_MAX = 2
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -91,7 +92,7 @@ def fleet_scenario(seed: int, source: Source) -> FleetScenario:
         replicas=replicas,
         jobs=tuple(_jobs(rng, source, pools, teams, shares, scaled, owner)),
         weather=weather,
-        node_faults=draw_node_faults(rng, nodes),
+        node_faults=(*(faults := draw_node_faults(rng, nodes)), *_flaps(random.Random(f"flaps {seed}"), nodes, faults)),
         replica_faults=draw_replica_faults(rng, replicas),
         skew_s=tuple(rng.choice((0.0, 0.0, rng.uniform(-40, 40))) for _ in range(replicas)),
         start_s=rng.choice((0.05, 0.5, 3.0)),
@@ -148,6 +149,19 @@ def _troubles(rng: random.Random, scaled: tuple[ScaledPool, ...]) -> list[Troubl
         kind = rng.choice(("full", "silent", "deaf", "strangers", "reclaimed"))
         end = start + rng.uniform(5, 60)
         found.append(Trouble(kind, rng.choice(scaled).name, start, end, rng.choice((1, 1, 2))))
+    return found
+
+
+def _flaps(rng: random.Random, nodes: int, faults: tuple[NodeFault, ...]) -> list[NodeFault]:
+    """A node that nothing else happens to is away for moments, in some runs, once the last configuration is known."""
+    spared = sorted(set(range(nodes)) - {fault.node for fault in faults})
+    found = []
+    for node in rng.sample(spared, rng.choice((0, 1, 2)) if len(spared) > FLAPPING_MAX else 0):
+        at, kind = LAST_DEED_S + rng.uniform(15, 90), rng.choice(("unready", "cordoned"))
+        for _ in range(rng.randint(2, 5)):
+            away_s = rng.uniform(3, 9)
+            found.append(NodeFault(kind, node, at, at + away_s))
+            at += away_s + rng.uniform(4, 30)
     return found
 
 
