@@ -12,7 +12,10 @@ import pytest
 
 from muster.drills.clusteraccess import ClusterAccess, KubectlError
 from muster.drills.controlplane import ControlPlane
-from tests.scenarios.deploy.conftest import ACCOUNT, CHART, Helm
+from muster.fleet.remediation.plan import RunStep
+from muster.fleet.remediation.snapshot import NodeView
+from muster.fleet.remediation.steps import StepSettings, step_pod
+from tests.scenarios.deploy.conftest import ACCOUNT, CHART, SYSTEM, Helm
 from tests.scenarios.deploy.test_chart import rendered
 from tests.support.waiting import eventually
 
@@ -162,6 +165,20 @@ def test_a_toleration_that_comes_later_is_refused_and_one_that_was_there_is_left
 def test_a_pod_cannot_name_its_node(enforced: Pools) -> None:
     assert "may not name its node" in enforced.refused(pod(nodeName="node"), *PEOPLE)
     assert "may not name its node" in enforced.refused(pod(nodeName="node", schedulerName="muster"), *PEOPLE)
+
+
+def test_muster_alone_acts_on_machines(enforced: Pools) -> None:
+    """The pods that reset or reboot name their node and tolerate everything."""
+    enforced.access.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    look = ("get", "serviceaccounts", f"--namespace={SYSTEM}", "--output=name")
+    eventually("a service account", lambda: "default" in enforced.access.kubectl(*look))
+    settings = StepSettings(namespace=SYSTEM, image="tools")
+    step = RunStep(name="reboot", node=NodeView(name="node", uid="u"), session="s", step="reboot", boot_id="b")
+    made = step_pod(step, settings)
+    assert enforced.refused(made, f"--as={ACCOUNT}") == ""
+    assert FORBIDDEN in enforced.refused(made, *PEOPLE)
+    elsewhere = {**made, "metadata": {**made["metadata"], "namespace": "default"}}
+    assert FORBIDDEN in enforced.refused(elsewhere, f"--as={ACCOUNT}")
 
 
 def test_only_muster_and_listed_schedulers_bind(enforced: Pools) -> None:
