@@ -10,11 +10,14 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from muster.cli.trusting import read_trusting
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.preflight.controller import PreflightController
 from muster.gputest.summary import SUMMARY_SCHEMA, FailureRow, GpuRow, Summary
 from muster.kube.struct import encode
 from muster.scheduler.controller import SchedulerController
+from muster.scheduler.explain import explain
+from muster.scheduler.loading import load_state
 from muster.scheduler.plan import Settings
 from muster.sim import nodeobjects
 from muster.sim.virtual.cluster import VirtualCluster
@@ -227,6 +230,26 @@ def test_after_a_reboot_nothing_starts_before_the_test_though_no_taint_came_back
         assert world.node_of("work") == "a"
         assert world.tested == ["a", "a"]
         assert world.records()["a"]["bootID"] == "a-boot-2"
+
+    world.run(story)
+
+
+def test_whoever_explains_from_outside_knows_whether_nodes_need_tests() -> None:
+    world = World()
+    config = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{CONFIG_MAP}"
+
+    async def story() -> None:
+        world.hanging.add("a")
+        world.add_node("a")
+        world.add_pod("work")
+        await asyncio.sleep(10)
+        client = world.cluster.client("cli")
+        assert await read_trusting(client, NAMESPACE) is None
+        world.call("PATCH", config, {"data": {"required": "true"}})
+        assert await read_trusting(client, NAMESPACE) == NAMESPACE
+        state = await load_state(client, trusting=NAMESPACE)
+        gang = next(gang for gang in state.gangs.values() if gang.name == "work")
+        assert "1 untested (no test yet)" in explain(state.snapshot(), gang, now=world.loop.now).summary
 
     world.run(story)
 
