@@ -12,8 +12,8 @@ from tests.sim.mutants import MUTANTS
 
 CATCHES = {
     "forget_the_fence": 66,
-    "forget_the_deadline": 3,
-    "release_without_removing": 5,
+    "forget_the_deadline": 13,
+    "release_without_removing": 13,
     "newest_first": 2,
     "repeat_what_was_said": 52,
     "forget_rules_about_pods": 8,
