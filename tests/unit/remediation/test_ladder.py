@@ -521,9 +521,28 @@ def test_a_fault_seen_twice_is_remedied_once_1417_1532() -> None:
 def test_quarantine_is_put_before_anything_else_is_said_of_the_node() -> None:
     world = World(4)
     world.fault("n0", "quarantine")
-    world.step()
-    kinds = [type(each) for each in world.step().actions]
-    assert kinds[0] is Quarantine
+    assert type(world.step().actions[0]) is Quarantine
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_taint_that_was_put_and_not_written_down_is_taken_up_and_counted(gone: bool) -> None:
+    """The controller is killed right after the taint; what asked for it may be gone by then."""
+    config = replace(ACT, breaker=Breaker(nodes=1), shared=SharedFaults(nodes=0))
+    world = World(10, config)
+    world.fault("n0", "quarantine")
+    world.step(lambda action: isinstance(action, Quarantine))
+    assert world.tainted() == {"n0"}
+    assert not world.sessions
+    if gone:
+        del world.evidence["n0"]
+    world.fault("n1", "quarantine", "48")
+    world.settle(1.0)
+    assert world.rung("n0") == "Quarantine"
+    assert world.tainted() == {"n0"}, "the breaker counts it"
+    world.test("n0")
+    world.settle()
+    assert world.rung("n0") == "Released"
+    assert not world.tainted()
 
 
 def test_a_new_node_has_no_session() -> None:

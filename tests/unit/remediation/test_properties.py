@@ -7,9 +7,10 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from muster.api.names import remediation_name
 from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults, WorkLimits, amount_of
-from muster.fleet.remediation.plan import Action, Evict, Move, Open, Release, RunStep
+from muster.fleet.remediation.plan import Action, Evict, Move, Open, Quarantine, Release, RunStep
 from muster.fleet.remediation.rungs import WORKING
 from muster.fleet.remediation.snapshot import PodView
 from tests.unit.remediation.remediationworld import World
@@ -39,6 +40,8 @@ class Watched(World):
     def judge(self, action: Action) -> None:
         if isinstance(action, Open | Move):
             self._granted(action)
+        if isinstance(action, Quarantine):
+            self._put(action)
         if isinstance(action, Move) and action.status.phase == "Released":
             self._released(action)
         if isinstance(action, Release):
@@ -53,6 +56,36 @@ class Watched(World):
                 [name] = [name for name, pods in self.pods.items() if pod in pods]
                 assert (self.nodes[name].tainted, self.rung(name)) == (True, "Drain"), "nothing leaves a node in use"
 
+    def _put(self, action: Quarantine) -> None:
+        """A node that was in use goes out of it: counted are those that are out, whatever of it was written."""
+        node = self.nodes.get(action.node.name)
+        if node is None or node.uid != action.node.uid or node.joining:
+            return
+        there = self.sessions.get(action.session)
+        if there is not None and record.is_quarantined(there.status):
+            return  # it was put before, and somebody took it away
+        usable = [each for each in self.nodes.values() if not each.joining]
+        by_uid = {each.spec.node_uid: each for each in self.sessions.values()}
+        out = [
+            each
+            for each in usable
+            if each.uid != node.uid
+            and (each.record is not None or (each.uid in by_uid and record.is_quarantined(by_uid[each.uid].status)))
+        ]
+        assert len(out) + 1 <= amount_of(CONFIG.quarantined.all, len(usable)), "over the budget"
+        since = self.now - CONFIG.breaker.window_s
+        sessions = list(self.sessions.values())
+        written = [time for each in sessions if record.pool_of(each) == node.pool for time in record.quarantines(each)]
+        lately = sum(time > since for time in written)
+        lately += sum(
+            each.pool == node.pool and each.uid != node.uid
+            and remediation_name(each.name, each.uid) not in self.sessions
+            for each in usable
+            if each.record is not None
+        )  # fmt: skip
+        in_pool = sum(each.pool == node.pool for each in usable)
+        assert lately + 1 <= max(1, int(in_pool * 0.2)), "over the breaker"
+
     def _granted(self, action: Open | Move) -> None:
         status = action.status if isinstance(action, Move) else action.session.status
         if isinstance(action, Move):
@@ -62,22 +95,7 @@ class Watched(World):
         node = self.nodes.get(action.session.spec.node)
         if node is None or node.uid != action.session.spec.node_uid or status.phase != "Open":
             return
-        entry = status.history[-1]
-        new = isinstance(action, Open) or len(action.session.status.history) < len(status.history)
         others = [each for name, each in self.sessions.items() if name != action.session.name]
-        usable = [each for each in self.nodes.values() if not each.joining]
-        if entry.rung == "Quarantine" and new and not node.joining:
-            since = self.now - CONFIG.breaker.window_s
-            lately = sum(
-                time > since
-                for each in others
-                for time in record.quarantines(each)
-                if record.pool_of(each) == node.pool
-            )
-            in_pool = sum(each.pool == node.pool for each in usable)
-            assert lately + 1 <= max(1, int(in_pool * 0.2)), "over the breaker"
-            out = [each for each in others if record.is_quarantined(each.status) and self._uses(each.spec.node_uid)]
-            assert len(out) + 1 <= amount_of(CONFIG.quarantined.all, len(usable)), "over the budget"
         if status.rung in WORKING and action.session.status.rung not in WORKING:
             working = [each for each in others if each.status.phase == "Open" and each.status.rung in WORKING]
             there_ = [each for each in working if self._is_there(each.spec.node_uid)]

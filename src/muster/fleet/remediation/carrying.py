@@ -34,7 +34,7 @@ from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.struct import encode
-from muster.kube.taintwriter import NodeChange, TaintWriter
+from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
 
 log = logging.getLogger(__name__)
 
@@ -149,14 +149,22 @@ class Carrier:
         mark = QuarantineRecord(action.session, action.generation, _instant(action.since), action.why)
 
         def change(node: Node) -> NodeChange | None:
-            if node.uid != action.node.uid or self._is_over(action.session):
+            session = self._known.sessions.get(action.session)
+            status = session.status if session is not None else None
+            over = status is not None and status.phase == "Released" and status.generation >= action.generation
+            if node.uid != action.node.uid or over:
                 return None
             theirs = record_of(node) is None and quarantined(node)
             said = encode(replace(mark, foreign=theirs)).decode()
             return NodeChange(put=() if theirs else (QUARANTINE,), annotations={ANNOTATION_RECORD: said})
 
-        known = self._known.raw.get(action.node.name)
-        return (await self._writer.write(action.node.name, change, known=known)).outcome.value.lower()
+        return await self._write(action.node.name, change)
+
+    async def _write(self, name: str, change: Callable[[Node], NodeChange | None]) -> str:
+        written = await self._writer.write(name, change, known=self._known.raw.get(name))
+        if written.outcome is Outcome.WRITTEN and written.node is not None:
+            self._known.node_written(written.node)
+        return written.outcome.value.lower()
 
     def _is_over(self, name: str) -> bool:
         session = self._known.sessions.get(name)
@@ -171,8 +179,7 @@ class Carrier:
                 return None  # it is in quarantine for something newer
             return NodeChange(drop=() if mark.foreign else _OWNED, annotations={ANNOTATION_RECORD: None})
 
-        known = self._known.raw.get(action.node.name)
-        return (await self._writer.write(action.node.name, change, known=known)).outcome.value.lower()
+        return await self._write(action.node.name, change)
 
     async def _describe(self, action: plans.Describe) -> str:
         now = _instant(self._clock())

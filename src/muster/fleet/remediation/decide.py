@@ -17,7 +17,7 @@ from muster.fleet.remediation import record
 from muster.fleet.remediation.draining import Leaving, leaving
 from muster.fleet.remediation.ladder import Ladder
 from muster.fleet.remediation.plan import Action, Describe, Forget, Move, Open, Plan, Quarantine, Release, Tell
-from muster.fleet.remediation.room import Room
+from muster.fleet.remediation.room import Room, is_unwritten
 from muster.fleet.remediation.rungs import ORDER, TARGET
 from muster.fleet.remediation.shared import shared_faults
 from muster.fleet.remediation.snapshot import Evidence, NodeView, View
@@ -74,10 +74,10 @@ def decide(view: View, now: float) -> Plan:
     _open(ladder, evidence, acts=acts)
     _gone(ladder, now)
     if acts:
-        effects += _described(view, evidence)
+        effects += _described(view, evidence, _on_their_way_out(ladder, effects))
     told = _told(view, ladder)
     return Plan(
-        actions=(*ladder.actions, *effects, *found.actions, *told),
+        actions=(*ladder.taints, *ladder.actions, *effects, *found.actions, *told),
         kept=found.kept,
         held=ladder.held,
         spares_for=found.wanted,
@@ -92,6 +92,10 @@ def _evidence(view: View) -> dict[str, Evidence]:
         known = found.get(name)
         if name in view.nodes and (known is None or RANK[known.action] < RANK["drain"]):
             found[name] = Evidence(action="drain", fault="hardware", rule="dead", why=why)
+    if view.config.mode == "act":
+        for name, node in view.nodes.items():
+            if node.record is not None and name not in found and is_unwritten(view, node):
+                found[name] = Evidence(action="quarantine", rule="record", why=node.record.why)
     return found
 
 
@@ -236,9 +240,17 @@ def _gone(ladder: Ladder, now: float) -> None:
             ladder.actions.append(Forget(session=session))
 
 
-def _described(view: View, evidence: dict[str, Evidence]) -> Iterable[Action]:
+def _on_their_way_out(ladder: Ladder, effects: Iterable[Action]) -> set[str]:
+    """Nodes whose quarantine is being written: with hundreds at once what is said about them comes after all of it."""
+    opened = {each.session.spec.node for each in ladder.actions if isinstance(each, Open)}
+    return opened | {each.node.name for each in effects if isinstance(each, Quarantine)}
+
+
+def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> Iterable[Action]:
     """Conditions of ours on nodes, where they are not as they should be."""
     for node in view.nodes.values():
+        if node.name in later:
+            continue
         mine = evidence.get(node.name)
         wanted: dict[str, str] = {}
         if mine is not None and not node.ignored and ORDER[TARGET[mine.action]] >= ORDER["Condition"]:

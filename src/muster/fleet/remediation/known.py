@@ -41,6 +41,14 @@ def _what(mesh: dict[str, Finding], name: str) -> tuple[str, str, str] | None:
     return finding.key if finding is not None else None
 
 
+def _is_newer(left: Node, right: Node) -> bool:
+    """Whether the left version is the later one; resource versions compare as numbers (KEP-5504)."""
+    try:
+        return int(left.metadata.resource_version) > int(right.metadata.resource_version)
+    except ValueError:
+        return False
+
+
 def slim_node(node: Node) -> Node:
     """Return the node less what remediation never looks at."""
     mark = node.metadata.annotations.get(ANNOTATION_RECORD)
@@ -129,8 +137,15 @@ class Known:
             self._stale.add(old.name)
             self._changed()
             return
-        self.raw[new.name] = new
-        self._view(new.name)
+        before = self.raw.get(new.name)
+        if before is None or before.uid != new.uid or not _is_newer(before, new):
+            self.raw[new.name] = new
+            self._view(new.name)
+
+    def node_written(self, node: Node) -> None:
+        """What the API server answered to a write: the watch may say it later."""
+        if node.name in self.raw:
+            self.node_changed(None, slim_node(node))
 
     def health_changed(self, old: NodeHealth | None, new: NodeHealth | None) -> None:
         """A handler."""

@@ -1,7 +1,7 @@
 """One session's next step: which rung, what is to be done on the rung it is on, and what it waits for.
 
 Each step is written before it is done, and what is to be done is derived from what was written: whoever reads the
-object next carries on from there.
+object next carries on from there. The taint alone goes first: its record on the node is read again as well.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationPhase, Rung
 from muster.fleet.remediation import record
 from muster.fleet.remediation.exits import failed, is_booted, passed
-from muster.fleet.remediation.plan import Action, ForgetStep, Move, ReplaceMachine, RunStep
+from muster.fleet.remediation.plan import Action, ForgetStep, Move, Quarantine, ReplaceMachine, RunStep
 from muster.fleet.remediation.room import Room
 from muster.fleet.remediation.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
@@ -35,7 +35,8 @@ class Ladder:
         room: what budgets and breakers leave.
         shared: by CHECK/CODE how many nodes have it at once.
         now: seconds since the epoch.
-        actions: what is to be done.
+        actions: what is to be written.
+        taints: what goes before that.
         held: what holds nodes back, and how many.
         wake: moments at which something is due.
     """
@@ -45,6 +46,7 @@ class Ladder:
     shared: dict[str, int]
     now: float
     actions: list[Action] = field(default_factory=list)
+    taints: list[Action] = field(default_factory=list)
     held: dict[str, int] = field(default_factory=dict)
     wake: list[float] = field(default_factory=list)
 
@@ -81,6 +83,9 @@ class Ladder:
 
     def _below(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         status = session.status
+        if record.is_put(session, node):
+            self._quarantine(session, node, node.record.why if node.record is not None else "")
+            return
         if evidence is None:
             self._release(session, "nothing that counts is there any more")
             return
@@ -101,8 +106,16 @@ class Ladder:
             self.hold(session, held, f"{why}; not in quarantine: {words}", rung="Condition")
             return
         self.room.take_quarantine(node)
-        reason = f"{record.JOINING}: {why}" if node.joining else why
-        self.enter(session, "Quarantine", reason, deadline_s=self.view.config.deadlines.quarantine_s, message=why)
+        self._quarantine(session, node, f"{record.JOINING}: {why}" if node.joining else why)
+
+    def _quarantine(self, session: NodeRemediation, node: NodeView, why: str) -> None:
+        """The taint first: it takes one write, does no harm to what runs, and says itself whose it is."""
+        generation = session.status.generation + 1
+        if not record.is_put(session, node):
+            self.taints.append(
+                Quarantine(node=node, session=session.name, generation=generation, since=self.now, why=why)
+            )
+        self.enter(session, "Quarantine", why, deadline_s=self.view.config.deadlines.quarantine_s)
 
     def _hand_shared(self, session: NodeRemediation, evidence: Evidence) -> None:
         window_s = self.view.config.shared.window_s

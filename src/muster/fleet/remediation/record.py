@@ -147,6 +147,18 @@ def first_on(status: NodeRemediationStatus, rung: Rung) -> RemediationStep | Non
     return found
 
 
+def is_put(session: NodeRemediation, node: NodeView) -> bool:
+    """Whether the node has this session's taint already, though the session does not say so yet.
+
+    The taint goes first, with a record of its own beside it: nothing new comes to the node while the rest is written.
+    """
+    mark = node.record
+    if mark is None or mark.session != session.name or is_quarantined(session.status):
+        return False
+    ended = [step.generation for step in session.status.history if is_a(step, RELEASED)]
+    return mark.generation > max(ended, default=0)
+
+
 def is_quarantined(status: NodeRemediationStatus) -> bool:
     """Whether the node belongs in quarantine because of this session."""
     return any(step.rung == "Quarantine" for step in episode(status))

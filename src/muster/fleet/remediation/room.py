@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from muster.api.names import remediation_name
 from muster.fleet.remediation.config import Limits, RemediationConfig, amount_of, percent_of
-from muster.fleet.remediation.record import is_quarantined, pool_of, quarantines
+from muster.fleet.remediation.record import is_put, is_quarantined, pool_of, quarantines
 from muster.fleet.remediation.rungs import WORKING
 from muster.fleet.remediation.snapshot import NodeView, View
 
@@ -49,6 +50,12 @@ class Room:
             if not node.joining:
                 self._total.add(node)
         since = now - self._config.breaker.window_s
+        out = set[str]()  # also what is on its way back: until its taint is gone, nothing comes to the node
+        for node in view.nodes.values():
+            if node.record is not None and not node.joining:
+                out.add(node.name)
+                self._out.add(node)
+                self._lately[node.pool] += is_unwritten(view, node)
         for session in view.sessions.values():
             known = view.nodes.get(session.spec.node)
             there = known is not None and known.uid == session.spec.node_uid
@@ -56,7 +63,7 @@ class Room:
             self._lately[pool] += sum(time > since for time in quarantines(session))
             if known is None or not there or session.status.phase == "Released":
                 continue
-            if is_quarantined(session.status) and not known.joining:
+            if is_quarantined(session.status) and not known.joining and known.name not in out:
                 self._out.add(known)
             if session.status.phase == "Open" and session.status.rung in WORKING:
                 self._working.add(known)
@@ -103,6 +110,15 @@ class Room:
             if count >= most:
                 return BUDGET, f"no more than {most} nodes of {whose} may be {what} at once"
         return "", ""
+
+
+def is_unwritten(view: View, node: NodeView) -> bool:
+    """Whether the node has a taint of ours that no session speaks of yet."""
+    name = remediation_name(node.name, node.uid)
+    session = view.sessions.get(name)
+    if session is None:
+        return node.record is not None and node.record.session == name
+    return is_put(session, node)
 
 
 def _named(pool: str) -> str:
