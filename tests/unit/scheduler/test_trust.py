@@ -217,7 +217,7 @@ def test_a_gang_that_is_only_supposed_asks_for_fresh_tests_as_well_and_supposed_
     assert not explain(world.state.snapshot(world.now), gang, now=world.now).waits
 
 
-NODES = [f"n{number}" for number in range(4)]
+NODES = ["n0", "n1"]
 GANGS = ["alpha", "beta", "gamma"]
 
 
@@ -230,29 +230,25 @@ class Trusting(RuleBasedStateMachine):
         self.boots = 0
         self.bound: dict[str, str] = {}
 
-    @rule(name=st.sampled_from(NODES), gpus=st.sampled_from([0, 8, 8]), driver=st.sampled_from(["", "550", "570"]))
-    def set_node(self, name: str, gpus: int, driver: str) -> None:
-        """It is there, in the boot in which it was."""
+    @rule(
+        name=st.sampled_from(NODES),
+        what=st.sampled_from(["reboot", "reboot", "replace", "550", "570", "no GPUs", "same"]),
+    )
+    def change_node(self, name: str, what: str) -> None:
+        """It is there; another boot, another node, another driver."""
         known = self.world.nodes.get(name)
         info = known.status.node_info if known is not None else None
-        labels = {DRIVER: driver} if driver else {}
-        self.world.set_node(node(name, gpus=gpus, labels=labels, boot=info.boot_id if info is not None else "0"))
-
-    @rule(name=st.sampled_from(NODES))
-    def reboot(self, name: str) -> None:
         self.boots += 1
-        self.world.set_node(node(name, boot=str(self.boots)))
-
-    @rule(name=st.sampled_from(NODES))
-    def replace(self, name: str) -> None:
-        self.boots += 1
-        self.world.set_node(node(name, uid=f"uid-{name}-{self.boots}"))
+        labels = {DRIVER: what} if what.isdigit() else {}
+        uid = f"uid-{name}-{self.boots}" if what == "replace" else known.uid if known is not None else ""
+        boot = str(self.boots) if what == "reboot" or info is None else info.boot_id
+        self.world.set_node(node(name, uid=uid, gpus=0 if what == "no GPUs" else 8, labels=labels, boot=boot))
 
     @rule(
         name=st.sampled_from(NODES),
         driver=st.sampled_from(["", "550"]),
-        passed=st.booleans(),
-        hours=st.sampled_from([0, 5, 30]),
+        passed=st.sampled_from([True, True, False]),
+        hours=st.sampled_from([0, 0, 5, 30]),
     )
     def test(self, name: str, driver: str, passed: bool, hours: int) -> None:
         if name in self.world.nodes:
@@ -264,23 +260,35 @@ class Trusting(RuleBasedStateMachine):
 
     @rule(gang=st.sampled_from(GANGS), hours=st.sampled_from(["", "4", "24"]))
     def submit(self, gang: str, hours: str) -> None:
-        self.world.remove_gang(gang)
-        self.world.now += 5.0
-        annotations = {WITHIN: hours} if hours else {}
-        self.world.add_pod(gang, labels={"app": gang}, annotations=annotations)
-
-    @rule(gang=st.sampled_from(GANGS))
-    def end(self, gang: str) -> None:
         for pod in [pod for pod in self.world.pods.values() if pod.name == gang]:
             self.world.remove_pod(pod.name)
+        self.world.now += 5.0
+        annotations = {WITHIN: hours} if hours else {}
+        self.world.add_pod(gang, annotations=annotations)
+        self.world.run()
+        self.never_work_on_a_node_that_was_not_tested_as_it_is()
 
     @rule(hours=st.sampled_from([1, 20]))
     def wait(self, hours: int) -> None:
         self.world.now += hours * HOUR_S
 
-    @rule()
-    def plan(self) -> None:
-        self.world.run()
+    @rule(
+        name=st.sampled_from(NODES),
+        what=st.sampled_from(["reboot", "replace", "570"]),
+        gang=st.sampled_from(GANGS),
+        hours=st.sampled_from(["", "24"]),
+    )
+    def work_comes_after_something_happened_to_a_node(self, name: str, what: str, gang: str, hours: str) -> None:
+        self.test(name, "550", True, 0)
+        self.change_node(name, what)
+        self.submit(gang, hours)
+
+    @rule(name=st.sampled_from(NODES), gang=st.sampled_from(GANGS), hours=st.sampled_from(["4", "24"]))
+    def work_comes_long_after_a_test(self, name: str, gang: str, hours: str) -> None:
+        self.test(name, "550", True, 5)
+        self.submit(gang, hours)
+        self.wait(20)
+        self.submit(gang, hours)
 
     @rule()
     def new_scheduler(self) -> None:
