@@ -501,6 +501,19 @@ def test_a_fresh_fault_after_a_release_is_not_cancelled_by_it_1451() -> None:
     assert stale.generation < mark.generation, "which the shell does not carry out"
 
 
+def test_a_taint_on_its_way_back_does_not_hold_its_own_node_back() -> None:
+    """It fills the budget until it is gone, and is not taken away while the node is to stay out."""
+    world = World(1, replace(ACT, quarantined=Limits(all=1, pool=1, team=1)))
+    world.fault("n0", "quarantine")
+    world.settle()
+    world.test("n0")
+    world.step(lambda action: not isinstance(action, Release))
+    world.now += 1
+    world.fault("n0", "quarantine", "31")
+    world.settle()
+    assert world.rung("n0") == "Quarantine"
+
+
 def test_a_fault_seen_twice_is_remedied_once_1417_1532() -> None:
     """NVSentinel#1417, #1532: logs read again tell of the same incident again; it is one session, and one reboot."""
     world = World()

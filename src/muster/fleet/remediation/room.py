@@ -50,7 +50,7 @@ class Room:
             if not node.joining:
                 self._total.add(node)
         since = now - self._config.breaker.window_s
-        out = set[str]()  # also what is on its way back: until its taint is gone, nothing comes to the node
+        self._names = out = set[str]()  # also what is on its way back: until its taint is gone, nothing comes there
         for node in view.nodes.values():
             if node.record is not None and not node.joining:
                 out.add(node.name)
@@ -77,13 +77,17 @@ class Room:
             breaker = self._config.breaker
             what = f"no more than {most} nodes of {_named(node.pool)} in {breaker.window_s:g} s ({breaker.share})"
             return BREAKER, f"the breaker of its pool is open: {what}"
+        if node.name in self._names:
+            return "", ""  # it is out of use as it is, from the time before
         return self._short(self._config.quarantined, self._out, node, "out of use")
 
     def take_quarantine(self, node: NodeView) -> None:
         """The node goes into quarantine."""
         if not node.joining:
             self._lately[node.pool] += 1
-            self._out.add(node)
+            if node.name not in self._names:
+                self._names.add(node.name)
+                self._out.add(node)
 
     def why_not_work(self, node: NodeView) -> tuple[str, str]:
         """The same for draining the node and what follows."""
