@@ -162,6 +162,21 @@ def test_what_does_not_help_leads_one_further_up_to_a_person() -> None:
     assert world.rung("n0") == "Released", "a person mended it, and it passed"
 
 
+def test_a_test_from_before_a_reset_that_came_to_nothing_lets_nothing_out() -> None:
+    world = World()
+    world.fault("n0", "reset-gpu")
+    world.settle()
+    world.test("n0")  # it began before the reset did, and nobody knows what that leaves behind
+    world.settle(ACT.deadlines.reset_s)
+    assert world.rung("n0") == "Reboot"
+    assert world.tainted() == {"n0"}
+    world.finish_steps()
+    world.settle(1.0)
+    world.test("n0")
+    world.settle()
+    assert world.rung("n0") == "Released"
+
+
 def test_without_a_provider_what_is_to_be_replaced_goes_to_a_person() -> None:
     world = World()
     world.fault("n0", "replace")

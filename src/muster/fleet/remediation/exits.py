@@ -11,8 +11,8 @@ def tested_after(session: NodeRemediation, evidence: Evidence | None) -> float:
     """Return the moment after which a test must have ended to say how the node is now, in seconds since the epoch.
 
     That is when the session was opened, when the newest evidence was seen, when the GPUs were reset or the machine
-    booted, or when a person asked for the node's release; before a reboot that was asked for has come about no test
-    counts, nor while a person wants the node out of use.
+    booted, when that was given up, or when a person asked for the node's release; before a reboot that was asked for
+    has come about no test counts, nor while a person wants the node out of use.
     """
     request = session.spec.request
     if asks(session, "Quarantine"):
@@ -21,8 +21,10 @@ def tested_after(session: NodeRemediation, evidence: Evidence | None) -> float:
     moment = seconds(steps[0].time) if steps else seconds(session.status.since)
     if request is not None:
         moment = max(moment, seconds(request.time))
-    for step in steps:
-        if is_a(step, RESET) or is_a(step, BOOTED):
+    for step, before in zip(steps, (None, *steps), strict=False):
+        # A reset or reboot that came to nothing may have left anything behind: what was tested before says no more.
+        in_vain = before is not None and before.rung in ("ResetGPU", "Reboot") and step.rung != before.rung
+        if in_vain or is_a(step, RESET) or is_a(step, BOOTED):
             moment = max(moment, seconds(step.time))
     if session.status.rung == "Reboot" and last(session.status, BOOT) and not is_booted(session):
         return float("inf")
