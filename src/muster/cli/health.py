@@ -101,7 +101,9 @@ def explain(
     target: Target,
 ) -> int:
     """Say what is to be done about NODE, or at the end of a log, on what evidence, and what others would do."""
-    if bool(name) == bool(log):
+    if name and log:
+        raise BadInput("a node or a log, not both", "leave out one of them")
+    if not (name or log):
         raise BadInput("name a node, or a log", "muster health explain gpu-node-17")
     if log is not None:
         return _explain_log(log, policy, labels, output)

@@ -46,7 +46,10 @@ async def show(cluster: Cluster, namespace: str, output: str) -> int:
     if rows:
         print_table(HEADERS, rows, OPTIONAL)
     _notes(fleet.problems)
-    note(f"{len(fleet.nodes):,} nodes, {len(wrong):,} with findings that count")
+    if len(silent) == len(fleet.nodes):
+        note("no agent reports here: docs/health.md says how to switch it on")
+        return ExitCode.DONE
+    note(f"{len(fleet.nodes):,} nodes, {len(wrong):,} of them here")
     if silent:
         names = ", ".join(silent[:_NAMES]) + (f" and {len(silent) - _NAMES} more" if len(silent) > _NAMES else "")
         note(f"no agent has reported for over {duration(SILENT_S)} from {names}")

@@ -43,10 +43,11 @@ def quarantine(name: str, reason: str, target: Target) -> int:
 @cluster_options()
 def release(name: str, reason: str, target: Target) -> int:
     """Let NODE back: it is tested first, and is in use again when it has passed."""
-    asyncio.run(_release(resolve(target), name, reason))
-    note(
-        f"node {name} is let back when it has passed a test from now on; {prefix()} nodes history {name} says how it is"
-    )
+    if asyncio.run(_release(resolve(target), name, reason)):
+        note(f"node {name} is let back when it has passed a test (docs/preflight.md); one without GPUs is let back now")
+        note(f"{prefix()} nodes history {name} says how it is")
+    else:
+        note(f"node {name} was not in quarantine yet, and is not put there any more")
     return ExitCode.DONE
 
 
@@ -60,23 +61,26 @@ async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
             if time.monotonic() > deadline:
                 said = f": {session.status.message}" if session.status.message else ""
                 raise CliError(
-                    f"it is written down, but node {name} is not in quarantine after {_PATIENCE_S:g} s{said}",
-                    "is health.enabled set in the chart, and is remediation not paused?",
+                    f"node {name} is not in quarantine after {_PATIENCE_S:g} s{said}; it stays asked for until "
+                    f"`{prefix()} nodes release {name} --reason ...` takes that back",
+                    "is health.enabled set in the chart, and is remediation not paused? docs/remediation.md",
                 )
             await asyncio.sleep(_LOOK_EVERY_S)
             session = await client.get(type(session), session.name)
 
 
-async def _release(cluster: Cluster, name: str, reason: str) -> None:
-    from muster.fleet.remediation.record import is_quarantined
+async def _release(cluster: Cluster, name: str, reason: str) -> bool:
+    """Whether the node was in quarantine; otherwise a request for that was taken back."""
+    from muster.fleet.remediation.record import asks, is_quarantined
 
     async with cluster.client() as client:
         session = await _session(client, name)
-        if session is None or not is_quarantined(session.status):
+        if session is None or not (is_quarantined(session.status) or asks(session, "Quarantine")):
             raise CliError(
                 f"node {name} is not in quarantine because of Muster", f"{prefix()} nodes why {name} says how it is"
             )
         await _asked(client, name, "Release", reason)
+        return is_quarantined(session.status)
 
 
 async def _session(client: Client, name: str) -> NodeRemediation | None:

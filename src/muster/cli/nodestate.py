@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from muster.api.names import LABEL_BALLOON, TAINT_QUARANTINE
+from muster.api.names import LABEL_BALLOON, TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.api.node_remediation import NodeRemediation
 from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL
 from muster.fleet.joins.account import JoinAccount
@@ -127,6 +127,8 @@ def state_names(account: NodeAccount, state: NodeState) -> Iterator[str]:
         yield "Quarantined"
     if state.joining is not None and state.joining.state == "Joining":
         yield "Joining"
+    if any(taint.startswith(f"{TAINT_PREFLIGHT}=") for taint in state.taints):
+        yield "Untested"
     if state.cordon is not None:
         yield "Cordoned"
     if account.gangs:

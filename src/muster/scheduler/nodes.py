@@ -17,7 +17,8 @@ from muster.scheduler.pools import Pool, pool_of
 from muster.scheduler.trust import NEEDS_NONE
 
 NOTHING: dict[str, int] = {}
-_CLOSING = frozenset({TAINT_PREFLIGHT, TAINT_QUARANTINE})
+CLOSING = frozenset({TAINT_PREFLIGHT, TAINT_QUARANTINE})
+"""Taints of nodes that are of no use now, whoever tolerates them."""
 NO_LABELS: dict[str, str] = {}
 
 
@@ -101,7 +102,7 @@ class NodeRecord:
         self.uid = node.uid
         self.labels = node.metadata.labels
         self.taints = tuple(sorted(node.spec.taints, key=lambda t: (t.key, t.value, t.effect)))
-        self.closed = any(taint.key in _CLOSING and taint.effect in HARD_EFFECTS for taint in self.taints)
+        self.closed = any(taint.key in CLOSING and taint.effect in HARD_EFFECTS for taint in self.taints)
         self.unschedulable = node.spec.unschedulable
         self.problem = node_problem(node)
         self.allocatable = allocatable(node)

@@ -18,6 +18,7 @@ from muster.scheduler.buckets import Bucket
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.matching import Matcher
+from muster.scheduler.nodes import CLOSING
 from muster.scheduler.placing import candidates
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeWhy
@@ -131,8 +132,8 @@ def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: C
             yield Change(ChangeKind.DROP_SELECTOR, detail=f"{key}={value}")
     taints = {taint for bucket in snapshot.buckets.values() for taint in _hard_taints(bucket)}
     for key, effect in sorted(taints):
-        if key == snapshot.matcher.team_key:
-            continue  # another team's nodes are borrowed, or not used
+        if key == snapshot.matcher.team_key or key in CLOSING:
+            continue  # another team's nodes are borrowed, or not used; broken and untested ones never are
         more = (*cls.tolerations, Toleration(key=key, operator="Exists", effect=effect))
         if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, tolerations=more), beside) >= need:
             yield Change(ChangeKind.TOLERATE, detail=f"{key}:{effect}")

@@ -98,6 +98,14 @@ WRONG = {
         ["--set=fleet.balloons.priority=0"],
         ["at '/fleet/balloons/priority': maximum: got 0, want -1"],
     ),
+    "quarantine without a way out": (
+        ["--set=health.enabled=true,health.remediation.config.mode=act"],
+        ["health.remediation.config.mode is act, and a node with GPUs leaves quarantine only through a test"],
+    ),
+    "tests that nobody makes": (
+        ["--set=health.enabled=true,health.preflight.required=true"],
+        ["health.preflight.required needs health.preflight.enabled"],
+    ),
     "tests without an image": (
         ["--set=health.enabled=true,health.preflight.enabled=true"],
         ["health.preflight.config.image is missing: name an image"],

@@ -99,3 +99,22 @@ def test_nothing_is_tried_on_a_node_that_a_person_keeps_out() -> None:
     world.settle(86400.0)
     assert world.rung("n0") == "Quarantine"
     assert not world.steps
+
+
+def test_nobody_tests_a_node_without_gpus_so_a_person_lets_it_back() -> None:
+    world = World(gpus=0)
+    world.fault("n0", "quarantine")
+    world.settle()
+    assert world.tainted() == {"n0"}
+    world.now += 1.0
+    ask(world, "n0", "Release")
+    world.now += 1.0
+    world.fault("n0", "quarantine")
+    world.settle()
+    assert world.tainted() == {"n0"}, "what was found after that is another matter"
+    world.now += 1.0
+    ask(world, "n0", "Release")
+    world.step()
+    del world.evidence["n0"]  # what was seen before the release counts no more (evidence.py)
+    world.settle()
+    assert (world.rung("n0"), world.tainted()) == ("Released", set())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.kube.struct import from_dict
 from muster.scheduler.backfill import START_SLACK_S
 from muster.scheduler.explain import Explanation, explain, suppose
@@ -40,6 +41,15 @@ def test_every_node_is_counted_under_one_reason() -> None:
         "uncordon 1 node", "1 node ready again", "default/other ends", "+1 node", "tolerate taint bad:NoSchedule",
     }  # fmt: skip
     assert json.loads(json.dumps(found.data()))["changes"][0]["text"] == found.changes[0].text()
+
+
+def test_nobody_is_told_to_tolerate_what_keeps_work_from_broken_nodes() -> None:
+    world = World()
+    world.add_nodes("a")
+    for name, key in (("b", TAINT_QUARANTINE), ("c", TAINT_PREFLIGHT)):
+        world.set_node(node(name, taints=[{"key": key, "effect": "NoSchedule"}]))
+    world.add_gang("train", 2)
+    assert [change.text() for change in explained(world, "train").changes] == ["+1 node"]
 
 
 def test_each_change_named_is_enough() -> None:

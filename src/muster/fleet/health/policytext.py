@@ -158,7 +158,8 @@ class _Reading:
                 continue
             here[text.name] = line
             if text.disabled:
-                by_name.pop(text.name, None)
+                if by_name.pop(text.name, None) is None:
+                    self._wrong(line, f"rule {text.name} is disabled, and there is none of that name; correct it")
                 continue
             rule = self._rule(line, text, by_name.get(text.name))
             if rule is not None:

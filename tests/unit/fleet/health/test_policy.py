@@ -102,6 +102,10 @@ def test_a_code_that_says_more_means_what_its_beginning_means() -> None:
             "p.yaml:4: rule remediated-often: remediations stands alone",
         ),
         (
+            HEAD + "rules:\n- {name: link-flap, disabled: true}\n",
+            "p.yaml:4: rule link-flap is disabled, and there is none of that name; correct it",
+        ),
+        (
             HEAD + "rules:\n- {name: fatal-xids}\n- {name: fatal-xids}\n",
             "p.yaml:5: rule fatal-xids is there twice, also in line 4",
         ),
