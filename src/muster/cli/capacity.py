@@ -9,8 +9,9 @@ import click
 
 from muster.cli.errors import ExitCode
 from muster.cli.output import note, output_option, print_data, print_table
+from muster.cli.tablegroup import system_namespace
 from muster.cli.target import Target, cluster_options, resolve
-from muster.cli.teams import GUIDE, system_namespace
+from muster.cli.teams import GUIDE
 
 if TYPE_CHECKING:
     from muster.cli.target import Cluster

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from muster.api.names import SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.output import note, output_option, print_data
+from muster.cli.tablegroup import system_namespace, table_group
 from muster.cli.target import Target, cluster_options, resolve
-from muster.cli.teams import system_namespace
 
 if TYPE_CHECKING:
+    from muster.cli.target import Cluster
     from muster.fleet.health.finding import Finding
     from muster.fleet.health.policy import Policy
     from muster.fleet.health.replay import Step
@@ -27,20 +27,12 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 20
 
 
-@click.group(invoke_without_command=True)
-@system_namespace
-@output_option("json", "yaml")
-@cluster_options()
-@click.pass_context
-def command(context: click.Context, system_namespace: str, output: str, target: Target) -> int:
+@table_group
+async def command(cluster: Cluster, namespace: str, output: str) -> int:
     """Show nodes that something is wrong with: what the policy says of it, and what is done about it."""
-    if context.invoked_subcommand is not None:
-        if output or target != Target() or system_namespace != SYSTEM_NAMESPACE:
-            raise BadInput("options are of no use there", f"write them after '{context.invoked_subcommand}'")
-        return ExitCode.DONE
     from muster.cli.healthviews import show
 
-    return asyncio.run(show(resolve(target), system_namespace, output))
+    return await show(cluster, namespace, output)
 
 
 def _policy_options(command: Any) -> Any:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from muster.api.names import CONTROLLER_LEASE, SYSTEM_NAMESPACE
-from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.api.names import CONTROLLER_LEASE
+from muster.cli.errors import CliError, ExitCode
 from muster.cli.nodehistory import command as history
 from muster.cli.noderequest import quarantine, release
 from muster.cli.output import age, note, output_option, print_data, print_table
+from muster.cli.tablegroup import system_namespace, table_group
 from muster.cli.target import Target, cluster_options, resolve
-from muster.cli.teams import system_namespace
 from muster.cli.watch import nearest
 
 if TYPE_CHECKING:
@@ -38,49 +38,9 @@ HEADERS = ("NODE", "STATE", "SINCE", "POOL", "TEAM", "GPUS", "TESTED", "WHY")
 OPTIONAL = ("POOL", "TEAM", "GPUS", "TESTED", "SINCE")
 
 
-@click.group(invoke_without_command=True)
-@system_namespace
-@output_option("json", "yaml")
-@cluster_options()
-@click.pass_context
-def command(context: click.Context, system_namespace: str, output: str, target: Target) -> int:
+@table_group
+async def command(cluster: Cluster, namespace: str, output: str) -> int:
     """Show all nodes, one named state each: what keeps a node from work comes before who uses it."""
-    if context.invoked_subcommand is not None:
-        if output or target != Target() or system_namespace != SYSTEM_NAMESPACE:
-            raise BadInput("options are of no use there", f"write them after '{context.invoked_subcommand}'")
-        return ExitCode.DONE
-    return asyncio.run(_list(resolve(target), system_namespace, output))
-
-
-command.add_command(history, "history")
-command.add_command(quarantine)
-command.add_command(release)
-
-
-@command.command()
-@click.argument("name", metavar="NODE")
-@system_namespace
-@output_option("json", "yaml")
-@cluster_options()
-def why(name: str, system_namespace: str, output: str, target: Target) -> int:
-    """Say why NODE is as it is: whose, in which states, what is on it, and whether it is to change hands."""
-    account, state = asyncio.run(_asked(resolve(target), system_namespace, name))
-    if output:
-        from msgspec import to_builtins
-
-        from muster.cli.nodestate import state_names
-
-        states = list(state_names(account, state))
-        print_data({**to_builtins(account), "states": states, **to_builtins(state)}, output)
-        return ExitCode.DONE
-    from muster.cli.nodewords import lines
-
-    for line in lines(account, state):
-        click.echo(line)
-    return ExitCode.DONE
-
-
-async def _list(cluster: Cluster, namespace: str, output: str) -> int:
     from msgspec import to_builtins
 
     from muster.api.node_remediation import NodeRemediation
@@ -111,6 +71,34 @@ async def _list(cluster: Cluster, namespace: str, output: str) -> int:
         who = (each.pool or "-", each.team or "-", str(each.gpus))
         rows.append((each.node, each.state, age(each.since), *who, tested, each.why.partition("\n")[0]))
     print_table(HEADERS, rows, OPTIONAL)
+    return ExitCode.DONE
+
+
+command.add_command(history, "history")
+command.add_command(quarantine)
+command.add_command(release)
+
+
+@command.command()
+@click.argument("name", metavar="NODE")
+@system_namespace
+@output_option("json", "yaml")
+@cluster_options()
+def why(name: str, system_namespace: str, output: str, target: Target) -> int:
+    """Say why NODE is as it is: whose, in which states, what is on it, and whether it is to change hands."""
+    account, state = asyncio.run(_asked(resolve(target), system_namespace, name))
+    if output:
+        from msgspec import to_builtins
+
+        from muster.cli.nodestate import state_names
+
+        states = list(state_names(account, state))
+        print_data({**to_builtins(account), "states": states, **to_builtins(state)}, output)
+        return ExitCode.DONE
+    from muster.cli.nodewords import lines
+
+    for line in lines(account, state):
+        click.echo(line)
     return ExitCode.DONE
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from muster.api.names import SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.output import note, output_option, print_data, print_table
 from muster.cli.program import prefix
+from muster.cli.tablegroup import table_group
 from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
@@ -29,23 +29,30 @@ PLAN_HEADERS = ("NODE", "FROM", "TO", "WHEN", "WHY")
 REST = "(rest)"
 GUIDE = "docs/teams.md"
 
-system_namespace = click.option(
-    "--system-namespace", default=SYSTEM_NAMESPACE, show_default=True, metavar="NAME", help="Where Muster is."
-)
 
-
-@click.group(invoke_without_command=True)
-@system_namespace
-@output_option("json", "yaml")
-@cluster_options()
-@click.pass_context
-def command(context: click.Context, system_namespace: str, output: str, target: Target) -> int:
+@table_group
+async def command(cluster: Cluster, namespace: str, output: str) -> int:
     """Show what teams own: entitled, owned, healthy, used by themselves, lent to and borrowed from others, pending."""
-    if context.invoked_subcommand is not None:
-        if output or target != Target() or system_namespace != SYSTEM_NAMESPACE:
-            raise BadInput("options are of no use there", f"write them after '{context.invoked_subcommand}'")
+    from muster.teams.decide import decide
+
+    holdings = await _holdings(cluster, namespace)
+    plan = decide(holdings, time.time())
+    if output:
+        print_data(_data(plan), output)
         return ExitCode.DONE
-    return asyncio.run(_show(resolve(target), system_namespace, output))
+    _say_cautions(plan)
+    if not plan.standings:
+        owned = Counter(held.owner for held in holdings.nodes.values() if held.owner)
+        note("owned now: " + (", ".join(f"{team} {count}" for team, count in sorted(owned.items())) or "no node"))
+        note(f"to give nodes to teams: {GUIDE}; {prefix()} teams plan -f FILE says what a file would change")
+        return ExitCode.DONE
+    rows = [
+        (each.team or REST, each.pool, each.asked or "-", *(str(getattr(each, name.lower())) for name in HEADERS[3:]))
+        for each in plan.standings
+    ]
+    # Without its pool a team that is in several of them would be there twice.
+    print_table(HEADERS, rows, OPTIONAL if len({each.pool for each in plan.standings}) == 1 else OPTIONAL[:-1])
+    return ExitCode.DONE
 
 
 @command.command("plan")
@@ -71,29 +78,6 @@ def read_config(file: str) -> TeamsConfig:
         return parse_manifest(text)
     except TeamsConfigError as error:
         raise BadInput(f"{file}: " + f"\n{file}: ".join(map(str, error.problems))) from None
-
-
-async def _show(cluster: Cluster, namespace: str, output: str) -> int:
-    from muster.teams.decide import decide
-
-    holdings = await _holdings(cluster, namespace)
-    plan = decide(holdings, time.time())
-    if output:
-        print_data(_data(plan), output)
-        return ExitCode.DONE
-    _say_cautions(plan)
-    if not plan.standings:
-        owned = Counter(held.owner for held in holdings.nodes.values() if held.owner)
-        note("owned now: " + (", ".join(f"{team} {count}" for team, count in sorted(owned.items())) or "no node"))
-        note(f"to give nodes to teams: {GUIDE}; {prefix()} teams plan -f FILE says what a file would change")
-        return ExitCode.DONE
-    rows = [
-        (each.team or REST, each.pool, each.asked or "-", *(str(getattr(each, name.lower())) for name in HEADERS[3:]))
-        for each in plan.standings
-    ]
-    # Without its pool a team that is in several of them would be there twice.
-    print_table(HEADERS, rows, OPTIONAL if len({each.pool for each in plan.standings}) == 1 else OPTIONAL[:-1])
-    return ExitCode.DONE
 
 
 async def _holdings(cluster: Cluster, namespace: str) -> Holdings:
