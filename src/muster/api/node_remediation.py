@@ -25,9 +25,7 @@ class RemediationRequest(KubeStruct, kw_only=True):
 
     action: Annotated[
         RequestedAction,
-        Meta(
-            description="Quarantine: out of use until Release is asked for. Release: back after a test is passed."
-        ),
+        Meta(description="Quarantine: out of use until Release is asked for. Release: back after a test is passed."),
     ]
     by: Annotated[str, Meta(min_length=1, max_length=128, description="Who asked.")]
     time: Annotated[datetime, Meta(description="When; a test that ended before it does not release the node.")]

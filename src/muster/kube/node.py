@@ -113,7 +113,8 @@ class Node(KubeObject):
 def lean(node: Node) -> Node:
     """Return the node less what is only ever looked at one node at a time.
 
-    That is images, addresses, annotations, and all that its system info says but for the boot. A cache of every node is mostly made of those: a kubelet lists up to 50 images (its `nodeStatusMaxImages`).
+    That is images, addresses, annotations, and all that its system info says but for the boot. A cache of every node
+    is mostly made of those: a kubelet lists up to 50 images (its `nodeStatusMaxImages`).
     """
     status = node.status
     capacity = {} if status.allocatable else status.capacity
