@@ -196,7 +196,7 @@ def test_a_node_that_nobody_in_the_mesh_reaches_goes_out_of_use_and_a_switch_doe
         for name in names[1:]:
             ward.finds(name, "unreached", "reach", "n0", timed=True)
         await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 60)
-        assert "reach/node" in str(ward.session("n0"))
+        await ward.until("it is written why", lambda: "reach/node" in str(ward.session("n0")), 60)
 
     ward.run(story)
 
