@@ -1,4 +1,4 @@
-"""What a seed stands for: a run of the scheduler, or one of everything that works under the lease."""
+"""What a seed stands for: a run of the scheduler, one of the fleet's controllers, or one with node health."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from muster.sim.fuzz.fleet.machines import Source
 from muster.sim.fuzz.fleet.run import FleetRun
 from muster.sim.fuzz.fleet.scenario import fleet_scenario
+from muster.sim.fuzz.health.run import HealthRun
+from muster.sim.fuzz.health.scenario import health_scenario
 from muster.sim.fuzz.run import Outcome, Saw, run
 from muster.sim.fuzz.scenario import Scenario, scenario
 
@@ -17,16 +19,21 @@ class Mode:
 
     Attributes:
         command: runs them from a shell, with the options that make the same seed the same run.
-        source: of machines and tasks; None where a run is the scheduler's alone.
+        source: of machines and tasks; None where a run is none of the fleet's controllers.
+        health: a run with remediation and preflight.
     """
 
     command: str = "python -m muster.sim.fuzz"
     source: Source | None = None
+    health: bool = False
 
     def draw(self, seed: int) -> Scenario:
         """Return what happens in the run."""
+        if self.health:
+            return health_scenario(seed)
         return scenario(seed) if self.source is None else fleet_scenario(seed, self.source)
 
     def run(self, seed: int, saw: Saw | None = None) -> Outcome:
         """Carry it out."""
-        return run(self.draw(seed), saw, None if self.source is None else FleetRun)
+        kind = HealthRun if self.health else FleetRun if self.source is not None else None
+        return run(self.draw(seed), saw, kind)

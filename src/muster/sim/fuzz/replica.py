@@ -29,6 +29,8 @@ BIND_DEADLINE_S = 30.0
 HOLD_S = 120.0
 PODS = PodSettings(url="https://controller", ca_pem="simulated", muster_image="muster")
 SETTINGS = Settings(bind_deadline_s=BIND_DEADLINE_S, hold_s=HOLD_S)
+TESTED = Settings(bind_deadline_s=BIND_DEADLINE_S, hold_s=HOLD_S, preflight_required=True)
+"""Where nodes are tested, tests are required."""
 SCHEDULER_ONLY = Parts()
 _METRICS = CollectorRegistry()
 
@@ -138,10 +140,11 @@ class Replica:
         works = works_of(
             shared,
             self._parts,
-            settings=SETTINGS,
+            settings=TESTED if self._parts.preflight else SETTINGS,
             jobs=jobs,
             muster_image="muster",
             providers=self._providers,
+            step_image="steps",
         )
         async with asyncio.TaskGroup() as group:
             if jobs is not None:

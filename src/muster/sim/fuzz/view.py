@@ -300,4 +300,5 @@ def _matches(term: Obj, labels: Mapping[str, str]) -> bool:
 
 
 def _without(terms: list[Obj]) -> frozenset[str]:
-    return frozenset(name for term in terms for field in items(term, "matchFields") for name in field["values"])
+    fields = (field for term in terms for field in items(term, "matchFields") if field["operator"] == "NotIn")
+    return frozenset(name for field in fields for name in field["values"])

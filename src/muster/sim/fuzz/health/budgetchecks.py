@@ -1,0 +1,114 @@
+"""What must never be: more nodes out of use, or worked on, than may be; a fleet for a shared fault."""
+
+from __future__ import annotations
+
+from muster.embedded.apiserver.request import Request
+from muster.sim.fuzz.checks import Checker
+from muster.sim.fuzz.health.facts import HealthFacts, NodeState, Session
+from muster.sim.fuzz.health.scenario import DRIVERS, HealthScenario
+from muster.sim.fuzz.view import View
+
+SLACK_S = 20.0
+"""Between the moment something was decided and the one at which the API server has it."""
+
+
+class NeverOverBudgetOrBreaker(Checker):
+    """Counted when a node goes out of use, or is worked on. A taint comes first, and is written in a session soon.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        facts: of node health.
+        scenario: says how much may be done.
+    """
+
+    name = "never over a budget or breaker"
+
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts, scenario: HealthScenario) -> None:
+        super().__init__(view, stale_s)
+        self._facts, self._scenario = facts, scenario
+        spread = max(scenario.skew_s) - min(scenario.skew_s)
+        self._window_s = scenario.window_s - spread - SLACK_S
+        self._lately: list[float] = []
+        self._out: dict[str, NodeState] = {}
+        """By UID, nodes out of use that were in use before."""
+        facts.on_session.append(self._session)
+        facts.on_node.append(self._node)
+
+    def _node(self, old: NodeState | None, new: NodeState | None) -> None:
+        if old is not None and (new is None or new.uid != old.uid):
+            self._out.pop(old.uid, None)
+        if new is not None:
+            self._look(new)
+
+    def _session(self, old: Session | None, new: Session) -> None:
+        node = self._facts.nodes.get(new.node)
+        if node is None or node.uid != new.node_uid:
+            return
+        self._look(node)
+        if new.works and not (old is not None and old.works):
+            there = ((each, self._facts.nodes.get(each.node)) for each in self._facts.sessions.values())
+            working = [other for each, other in there if each.works and other and other.uid == each.node_uid]
+            self._within("worked on", node, working, self._scenario.working)
+
+    def _look(self, node: NodeState) -> None:
+        session = self._facts.session_of(node)
+        if not self._facts.is_out(node):
+            self._out.pop(node.uid, None)
+        elif node.uid in self._out:
+            self._out[node.uid] = node
+        elif not node.why.startswith("joining") and not (session is not None and session.joining):
+            self._out[node.uid] = node
+            self._went_out(node)
+
+    def _went_out(self, node: NodeState) -> None:
+        out = list(self._out.values())
+        self._within("out of use", node, out, self._scenario.quarantined)
+        now = self.view.now
+        self._lately = [*(one for one in self._lately if one > now - self._window_s), now]
+        if len(self._lately) > self._scenario.breaker:
+            self.fail(f"{node.name}: {len(self._lately)} nodes within {self._scenario.window_s:g} s")
+        shared = self._scenario.shared
+        alone = [other.name for other in out if self._has_only_the_driver(other)]
+        if shared and len(alone) >= shared and node.name in alone:
+            self.fail(f"{node.name} is out of use for what many have: {', '.join(alone)}")
+
+    def _has_only_the_driver(self, node: NodeState) -> bool:
+        codes = {each.code for each in self._facts.uncleared(node.uid, self.view.now)}
+        return codes == {f"xid/{DRIVERS}"}
+
+    def _within(self, what: str, node: NodeState, nodes: list[NodeState], limits: tuple[int, int, int]) -> None:
+        team = sum(each.team == node.team for each in nodes) if node.team else 0
+        whose = ("in all", "of the pool", f"of team {node.team}")
+        for words, count, most in zip(whose, (len(nodes), len(nodes), team), limits, strict=True):
+            if count > most:
+                self.fail(f"{node.name}: {count} nodes {words} are {what}, {most} may be")
+
+
+class NoWriteOfOthersUndone(Checker):
+    """Controllers neither cordon nor uncordon, and delete no node.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        facts: of node health.
+    """
+
+    name = "no cordon of others undone, no node deleted"
+
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
+        super().__init__(view, stale_s)
+        self._facts = facts
+        self._cordoned: dict[str, bool] = {}
+        facts.on_node.append(self._node)
+
+    def _node(self, old: NodeState | None, new: NodeState | None) -> None:
+        if new is not None:
+            self._cordoned[new.name] = new.cordoned
+
+    def saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        """Hears every request."""
+        if not client.startswith("controller-") or not request.path.startswith("/api/v1/nodes/") or code >= 300:
+            return
+        if request.method == "DELETE" or (request.method in ("PATCH", "PUT") and b'"unschedulable"' in request.body):
+            self.fail(f"{client} sent {request.method} {request.path}")

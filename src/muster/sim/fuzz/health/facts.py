@@ -1,0 +1,207 @@
+"""What checkers of node health read from the stored JSON: taints, findings, tests and sessions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from muster.api.names import LABEL_POOL, LABEL_TEAM, TAINT_QUARANTINE
+from muster.embedded.objects import Obj, decode, items, section
+from muster.embedded.store import Store
+from muster.embedded.watchhub import Item
+
+RECORD = "muster.dev/quarantine-record"
+WORKING = ("Drain", "ResetGPU", "Reboot", "Replace")
+
+
+class NodeState(msgspec.Struct, frozen=True):
+    """One version of a node. `out`: it has our taint; `why` and `generation` are what our record beside that says."""
+
+    name: str
+    uid: str
+    boot: str
+    pool: str
+    team: str
+    out: bool
+    cordoned: bool
+    why: str
+    generation: int
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """Something that speaks against a node: a finding, or a test that was not passed."""
+
+    code: str
+    time: float
+    known_at: float
+
+
+class Tested(msgspec.Struct, frozen=True):
+    """A record of a test."""
+
+    boot: str
+    passed: bool
+    time: float
+    known_at: float
+
+
+class Session(msgspec.Struct, frozen=True):
+    """One version of a NodeRemediation. `episode` is what its history says since it was opened last."""
+
+    name: str
+    node: str
+    node_uid: str
+    phase: str
+    rung: str
+    message: str
+    generation: int
+    episode: tuple[tuple[str, str, int], ...]
+
+    @property
+    def out(self) -> bool:
+        """Whether it says that the node is out of use."""
+        return self.phase != "Released" and any(rung == "Quarantine" for rung, _, _ in self.episode)
+
+    @property
+    def joining(self) -> bool:
+        """Whether the node was not in use yet when it went out of it."""
+        return any(rung == "Quarantine" and reason.startswith("joining") for rung, reason, _ in self.episode)
+
+    @property
+    def works(self) -> bool:
+        """Whether something is done about the node."""
+        return self.phase == "Open" and self.rung in WORKING
+
+    @property
+    def entry(self) -> int:
+        """The generation in which the rung was entered that it is on."""
+        found = 0
+        for rung, _, generation in reversed(self.episode):
+            if rung != self.rung:
+                break
+            found = generation
+        return found
+
+
+NodeHears = Callable[[NodeState | None, NodeState | None], None]
+SessionHears = Callable[[Session | None, Session], None]
+
+
+class HealthFacts:
+    """Kept up to date by the store.
+
+    Args:
+        store: of the API server.
+        clock: the virtual time.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.nodes: dict[str, NodeState] = {}
+        self.boots: dict[str, str] = {}
+        self.booted_at: dict[str, float] = {}
+        self.against: defaultdict[str, dict[tuple[str, float], Seen]] = defaultdict(dict)
+        """By UID of the node, all that ever spoke against it."""
+        self.tests: defaultdict[str, list[Tested]] = defaultdict(list)
+        self.sessions: dict[str, Session] = {}
+        self.on_node: list[NodeHears] = []
+        self.on_session: list[SessionHears] = []
+        store.listeners.append(self._changed)
+
+    def session_of(self, node: NodeState) -> Session | None:
+        """The session of this very node."""
+        return next((each for each in self.sessions.values() if each.node_uid == node.uid), None)
+
+    def is_out(self, node: NodeState) -> bool:
+        """Whether the node is out of use: its session says so, or the taint that is put before that is written."""
+        session = self.session_of(node)
+        if session is not None and session.out:
+            return True
+        return node.out and (session is None or node.generation > session.generation)
+
+    def uncleared(self, uid: str, known_before: float) -> list[Seen]:
+        """What speaks against a node since it passed a test last."""
+        passed = max((each.time for each in self.tests[uid] if each.passed), default=0.0)
+        return [each for each in self.against[uid].values() if each.time >= passed and each.known_at <= known_before]
+
+    def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
+        if resource == "nodes":
+            self._node(old, new)
+        elif new is None:
+            return
+        elif resource == "nodehealths.muster.dev":
+            self._health(new.object())
+        elif resource == "preflights.muster.dev":
+            self._test(new.object()["spec"])
+        elif resource == "noderemediations.muster.dev":
+            self._session(new.object())
+
+    def _node(self, old: Item | None, new: Item | None) -> None:
+        before = self.nodes.pop(old.name, None) if old is not None else None
+        state = None
+        if new is not None:
+            state = self.nodes[new.name] = _state(new.object())
+            if self.boots.get(state.uid, state.boot) != state.boot:
+                self.booted_at[state.uid] = self._clock()
+            self.boots[state.uid] = state.boot
+        for hears in self.on_node:
+            hears(before, state)
+
+    def _health(self, obj: Obj) -> None:
+        status = section(obj, "status")
+        for each in items(status, "findings"):
+            code, time = f"{each['check']}/{each['code']}", _seconds(each["lastTime"])
+            self.against[status["nodeUID"]].setdefault((code, time), Seen(code, time, self._clock()))
+
+    def _test(self, spec: Obj) -> None:
+        uid, time, passed = spec["nodeUID"], _seconds(spec["time"]), bool(spec["passed"])
+        self.tests[uid].append(Tested(spec["bootID"], passed, time, self._clock()))
+        if not passed:
+            self.against[uid].setdefault(("preflight/failed", time), Seen("preflight/failed", time, self._clock()))
+
+    def _session(self, obj: Obj) -> None:
+        session = _session(obj)
+        before = self.sessions.get(session.name)
+        self.sessions[session.name] = session
+        for hears in self.on_session:
+            hears(before, session)
+
+
+def _state(obj: Obj) -> NodeState:
+    meta, spec = obj["metadata"], section(obj, "spec")
+    labels, keys = section(meta, "labels"), {taint["key"] for taint in items(spec, "taints")}
+    boot = section(section(obj, "status"), "nodeInfo").get("bootID", "")
+    mark = decode(section(meta, "annotations").get(RECORD, "{}").encode())
+    return NodeState(
+        meta["name"],
+        meta["uid"],
+        boot,
+        labels.get(LABEL_POOL, ""),
+        labels.get(LABEL_TEAM, ""),
+        TAINT_QUARANTINE in keys and RECORD in section(meta, "annotations"),
+        bool(spec.get("unschedulable")),
+        mark.get("why", ""),
+        mark.get("generation", 0),
+    )
+
+
+def _session(obj: Obj) -> Session:
+    spec, status = obj["spec"], section(obj, "status")
+    phase = status.get("phase", "Open")
+    episode: list[tuple[str, str, int]] = []
+    for step in items(status, "history"):
+        if str(step.get("reason", "")).startswith("released"):
+            episode = []
+        else:
+            episode.append((step["rung"], step.get("reason", ""), step.get("generation", 0)))
+    rung, message = status.get("rung", "Observe"), status.get("message", "")
+    name = obj["metadata"]["name"]
+    generation = status.get("generation", 0)
+    return Session(name, spec["node"], spec["nodeUID"], phase, rung, message, generation, tuple(episode))
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

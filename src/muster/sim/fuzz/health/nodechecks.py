@@ -1,0 +1,179 @@
+"""What must never be: a node touched without evidence, let back without a pass, rebooted twice, emptied for nothing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from muster.embedded.apiserver.request import Request
+from muster.sim.fuzz.checks import Checker
+from muster.sim.fuzz.health.facts import HealthFacts, NodeState
+from muster.sim.fuzz.view import PodFacts, View
+
+
+class NothingWithoutEvidence(Checker):
+    """No node goes out of use, and no machine is touched, but for something that speaks against this very node.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        facts: of node health.
+    """
+
+    name = "no healthy node touched without evidence"
+
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
+        super().__init__(view, stale_s)
+        self._facts = facts
+        facts.on_node.append(self._node)
+
+    def _node(self, old: NodeState | None, new: NodeState | None) -> None:
+        if new is not None and new.out and not (old is not None and old.out and old.uid == new.uid):
+            self._speaks_against(new, "is in quarantine")
+
+    def touched(self, node: str, step: str) -> None:
+        """A machine is about to do what it was told."""
+        state = self._facts.nodes.get(node)
+        if state is None:
+            return
+        session = self._facts.session_of(state)
+        if session is None or not any(rung == "ResetGPU" for rung, _, _ in session.episode):
+            self._speaks_against(state, f"is told to {step}")  # after a reset, that this was in vain speaks against it
+        if not state.out:
+            self.fail(f"{node} is told to {step}, and is in use")
+
+    def _speaks_against(self, node: NodeState, what: str) -> None:
+        """Something known, unless a passed test that is known for long has answered it."""
+        tests = self._facts.tests[node.uid]
+        answered = [each.time for each in tests if each.passed and each.known_at < self.view.now - self.stale_s]
+        since = max(answered, default=0.0)
+        if not any(each.time >= since for each in self._facts.against[node.uid].values()):
+            self.fail(f"{node.name} {what}, and nothing speaks against it")
+
+
+class NothingOutWithoutAPass(Checker):
+    """The taint goes after a passed test of this node in this boot that is newer than what put it there.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        facts: of node health.
+    """
+
+    name = "nothing leaves quarantine without a newer pass"
+
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
+        super().__init__(view, stale_s)
+        self._facts = facts
+        self._put: dict[str, float] = {}
+        self.repaired: dict[str, float] = {}
+        """By UID of the node, when its GPUs were reset last."""
+        facts.on_node.append(self._node)
+
+    def _node(self, old: NodeState | None, new: NodeState | None) -> None:
+        if new is None:
+            return
+        before = old is not None and old.uid == new.uid and old.out
+        if new.out and not before:
+            known = [each.time for each in self._facts.uncleared(new.uid, self.view.now)]
+            self._put[new.uid] = max(known, default=0.0)
+        elif before and not new.out:
+            self._left(new)
+
+    def _left(self, node: NodeState) -> None:
+        early = self.view.now - self.stale_s
+        known = [each.time for each in self._facts.against[node.uid].values() if each.known_at < early]
+        since = max(self._put.pop(node.uid, 0.0), self.repaired.get(node.uid, 0.0), *known, 0.0)
+        rebooted = self._facts.booted_at.get(node.uid, 0.0) > early
+        passed = [
+            each
+            for each in self._facts.tests[node.uid]
+            if each.passed and int(each.time) >= int(since) and (each.boot == node.boot or rebooted)
+        ]
+        if not passed:
+            self.fail(f"{node.name} left, and passed no test since {since:.3f}")
+
+
+class OneStepForOneRung(Checker):
+    """A machine is reset or rebooted at most once for each time a session enters that rung.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        facts: of node health.
+    """
+
+    name = "no remediation doubled"
+
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
+        super().__init__(view, stale_s)
+        self._facts = facts
+        self._done: Counter[tuple[str, str, int]] = Counter()
+
+    def acts(self, session: str, step: str) -> None:
+        """A machine does it now."""
+        known = self._facts.sessions.get(session)
+        rung = {"reset": "ResetGPU", "reboot": "Reboot"}[step]
+        if known is None or known.phase != "Open" or known.rung != rung:
+            said = f"{known.phase} on {known.rung}" if known is not None else "not there"
+            self.fail(f"{step} of {session}, which is {said}")
+            return
+        key = (session, step, known.entry)
+        self._done[key] += 1
+        if self._done[key] > 1:
+            self.fail(f"{self._done[key]} times {step} for one rung of {session}")
+
+
+class NobodyLeavesInVain(Checker):
+    """Pods are evicted from nodes in quarantine, where they cannot come back: a gang leaves a node once.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        facts: of node health.
+    """
+
+    name = "nobody is moved twice"
+
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
+        super().__init__(view, stale_s)
+        self._facts = facts
+        self._bound_at: dict[str, float] = {}
+        self._tainted_at: dict[str, float] = {}
+        self._moved: defaultdict[tuple[str, int, str], set[int]] = defaultdict(set)
+        self._pods: dict[str, PodFacts] = {}
+        facts.on_node.append(self._node)
+
+    def _node(self, old: NodeState | None, new: NodeState | None) -> None:
+        if new is not None and new.out and not (old is not None and old.out and old.uid == new.uid):
+            self._tainted_at[new.uid] = self.view.now
+
+    def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
+        """Note when it was bound."""
+        if new is not None:
+            self._pods[new.name] = new
+            if new.node and (old is None or not old.node):
+                self._bound_at[new.uid] = self.view.now
+
+    def bound_before(self, pod: PodFacts, moment: float) -> bool:
+        """Whether it had its node by then."""
+        return self._bound_at.get(pod.uid, moment) < moment
+
+    def saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        """Hears every request."""
+        if not request.path.endswith("/eviction") or not client.startswith("controller-") or code >= 300:
+            return
+        pod = self._pods.get(request.path.split("/")[-2])
+        if pod is None or not pod.node or not pod.gang:
+            return
+        node = self._facts.nodes.get(pod.node)
+        session = self._facts.session_of(node) if node is not None else None
+        if node is None or session is None or not session.works or session.rung != "Drain":
+            return
+        if not node.out:
+            self.fail(f"{pod.name} is evicted from {node.name}, which is not in quarantine: it may come back")
+        # Who came later came by a scheduler that could not know yet that the node is out of use.
+        if self.bound_before(pod, self._tainted_at.get(node.uid, 0.0)):
+            attempts = self._moved[(session.name, session.entry, pod.gang)]
+            attempts.add(pod.attempt)
+            if len(attempts) > 1:
+                self.fail(f"{pod.gang} leaves {node.name} twice: attempts {sorted(attempts)}")

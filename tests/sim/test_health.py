@@ -1,0 +1,40 @@
+"""Remediation and preflight beside gangs: fixed seeds where every invariant holds, and mutants."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from muster.sim.fuzz.modes import Mode
+from tests.sim.healthmutants import HEALTH_MUTANTS
+
+HEALTH = Mode("python -m muster.sim.fuzz --health", health=True)
+SEEDS = (0, 3, 9)
+CATCHES = {
+    "breaker_counts_nothing": 2,
+    "budget_of_teams_ignored": 155,
+    "silence_is_health": 1,
+    "a_boot_is_a_boot": 181,
+    "empty_before_it_is_closed": 7,
+    "touch_without_looking": 7,
+}
+"""The seed that catches a mutant, where it is not the first. Where the controllers have changed, it may be another."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_invariant_holds(seed: int) -> None:
+    outcome = HEALTH.run(seed)
+    gc.collect()
+    assert not outcome.violation, f"{outcome.violation}\nagain: {HEALTH.command} --seed {seed} --trace"
+
+
+@pytest.mark.parametrize("name", HEALTH_MUTANTS)
+def test_mutant_is_caught(name: str) -> None:
+    with HEALTH_MUTANTS[name]():
+        for seed in dict.fromkeys([CATCHES.get(name, 0), *range(4)]):
+            violation = HEALTH.run(seed).violation
+            gc.collect()
+            if violation:
+                return
+    pytest.fail(f"no seed catches {name}")
