@@ -103,7 +103,8 @@ async def test_explain_says_what_a_pending_gang_lacks(cluster: Cluster) -> None:
     assert "needs 3 nodes, 2 are free" in explanation.summary
     texts = [count.text() for count in explanation.nodes]
     assert "2 free" in texts
-    assert any(text.startswith("1 not ready") for text in texts)
+    # One, or more where a node of an earlier test is on its way out.
+    assert any(text.partition(" ")[2].startswith("not ready") for text in texts), texts
     assert f"1 in use (by {cluster.namespace}/busy)" in texts
     assert "+1 node" in [change.text() for change in explanation.changes]
 
