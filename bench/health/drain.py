@@ -30,7 +30,7 @@ GRACE_S = 10
 _PATIENCE_S = 600.0
 _WRITES_AT_ONCE = 48
 _POLICY = "version: 1\nrevision: bench\nextends: default\ncodes:\n  xid:\n    79: {action: drain}\n"
-_CONFIG = OPEN + "spareSeconds: 60\n"
+_CONFIG = OPEN + "working: {all: 100%, pool: 100%, team: 100%}\nspareSeconds: 60\n"
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from bench.controller import controller
 from bench.gang_spike.cluster import SYSTEM, Cluster, cluster
 from bench.gang_spike.process import cpu_s, peak_rss_mb
 from bench.health.agents import LOG
+from muster.agent.settings import PERIOD_S
 from muster.api.names import HEALTH_CONFIG_MAP, SYSTEM_NAMESPACE
 from muster.api.node_health import NodeHealth
 from muster.api.quarantine import quarantined
@@ -26,11 +27,8 @@ from muster.kube.core import ConfigMap
 from muster.kube.informer import Informer
 from muster.kube.node import Node
 
-OPEN = (
-    "mode: act\nbreaker: {share: 100%}\nshared: {nodes: 0}\nquarantined: {all: 100%, pool: 100%, team: 100%}\n"
-    "working: {all: 1000, pool: 1000, team: 1000}\n"
-)
-"""Explicit settings that hold nothing back."""
+OPEN = "mode: act\nbreaker: {share: 100%}\nshared: {nodes: 0}\nquarantined: {all: 100%, pool: 100%, team: 100%}\n"
+"""Explicit settings that hold no quarantine back; how many nodes are worked on at once is as always."""
 DEFAULT = "mode: act\n"
 XID = "{time} {node} kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
 _AGENT_RULES = (
@@ -87,6 +85,9 @@ async def fault_many(nodes: int, faulty: int, config: str, *, all_of_them: bool)
         ):
             await _until(lambda: _reported(where, faulty + 1), "all agents have reported")
             await _works(where, folder, first, seen)
+            await asyncio.sleep(
+                PERIOD_S + 1.0
+            )  # nobody breaks right after an agent's first word: it writes once a period
             pids = (child.pid, where.plane.pid("kube-apiserver"), agents.pid)
             before = [cpu_s(pid) for pid in pids]
             began = time.monotonic()
