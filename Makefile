@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 # Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster.
 # tests/support/handingout.py says in which order, and in whose company, files are handed out.
-TEST_JOBS ?= 6
+TEST_JOBS ?= 4
 PYTEST = $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 FUZZ_S ?= 60
 FUZZ_JOBS ?= 2

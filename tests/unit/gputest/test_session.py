@@ -43,7 +43,14 @@ def test_who_ends_a_run_ends_its_processes() -> None:
         (worker,) = eventually("the worker", lambda: psutil.Process(run.pid).children())
         run.terminate()
         assert run.wait(60) == 143
-    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    eventually("the worker ends", lambda: _is_over(worker))
+
+
+def _is_over(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_a_person_at_a_terminal_sees_what_goes_on() -> None:
