@@ -178,5 +178,6 @@ class WorkQueue(Generic[K]):
         while self._later and self._later[0][0] <= now:
             when, _, key = heapq.heappop(self._later)
             if self._due.get(key) == when:
+                del self._due[key]  # also where it waits already: a time that has passed must not stand for later ones
                 self.add(key)
         self._arm()

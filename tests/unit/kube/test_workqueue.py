@@ -133,3 +133,14 @@ def test_a_key_never_runs_twice_at_once_and_no_addition_is_lost(
         assert seen == dict(version)
 
     asyncio.run(scenario())
+
+
+async def test_a_time_that_passes_while_the_key_waits_for_a_worker_does_not_stand_for_later_ones() -> None:
+    queue: WorkQueue[int] = WorkQueue()
+    queue.add(1)
+    queue.add_after(1, 0.001)
+    await until("its time has passed", lambda: not queue.delayed)
+    assert await queue.get() == 1
+    queue.done(1)
+    queue.add_after(1, 0.001)
+    assert await asyncio.wait_for(queue.get(), 60) == 1
