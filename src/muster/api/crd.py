@@ -155,7 +155,7 @@ KINDS: Final = (
             Column("PHASE", "string", ".status.phase", "Whether it goes on."),
             Column("RUNG", "string", ".status.rung", "The rung of the ladder it is on."),
             Column("SINCE", "date", ".status.since", "Since the rung was entered."),
-            Column("BY", "string", ".spec.requestedBy", "Who asked for it."),
+            Column("BY", "string", ".spec.request.by", "Who asked for it."),
             _AGE,
             Column("MESSAGE", "string", ".status.message", "What it does or waits for.", 1),
         ),

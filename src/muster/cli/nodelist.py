@@ -11,7 +11,7 @@ from muster.api.names import TAINT_PREFLIGHT, remediation_name
 from muster.api.node_remediation import NodeRemediation
 from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
-from muster.api.trust import Doubt, doubt, identity, needs_test, tested
+from muster.api.trust import GPU, Doubt, doubt, identity, needs_test, tested
 from muster.fleet.joins.record import is_held
 from muster.fleet.remediation.states import NodeCare, state_of
 from muster.kube.node import Node
@@ -21,7 +21,6 @@ from muster.teams.holdings import Holdings
 from muster.teams.poolstate import Held
 from muster.teams.usage import Rank
 
-GPU = "nvidia.com/gpu"
 _IN_USE = frozenset({NodeCare.NONE, NodeCare.OBSERVED, NodeCare.SUSPECT})
 _BY_RANK = {Rank.BUSY: "InUse", Rank.BORROWED: "Lent", Rank.IDLE: "Idle"}
 

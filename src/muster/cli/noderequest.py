@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from muster.api.names import remediation_name
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.output import note
 from muster.cli.program import prefix
@@ -55,7 +56,7 @@ async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
     from muster.fleet.remediation.record import is_quarantined
 
     async with cluster.client() as client:
-        session = await _asked(client, name, "Quarantine", reason)
+        session = await _asked(client, name, await _uid(client, name), "Quarantine", reason)
         deadline = time.monotonic() + _PATIENCE_S
         while not is_quarantined(session.status):
             if time.monotonic() > deadline:
@@ -74,22 +75,22 @@ async def _release(cluster: Cluster, name: str, reason: str) -> bool:
     from muster.fleet.remediation.record import asks, is_quarantined
 
     async with cluster.client() as client:
-        session = await _session(client, name)
+        uid = await _uid(client, name)
+        session = await _session(client, remediation_name(name, uid))
         if session is None or not (is_quarantined(session.status) or asks(session, "Quarantine")):
             raise CliError(
                 f"node {name} is not in quarantine because of Muster", f"{prefix()} nodes why {name} says how it is"
             )
-        await _asked(client, name, "Release", reason)
+        await _asked(client, name, uid, "Release", reason)
         return is_quarantined(session.status)
 
 
 async def _session(client: Client, name: str) -> NodeRemediation | None:
-    from muster.api.names import remediation_name
     from muster.api.node_remediation import NodeRemediation
     from muster.kube.errors import NotFound
 
     try:
-        return await client.get(NodeRemediation, remediation_name(name, await _uid(client, name)))
+        return await client.get(NodeRemediation, name)
     except NotFound:
         return None
 
@@ -104,9 +105,8 @@ async def _uid(client: Client, name: str) -> str:
         raise CliError(f"no node '{name}'", "kubectl get nodes lists them", ExitCode.NOT_FOUND) from None
 
 
-async def _asked(client: Client, name: str, action: RequestedAction, reason: str) -> NodeRemediation:
+async def _asked(client: Client, name: str, uid: str, action: RequestedAction, reason: str) -> NodeRemediation:
     """Write the request into the node's session, which is made where there is none."""
-    from muster.api.names import remediation_name
     from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, RemediationRequest
     from muster.kube.errors import AlreadyExists, NotFound
     from muster.kube.meta import ObjectMeta
@@ -114,7 +114,6 @@ async def _asked(client: Client, name: str, action: RequestedAction, reason: str
 
     if not reason.strip() or len(reason) > _REASON_MAX:
         raise BadInput(f"--reason has to say what for, in at most {_REASON_MAX} characters")
-    uid = await _uid(client, name)
     by = await _who(client)
     request = RemediationRequest(action=action, by=by, time=datetime.now(UTC), reason=reason.strip())
     meta = ObjectMeta(name=remediation_name(name, uid))

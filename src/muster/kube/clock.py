@@ -7,6 +7,7 @@ the time of day did when the process started; while the machine sleeps it stands
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Final
 
 _STARTED_S: Final = time.time() - time.monotonic()
@@ -15,3 +16,8 @@ _STARTED_S: Final = time.time() - time.monotonic()
 def steady_time() -> float:
     """Seconds since the epoch; never jumps."""
     return _STARTED_S + time.monotonic()
+
+
+def instant(seconds: float) -> str:
+    """Write seconds since the epoch as Kubernetes does (metav1.Time)."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -170,3 +170,9 @@ class Listing(KubeStruct, Generic[K]):
     def continue_(self) -> str:
         """The token of the next page; "" on the last one."""
         return self.metadata.continue_
+
+
+def is_later(left: KubeObject, right: KubeObject) -> bool:
+    """Whether the first is the later version of an object; resource versions compare as numbers (KEP-5504)."""
+    one, two = left.metadata.resource_version, right.metadata.resource_version
+    return one.isdecimal() and two.isdecimal() and int(one) > int(two)

@@ -10,7 +10,7 @@ import msgspec
 
 from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
 from muster.api.placement import GivenUpSlot, LeavingReason, PlacedSlot, Placement, PlacementSpec, PlacementStatus
-from muster.kube.meta import ObjectMeta, OwnerReference
+from muster.kube.meta import ObjectMeta, OwnerReference, is_later
 from muster.kube.pod import Pod
 from muster.scheduler.adapters.membership import Membership, gang_key, pod_key
 from muster.scheduler.gangs import Gang
@@ -165,9 +165,5 @@ def with_status(placement: Placement, status: PlacementStatus) -> Placement:
 
 
 def newer(left: Placement, right: Placement) -> Placement:
-    """Return the later of two versions of an object; resource versions compare as numbers (KEP-5504)."""
-    try:
-        later = int(left.metadata.resource_version) > int(right.metadata.resource_version)
-    except ValueError:
-        later = False
-    return left if later else right
+    """Return the later of two versions of an object."""
+    return left if is_later(left, right) else right

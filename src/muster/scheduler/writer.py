@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from muster.api.placement import Placement, PlacementStatus
 from muster.api.training_job import TrainingJob
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
+from muster.kube.clock import instant
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from muster.kube.pod import Pod
 from muster.scheduler.binder import read
@@ -20,7 +21,6 @@ from muster.scheduler.placements import (
     leaving_status,
     placed_slots,
     staying_status,
-    timestamp,
     with_status,
 )
 from muster.scheduler.plan import (
@@ -188,7 +188,7 @@ class PlacementWriter:
             "status": "True",
             "reason": action.why,
             "message": action.reason,
-            "lastTransitionTime": timestamp(self._clock()).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastTransitionTime": instant(self._clock()),
         }
         try:
             await self._client.patch(

@@ -7,14 +7,13 @@ from datetime import datetime
 
 import msgspec
 
+from muster.api.trust import GPU
 from muster.kube.quantity import to_int
 from muster.teams.holdings import Holdings
 from muster.teams.plan import Plan
 from muster.teams.poolstate import Held
 from muster.teams.record import NOBODY
 from muster.teams.usage import Rank
-
-GPU = "nvidia.com/gpu"
 
 
 class NodeAccount(msgspec.Struct, frozen=True, rename="camel"):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from muster.api.lending import NodeUser, states_of
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import Placement
+from muster.kube.meta import is_later
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.teams.config import Selector, TeamsConfig
@@ -299,9 +300,8 @@ class Holdings:
 
 
 def _older(new: Node, known: Node) -> bool:
-    """Whether a version of the same node is behind the known one (KEP-5504: resource versions can be compared)."""
-    one, two = new.metadata.resource_version, known.metadata.resource_version
-    return new.uid == known.uid and one.isdecimal() and two.isdecimal() and int(one) < int(two)
+    """Whether a version of the same node is behind the known one."""
+    return new.uid == known.uid and is_later(known, new)
 
 
 def _same(new: Node, known: Node) -> bool:

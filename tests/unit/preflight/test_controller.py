@@ -42,7 +42,7 @@ class World:
         self.tested: list[str] = []
         self.levels: list[int] = []
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        self.call("POST", "/api/v1/namespaces", {"metadata": {"name": "work"}})
+        self.call("POST", "/api/v1/namespaces", {"metadata": {"name": "jobs"}})
         priority = {"metadata": {"name": "muster-preflight"}, "value": -4}
         self.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", priority)
         maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
@@ -97,17 +97,17 @@ class World:
         attempt = name.rpartition("-")[2]
         gang = {"muster.dev/gang-size": "1", "muster.dev/gang-uid": "uid-train", "muster.dev/attempt": attempt}
         meta = {"name": name, "labels": labels or {}, "annotations": gang if labels else {}}
-        self.call("POST", "/api/v1/namespaces/work/pods", {"metadata": meta, "spec": spec})
+        self.call("POST", "/api/v1/namespaces/jobs/pods", {"metadata": meta, "spec": spec})
 
     def remove_pod(self, name: str) -> None:
-        self.call("DELETE", f"/api/v1/namespaces/work/pods/{name}", {"gracePeriodSeconds": 0})
+        self.call("DELETE", f"/api/v1/namespaces/jobs/pods/{name}", {"gracePeriodSeconds": 0})
 
     def add_member(self, name: str) -> None:
         """The only pod of a gang, whose node is kept for it."""
         self.add_pod(name, labels={"muster.dev/gang": "train", "muster.dev/slot": "0"})
 
     def node_of(self, name: str) -> str:
-        return str(self.call("GET", f"/api/v1/namespaces/work/pods/{name}")["spec"].get("nodeName", ""))
+        return str(self.call("GET", f"/api/v1/namespaces/jobs/pods/{name}")["spec"].get("nodeName", ""))
 
     def pending(self) -> set[str]:
         nodes = self.call("GET", "/api/v1/nodes")["items"]

@@ -19,7 +19,6 @@ LIBRARIES: Final = ("libnvidia-ml.so.1",)
 OK: Final = 0
 NOT_SUPPORTED: Final = 3
 INSUFFICIENT_SIZE: Final = 7
-DRIVER_NOT_LOADED: Final = 9
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
 RESET_REQUIRED: Final = 16

@@ -8,7 +8,8 @@ from typing import Literal
 import msgspec
 
 from muster.api.words import counted
-from muster.fleet.joins.record import PaceRecord, instant, record_of, view_of
+from muster.fleet.joins.record import PaceRecord, record_of, view_of
+from muster.kube.clock import instant
 from muster.kube.node import Node
 
 

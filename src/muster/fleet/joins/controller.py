@@ -23,7 +23,6 @@ from muster.fleet.joins.record import (
     JOINING,
     JoinRecord,
     PaceRecord,
-    instant,
     is_held,
     pace_of,
     pace_words,
@@ -32,7 +31,7 @@ from muster.fleet.joins.record import (
 )
 from muster.fleet.joins.scrape import Reading, between, read
 from muster.kube.client import Client
-from muster.kube.clock import steady_time
+from muster.kube.clock import instant, steady_time
 from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError, ServerTimeout, TooManyRequests, Unavailable
 from muster.kube.events import WARNING, EventRecorder

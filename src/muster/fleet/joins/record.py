@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import msgspec
 
 from muster.fleet.joins.decide import NodeView
@@ -51,11 +49,6 @@ class PaceRecord(msgspec.Struct, frozen=True, rename="camel"):
     why: str
     waiting: int
     coming_max: int = -1
-
-
-def instant(seconds: float) -> str:
-    """Write a time as Kubernetes does."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def is_held(node: Node) -> bool:

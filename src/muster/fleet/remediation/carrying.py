@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from muster.fleet.remediation.states import stage_of
 from muster.fleet.remediation.steps import StepSettings, step_pod
 from muster.fleet.scaling.providers.base import ProviderError
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
+from muster.kube.clock import instant
 from muster.kube.core import ConfigMap, ObjectReference
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 from muster.kube.events import NORMAL, WARNING, EventRecorder
@@ -146,7 +146,7 @@ class Carrier:
         return "done"
 
     async def _quarantine(self, action: plans.Quarantine) -> str:
-        mark = QuarantineRecord(action.session, action.generation, _instant(action.since), action.why)
+        mark = QuarantineRecord(action.session, action.generation, instant(action.since), action.why)
 
         def change(node: Node) -> NodeChange | None:
             session = self._known.sessions.get(action.session)
@@ -182,7 +182,7 @@ class Carrier:
         return await self._write(action.node.name, change)
 
     async def _describe(self, action: plans.Describe) -> str:
-        now = _instant(self._clock())
+        now = instant(self._clock())
         conditions = [
             {
                 "type": type_,
@@ -267,7 +267,3 @@ class Carrier:
         else:
             meta = ObjectMeta(name=HEALTH_CONFIG_MAP, namespace=self._namespace)
             self._events.event(ConfigMap(metadata=meta), kind, action.reason, action.message)
-
-
-def _instant(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

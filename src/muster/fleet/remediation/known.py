@@ -12,6 +12,7 @@ from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
+from muster.api.trust import GPU
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.mesh import Report
 from muster.fleet.health.policy import Policy
@@ -25,12 +26,12 @@ from muster.fleet.remediation.record import ANNOTATION_RECORD
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
 from muster.fleet.remediation.steps import view_of
 from muster.fleet.scaling.nodeviews import placement_keeps
+from muster.kube.meta import is_later
 from muster.kube.node import Node, NodeStatus, NodeSystemInfo
 from muster.kube.pod import Pod
 from muster.kube.quantity import QuantityError, to_int
 from muster.kube.taints import HARD_EFFECTS
 
-GPU = "nvidia.com/gpu"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 UNREACHED_BY = (CHECK, CODE)
 _OURS = frozenset({TAINT_PREFLIGHT, TAINT_JOINING, UNSCHEDULABLE})
@@ -39,14 +40,6 @@ _OURS = frozenset({TAINT_PREFLIGHT, TAINT_JOINING, UNSCHEDULABLE})
 def _what(mesh: dict[str, Finding], name: str) -> tuple[str, str, str] | None:
     finding = mesh.get(name)
     return finding.key if finding is not None else None
-
-
-def _is_newer(left: Node, right: Node) -> bool:
-    """Whether the left version is the later one; resource versions compare as numbers (KEP-5504)."""
-    try:
-        return int(left.metadata.resource_version) > int(right.metadata.resource_version)
-    except ValueError:
-        return False
 
 
 def slim_node(node: Node) -> Node:
@@ -138,7 +131,7 @@ class Known:
             self._changed()
             return
         before = self.raw.get(new.name)
-        if before is None or before.uid != new.uid or not _is_newer(before, new):
+        if before is None or before.uid != new.uid or not is_later(before, new):
             self.raw[new.name] = new
             self._view(new.name)
 

@@ -6,7 +6,6 @@ reasons begin with a word that is read again here; the rest of them is for peopl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -27,7 +26,7 @@ from muster.api.node_remediation import (
 )
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.snapshot import Evidence, NodeView, QuarantineRecord
-from muster.kube.meta import ObjectMeta
+from muster.kube.meta import ObjectMeta, is_later
 from muster.kube.node import Node, Taint
 
 ANNOTATION_RECORD: Final = "muster.dev/quarantine-record"
@@ -208,15 +207,5 @@ def pool_of(session: NodeRemediation) -> str:
 
 
 def newer(left: NodeRemediation | None, right: NodeRemediation) -> NodeRemediation:
-    """Return the later of two versions; resource versions compare as numbers (KEP-5504)."""
-    if left is None or left.uid != right.uid:
-        return right
-    try:
-        return left if int(left.metadata.resource_version) > int(right.metadata.resource_version) else right
-    except ValueError:
-        return right
-
-
-def labels_of(session: NodeRemediation) -> Mapping[str, str]:
-    """Pool and team, as labels of nodes say them."""
-    return session.metadata.labels
+    """Return the later of two versions; of two objects, the second."""
+    return left if left is not None and left.uid == right.uid and is_later(left, right) else right

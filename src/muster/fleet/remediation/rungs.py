@@ -42,11 +42,6 @@ def is_above(rung: Rung, other: Rung) -> bool:
     return ORDER[rung] > ORDER[other]
 
 
-def is_out_of_use(rung: Rung) -> bool:
-    """Whether a node on it is in quarantine; one that was handed to a person need not be (`record.is_quarantined`)."""
-    return ORDER[rung] >= ORDER["Quarantine"]
-
-
 def further(rung: Rung, *, gpus: bool, alive: bool, replaceable: bool) -> Rung:
     """Return the rung to try after this one was in vain.
 

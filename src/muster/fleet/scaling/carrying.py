@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from muster.fleet.scaling.plan import Action, Cordon, Delete, ForgetNode, SetSiz
 from muster.fleet.scaling.providers.base import Provider, ProviderError
 from muster.fleet.scaling.snapshot import Fault, PoolSpec
 from muster.kube.client import Client
+from muster.kube.clock import instant
 from muster.kube.errors import ApiError, ConfigError, Conflict, NotFound
 from muster.kube.node import Node
 from muster.kube.pod import Pod
@@ -109,7 +109,7 @@ class Carrier:
         return "others write it all the time"
 
     def _patch(self, node: Node, action: Cordon | Uncordon | Delete, state: str) -> dict[str, Any]:
-        since = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = instant(self._clock())
         record = None
         if not isinstance(action, Uncordon):
             made = Record(state, since, action.why, action.pool, action.instance)

@@ -16,6 +16,7 @@ from muster.fleet.scaling.remembering import blocked
 from muster.fleet.scaling.snapshot import PoolMemory, PoolSpec, View
 from muster.fleet.scaling.states import NodeState
 from muster.kube.client import Client
+from muster.kube.clock import instant
 from muster.kube.core import ConfigMap
 from muster.kube.errors import AlreadyExists, NotFound
 
@@ -124,7 +125,7 @@ def _pool(pool: PoolSpec, view: View, plan: Plan, now: float) -> PoolStatus:
 
 
 def _available(memory: PoolMemory, seen: bool, now: float) -> PoolCondition:
-    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = instant(now)
     if blocked(memory, now) and memory.fault is not None:
         until = datetime.fromtimestamp(memory.blocked_until, UTC).strftime("%H:%M:%SZ")
         message = f"{memory.message}; tried again at {until}"

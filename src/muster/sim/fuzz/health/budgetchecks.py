@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.embedded.apiserver.request import Request
-from muster.sim.fuzz.checks import Checker
+from muster.sim.fuzz.health.checker import HealthChecker
 from muster.sim.fuzz.health.facts import HealthFacts, NodeState, Session
 from muster.sim.fuzz.health.scenario import DRIVERS, HealthScenario
 from muster.sim.fuzz.view import View
@@ -12,7 +12,7 @@ SLACK_S = 20.0
 """Between the moment something was decided and the one at which the API server has it."""
 
 
-class NeverOverBudgetOrBreaker(Checker):
+class NeverOverBudgetOrBreaker(HealthChecker):
     """Counted when a node goes out of use, or is worked on. A taint comes first, and is written in a session soon.
 
     Args:
@@ -25,8 +25,8 @@ class NeverOverBudgetOrBreaker(Checker):
     name = "never over a budget or breaker"
 
     def __init__(self, view: View, stale_s: float, facts: HealthFacts, scenario: HealthScenario) -> None:
-        super().__init__(view, stale_s)
-        self._facts, self._scenario = facts, scenario
+        super().__init__(view, stale_s, facts)
+        self._scenario = scenario
         spread = max(scenario.skew_s) - min(scenario.skew_s)
         self._window_s = scenario.window_s - spread - SLACK_S
         self._lately: list[float] = []
@@ -85,20 +85,13 @@ class NeverOverBudgetOrBreaker(Checker):
                 self.fail(f"{node.name}: {count} nodes {words} are {what}, {most} may be")
 
 
-class NoWriteOfOthersUndone(Checker):
-    """Controllers neither cordon nor uncordon, and delete no node.
-
-    Args:
-        view: what the API server holds.
-        stale_s: as for all.
-        facts: of node health.
-    """
+class NoWriteOfOthersUndone(HealthChecker):
+    """Controllers neither cordon nor uncordon, and delete no node."""
 
     name = "no cordon of others undone, no node deleted"
 
     def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
-        super().__init__(view, stale_s)
-        self._facts = facts
+        super().__init__(view, stale_s, facts)
         self._cordoned: dict[str, bool] = {}
         facts.on_node.append(self._node)
 

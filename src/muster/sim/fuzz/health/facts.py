@@ -86,6 +86,11 @@ class Session(msgspec.Struct, frozen=True):
         return found
 
 
+def goes_out(old: NodeState | None, new: NodeState) -> bool:
+    """Whether a node that had not been out of use, as this very node, is so now."""
+    return new.out and not (old is not None and old.out and old.uid == new.uid)
+
+
 NodeHears = Callable[[NodeState | None, NodeState | None], None]
 SessionHears = Callable[[Session | None, Session], None]
 

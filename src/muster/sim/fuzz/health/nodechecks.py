@@ -5,29 +5,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from muster.embedded.apiserver.request import Request
-from muster.sim.fuzz.checks import Checker
-from muster.sim.fuzz.health.facts import HealthFacts, NodeState
+from muster.sim.fuzz.health.checker import HealthChecker
+from muster.sim.fuzz.health.facts import HealthFacts, NodeState, goes_out
 from muster.sim.fuzz.view import PodFacts, View
 
 
-class NothingWithoutEvidence(Checker):
-    """No node goes out of use, and no machine is touched, but for something that speaks against this very node.
-
-    Args:
-        view: what the API server holds.
-        stale_s: as for all.
-        facts: of node health.
-    """
+class NothingWithoutEvidence(HealthChecker):
+    """No node goes out of use, and no machine is touched, but for something that speaks against this very node."""
 
     name = "no healthy node touched without evidence"
 
     def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
-        super().__init__(view, stale_s)
-        self._facts = facts
+        super().__init__(view, stale_s, facts)
         facts.on_node.append(self._node)
 
     def _node(self, old: NodeState | None, new: NodeState | None) -> None:
-        if new is not None and new.out and not (old is not None and old.out and old.uid == new.uid):
+        if new is not None and goes_out(old, new):
             self._speaks_against(new, "is in quarantine")
 
     def touched(self, node: str, step: str) -> None:
@@ -50,20 +43,13 @@ class NothingWithoutEvidence(Checker):
             self.fail(f"{node.name} {what}, and nothing speaks against it")
 
 
-class NothingOutWithoutAPass(Checker):
-    """The taint goes after a passed test of this node in this boot that is newer than what put it there.
-
-    Args:
-        view: what the API server holds.
-        stale_s: as for all.
-        facts: of node health.
-    """
+class NothingOutWithoutAPass(HealthChecker):
+    """The taint goes after a passed test of this node in this boot that is newer than what put it there."""
 
     name = "nothing leaves quarantine without a newer pass"
 
     def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
-        super().__init__(view, stale_s)
-        self._facts = facts
+        super().__init__(view, stale_s, facts)
         self._put: dict[str, float] = {}
         self.repaired: dict[str, float] = {}
         """By UID of the node, when its GPUs were reset last."""
@@ -93,20 +79,13 @@ class NothingOutWithoutAPass(Checker):
             self.fail(f"{node.name} left, and passed no test since {since:.3f}")
 
 
-class OneStepForOneRung(Checker):
-    """A machine is reset or rebooted at most once for each time a session enters that rung.
-
-    Args:
-        view: what the API server holds.
-        stale_s: as for all.
-        facts: of node health.
-    """
+class OneStepForOneRung(HealthChecker):
+    """A machine is reset or rebooted at most once for each time a session enters that rung."""
 
     name = "no remediation doubled"
 
     def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
-        super().__init__(view, stale_s)
-        self._facts = facts
+        super().__init__(view, stale_s, facts)
         self._done: Counter[tuple[str, str, int]] = Counter()
 
     def acts(self, session: str, step: str) -> None:
@@ -123,20 +102,13 @@ class OneStepForOneRung(Checker):
             self.fail(f"{self._done[key]} times {step} for one rung of {session}")
 
 
-class NobodyLeavesInVain(Checker):
-    """Pods are evicted from nodes in quarantine, where they cannot come back: a gang leaves a node once.
-
-    Args:
-        view: what the API server holds.
-        stale_s: as for all.
-        facts: of node health.
-    """
+class NobodyLeavesInVain(HealthChecker):
+    """Pods are evicted from nodes in quarantine, where they cannot come back: a gang leaves a node once."""
 
     name = "nobody is moved twice"
 
     def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
-        super().__init__(view, stale_s)
-        self._facts = facts
+        super().__init__(view, stale_s, facts)
         self._bound_at: dict[str, float] = {}
         self._tainted_at: dict[str, float] = {}
         self._moved: defaultdict[tuple[str, int, str], set[int]] = defaultdict(set)
@@ -144,7 +116,7 @@ class NobodyLeavesInVain(Checker):
         facts.on_node.append(self._node)
 
     def _node(self, old: NodeState | None, new: NodeState | None) -> None:
-        if new is not None and new.out and not (old is not None and old.out and old.uid == new.uid):
+        if new is not None and goes_out(old, new):
             self._tainted_at[new.uid] = self.view.now
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:

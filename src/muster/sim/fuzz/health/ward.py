@@ -14,6 +14,7 @@ from muster.api.names import LABEL_PREFLIGHT
 from muster.embedded.objects import Obj, decode, section
 from muster.embedded.watchhub import Item
 from muster.gputest.summary import SUMMARY_SCHEMA
+from muster.kube.clock import instant
 from muster.kube.errors import ApiError, NotFound
 from muster.sim.fuzz.health.scenario import Habits, Wound
 from muster.sim.nodes import SimNode, SimNodes
@@ -174,7 +175,7 @@ class Ward:
     def _ends(self, pod: Obj, code: int, message: str = "") -> None:
         meta = pod["metadata"]
         self._nodes.pods[meta["uid"]].phase = "ended"
-        at = datetime.fromtimestamp(self._cluster.loop.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = instant(self._cluster.loop.now)
         container = section(pod, "status")["containerStatuses"][0]
         began = container["state"]["running"]["startedAt"]
         ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": began, "finishedAt": at}
