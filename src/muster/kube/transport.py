@@ -18,6 +18,7 @@ from yarl import URL
 from muster.kube.config import ClusterConfig
 from muster.kube.credentials import ClientCertificate
 from muster.kube.errors import ApiError, ServerTimeout, Unauthorized, Unavailable, error_from
+from muster.kube.sockets import Sockets
 
 CONNECT_TIMEOUT_S = 10.0
 HEARTBEAT_S = 20.0
@@ -99,6 +100,7 @@ class HttpTransport:
         self._user_agent = user_agent
         self._slots = asyncio.Semaphore(connections)
         self._session: aiohttp.ClientSession | None = None
+        self._sockets = Sockets()
         self._tls: tuple[ClientCertificate | None, ssl.SSLContext | None] | None = None
         self._proxy = config.proxy_url or _proxy_from_environment(config.server)
 
@@ -107,6 +109,7 @@ class HttpTransport:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+            await self._sockets.cut()
 
     async def request(
         self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
@@ -244,7 +247,7 @@ class HttpTransport:
     def _live_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60, socket_factory=self._sockets.make),
                 # Inflating costs our one thread more than the bytes cost the cluster's network.
                 headers={"Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
