@@ -31,6 +31,7 @@ async def controller(
     templates: Sequence[str] = (),
     values: Sequence[str] = (),
     options: Sequence[str] = (),
+    token_s: int = 3600,
 ) -> AsyncIterator[Child]:
     """Install the chart's CRDs and rules, and run the controller under them; its log is in `directory`.
 
@@ -41,13 +42,14 @@ async def controller(
         templates: of the chart, beside those that are always there.
         values: NAME=VALUE that the chart is rendered with.
         options: of the program, beside the usual ones.
+        token_s: how long its token is valid, in seconds.
     """
     access.kubectl("create", "namespace", SYSTEM_NAMESPACE)
     access.kubectl("apply", "--server-side", "-f", str(CHART / "files" / "crds"))
     access.kubectl("apply", "-f", "-", stdin=_rendered([*_TEMPLATES, *templates], values))
     for plural in ("trainingjobs", "placements"):
         await served(client, f"/apis/{API_VERSION}/{plural}")
-    kubeconfig = access.service_account_kubeconfig(SYSTEM_NAMESPACE, "muster-controller")
+    kubeconfig = access.service_account_kubeconfig(SYSTEM_NAMESPACE, "muster-controller", duration_s=token_s)
     port, metrics_port = _free_ports(2)
     command = [
         sys.executable,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,12 +50,17 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    side: str, nodes: int, feature_gates: Mapping[str, bool], runtime_config: Mapping[str, bool]
+    side: str,
+    nodes: int,
+    feature_gates: Mapping[str, bool],
+    runtime_config: Mapping[str, bool],
+    *,
+    apiserver: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
     """Start a control plane with so many nodes; everything of it is gone at the end.
 
     There is no controller manager, so nothing else writes while a spike is measured; what it would do is done once by
-    hand: the default service account, and no taint on a new node.
+    hand: the default service account, and no taint on a new node. `apiserver` are more arguments of the API server.
     """
     with tempfile.TemporaryDirectory(prefix=f"muster-bench-{side}-") as folder:
         data = Path(folder) / "control-plane"
@@ -65,7 +70,7 @@ async def cluster(
             controller_manager=False,
             feature_gates=feature_gates,
             runtime_config=runtime_config,
-            extra_args={"kube-apiserver": ["--disable-admission-plugins=TaintNodesByCondition"]},
+            extra_args={"kube-apiserver": ["--disable-admission-plugins=TaintNodesByCondition", *apiserver]},
         )
         with plane:
             access = plane.access

@@ -6,6 +6,8 @@ cores with the API server. With default settings so many at once are nobody's ow
 
 Gangs run on modelled nodes with modelled supervisors, a rank a node, with 10 s to stop and a PodDisruptionBudget each;
 there the clock starts when the first agent's finding is written.
+
+The side `quiet` breaks nothing: it counts for an hour what is written meanwhile, and by whom.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.health.drain import drain_all
 from bench.health.quarantine import DEFAULT, OPEN, fault_many
+from bench.health.quiet import quiet
 from bench.report import Report, at_most, console, emit, spread
 from bench.running import interrupted
 
@@ -35,6 +38,8 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="pods of a gang, one a node")
     parser.add_argument("--side", default="quarantine,breaker,drain", help="which of them, separated by commas")
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=60, help="of the side quiet")
+    parser.add_argument("--agents", type=int, default=50, help="of the side quiet, each for a node")
     parser.add_argument("--json", default="-", help="also write the report here")
     arguments = parser.parse_args()
     out = console()
@@ -62,6 +67,11 @@ def main() -> None:
         for _ in range(arguments.repetitions if "drain" in sides else 0):
             drained = await drain_all(arguments.gangs, arguments.size)
             note({f"drain_{name}": float(value) for name, value in msgspec.structs.asdict(drained).items()})
+        if "quiet" in sides:
+            rest = await quiet(arguments.nodes, arguments.agents, arguments.minutes)
+            note({f"quiet_{name}": float(value) for name, value in rest.figures(arguments.nodes).items()})
+            for who, writes in sorted(rest.writes.items()):
+                out.print(f"{who}: " + ", ".join(f"{many} {what}" for what, many in writes.most_common()))
 
     def note(one: dict[str, float]) -> None:
         for name, value in one.items():
@@ -82,6 +92,7 @@ def main() -> None:
         table.add_row(name, *(f"{figures[name + suffix]:,.2f}" for suffix in ("", "_min", "_max")))
     wanted = [("quarantined_all_s", 5.0), ("default_quarantined_nodes", 10.0), ("drain_restarted_s", 30.0)]
     wanted += [("drain_charged", 0.0)]
+    wanted += [("quiet_controller_other_writes_per_hour", 0.0), ("quiet_agent_writes_most_per_hour", 13.0)]
     goals = [at_most(name, most, figures[name]) for name, most in wanted if name in figures]
     emit(Report("health", figures, goals), arguments.json, [table])
 

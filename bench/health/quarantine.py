@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -14,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from bench.controller import controller
-from bench.gang_spike.cluster import SYSTEM, Cluster, cluster
+from bench.gang_spike.cluster import Cluster, cluster
 from bench.gang_spike.process import cpu_s, peak_rss_mb
+from bench.health.agentprocess import PATIENCE_S, agents, logs, until
 from bench.health.agents import LOG
 from muster.agent.settings import PERIOD_S
 from muster.api.names import HEALTH_CONFIG_MAP, SYSTEM_NAMESPACE
-from muster.api.node_health import NodeHealth
 from muster.api.quarantine import quarantined
 from muster.drills.children import Child
 from muster.fleet.remediation.config import CONFIG_KEY
@@ -31,15 +29,6 @@ OPEN = "mode: act\nbreaker: {share: 100%}\nshared: {nodes: 0}\nquarantined: {all
 """Explicit settings that hold no quarantine back; how many nodes are worked on at once is as always."""
 DEFAULT = "mode: act\n"
 XID = "{time} {node} kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
-_AGENT_RULES = (
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
-    {
-        "apiGroups": ["muster.dev"],
-        "resources": ["nodehealths", "nodehealths/status"],
-        "verbs": ["get", "create", "patch"],
-    },
-)
-_PATIENCE_S = 120.0
 _HELD_S = 20.0
 """Nobody may be quarantined beyond the breaker in this time."""
 
@@ -74,21 +63,17 @@ async def fault_many(nodes: int, faulty: int, config: str, *, all_of_them: bool)
     """
     async with cluster("health", nodes + 1, {}, {}) as where:
         first, *victims = where.nodes[: faulty + 1]
-        folder = where.directory / "logs"
-        for name in where.nodes[: faulty + 1]:
-            (folder / name).mkdir(parents=True)
-            (folder / name / LOG).touch()
+        folder = logs(where)
         async with (
             _remediation(where, config) as child,
-            _agents(where, folder, [first, *victims]) as agents,
+            agents(where, [first, *victims]) as reporting,
             _seen(where) as seen,
         ):
-            await _until(lambda: _reported(where, faulty + 1), "all agents have reported")
             await _works(where, folder, first, seen)
             await asyncio.sleep(
                 PERIOD_S + 1.0
             )  # nobody breaks right after an agent's first word: it writes once a period
-            pids = (child.pid, where.plane.pid("kube-apiserver"), agents.pid)
+            pids = (child.pid, where.plane.pid("kube-apiserver"), reporting.pid)
             before = [cpu_s(pid) for pid in pids]
             began = time.monotonic()
             for name in victims:
@@ -98,7 +83,7 @@ async def fault_many(nodes: int, faulty: int, config: str, *, all_of_them: bool)
                 return seen.keys() >= set(victims)
 
             with suppress(TimeoutError):
-                await _until(done, "all are in quarantine", _PATIENCE_S if all_of_them else _HELD_S)
+                await until(done, "all are in quarantine", PATIENCE_S if all_of_them else _HELD_S)
             used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
             took = sorted(seen[name] - began for name in victims if name in seen)
             if all_of_them and len(took) < faulty:
@@ -131,19 +116,6 @@ async def _remediation(where: Cluster, config: str) -> AsyncIterator[Child]:
 
 
 @asynccontextmanager
-async def _agents(where: Cluster, folder: Path, nodes: Sequence[str]) -> AsyncIterator[Child]:
-    kubeconfig = where.plane.access.service_account_kubeconfig(SYSTEM, "health-agents", _AGENT_RULES)
-    command = [sys.executable, "-m", "bench.health.agents", str(kubeconfig), str(folder), *nodes]
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
-    child = Child(command, where.directory / "agents.log", environment)
-    try:
-        yield child
-    finally:
-        child.stop()
-
-
-@asynccontextmanager
 async def _seen(where: Cluster) -> AsyncIterator[dict[str, float]]:
     """When each node was first seen in quarantine, by a watch of our own; monotonic seconds."""
     seen: dict[str, float] = {}
@@ -162,10 +134,6 @@ async def _seen(where: Cluster) -> AsyncIterator[dict[str, float]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _reported(where: Cluster, count: int) -> bool:
-    return len((await where.admin.list_all(NodeHealth)).items) >= count
-
-
 async def _works(where: Cluster, folder: Path, name: str, seen: dict[str, float]) -> None:
     """One node first: from then on everything is known to run."""
     _break(folder, name)
@@ -173,17 +141,9 @@ async def _works(where: Cluster, folder: Path, name: str, seen: dict[str, float]
     async def there() -> bool:
         return name in seen
 
-    await _until(there, "one node is in quarantine")
+    await until(there, "one node is in quarantine")
 
 
 def _break(folder: Path, name: str) -> None:
     with (folder / name / LOG).open("a") as log:
         log.write(XID.format(time=datetime.now().astimezone().isoformat(), node=name))
-
-
-async def _until(done: Callable[[], Awaitable[bool]], what: str, patience_s: float = _PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not await done():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {patience_s:g} s: {what}")
-        await asyncio.sleep(0.1)
