@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -11,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from muster.drills.ports import free_port
 from tests.support.waiting import eventually
 
 CREDENTIALS = {
@@ -24,9 +24,7 @@ CREDENTIALS = {
 @contextlib.contextmanager
 def aws_server(folder: Path) -> Iterator[str]:
     """Yield its address, once it answers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = folder / "moto.log"
     program = str(Path(sys.executable).with_name("moto_server"))
     with log.open("wb") as out:

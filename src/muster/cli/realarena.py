@@ -19,8 +19,8 @@ from muster.drills.children import Child
 from muster.drills.clusteraccess import Rule
 from muster.drills.controlplane import ControlPlane, ControlPlaneError, ControlPlaneUnavailableError, find_binaries
 from muster.drills.goprograms import NotBuiltError
+from muster.drills.ports import free_port
 from muster.embedded import programs, ranks, readiness
-from muster.embedded.cluster import free_port
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec
 from muster.kube.client import Client
@@ -53,7 +53,7 @@ class RealArena:
                 "`make demo-real` builds it; leave out --real for the embedded one",
             ) from None
         self.folder = Path(tempfile.mkdtemp(prefix="muster-demo-"))
-        supervise = free_port(set())
+        supervise = free_port()
         self._spec = ClusterSpec(
             name="demo",
             nodes=nodes,

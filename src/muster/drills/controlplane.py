@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
-import random
 import shutil
-import socket
 import ssl
 import tempfile
 import time
@@ -22,6 +20,7 @@ from typing import Self
 from muster.drills.children import Child
 from muster.drills.clusteraccess import ClusterAccess, inline, write_kubeconfig
 from muster.drills.goprograms import NotBuiltError, find_built
+from muster.drills.ports import free_port
 from muster.kube.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
 
 
@@ -101,7 +100,7 @@ class ControlPlane:
         self._extra_args = dict(extra_args or {})
         self._timeout_s = timeout_s
         self._children: dict[str, Child] = {}
-        self._port = _free_port()
+        self._port = free_port()
         self.url = f"https://127.0.0.1:{self._port}"
         self.access = ClusterAccess(self.directory / "admin.kubeconfig", self.directory, self._binaries / "kubectl")
 
@@ -182,7 +181,7 @@ class ControlPlane:
         self._children.pop("kube-apiserver").stop(grace_s)
 
     def _start_etcd(self) -> None:
-        port, peer_port = _free_port(), _free_port()
+        port, peer_port = free_port(), free_port()
         self._etcd_url = f"https://127.0.0.1:{port}"
         peer_url = f"https://127.0.0.1:{peer_port}"
         pki = self.directory
@@ -217,7 +216,7 @@ class ControlPlane:
         self._wait(child, lambda: _answers(port, "/health", tls))
 
     def _start_client_component(self, name: str) -> None:
-        port = _free_port()
+        port = free_port()
         kubeconfig = self.directory / f"{name}.kubeconfig"
         arguments = [
             f"--kubeconfig={kubeconfig}",
@@ -301,15 +300,3 @@ def _answers(port: int, path: str, tls: ssl.SSLContext) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _free_port() -> int:
-    """A port nobody listens on, below those the kernel hands out itself, so that it stays ours through a restart."""
-    for port in random.SystemRandom().sample(range(20000, 32000), 200):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise ControlPlaneError("no free port between 20000 and 32000 on 127.0.0.1")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from muster.drills.ports import free_port, port_in_use
 from muster.embedded.control import ControlError, ask
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec, Layout
@@ -197,25 +196,6 @@ def bring_back(layout: Layout, node: str) -> bool:
 def kill_rank(layout: Layout, pod_uid: str, rank: int | None = None) -> int:
     """Kill a rank's process in a pod, the lowest one if none is named; returns its number, raises ControlError."""
     return int(ask(layout.control_socket, op="kill-rank", podUID=pod_uid, rank=rank)["rank"])
-
-
-def port_in_use(port: int) -> bool:
-    """Whether something listens on a port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
-
-
-def free_port(taken: set[int]) -> int:
-    """A port nobody listens on, below those the kernel hands out itself, so that it stays ours through a restart."""
-    for port in random.SystemRandom().sample(range(20000, 32000), 200):
-        if port not in taken and not port_in_use(port):
-            return port
-    raise ClusterError("no free port between 20000 and 32000 on 127.0.0.1")
 
 
 def _check_folder(layout: Layout) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import http.client
 import os
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +20,7 @@ from muster.admission.certificates import LIFETIME
 from muster.admission.metrics import AdmissionMetrics
 from muster.admission.trust import SECRET, Trust
 from muster.drills.children import Child
+from muster.drills.ports import free_port
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.pki import CertificateAuthority
@@ -54,12 +54,6 @@ CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 MUTATING = f"{CONFIGURATIONS}/mutatingwebhookconfigurations/muster-admission"
 VALIDATING = f"{CONFIGURATIONS}/validatingwebhookconfigurations/muster-admission"
 SECRETS = f"/api/v1/namespaces/{SYSTEM}/secrets"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Webhook:

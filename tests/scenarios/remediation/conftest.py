@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import uuid
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
@@ -21,6 +20,7 @@ from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
+from muster.drills.ports import free_port
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.config import CONFIG_KEY
@@ -245,9 +245,7 @@ class Relay:
         self._far = urlsplit(self._config.server)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
 
     def client(self) -> Client:
         return Client(replace(self._config, server=f"https://127.0.0.1:{self.port}"), timeout_s=5.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import socket
 import subprocess
 import sys
 import textwrap
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.drills.ports import free_port
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
 from muster.kube.config import load_config
@@ -99,9 +99,7 @@ class Arena:
         self.nodes: list[TestNode] = []
         self.controllers: list[Process] = []
         self._as_usual = False
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
 
     async def begin(self, nodes: int) -> None:
         """A new namespace, and a cluster that is whole."""
