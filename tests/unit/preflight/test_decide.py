@@ -292,6 +292,24 @@ def test_a_node_in_quarantine_is_tested_when_the_ladder_waits_for_that_and_not_b
     assert started(world) == [("a", 2)]
 
 
+def test_a_test_that_runs_leaves_a_node_whose_gpus_are_to_be_reset() -> None:
+    """What holds a GPU keeps it from being reset; and its result would say nothing of what comes after."""
+    world = World()
+    world.add("a")
+    world.step()
+    world.run_test("a")
+    world.change("a", quarantined=True, wanted_since=world.now)
+    world.settle()
+    assert started(world) == [("a", 1)], "one that begins before anything is done may go on"
+    world.change("a", wanted_since=float("inf"))
+    world.settle()
+    assert not world.tests
+    world.now += 10
+    world.change("a", wanted_since=world.now)
+    world.step()
+    assert started(world) == [("a", 2)]
+
+
 def test_a_pass_that_does_not_let_the_node_out_is_followed_by_a_more_thorough_test() -> None:
     world = World()
     world.add("a", quarantined=True, wanted_since=world.now)

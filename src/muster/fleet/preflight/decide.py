@@ -79,6 +79,9 @@ class _Planner:
             self.actions.append(Remove(test, "its node is gone, or in another boot"))
         elif test.end is not None:
             self.end(test, node, test.end.record, test.end.why)
+        elif node.wanted_since == float("inf"):
+            # The ladder acts on the machine first, and GPUs that a test holds cannot be reset.
+            self.actions.append(Remove(test, "its node is worked on before it is tested"))
         elif not test.bound:
             self.wait_for_room(test, node)
         elif not test.started_at:
