@@ -18,7 +18,7 @@ from muster.fleet.remediation.draining import Leaving, leaving
 from muster.fleet.remediation.ladder import Ladder
 from muster.fleet.remediation.plan import Action, Describe, Forget, Move, Open, Plan, Quarantine, Release, Tell
 from muster.fleet.remediation.room import Room, is_unwritten
-from muster.fleet.remediation.rungs import ORDER, TARGET
+from muster.fleet.remediation.rungs import ORDER, TARGET, WORKING
 from muster.fleet.remediation.shared import shared_faults
 from muster.fleet.remediation.snapshot import Evidence, NodeView, View
 
@@ -170,9 +170,10 @@ def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
 
 def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
     """A person wants the node out of use: it is, whatever the mode and the budgets, and nothing else happens to it."""
-    request = session.spec.request
-    if request is not None and not record.is_quarantined(session.status):
-        ladder.enter(session, "Quarantine", f"asked for by {request.by}: {request.reason}")
+    request, status = session.spec.request, session.status
+    working = status.phase == "Open" and status.rung in WORKING  # that ends: it is neither emptied nor counted further
+    if request is not None and (working or not record.is_quarantined(status)):
+        ladder.enter(session, "Quarantine", f"{record.ASKED} {request.by}: {request.reason}")
 
 
 def _observe(
@@ -190,10 +191,7 @@ def _observe(
         released = f"{record.RELEASED}: nothing that counts is there any more"
         ladder.enter(session, "Observe", released, phase="Released")
     else:
-        message = _would(ladder, node, evidence)
-        if status.message != message:
-            status = record.said(status, message)
-            ladder.actions.append(Move(session=session, status=status, why="Observed", counts=False))
+        ladder.say(session, _would(ladder, node, evidence), "Observed")
 
 
 def _would(ladder: Ladder, node: NodeView, evidence: Evidence) -> str:

@@ -73,12 +73,13 @@ def evidence_of(decision: Decision) -> tuple[Evidence | None, float | None]:
 
 
 def _past(session: NodeRemediation | None) -> tuple[float, tuple[float, ...]]:
-    """When the node was last trusted again, and when it had been put out of use before: the open time is not over."""
+    """Up to when all was well, and when it had been put out of use before: the open time is not over."""
     if session is None:
         return 0.0, ()
-    released = [step.time.timestamp() for step in session.status.history if record.is_a(step, record.RELEASED)]
-    cleared = max(released, default=0.0)
-    return cleared, tuple(time for time in record.quarantines(session) if time < cleared)
+    history = session.status.history
+    released = max((step.time.timestamp() for step in history if record.is_a(step, record.RELEASED)), default=0.0)
+    cleared = max(map(record.cleared, history), default=0.0)
+    return cleared, tuple(time for time in record.quarantines(session) if time < released)
 
 
 def _failed(time_s: float, preflight: Preflight | None) -> Finding:

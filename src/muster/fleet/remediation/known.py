@@ -12,7 +12,7 @@ from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
-from muster.api.trust import GPU
+from muster.api.trust import GPU, has_gpus
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.mesh import Report
 from muster.fleet.health.policy import Policy
@@ -82,6 +82,7 @@ def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> NodeV
         tainted=tainted,
         record=record.record_of(node) if tainted else None,
         gpus=_gpus(node),
+        has_gpus=has_gpus({}, labels),
         taints=frozenset(hard - _OURS - {record.QUARANTINE.key, team_key}),
         conditions={type_: conditions[type_] for type_ in CONDITIONS if type_ in conditions},
     )

@@ -15,6 +15,7 @@ from muster.fleet.remediation.plan import Action, ForgetStep, Move, Quarantine, 
 from muster.fleet.remediation.room import Room
 from muster.fleet.remediation.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
+from muster.fleet.remediation.states import NodeCare, state_of
 
 STEP_OF: dict[Rung, str] = {"ResetGPU": "reset", "Reboot": "reboot"}
 
@@ -67,7 +68,7 @@ class Ladder:
         elif failed(session, node, self.view.tested.get(node.name)):
             self._further(session, node, evidence, "its test failed")
         elif self._is_late(status):
-            self._further(session, node, evidence, f"{status.rung} was not done in time")
+            self._too_late(session, node, evidence)
         else:
             self._on_rung(session, node, evidence)
 
@@ -78,17 +79,21 @@ class Ladder:
         tested = self.view.tested.get(node.name)
         if tested is None or not passed(session, node, tested, evidence):
             return False
-        self._release(session, f"level {tested.level} passed at {record.at(tested.time_s):%Y-%m-%dT%H:%M:%SZ}")
+        self._release(session, record.released_after(tested.level, tested.time_s))
         return True
 
     def _is_let_back(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> bool:
         """Nothing tests a node without GPUs: whether a person let it back after all that speaks against it."""
-        request = session.spec.request
-        if request is None or request.action != "Release" or node.gpus or not node.ready:
+        request, tested = session.spec.request, self.view.tested.get(node.name)
+        if request is None or request.action != "Release" or not node.ready:
             return False
-        if evidence is not None and evidence.last_s >= request.time.timestamp():
+        # One that was tested has some, and so has one that is labelled: after a boot its kubelet says 0 for a while.
+        if node.gpus or node.has_gpus or (tested is not None and tested.node_uid == node.uid):
             return False
-        self._release(session, f"asked for by {request.by}: {request.reason}")
+        opened = record.episode(session.status)[0].time.timestamp()
+        if request.time.timestamp() <= max(opened, evidence.last_s if evidence is not None else 0.0):
+            return False  # it is about something before
+        self._release(session, f"{record.ASKED} {request.by}: {request.reason}")
         return True
 
     # Below quarantine: the node is in use
@@ -108,7 +113,7 @@ class Ladder:
             return
         if status.phase == "Handed":
             shared = record.last(status, record.SHARED)
-            if shared is None or evidence.key in shared.reason or evidence.key in self.shared:
+            if shared is None or record.is_about(shared, evidence.key) or evidence.key in self.shared:
                 return
         if evidence.key in self.shared:
             self._hand_shared(session, evidence)
@@ -140,6 +145,8 @@ class Ladder:
     def _on_rung(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         rung = session.status.rung
         want = TARGET[evidence.action] if evidence is not None else rung
+        if rung in MACHINE and not node.tainted:
+            return  # somebody took it away: it is put again first, since work may come until then
         if rung == "Quarantine":
             if is_above(want, rung) and node.tainted:  # before that, what leaves could come back
                 self.enter_work(session, node, "Drain", _because(evidence) if evidence is not None else "")
@@ -226,14 +233,19 @@ class Ladder:
 
     # Moves
 
+    def _too_late(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
+        """What did not come about leads further; against a node that nobody tested nothing speaks: it is a person's."""
+        rung = session.status.rung
+        if state_of(session) is NodeCare.TESTING:
+            self.enter(session, "Human", f"after {rung} the node was not tested in time", phase="Handed")
+        else:
+            self._further(session, node, evidence, f"{rung} was not done in time")
+
     def _further(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
         """To the rung after the one that was in vain, or to the one that the evidence asks for where that is higher."""
         status = session.status
         if status.rung == "Drain" and record.last(status, record.EMPTY) is None:
             self.enter(session, "Human", f"{why}: pods do not leave the node", phase="Handed")
-            return
-        if status.rung == "Drain" and "in time" in why:
-            self.enter(session, "Human", "the empty node was not tested in time", phase="Handed")
             return
         following = self._after(status.rung, node)
         want = TARGET[evidence.action] if evidence is not None else following
@@ -287,10 +299,14 @@ class Ladder:
         self.hold_count(kind)
         if rung is not None and session.status.rung != rung:
             self.enter(session, rung, kind, message=message)
-        elif session.status.message != message:
-            self.actions.append(
-                Move(session=session, status=record.said(session.status, message), why=kind, counts=False)
-            )
+        else:
+            self.say(session, message, kind)
+
+    def say(self, session: NodeRemediation, message: str, why: str) -> None:
+        """Write another message, where it is another one in the room that it has."""
+        status = record.said(session.status, message)
+        if status.message != session.status.message:
+            self.actions.append(Move(session=session, status=status, why=why, counts=False))
 
     def hold_count(self, kind: str) -> None:
         """One more node that is held back."""

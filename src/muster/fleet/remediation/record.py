@@ -6,6 +6,7 @@ reasons begin with a word that is read again here; the rest of them is for peopl
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -49,9 +50,12 @@ BOOTED: Final = "booted"
 """The node is in another boot."""
 SHARED: Final = "shared"
 """Followed by CHECK/CODE of a fault that many nodes have at once."""
+ASKED: Final = "asked for by"
+"""Followed by who asked."""
 SPARE: Final = "spare"
 """A spare node is kept for the gang that leaves."""
 
+_PASSED: Final = re.compile(rf"{RELEASED}: level \d+ passed at (\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{6}}\+00:00)")
 _REASON_MAX: Final = 256
 _MESSAGE_MAX: Final = 1024
 
@@ -95,9 +99,26 @@ def moved(
         generation=status.generation + 1,
         since=at(now),
         deadline=at(now + deadline_s) if deadline_s is not None else None,
-        history=(*status.history, step)[-HISTORY_MAX:],
+        history=_bounded((*status.history, step)),
         message=shortened(message or reason, _MESSAGE_MAX),
     )
+
+
+def _bounded(steps: tuple[RemediationStep, ...]) -> tuple[RemediationStep, ...]:
+    """Return what there is room for: of times that are over, when the node went and came back stays longest.
+
+    Repeat offenders and breakers are counted from that, and one remediation alone may be ten entries.
+    """
+    over, begin = len(steps) - HISTORY_MAX, 0
+    kept: list[RemediationStep] = []
+    for index, step in enumerate(steps[:-1]):
+        if over > 0 and is_a(step, RELEASED) and any(is_a(each, RELEASED) for each in steps[index + 1 : -1]):
+            ended = steps[begin : index + 1]
+            counts = any(each.rung == "Quarantine" and not is_a(each, RELEASED) for each in ended)
+            left = [each for each in ended if counts and (each.rung == "Quarantine" or is_a(each, RELEASED))]
+            kept += left
+            over, begin = over - (len(ended) - len(left)), index + 1
+    return (*kept, *steps[begin:])[-HISTORY_MAX:]
 
 
 def noted(
@@ -163,6 +184,11 @@ def is_quarantined(status: NodeRemediationStatus) -> bool:
     return any(step.rung == "Quarantine" for step in episode(status))
 
 
+def was_in_use(status: NodeRemediationStatus) -> bool:
+    """Whether the node is in quarantine and was in use before that."""
+    return any(step.rung == "Quarantine" and not is_a(step, JOINING) for step in episode(status))
+
+
 def asks(session: NodeRemediation, action: RequestedAction) -> bool:
     """Whether that is what a person asked for last."""
     return session.spec.request is not None and session.spec.request.action == action
@@ -170,17 +196,33 @@ def asks(session: NodeRemediation, action: RequestedAction) -> bool:
 
 def quarantines(session: NodeRemediation) -> list[float]:
     """When the node was put into quarantine, as far as history goes back; joining nodes' are not among them."""
-    return [
-        step.time.timestamp()
-        for step in session.status.history
-        if step.rung == "Quarantine" and entered(session.status, step) and not is_a(step, JOINING)
-    ]
+    found, out = [], False
+    for step in session.status.history:
+        if is_a(step, RELEASED):
+            out = False
+        elif step.rung == "Quarantine" and not out:
+            out = True
+            if not is_a(step, JOINING):
+                found.append(step.time.timestamp())
+    return found
 
 
-def entered(status: NodeRemediationStatus, step: RemediationStep) -> bool:
-    """Whether the entry is the one that entered its rung, not one more on it."""
-    at_ = status.history.index(step)
-    return at_ == 0 or status.history[at_ - 1].rung != step.rung or is_a(status.history[at_ - 1], RELEASED)
+def released_after(level: int, time_s: float) -> str:
+    """Say which test let a node back; `cleared` reads it again."""
+    return f"level {level} passed at {at(time_s).isoformat(timespec='microseconds')}"
+
+
+def cleared(step: RemediationStep) -> float:
+    """Return up to which moment an entry says that all is well: the end of the test, or when a person said so.
+
+    What was seen after the test counts however late it is told, and so does all where no test ended the session.
+    """
+    if not is_a(step, RELEASED):
+        return 0.0
+    passed = _PASSED.fullmatch(step.reason)
+    if passed is not None:
+        return min(datetime.fromisoformat(passed[1]).timestamp(), step.time.timestamp())
+    return step.time.timestamp() if step.reason.startswith(f"{RELEASED}: {ASKED} ") else 0.0
 
 
 def seconds(moment: datetime | None, default: float = 0.0) -> float:
@@ -199,6 +241,11 @@ def record_of(node: Node) -> QuarantineRecord | None:
 def shortened(text: str, most: int) -> str:
     """Cut what is too long for its field."""
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def is_about(shared: RemediationStep, key: str) -> bool:
+    """Whether the entry of a shared fault is about this one."""
+    return shared.reason.startswith(f"{SHARED} {key}: ")
 
 
 def pool_of(session: NodeRemediation) -> str:

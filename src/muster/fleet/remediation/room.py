@@ -10,7 +10,7 @@ from collections import Counter
 
 from muster.api.names import remediation_name
 from muster.fleet.remediation.config import Limits, RemediationConfig, amount_of, percent_of
-from muster.fleet.remediation.record import is_put, is_quarantined, pool_of, quarantines
+from muster.fleet.remediation.record import is_put, is_quarantined, pool_of, quarantines, was_in_use
 from muster.fleet.remediation.rungs import WORKING
 from muster.fleet.remediation.snapshot import NodeView, View
 
@@ -46,13 +46,14 @@ class Room:
         self._config: RemediationConfig = view.config
         self._total, self._out, self._working = Counted(), Counted(), Counted()
         self._lately: Counter[str] = Counter()
+        self._used = {each.spec.node_uid for each in view.sessions.values() if was_in_use(each.status)}
         for node in view.nodes.values():
-            if not node.joining:
+            if not self._joins(node):
                 self._total.add(node)
         since = now - self._config.breaker.window_s
         self._names = out = set[str]()  # also what is on its way back: until its taint is gone, nothing comes there
         for node in view.nodes.values():
-            if node.record is not None and not node.joining:
+            if node.record is not None and not self._joins(node):
                 out.add(node.name)
                 self._out.add(node)
                 self._lately[node.pool] += is_unwritten(view, node)
@@ -63,10 +64,14 @@ class Room:
             self._lately[pool] += sum(time > since for time in quarantines(session))
             if known is None or not there or session.status.phase == "Released":
                 continue
-            if is_quarantined(session.status) and not known.joining and known.name not in out:
+            if is_quarantined(session.status) and not self._joins(known) and known.name not in out:
                 self._out.add(known)
             if session.status.phase == "Open" and session.status.rung in WORKING:
                 self._working.add(known)
+
+    def _joins(self, node: NodeView) -> bool:
+        """Whether it is no capacity yet. One that was in use stays in all counts: its record of a test may be gone."""
+        return node.joining and node.uid not in self._used
 
     def why_not_quarantine(self, node: NodeView) -> tuple[str, str]:
         """Return what holds it back, and why in words; ("", "") where nothing does. A joining node is in no count."""

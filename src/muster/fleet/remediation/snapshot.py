@@ -48,6 +48,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         tainted: it has the taint of quarantine, whoever put it there.
         record: what we wrote beside the taint; None where that is not ours.
         gpus: how many it has by its capacity.
+        has_gpus: its labels say that it has some, whatever its capacity is now.
         taints: keys of hard taints that keep pods away, less those of ours.
         conditions: types that we own and that are True, with their messages.
     """
@@ -64,6 +65,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     tainted: bool = False
     record: QuarantineRecord | None = None
     gpus: int = 0
+    has_gpus: bool = False
     taints: frozenset[str] = frozenset()
     conditions: Mapping[str, str] = NONE
 
