@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -12,6 +11,7 @@ import yaml
 
 from muster.api.crd import KINDS, object_schema
 from muster.api.marked import NotYaml, documents, place_of, plain, twice
+from muster.api.misfits import field_hint
 from muster.api.names import API_VERSION
 from muster.api.schema import Schema
 from muster.api.training_job import TrainingJob
@@ -123,15 +123,9 @@ def _unknown(node: yaml.Node, schema: Schema, path: str) -> Iterator[Complaint]:
         if key.value in properties:
             yield from _unknown(value, properties[key.value], field)
         else:
-            near = _nearest(str(key.value), properties, path)
-            hint = f"did you mean {near}?" if near else f"known here: {', '.join(sorted(properties))}"
+            name = str(key.value)
+            hint = field_hint(name, properties, _ELSEWHERE.get(path, {}).get(name.lower(), ""))
             yield _complain(key, f"{field}: unknown field; {hint}")
-
-
-def _nearest(name: str, properties: Collection[str], path: str) -> str:
-    """The field that was meant, by what it is called elsewhere or by its letters; "" where nothing is near."""
-    meant = _ELSEWHERE.get(path, {}).get(name.lower(), "")
-    return meant or next(iter(difflib.get_close_matches(name, properties, n=1, cutoff=0.6)), "")
 
 
 def _at(root: yaml.Node, problem: Problem) -> Complaint:

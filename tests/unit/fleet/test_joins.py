@@ -154,7 +154,7 @@ def test_a_configuration_is_read() -> None:
         ("startNodes: 0", "line 1: startNodes: 0 is not possible; write 1 or more"),
         ("startNodes: 9\nmaxNodes: 3", "line 2: maxNodes: 3 is less than startNodes, 9"),
         ("\nperiodSeconds: 0", "line 2: periodSeconds: 0 is not possible; write 1 to 300"),
-        ("pace: 3", "line 1: Object contains unknown field `pace`"),
+        ("pace: 3", "line 1: pace: unknown field; known here: maxNodes"),
         ("maxNodes: many", "line 1: maxNodes: Expected `int`, got `str`"),
         ("- 1", "line 1: Expected `object`, got `array`"),
         ("maxNodes: 9\nmaxNodes: 8", "line 2: maxNodes is there twice; keep one"),

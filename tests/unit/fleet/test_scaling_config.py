@@ -59,7 +59,7 @@ def test_no_pools_is_a_configuration() -> None:
         ("price: 40", "price: .nan", "line 8: pools[0].price: nan is not possible"),
         ("idleSeconds: 120", "idleSeconds: 0", "line 9: pools[0].idleSeconds: 0 is not possible"),
         ("pollSeconds: 30", "pollSeconds: 0.5", "line 10: pools[0].pollSeconds: 0.5 is not possible; write 1 to 300"),
-        ("idleSeconds", "idleSecond", "line 2: pools[0]: Object contains unknown field `idleSecond`"),
+        ("idleSeconds", "idleSecond", "pools[0].idleSecond: unknown field; did you mean idleSeconds?"),
         (
             "provider: aws",
             "provider: gcp",
@@ -72,7 +72,7 @@ def test_no_pools_is_a_configuration() -> None:
         ("cpu: 500m", "cpu: -1", "line 21: pools[1].template.capacity.cpu: -1 is negative"),
         ("effect: NoSchedule", "effect: Never", "line 13: pools[0].template.taints[0].effect: 'Never' is no effect"),
         ("  max: 64\n", "", "line 15: pools[1]: Object missing required field `max`"),
-        ("pools:", "pool:", "line 1: Object contains unknown field `pool`"),
+        ("pools:", "pool:", "line 1: pool: unknown field; did you mean pools?"),
         ("max: 64", "max: [", "not YAML"),
     ],
 )

@@ -24,7 +24,7 @@ def test_the_text_that_documents_it_can_be_read_and_is_what_counts_by_default() 
         ("", "line 1: image: missing"),
         ("image: a\nbackend: amd", "line 2: backend: no back end 'amd'"),
         ("image: a\nlevels: {boot: 4}", "Invalid enum value 4"),
-        ("image: a\nlevel: 1", "unknown field `level`"),
+        ("image: a\nlevel: 1", "line 2: level: unknown field; did you mean levels?"),
         ("image: a\natOnce: 0", "line 2: atOnce: 0 is not possible"),
         ("image: a\nretests: {atOnce: -1}", "line 2: retests.atOnce: -1"),
         ("image: a\nretests: {everyHours: 0}", "line 2: retests.everyHours: 0"),

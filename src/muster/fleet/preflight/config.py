@@ -68,9 +68,9 @@ class PreflightConfig(_Text):
     resources: dict[str, str | int | float] = msgspec.field(default_factory=lambda: {"cpu": "4", "memory": "32Gi"})
 
 
-def parse_config(text: str) -> PreflightConfig:
-    """Read the text. Raises ConfigTextError with every line that is wrong."""
-    read = ConfigText(text, PreflightConfig, PAGE)
+def parse_config(text: str, file: str = "") -> PreflightConfig:
+    """Read the text, of `file` where it is no ConfigMap's. Raises ConfigTextError with every line that is wrong."""
+    read = ConfigText(text, PreflightConfig, PAGE, file)
     read.check(_problems(read.value))
     return read.value
 

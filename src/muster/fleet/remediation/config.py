@@ -104,9 +104,9 @@ class RemediationConfig(_Text):
     dead: Dead = Dead()
 
 
-def parse_config(text: str) -> RemediationConfig:
-    """Read the text. Raises ConfigTextError with every line that is wrong."""
-    read = ConfigText(text, RemediationConfig, PAGE)
+def parse_config(text: str, file: str = "") -> RemediationConfig:
+    """Read the text, of `file` where it is no ConfigMap's. Raises ConfigTextError with every line that is wrong."""
+    read = ConfigText(text, RemediationConfig, PAGE, file)
     read.check(_problems(read.value))
     return read.value
 
