@@ -29,7 +29,8 @@ from muster.trainingjobs.runplan import run_plan
 from muster.trainingjobs.slots import Clock, Slot, in_contact, joined, left_out, pod_uids
 from muster.trainingjobs.snapshot import JobSnapshot
 
-_SILENCE: Final = "lost-contact"
+SILENCE: Final = "lost-contact"
+"""The rule by which a node is kept away from that may be alive: its Lease says so."""
 _LEASE_LOOK_S: Final = 3.0
 """Leases are not watched, so a node that is waited for is looked at again and again."""
 
@@ -58,7 +59,10 @@ class Attempt:
             return begun
         late = incident.reattributed(self.snapshot, self.slots, self._late_evidence(), self.now)
         if late is not None:
-            return [self._write(late, "Reattributed"), RecordEvent("Reattributed", _attribution(late))]
+            said: list[Action] = []
+            if late.faults[-1] != self.status.faults[-1]:
+                said.append(RecordEvent("Reattributed", _attribution(late)))
+            return [self._write(late, "Reattributed"), *said]
         if self.running:
             return self._run_on()
         exhausted = statuses.exhausted(self.job)
@@ -232,9 +236,9 @@ class Attempt:
         """Whether silence is all that was held against the node, and it has shown since that it is alive."""
         newest = self.status.faults[-1] if self.status.faults else None
         detected = newest.timeline.detected if newest is not None and newest.timeline is not None else None
-        if newest is None or detected is None or newest.rule != _SILENCE:
+        if newest is None or detected is None or newest.rule != SILENCE:
             return False
-        accused = any(fault.node == name and fault.rule != _SILENCE for fault in self.status.faults)
+        accused = any(fault.node == name and fault.rule != SILENCE for fault in self.status.faults)
         if accused:
             return False
         alive = self.snapshot.leases.get(name, 0.0) > detected.timestamp()

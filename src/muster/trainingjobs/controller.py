@@ -22,6 +22,7 @@ from muster.kube.leader import LeaderElector, Term
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
+from muster.trainingjobs.attempt import SILENCE
 from muster.trainingjobs.caches import Caches
 from muster.trainingjobs.decide import ENDED, decide
 from muster.trainingjobs.executor import Executor
@@ -289,14 +290,15 @@ class TrainingJobController:
     def _leases(
         self, job: TrainingJob, pods: tuple[Pod, ...], members: Mapping[str, Member], now: float
     ) -> dict[str, float]:
-        """Leases of nodes whose supervisor is silent, and of excluded ones while a replacement waits for a node.
+        """Leases of nodes whose supervisor is silent, and of those excluded for it while a replacement waits.
 
         They are asked for one by one: each node renews its own every 10 s.
         """
         if job.status.phase in (*ENDED, "Pending", "Suspended"):
             return {}
         waits = job.status.phase == "Restarting" and any(not pod.spec.node_name for pod in pods)
-        silent = list(job.status.excluded_nodes) if waits else []
+        doubted = bool(job.status.faults) and job.status.faults[-1].rule == SILENCE
+        silent = list(job.status.excluded_nodes) if waits and doubted else []
         for pod in pods:
             member = members.get(pod.uid)
             if pod.status.phase != "Running" or not pod.spec.node_name:

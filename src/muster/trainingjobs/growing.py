@@ -27,9 +27,9 @@ def tend(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Ev
     if status.last_checkpoint is None:
         return [_delete(snapshot, slot) for slot in outside if _stays(slot)]
     bad = [broken[slot.number] for slot in outside if slot.number in broken and row_of(broken[slot.number]).exclude]
-    nodes = tuple(each.node for each in bad if each.node and each.node not in status.excluded_nodes)
-    if nodes:
-        return [WriteStatus(statuses.fitted(statuses.excluding(status, nodes)), "SlotBroken")]
+    more = statuses.fitted(statuses.excluding_more(status, (each.node for each in bad if each.node)))
+    if more.excluded_nodes != status.excluded_nodes:
+        return [WriteStatus(more, "SlotBroken")]
     deletes: list[Action] = [_delete(snapshot, slot) for slot in outside if _stays(slot) and slot.number in broken]
     refusal = snapshot.refusal
     if refusal is not None and not clock.passed(refusal.retry_at):

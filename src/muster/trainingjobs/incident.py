@@ -110,7 +110,7 @@ def reattributed(
     verdict = judge(every)
     if verdict is None:
         return None
-    status = statuses.excluding(old, _excluded(every)) if set(_excluded(every)) - set(old.excluded_nodes) else old
+    status = statuses.excluding_more(old, _excluded(every))
     recorded = row_named(fault.rule)
     earlier = verdict.row.tier == recorded.tier and _was_first(verdict, snapshot, now)
     if earlier or outranks(verdict.row, recorded):
@@ -130,7 +130,8 @@ def reattributed(
         status = pausing.attributed(status, fault.cause, verdict.cause, now)
         if old.phase == "Restarting" and reason_of(snapshot.job, old) != reason_of(snapshot.job, status):
             status = replace(status, message=_what_follows(snapshot.job, status))
-    return statuses.fitted(status) if status is not old else None
+    status = statuses.fitted(status)
+    return status if status != old else None
 
 
 def _where(verdict: Verdict, own: Slot, slots: Sequence[Slot], now: float) -> tuple[Slot, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -101,9 +102,20 @@ def with_newest_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobSta
 
 
 def excluding(status: TrainingJobStatus, nodes: tuple[str, ...]) -> TrainingJobStatus:
-    """The status with more excluded nodes, newest last, the oldest dropped beyond the bound."""
+    """The status after an incident that excludes these nodes, newest last, the oldest dropped beyond the bound."""
     kept = tuple(name for name in status.excluded_nodes if name not in nodes)
     return replace(status, excluded_nodes=(*kept, *dict.fromkeys(nodes))[-EXCLUDED_MAX:])
+
+
+def excluding_more(status: TrainingJobStatus, nodes: Iterable[str]) -> TrainingJobStatus:
+    """The status with more excluded nodes as far as there is room for them: what is learnt late drops none.
+
+    Otherwise an incident of more nodes than there is room for would exclude and forget the same ones for ever. What
+    has no room is kept away from by its taints alone.
+    """
+    fresh = [name for name in dict.fromkeys(nodes) if name not in status.excluded_nodes]
+    fresh = fresh[: max(0, EXCLUDED_MAX - len(status.excluded_nodes))]
+    return replace(status, excluded_nodes=(*status.excluded_nodes, *fresh)) if fresh else status
 
 
 def restart_fault(status: TrainingJobStatus) -> Fault | None:

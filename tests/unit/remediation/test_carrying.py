@@ -8,6 +8,7 @@ import random
 from prometheus_client import CollectorRegistry
 
 from muster.fleet.remediation.carrying import Carrier
+from muster.fleet.remediation.evicting import Evictions
 from muster.fleet.remediation.known import Known
 from muster.fleet.remediation.looking import Looker
 from muster.fleet.remediation.metrics import remediation_metrics
@@ -23,14 +24,17 @@ def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
     """By a leader that knows this much."""
     client = ward.cluster.client("old-leader")
     clock = lambda: ward.loop.now  # noqa: E731
+    metrics = remediation_metrics(CollectorRegistry())
+    evictions = Evictions(client, clock, changed=lambda: None, outcomes=metrics.actions)
     carrier = Carrier(
         client,
         known,
-        Looker(client, clock),
+        Looker(client, clock, evictions),
+        evictions,
         steps=StepSettings(namespace=NAMESPACE, image="i"),
         replacer=None,
         events=EventRecorder(client, "test"),
-        metrics=remediation_metrics(CollectorRegistry()),
+        metrics=metrics,
         namespace=NAMESPACE,
         clock=clock,
         rng=random.Random(1),
@@ -38,7 +42,7 @@ def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
 
     async def story() -> None:
         for plan in plans:
-            await carrier.carry_out(plan)
+            await carrier.carry_out(plan, known.told)
 
     ward.loop.run(story())
 

@@ -14,12 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from muster.api.handover import Handover
 from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_GANG, LABEL_POOL, LABEL_RACK, remediation_name
+from muster.api.trust import GPU
 from muster.embedded.apiserver.request import Request
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
-from muster.fleet.remediation.known import GPU
 from muster.fleet.remediation.steps import LABEL_STEP
 from muster.fleet.scaling.providers.base import Provider
 from muster.kube.errors import ApiError, NotFound
@@ -118,6 +118,11 @@ class VirtualWard:
         if timed:
             status["time"] = datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z")
         self.call("PATCH", f"{path}/{name}/status", {"status": status})
+
+    def heartbeat(self, name: str) -> None:
+        """The node's agent writes its record anew: nothing has changed but its time."""
+        now = datetime.fromtimestamp(self.loop.now, UTC).isoformat().replace("+00:00", "Z")
+        self.call("PATCH", f"/apis/muster.dev/v1alpha1/nodehealths/{name}/status", {"status": {"time": now}})
 
     def tests(self, name: str, *, passed: bool = True) -> None:
         node = self.node(name)

@@ -16,6 +16,7 @@ from muster.trainingjobs.plan import (
     RecordEvent,
     WriteStatus,
 )
+from muster.trainingjobs.snapshot import HardwareEvidence
 from tests.unit.trainingjobs.world import World, make_job
 
 SETTLING = "backoffLimit {} is used up: the job fails unless another cause shows soon"
@@ -130,8 +131,6 @@ def test_ranks_that_lost_their_peer_are_not_charged_once_the_lost_node_is_known(
 
 
 def test_late_hardware_evidence_gives_the_charge_back() -> None:
-    from muster.trainingjobs.snapshot import HardwareEvidence
-
     world = World(make_job(2)).started()
     node = world.holder(1).spec.node_name
     world.exit_rank(1, 139, signal=11)
@@ -184,6 +183,18 @@ def test_an_evicted_pod_is_replaced_without_waiting_for_its_end() -> None:
     world.control()
     assert [(action.slot, action.attempt) for action in world.actions(CreatePod)][2:] == [(0, 2)]
     assert world.status.faults[-1].rule == "evicted"
+
+
+@pytest.mark.parametrize("size", [3, 48])
+def test_however_many_nodes_break_at_once_each_pod_is_replaced_once(size: int) -> None:
+    world = World(make_job(size), nodes=3 * size).started()
+    for slot in range(size):
+        world.hardware.append(HardwareEvidence(world.holder(slot).spec.node_name, world.now, "XidError: 79"))
+        world.evict(slot)
+        world.control()
+    world.until("Running", attempt=2)
+    assert [action.slot for action in world.actions(CreatePod)][size:] == list(range(size))
+    assert len([each for each in world.log if isinstance(each, RecordEvent) and each.reason == "Reattributed"]) <= 1
 
 
 def test_a_node_that_is_not_ready_but_talks_is_left_alone() -> None:

@@ -14,6 +14,7 @@ from muster.api.names import HEALTH_CONFIG_MAP
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.api.quarantine import quarantined
 from muster.fleet.remediation import plan as plans
+from muster.fleet.remediation.evicting import Evictions
 from muster.fleet.remediation.known import Known
 from muster.fleet.remediation.looking import REQUEST_TIMEOUT_S, Looker
 from muster.fleet.remediation.mesh import CONFIG_MAP as MESH_CONFIG_MAP
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 NAME = "remediation"
 AT_ONCE = 64
 """Requests under way: so 750 nodes are in quarantine within seconds, and the API server's queues stay short."""
+DEFERRED_S = 5.0
+"""Sessions, conditions and Events come at least so often, however many nodes go on breaking."""
 _OWNED = ((QUARANTINE.key, QUARANTINE.effect),)
 
 
@@ -50,7 +53,8 @@ class Carrier:
     Args:
         client: the API server.
         known: told of what was written.
-        looker: evicts.
+        looker: looks once more before a machine is touched.
+        evictions: evicts.
         steps: how pods that act on machines are made.
         replacer: replaces machines; None where nobody can.
         events: where Events go.
@@ -65,6 +69,7 @@ class Carrier:
         client: Client,
         known: Known,
         looker: Looker,
+        evictions: Evictions,
         *,
         steps: StepSettings,
         replacer: Replacer | None,
@@ -77,6 +82,7 @@ class Carrier:
         self._client = client
         self._known = known
         self._looker = looker
+        self._evictions = evictions
         self._steps = steps
         self._replacer = replacer
         self._events = events
@@ -86,10 +92,32 @@ class Carrier:
         self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=rng)
         self._pace = asyncio.Semaphore(AT_ONCE)
         self._replaced_at: dict[str, float] = {}
+        self._deferred_at: float | None = None
 
-    async def carry_out(self, plan: plans.Plan) -> bool:
-        """Do all of it; whether anything was written that asks for another plan."""
-        return any(await asyncio.gather(*(self._one(action) for action in plan.actions)))
+    async def carry_out(self, plan: plans.Plan, told: int) -> bool:
+        """Do it; whether another plan is to be made at once.
+
+        What keeps new work off broken nodes comes before all that only says so. While more nodes break, the next
+        plan's taints go before the rest of this one, which is in that plan again; for `DEFERRED_S` at most.
+
+        Args:
+            plan: what to do.
+            told: what `Known.told` was when it was made.
+        """
+        urgent = [action for action in plan.actions if isinstance(action, plans.Quarantine)]
+        again = any(await asyncio.gather(*map(self._one, urgent)))
+        if urgent and self._known.told != told and self._may_defer():
+            return True
+        rest = [action for action in plan.actions if not isinstance(action, plans.Quarantine)]
+        again |= any(await asyncio.gather(*map(self._one, rest)))
+        self._deferred_at = None
+        return again
+
+    def _may_defer(self) -> bool:
+        now = self._clock()
+        if self._deferred_at is None:
+            self._deferred_at = now
+        return now < self._deferred_at + DEFERRED_S
 
     async def _one(self, action: plans.Action) -> bool:
         if isinstance(action, plans.Tell):
@@ -201,10 +229,8 @@ class Carrier:
         return "described"
 
     async def _evict(self, action: plans.Evict) -> str:
-        """All of a gang's pods side by side: its attempt ends once."""
-        outcomes = await asyncio.gather(*(self._looker.evict(pod) for pod in action.pods))
-        for outcome in outcomes:
-            self._metrics.actions.labels("Eviction", outcome).inc()
+        """All of a gang's pods: its attempt ends once. Others are not waited for by what is planned next."""
+        self._evictions.begin(action.pods)
         return "asked"
 
     async def _run_step(self, action: plans.RunStep) -> str:

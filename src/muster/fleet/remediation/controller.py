@@ -25,6 +25,7 @@ from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse
 from muster.fleet.remediation.dead import dead, suspects
 from muster.fleet.remediation.decide import decide
 from muster.fleet.remediation.draining import candidates, drains
+from muster.fleet.remediation.evicting import Evictions
 from muster.fleet.remediation.known import Known, slim_node
 from muster.fleet.remediation.looking import Looker
 from muster.fleet.remediation.mesh import Mesh, members_of, text_of
@@ -118,7 +119,9 @@ class RemediationController:
         self._policy = PolicyInUse()
         self._said: dict[str, str] = {}
         self.known = Known(self._changed.set, self._team_key)
-        self._looker = Looker(self._client, self._clock)
+        changed = self._changed.set
+        evictions = Evictions(self._client, self._clock, changed=changed, outcomes=self._metrics.actions)
+        self._looker = Looker(self._client, self._clock, evictions)
         self._mesh, self._mesh_at, self._members = Mesh(), float("-inf"), ""
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         config = self._config_map(HEALTH_CONFIG_MAP, common)
@@ -139,6 +142,7 @@ class RemediationController:
             self._client,
             self.known,
             self._looker,
+            evictions,
             steps=self._steps,
             replacer=self._replacer,
             events=self._events,
@@ -147,7 +151,7 @@ class RemediationController:
             clock=self._clock,
             rng=self._rng,
         )
-        async with self._events, asyncio.TaskGroup() as group:
+        async with self._events, evictions, asyncio.TaskGroup() as group:
             group.create_task(config.run())
             group.create_task(scaling.run())
             await complete(NAME, config)
@@ -171,12 +175,13 @@ class RemediationController:
                 self._changed.clear()
                 loop = asyncio.get_running_loop()
                 started = loop.time()
+                told = self.known.told
                 view = await self._view()
                 now = self._clock()
                 plan = decide(view, now)
                 took_s = loop.time() - started
                 self._handover.keep(plan.kept)
-                again = await self._carrier.carry_out(plan)
+                again = await self._carrier.carry_out(plan, told)
                 again |= await self._look_for_spares(view, plan)
                 self._metrics.show(view.sessions, plan.held)
                 if self._progress is not None:

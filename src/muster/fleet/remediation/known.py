@@ -14,12 +14,12 @@ from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
 from muster.api.trust import GPU, has_gpus
 from muster.fleet.health.finding import Finding
-from muster.fleet.health.mesh import Report
+from muster.fleet.health.mesh import Report, report_of
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.record import finding_of
 from muster.fleet.joins.record import TAINT_JOINING
 from muster.fleet.remediation import record
-from muster.fleet.remediation.dead import CHECK, CODE, unreached
+from muster.fleet.remediation.dead import unreached
 from muster.fleet.remediation.decide import CONDITIONS
 from muster.fleet.remediation.evidence import decision_of, evidence_of, tested_of
 from muster.fleet.remediation.record import ANNOTATION_RECORD
@@ -33,7 +33,6 @@ from muster.kube.quantity import QuantityError, to_int
 from muster.kube.taints import HARD_EFFECTS
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-UNREACHED_BY = (CHECK, CODE)
 _OURS = frozenset({TAINT_PREFLIGHT, TAINT_JOINING, UNSCHEDULABLE})
 
 
@@ -115,6 +114,8 @@ class Known:
         self.evidence: dict[str, Evidence] = {}
         self.reports: dict[str, frozenset[str]] = {}
         self.said: dict[str, Report] = {}
+        self.told = 0
+        """Raised whenever an agent, or a test, says something new."""
         self._health: dict[str, NodeHealth] = {}
         self._preflights: dict[str, Preflight] = {}
         self._slots: dict[str, frozenset[str]] = {}
@@ -150,10 +151,12 @@ class Known:
         else:
             before = self._health.get(name)
             self._health[name] = new
-            names = frozenset(each.component for each in new.status.findings if (each.check, each.code) == UNREACHED_BY)
-            self.said[name] = Report(time_s=record.seconds(new.status.time), unreached=names)
+            said = report_of(new)
+            if said is not None:
+                self.said[name] = said
             if before is not None and before.status.findings == new.status.findings:
                 return
+        self.told += 1
         self._doubt(name)
 
     def preflight_changed(self, old: Preflight | None, new: Preflight | None) -> None:
@@ -165,6 +168,7 @@ class Known:
         else:
             self._preflights[name] = new
             self.tested[name] = tested_of(new)
+        self.told += 1
         self._view(name)
         self._doubt(name)
 

@@ -10,25 +10,32 @@ from msgspec.structs import replace
 
 from muster.api.names import LABEL_BALLOON, LABEL_GANG, TAINT_PREFLIGHT
 from muster.fleet.remediation.dead import Silence, look
+from muster.fleet.remediation.evicting import Evictions
 from muster.fleet.remediation.snapshot import PodView
 from muster.fleet.remediation.steps import LABEL_STEP
 from muster.fleet.scaling.nodeviews import pod_keeps
 from muster.kube.client import Client
 from muster.kube.coordination import Lease
-from muster.kube.errors import ApiError, ConfigError, Conflict, NotFound, ServerTimeout, TooManyRequests, Unavailable
+from muster.kube.errors import ApiError, ConfigError
 from muster.kube.pod import Pod
 
 log = logging.getLogger(__name__)
 
+Seen = dict[str, tuple[PodView, ...] | None]
+"""The pods of nodes that have to leave; None where that is not known."""
+
 LEASES = "kube-node-lease"
 """The namespace in which kubelets renew (Kubernetes docs, "Node heartbeats")."""
 REQUEST_TIMEOUT_S = 10.0
+WHOLE_TIMEOUT_S = 60.0
+"""For a list of all pods."""
 AT_ONCE = 32
 FREE_S = 5.0
 """A node that was seen empty counts as empty for so long."""
-REFUSED_S = 5.0
-"""A refused eviction is tried again after this, or when the API server says."""
-REFUSED_MAX_S = 30.0
+WHOLE = 64
+"""From so many nodes on, one list of all pods costs the API server less than a list for each node."""
+REST = 4.0
+"""A list of all pods is made again after so many times what it took, at the earliest: a large cluster's takes long."""
 
 
 class Looker:
@@ -37,13 +44,16 @@ class Looker:
     Args:
         client: the API server.
         clock: seconds since the epoch.
+        evictions: what pods say of theirs.
     """
 
-    def __init__(self, client: Client, clock: Callable[[], float]) -> None:
+    def __init__(self, client: Client, clock: Callable[[], float], evictions: Evictions) -> None:
         self._client = client
         self._clock = clock
+        self._evictions = evictions
         self._pace = asyncio.Semaphore(AT_ONCE)
-        self._refused: dict[str, tuple[str, float, bool]] = {}
+        self._whole: dict[str, tuple[PodView, ...]] | None = None
+        self._rested_at = float("-inf")
         self._free: dict[str, float] = {}
         self.pods: dict[str, tuple[PodView, ...]] = {}
         self.silences: dict[str, Silence] = {}
@@ -57,20 +67,27 @@ class Looker:
 
     async def at_pods(self, nodes: Collection[str]) -> None:
         """Look at the pods of these nodes; what is known of others is forgotten. A look that fails changes nothing."""
-        found = dict(zip(nodes, await asyncio.gather(*map(self._pods, nodes)), strict=True))
-        self.pods = {
-            name: pods if pods is not None else self.pods[name]
-            for name, pods in found.items()
-            if pods is not None or name in self.pods
-        }
-        there = {pod.uid for pods in self.pods.values() for pod in pods}
-        self._refused = {uid: known for uid, known in self._refused.items() if uid in there}
+        if len(nodes) < WHOLE:
+            found = await self._one_by_one(nodes)
+            self._whole = None
+        elif await self._at_all() and self._whole is not None:
+            found = {name: self._whole.get(name, ()) for name in nodes}
+        else:
+            found = dict.fromkeys(nodes)
+        known = {name: pods if pods is not None else self.pods.get(name) for name, pods in found.items()}
+        self.pods = {name: self._anew(pods) for name, pods in known.items() if pods is not None}
+        self._evictions.keep({pod.uid for pods in self.pods.values() for pod in pods})
 
     async def for_free(self, nodes: Iterable[str]) -> bool:
         """Look which of these nodes are empty; whether any is that was not known to be."""
         names = list(nodes)
         before = self.free
-        for name, pods in zip(names, await asyncio.gather(*map(self._pods, names)), strict=True):
+        if len(names) < WHOLE:
+            found = await self._one_by_one(names)
+        else:
+            await self._at_all()
+            found = {name: self._whole.get(name, ()) for name in names} if self._whole is not None else {}
+        for name, pods in found.items():
             if pods is not None and not pods:
                 self._free[name] = self._clock() + FREE_S
         return bool(self.free - before)
@@ -82,32 +99,32 @@ class Looker:
         read = {name: text for name, text in zip(names, renewed, strict=True) if text}
         self.silences = look(self.silences, read, self._clock())
 
-    async def evict(self, pod: PodView) -> str:
-        """Evict a pod. Returns what came of it, in a word."""
-        try:
-            async with self._pace, asyncio.timeout(REQUEST_TIMEOUT_S):
-                await self._client.evict(pod.name, namespace=pod.namespace, uid=pod.uid)
-        except (NotFound, Conflict):
-            return "gone"
-        except (Unavailable, ServerTimeout, TimeoutError, ConfigError) as error:
-            log.warning("evicting %s/%s: %s", pod.namespace, pod.name, str(error) or "no answer in time")
-            return "unanswered"
-        except TooManyRequests as error:
-            wait_s = min(REFUSED_MAX_S, max(REFUSED_S, error.retry_after_s or 0.0))
-            self._refused[pod.uid] = (_words(error), self._clock() + wait_s, False)
-            return "refused"
-        except ApiError as error:
-            # Kubernetes' words where several cover one pod; it answers so each time, until somebody takes one away.
-            hopeless = error.status == 500 and "PodDisruptionBudget" in error.message
-            self._refused[pod.uid] = (_words(error), self._clock() + REFUSED_MAX_S, hopeless)
-            log.warning("evicting %s/%s: %s", pod.namespace, pod.name, error)
-            return "impossible" if hopeless else "refused"
-        self._refused.pop(pod.uid, None)
-        return "evicted"
-
     async def is_empty(self, node: str) -> bool:
         """Whether nothing is on the node that has to leave, by a consistent read just now. Raises ApiError."""
         return not self._views(await self._list(node))
+
+    async def _one_by_one(self, nodes: Collection[str]) -> Seen:
+        return dict(zip(nodes, await asyncio.gather(*map(self._pods, nodes)), strict=True))
+
+    async def _at_all(self) -> bool:
+        """Look at all nodes by one list. Returns whether it was made now: the one before may still be rested from."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if began < self._rested_at:
+            return False
+        views: dict[str, list[PodView]] = {}
+        try:
+            async with asyncio.timeout(WHOLE_TIMEOUT_S):
+                pods = (await self._client.list_all(Pod, field_selector="spec.nodeName!=")).items
+        except (ApiError, ConfigError, TimeoutError) as error:
+            log.warning("pods of all nodes: %s", str(error) or "no answer in time")
+            self._whole = None
+        else:
+            for pod in filter(_leaves, pods):
+                views.setdefault(pod.spec.node_name, []).append(self._view(pod))
+            self._whole = {name: tuple(each) for name, each in views.items()}
+        self._rested_at = loop.time() + REST * (loop.time() - began)
+        return self._whole is not None
 
     async def _pods(self, node: str) -> tuple[PodView, ...] | None:
         try:
@@ -125,17 +142,23 @@ class Looker:
 
     def _view(self, pod: Pod) -> PodView:
         gang = pod.metadata.labels.get(LABEL_GANG, "")
-        view = PodView(
+        return PodView(
             namespace=pod.namespace,
             name=pod.name,
             uid=pod.uid,
             gang=f"{pod.namespace}/{gang}" if gang else "",
             terminating=pod.terminating,
         )
-        refused = self._refused.get(pod.uid)
-        if refused is None:
-            return view
-        return replace(view, refused=refused[0], retry_at=refused[1], hopeless=refused[2])
+
+    def _anew(self, pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
+        """The same pods with what is known of their evictions now."""
+        return tuple(map(self._with_answer, pods))
+
+    def _with_answer(self, pod: PodView) -> PodView:
+        words, retry_at, hopeless = self._evictions.answer(pod.uid)
+        if (words, retry_at, hopeless) == (pod.refused, pod.retry_at, pod.hopeless):
+            return pod
+        return replace(pod, refused=words, retry_at=retry_at, hopeless=hopeless)
 
     async def _renewed(self, node: str) -> str:
         try:
@@ -152,9 +175,3 @@ def _leaves(pod: Pod) -> bool:
     if TAINT_PREFLIGHT in labels or LABEL_STEP in labels or labels.get(LABEL_BALLOON) == "true":
         return False
     return any(True for _ in pod_keeps(pod))
-
-
-def _words(error: ApiError) -> str:
-    causes = error.details.get("causes")
-    reasons = [cause.get("message", "") for cause in causes if isinstance(cause, dict)] if causes else []
-    return ": ".join([error.message.rstrip("."), *reasons])[:512]

@@ -1,0 +1,128 @@
+"""Evictions that are under way, and what the API server said of those it refused.
+
+A gang's pods go one after another: the API server counts each against the disruption budget that covers them in a
+write of its own, and who meets another there waits half a second (Kubernetes: `EvictionsRetry`). Gangs go side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, Self
+
+from prometheus_client import Counter
+
+from muster.fleet.remediation.snapshot import PodView
+from muster.kube.client import Client
+from muster.kube.errors import ApiError, ConfigError, Conflict, NotFound, ServerTimeout, TooManyRequests, Unavailable
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 10.0
+AT_ONCE = 16
+"""Requests under way."""
+REFUSED_S = 5.0
+"""A refused eviction is tried again after this, or when the API server says."""
+REFUSED_MAX_S = 30.0
+_UNDER_WAY = float("inf")
+
+
+class Answer(NamedTuple):
+    """What is known of a pod's eviction.
+
+    Attributes:
+        words: why it was refused; "" where it was not.
+        retry_at: not to be asked for again before, in seconds since the epoch.
+        hopeless: it is refused until somebody changes something.
+    """
+
+    words: str
+    retry_at: float
+    hopeless: bool = False
+
+
+class Evictions:
+    """Evicts; `async with` ends what is still under way.
+
+    Args:
+        client: the API server.
+        clock: seconds since the epoch.
+        changed: called whenever all that was asked for together has been answered.
+        outcomes: counts them, by `Eviction` and a word.
+    """
+
+    def __init__(
+        self, client: Client, clock: Callable[[], float], *, changed: Callable[[], None], outcomes: Counter
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._changed = changed
+        self._outcomes = outcomes
+        self._pace = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers: dict[str, Answer] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def begin(self, pods: Sequence[PodView]) -> None:
+        """Evict these pods, one after another; those that are under way already are left out."""
+        fresh = [pod for pod in pods if self.answer(pod.uid).retry_at < _UNDER_WAY]
+        if not fresh:
+            return
+        self._answers |= {pod.uid: Answer("", _UNDER_WAY) for pod in fresh}
+        task = asyncio.create_task(self._all(fresh))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def answer(self, uid: str) -> Answer:
+        """What is known of a pod's eviction."""
+        return self._answers.get(uid, Answer("", 0.0))
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forget pods that are not among these, unless their eviction is under way."""
+        gone = self._answers.keys() - uids
+        for uid in gone:
+            if self._answers[uid].retry_at < _UNDER_WAY:
+                del self._answers[uid]
+
+    async def _all(self, pods: Iterable[PodView]) -> None:
+        for pod in pods:
+            async with self._pace:
+                outcome, self._answers[pod.uid] = await self._evict(pod)
+            self._outcomes.labels("Eviction", outcome).inc()
+        self._changed()
+
+    async def _evict(self, pod: PodView) -> tuple[str, Answer]:
+        """Return what came of it in a word, and what is to be known of it."""
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._client.evict(pod.name, namespace=pod.namespace, uid=pod.uid)
+        except (NotFound, Conflict):
+            return "gone", self._again(0.0)
+        except (Unavailable, ServerTimeout, TimeoutError, ConfigError) as error:
+            log.warning("evicting %s/%s: %s", pod.namespace, pod.name, str(error) or "no answer in time")
+            return "unanswered", self._again(0.0)
+        except TooManyRequests as error:
+            return "refused", self._again(max(REFUSED_S, error.retry_after_s or 0.0), _words(error))
+        except ApiError as error:
+            # Kubernetes' words where several cover one pod; it answers so each time, until somebody takes one away.
+            hopeless = error.status == 500 and "PodDisruptionBudget" in error.message
+            log.warning("evicting %s/%s: %s", pod.namespace, pod.name, error)
+            return "impossible" if hopeless else "refused", self._again(REFUSED_MAX_S, _words(error), hopeless)
+        return "evicted", self._again(REFUSED_MAX_S)  # long before that it is seen to end
+
+    def _again(self, wait_s: float, words: str = "", hopeless: bool = False) -> Answer:
+        return Answer(words, self._clock() + min(REFUSED_MAX_S, wait_s), hopeless)
+
+
+def _words(error: ApiError) -> str:
+    causes = error.details.get("causes")
+    reasons = [cause.get("message", "") for cause in causes if isinstance(cause, dict)] if causes else []
+    return ": ".join([error.message.rstrip("."), *reasons])[:512]
