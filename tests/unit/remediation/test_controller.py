@@ -201,6 +201,29 @@ def test_a_node_that_nobody_in_the_mesh_reaches_goes_out_of_use_and_a_switch_doe
     ward.run(story)
 
 
+def test_a_node_that_was_not_reached_for_a_while_is_let_back_though_records_go_on_telling_of_it() -> None:
+    """What an agent saw stays in its record for weeks, and the record is written anew with every heartbeat."""
+    ward = VirtualWard()
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        ward.add_node(name)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in names[1:]:
+            ward.finds(name, "unreached", "reach", "n0", timed=True)
+        await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 60)
+        for _ in range(2):
+            await asyncio.sleep(301)
+            for name in names[1:]:
+                ward.heartbeat(name)
+        await asyncio.sleep(10)
+        ward.tests("n0")
+        await ward.until("it is let back", lambda: not ward.out_of_use(), 60)
+
+    ward.run(story)
+
+
 def test_a_taint_that_somebody_put_before_us_outlives_ours() -> None:
     ward = VirtualWard()
     ward.add_node("n0")
