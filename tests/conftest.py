@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests.support.handingout import handed_out_with, longest_first
 
@@ -25,7 +26,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class ByFile(LoadFileScheduling):
-    """Hands out by file, and with each what belongs to it."""
+    """Hands out by file, and with each what belongs to it; to one process from the other end of the order.
+
+    It takes what needs a core while the others begin with what mostly waits.
+    """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node.gateway.id == "gw0":
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
         return handed_out_with(nodeid)

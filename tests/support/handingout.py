@@ -40,12 +40,13 @@ def handed_out_with(nodeid: str) -> str:
 def longest_first(items: list[pytest.Item]) -> None:
     """Sort so that of several processes none is left alone with a long file at the end.
 
-    What takes longest comes first (it mostly waits), then the rest of what runs processes; unit tests, which take
-    milliseconds and all the CPU there is, fill what is left. pytest-xdist hands files out in this order with
-    --no-loadscope-reorder: its own begins with those that have the most tests, however quick these are.
+    What takes longest comes first (it mostly waits), then the rest of what runs processes; simulations and unit tests,
+    which take all the CPU there is, come last: one process begins with these (tests/conftest.py). pytest-xdist hands
+    files out in this order with --no-loadscope-reorder: its own begins with those that have the most tests, however
+    quick these are.
     """
     seconds: Counter[str] = Counter()
     for item in items:
-        if not item.path.is_relative_to(TESTS / "unit"):
+        if not any(item.path.is_relative_to(TESTS / folder) for folder in ("unit", "sim")):
             seconds[handed_out_with(item.nodeid)] += 5 if item.get_closest_marker("slow") else 1
     items.sort(key=lambda item: -LONG.get(handed_out_with(item.nodeid), seconds[handed_out_with(item.nodeid)]))

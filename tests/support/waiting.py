@@ -15,6 +15,8 @@ _LOOK_S = 0.005
 _ASK_S = 0.05  # a check that asks a server or the kernel: it shall not keep them busy
 _REST = 4.0  # times what a check took: one that runs kubectl, or our program, shall not keep a core busy either
 _REST_S = 1.0
+_PATIENCE = 0.1  # of what was waited already: four that ask 20 times a second, and their servers, take half a core
+_PATIENCE_S = 0.25  # so that a state that lasts half a second is still seen
 
 
 async def until(
@@ -30,13 +32,14 @@ async def until(
         AssertionError: at the deadline, with `what` and the last answer. A check that raises what is in `ignoring`
             has not come true yet; its error is the answer then.
     """
-    deadline = time.monotonic() + timeout_s
+    began_at = time.monotonic()
+    deadline = began_at + timeout_s
     while True:
         asked_at, least_s = time.monotonic(), _LOOK_S
         try:
             last = check()
             if inspect.isawaitable(last):
-                least_s = _ASK_S
+                least_s = _patient_s(began_at)
                 last = await last
             if last:
                 return last
@@ -49,14 +52,19 @@ async def until(
 
 def eventually(what: str, check: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
     """As `until`, for tests without an event loop."""
-    deadline = time.monotonic() + timeout_s
+    began_at = time.monotonic()
+    deadline = began_at + timeout_s
     while True:
         asked_at = time.monotonic()
         if last := check():
             return last
         if time.monotonic() > deadline:
             raise _too_late(what, timeout_s, last)
-        time.sleep(_pause_s(asked_at, _ASK_S))
+        time.sleep(_pause_s(asked_at, _patient_s(began_at)))
+
+
+def _patient_s(began_at: float) -> float:
+    return min(_PATIENCE_S, max(_ASK_S, _PATIENCE * (time.monotonic() - began_at)))
 
 
 def _pause_s(asked_at: float, least_s: float) -> float:

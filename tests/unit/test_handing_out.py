@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.handingout import LONG, TESTS, TOGETHER, handed_out_with
+from types import SimpleNamespace
+
+from tests.conftest import ByFile
+from tests.support.handingout import LONG, TESTS, TOGETHER, handed_out_with, longest_first
 
 
 def test_every_file_that_is_named_is_there() -> None:
@@ -14,3 +17,40 @@ def test_files_that_share_a_cluster_are_handed_out_as_one() -> None:
     installed, shadow = (f"tests/scenarios/deploy/test_{name}.py" for name in ("installed", "shadow"))
     assert handed_out_with(f"{installed}::test_a[b::c]") == handed_out_with(f"{shadow}::test_d")
     assert handed_out_with("tests/scenarios/deploy/test_pools.py::test_a") != handed_out_with(f"{shadow}::test_d")
+
+
+class Worker:
+    """A process of pytest-xdist, as its scheduler sees it."""
+
+    def __init__(self, number: int) -> None:
+        self.gateway = SimpleNamespace(id=f"gw{number}")
+        self.given: list[str] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.given += [COLLECTED[index] for index in indices]
+
+
+COLLECTED = [f"tests/{name}.py::test_a" for name in ("longest", "long", "short", "shortest")]
+
+
+def test_one_process_begins_with_what_the_others_would_end_with() -> None:
+    scheduler = ByFile(pytestconfig)
+    scheduler.workqueue.update({name.partition("::")[0]: {name: False} for name in COLLECTED})
+    first, second = Worker(0), Worker(1)
+    scheduler.registered_collections.update({first: COLLECTED, second: COLLECTED})
+    for worker in (first, second, first, second):
+        scheduler._assign_work_unit(worker)
+    assert [name.partition("::")[0] for name in first.given] == ["tests/shortest.py", "tests/short.py"]
+    assert [name.partition("::")[0] for name in second.given] == ["tests/longest.py", "tests/long.py"]
+
+
+def test_what_needs_a_core_all_the_time_comes_last() -> None:
+    files = ("unit/test_docs.py", "sim/test_many.py", "scenarios/kube/test_client.py", "system/test_cli_demo.py")
+    items = [
+        SimpleNamespace(path=TESTS / name, nodeid=f"tests/{name}::test_a", get_closest_marker=lambda name: None)
+        for name in files
+    ]
+    longest_first(items)  # type: ignore[arg-type]
+    assert {item.path.parent.name for item in items[2:]} == {"unit", "sim"}
+    assert items[0].path.parent.name == "system"
