@@ -35,7 +35,7 @@ COLLECTED = [f"tests/{name}.py::test_a" for name in ("longest", "long", "short",
 
 
 def test_one_process_begins_with_what_the_others_would_end_with() -> None:
-    scheduler = ByFile(pytestconfig)
+    scheduler = ByFile(SimpleNamespace(getvalue=lambda name: ["2*popen"]))
     scheduler.workqueue.update({name.partition("::")[0]: {name: False} for name in COLLECTED})
     first, second = Worker(0), Worker(1)
     scheduler.registered_collections.update({first: COLLECTED, second: COLLECTED})
