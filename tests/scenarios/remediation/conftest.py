@@ -22,6 +22,7 @@ from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
 from muster.drills.ports import free_port
 from muster.fleet.health.finding import Finding
+from muster.fleet.health.peers import UNREACHED
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
@@ -54,12 +55,22 @@ class Findings:
 
     async def finds(self, name: str, code: str = "79", check: str = "xid", component: str = "0000:3b:00") -> None:
         """The node's agent finds something now."""
-        node = await self.client.get(Node, name)
         now = datetime.now(UTC).timestamp()
         found = Finding(check=check, component=component, code=code, first_s=now, last_s=now, message="NVRM: it broke")
+        await self._says(name, found)
+
+    async def misses(self, name: str, *others: str) -> None:
+        """The node's agent reaches all but these now."""
+        now = datetime.now(UTC).timestamp()
+        common: dict[str, Any] = {"check": "reach", "code": UNREACHED, "message": "no answer"}
+        await self._says(name, *(Finding(component=other, first_s=now, last_s=now, **common) for other in others))
+
+    async def _says(self, name: str, *findings: Finding) -> None:
+        node = await self.client.get(Node, name)
         with contextlib.suppress(AlreadyExists):
             await self.client.create(NodeHealth(metadata=ObjectMeta(name=name)))
-        status = {"nodeUID": node.uid, "bootID": "b", "time": _text(now), "findings": [to_dict(observed(found))]}
+        said = [to_dict(observed(each)) for each in findings]
+        status = {"nodeUID": node.uid, "bootID": "b", "time": _text(datetime.now(UTC).timestamp()), "findings": said}
         await self.client.patch(NodeHealth, name, {"status": status}, subresource="status")
 
     async def tests(self, name: str, *, passed: bool = True) -> None:

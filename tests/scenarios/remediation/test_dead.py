@@ -1,0 +1,105 @@
+"""Dead nodes: out of use and left by their gangs before Kubernetes says so, and nobody where many are cut off at once.
+
+Kubernetes calls a node not Ready after 50 s and evicts its pods 300 s later: more than these tests may take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from datetime import UTC, datetime
+
+import pytest
+
+from muster.api.names import HEALTH_CONFIG_MAP
+from muster.fleet.remediation.config import CONFIG_KEY
+from muster.kube.coordination import Lease
+from muster.kube.core import ConfigMap
+from muster.kube.meta import ObjectMeta
+from muster.sim import nodeobjects
+from tests.scenarios.remediation.conftest import OPEN, Findings, Ward
+from tests.scenarios.trainingjobs.conftest import Arena, arena, arenas
+from tests.scenarios.trainingjobs.test_jobs import train
+from tests.support.waiting import until
+
+__all__ = ["arena", "arenas"]  # fixtures
+
+SILENT_S = 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_gang_leaves_a_node_whose_kubelet_stands_still_and_runs_elsewhere(arena: Arena) -> None:
+    """The job itself notices nothing: its ranks go on there. Nor does the node confirm that its pod has ended."""
+    arena.controllers[-1].terminate()
+    data = {CONFIG_KEY: f"{OPEN}dead: {{peers: 2, silentSeconds: {SILENT_S:g}}}\n"}
+    await arena.client.create(ConfigMap(metadata=ObjectMeta(name=HEALTH_CONFIG_MAP, namespace=arena.system), data=data))
+    arena.control("--health")
+    findings, names = Findings(arena.client), {node.name for node in arena.nodes}
+    stopped = None
+    try:
+        await arena.submit("job", train(arena), replicas=2, backoffLimit=0, unknownLimit=0, infrastructureLimit=1)
+        await arena.phase("job", "Running", 1)
+        left = (await arena.pods("job"))[0].spec.node_name
+        stopped = next(node for node in arena.nodes if node.name == left)
+        os.kill(stopped.process.popen.pid, signal.SIGSTOP)
+        for peer in names - {left}:
+            await findings.misses(peer, left)
+
+        status = await arena.phase("job", "Running", 2)
+        now_on = {pod.spec.node_name for pod in await arena.pods("job") if not pod.terminating}
+        assert now_on == names - {left}
+        assert status.restarts is not None
+        assert (status.restarts.infrastructure, status.restarts.user, status.restarts.unknown) == (1, 0, 0)
+        assert status.faults[-1].cause == "infrastructure"
+        session = await findings.session(left)
+        assert session is not None
+        assert session.status.history[0].reason == "opened: dead"
+        assert "its Lease stands still" in str(session.status.history)
+
+        os.kill(stopped.process.popen.pid, signal.SIGCONT)
+
+        async def emptied() -> bool:
+            return left not in {pod.spec.node_name for pod in await arena.pods("job")}
+
+        await until("its kubelet ends what was left there", emptied)
+        await findings.tests(left)
+
+        async def back() -> bool:
+            found = await findings.session(left)
+            return found is not None and found.status.phase == "Released"
+
+        await until("it is back after a test", back)
+        (arena.folder / "done").touch()
+        await arena.phase("job", "Succeeded", 2)
+    finally:
+        if stopped is not None:
+            os.kill(stopped.process.popen.pid, signal.SIGCONT)
+        await findings.forget(names)
+        await arena.client.delete(ConfigMap, HEALTH_CONFIG_MAP, namespace=arena.system)
+
+
+async def test_where_most_nodes_are_cut_off_nobody_is_dead(ward: Ward) -> None:
+    """No Lease moves in all of it: what tells a partition from a death is how many are missed at once."""
+    nodes = await ward.add_nodes(8)
+    for node in nodes:
+        await ward.client.create(nodeobjects.lease(node, datetime.now(UTC)), kind=Lease)
+    await ward.configure(f"{OPEN}dead: {{peers: 2, silentSeconds: {SILENT_S:g}, nodes: 3}}\n")
+    for peer in nodes[5:]:
+        await ward.misses(peer, *nodes[:5])
+    ward.start()
+    await asyncio.sleep(SILENT_S + 2)  # nothing may come of it
+    assert await ward.out_of_use() == set()
+
+    for peer in nodes:  # each half says that the other one is gone
+        await ward.misses(peer, *(nodes[4:] if peer in nodes[:4] else nodes[:4]))
+    await asyncio.sleep(SILENT_S + 2)
+    assert await ward.out_of_use() == set()
+
+    for peer in nodes[1:]:
+        await ward.misses(peer, *(nodes[:1] if peer in nodes[5:] else ()))
+    await ward.misses(nodes[0])
+    session = await ward.until_rung(nodes[0], "Handed")  # dead in earnest, and nobody can replace its machine
+    assert "its Lease stands still" in str(session.status.history)
+    await ward.until_out_of_use(nodes[0])
