@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from muster.cli.errors import BadInput, ExitCode
+from muster.cli.healthcheck import command as check
+from muster.cli.healthcheck import read_policy_file
 from muster.cli.output import note, output_option, print_data
 from muster.cli.tablegroup import system_namespace, table_group
 from muster.cli.target import Target, cluster_options, resolve
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from muster.fleet.health.replay import Step
 
 _PIECE_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+"""A rotated log need not be called .gz."""
 
 
 @table_group
@@ -33,6 +36,9 @@ async def command(cluster: Cluster, namespace: str, output: str) -> int:
     from muster.cli.healthviews import show
 
     return await show(cluster, namespace, output)
+
+
+command.add_command(check)
 
 
 def _policy_options(command: Any) -> Any:
@@ -127,53 +133,31 @@ def _explain_log(log: str, policy: str | None, labels: Sequence[str], output: st
     return ExitCode.DONE
 
 
-@command.command("check-policy")
-@click.argument("file", metavar="FILE")
-def check_policy(file: str) -> int:
-    """Say every line of a policy that is wrong, and what to change; nothing else."""
-    policy = _read(file)
-    codes = sum(len(entries) for entries in policy.codes.values())
-    click.echo(f"policy {policy.revision}: {codes} codes, {len(policy.rules)} rules, {len(policy.pools)} pools")
-    return ExitCode.DONE
-
-
 def _policy(file: str | None, labels: Sequence[str]) -> Policy:
     from muster.fleet.health.policytext import default_policy
 
     pairs = [label.partition("=") for label in labels]
     if any(not key or not equals for key, equals, _ in pairs):
         raise BadInput("--label needs KEY=VALUE", "--label muster.dev/pool=h100")
-    policy = _read(file) if file else default_policy()
+    policy = read_policy_file(file) if file else default_policy()
     return policy.of_node({key: value for key, _, value in pairs})
 
 
-def _read(file: str) -> Policy:
-    from muster.fleet.configtext import ConfigTextError
-    from muster.fleet.health.policytext import read_policy
-
-    path = Path(file)
-    try:
-        return read_policy(path.read_text(encoding="utf-8"), path.name)
-    except OSError as error:
-        raise BadInput(f"cannot read {file}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            f"{file} is no text: {error.reason} at byte {error.start}", "a policy is YAML in UTF-8"
-        ) from error
-    except ConfigTextError as error:
-        raise BadInput(f"the policy cannot be used\n{error}", "docs/health.md describes the fields") from error
-
-
 def _findings(log: str) -> tuple[dict[str, Sequence[Finding]], int]:
+    import zlib
+
     from muster.fleet.health.headers import LogClock
+    from muster.fleet.health.nolog import NoKernelLog
     from muster.fleet.health.replay import findings_of
 
     try:
         written_s = time.time() if log == "-" else os.stat(log).st_mtime
         clock = LogClock(now_s=written_s, zone=datetime.now().astimezone().tzinfo or UTC)
         hosts, lines = findings_of(_pieces(log), clock)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"cannot read {log}: {getattr(error, 'strerror', None) or error}") from error
+    except NoKernelLog as error:
+        raise BadInput(f"{'<stdin>' if log == '-' else log} {error.what}", error.hint) from error
     return dict(hosts), lines
 
 
@@ -184,7 +168,9 @@ def _pieces(log: str) -> Iterator[bytes]:
         while piece := sys.stdin.buffer.read(_PIECE_BYTES):
             yield piece
         return
-    with gzip.open(log, "rb") if log.endswith(".gz") else open(log, "rb") as file:
+    with open(log, "rb") as file:
+        packed = file.peek(2)[:2] == _GZIP
+    with gzip.open(log, "rb") if packed else open(log, "rb") as file:
         while piece := file.read(_PIECE_BYTES):
             yield piece
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,14 @@ import click
 from msgspec import to_builtins
 
 from muster.cli.errors import ExitCode
+from muster.cli.healthconfig import tell
 from muster.cli.nodehealth import SILENT_S, found_wrong, read_fleet, read_node
 from muster.cli.output import age, duration, note, print_data, print_table
 from muster.cli.program import prefix
 from muster.fleet.health.explain import lines
 
 if TYPE_CHECKING:
+    from muster.cli.healthconfig import ConfigProblem
     from muster.cli.target import Cluster
 
 HEADERS = ("NODE", "ACTION", "CARE", "RULE", "SEEN", "WHY")
@@ -33,8 +36,9 @@ async def show(cluster: Cluster, namespace: str, output: str) -> int:
             {"node": each.node, "reported": each.reported, "care": each.care, **to_builtins(each.decision)}
             for each in wrong
         ]
-        print_data({"nodes": to_builtins(nodes), "silent": silent, "policyProblems": fleet.problems}, output)
-        return ExitCode.DONE
+        problems = to_builtins(fleet.problems)
+        print_data({"nodes": to_builtins(nodes), "silent": silent, "configProblems": problems}, output)
+        return _code(fleet.problems)
     rows = []
     for each in wrong:
         said = each.decision
@@ -45,30 +49,29 @@ async def show(cluster: Cluster, namespace: str, output: str) -> int:
         )
     if rows:
         print_table(HEADERS, rows, OPTIONAL)
-    _notes(fleet.problems)
     if len(silent) == len(fleet.nodes):
         note("no agent reports here: docs/health.md says how to switch it on")
-        return ExitCode.DONE
-    note(f"{len(fleet.nodes):,} nodes, {len(wrong):,} of them here")
-    if silent:
+    else:
+        note(f"{len(fleet.nodes):,} nodes, {len(wrong):,} of them here")
+    if silent and len(silent) < len(fleet.nodes):
         names = ", ".join(silent[:_NAMES]) + (f" and {len(silent) - _NAMES} more" if len(silent) > _NAMES else "")
         note(f"no agent has reported for over {duration(SILENT_S)} from {names}")
-    return ExitCode.DONE
+    tell(fleet.problems, namespace)
+    return _code(fleet.problems)
 
 
-def _notes(problems: str) -> None:
-    if problems:
-        note(f"the policy in the cluster cannot be used, so this is the shipped one's word:\n{problems}")
+def _code(problems: Sequence[ConfigProblem]) -> ExitCode:
+    """Scripts that only look at the status hear of a configuration that is not in force."""
+    return ExitCode.FAILED if problems else ExitCode.DONE
 
 
 async def explain_node(cluster: Cluster, namespace: str, name: str, output: str) -> int:
     """Print what is to be done about a node, and on what evidence."""
     report, problems = await read_node(cluster, namespace, name)
     if output:
-        about = {"node": name, "reported": report.reported, "care": report.care, "policyProblems": problems}
+        about = {"node": name, "reported": report.reported, "care": report.care, "configProblems": problems}
         print_data({**to_builtins(about), **to_builtins(report.decision)}, output)
-        return ExitCode.DONE
-    _notes(problems)
+        return _code(problems)
     click.echo(f"{name}:")
     for text in lines(report.decision, report.policy):
         click.echo(f"  {text}")
@@ -77,4 +80,5 @@ async def explain_node(cluster: Cluster, namespace: str, name: str, output: str)
     if report.silent(time.time()):
         since = f"since {report.reported:%FT%TZ}" if report.reported is not None else "yet"
         note(f"its agent has not reported {since}: what is wrong now may not be known")
-    return ExitCode.DONE
+    tell(problems, namespace)
+    return _code(problems)

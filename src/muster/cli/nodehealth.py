@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, remediation_name
+from muster.api.names import remediation_name
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.healthconfig import ConfigProblem, read_health_config
 from muster.fleet.health.decide import Decision
 from muster.fleet.health.policy import Policy
-from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.remediation.evidence import decision_of
 from muster.fleet.remediation.states import state_of
 from muster.kube.meta import KubeObject
@@ -55,14 +55,14 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FleetReport(msgspec.Struct, frozen=True):
-    """All nodes by name; `problems` is what is wrong with the policy in the cluster, which is not in force then."""
+    """All nodes by name; `problems` is what is wrong with the configuration in the cluster."""
 
     nodes: Sequence[NodeReport]
-    problems: str
+    problems: tuple[ConfigProblem, ...]
 
 
-async def read_node(cluster: Cluster, namespace: str, name: str) -> tuple[NodeReport, str]:
-    """Read what is known of a node, and what is wrong with the policy. Raises CliError: there is no such node."""
+async def read_node(cluster: Cluster, namespace: str, name: str) -> tuple[NodeReport, tuple[ConfigProblem, ...]]:
+    """Read what is known of a node, and what is wrong with the configuration. Raises CliError: no such node."""
     from muster.api.node_health import NodeHealth
     from muster.api.node_remediation import NodeRemediation
     from muster.api.preflight import Preflight
@@ -75,7 +75,7 @@ async def read_node(cluster: Cluster, namespace: str, name: str) -> tuple[NodeRe
         except NotFound:
             raise CliError(f"no node '{name}'", "kubectl get nodes lists them", ExitCode.NOT_FOUND) from None
         use, health, test, session = await asyncio.gather(
-            _policy(client, namespace),
+            read_health_config(client, namespace),
             _found(client, NodeHealth, name),
             _found(client, Preflight, name),
             _found(client, NodeRemediation, remediation_name(name, node.uid)),
@@ -92,7 +92,7 @@ async def read_fleet(cluster: Cluster, namespace: str) -> FleetReport:
 
     async with cluster.client() as client:
         use, nodes, healths, tests, sessions = await asyncio.gather(
-            _policy(client, namespace),
+            read_health_config(client, namespace),
             client.list_all(Node),
             client.list_all(NodeHealth),
             client.list_all(Preflight),
@@ -140,18 +140,6 @@ def _report(
         decision=decision_of(node.uid, boot_id, node.metadata.labels, health, test, session, policy, now),
         policy=policy.of_node(node.metadata.labels),
     )
-
-
-async def _policy(client: Client, namespace: str) -> PolicyInUse:
-    """The policy as the controller reads it; what it would refuse is the shipped one here."""
-    from muster.kube.core import ConfigMap
-
-    use = PolicyInUse()
-    config = await _found(client, ConfigMap, HEALTH_CONFIG_MAP, namespace)
-    text = config.data.get(HEALTH_POLICY_KEY, "") if config is not None else ""
-    if text:
-        use.replace(text, f"{HEALTH_CONFIG_MAP}/{HEALTH_POLICY_KEY}")
-    return use
 
 
 async def _found(client: Client, kind: type[K], name: str, namespace: str | None = None) -> K | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,9 @@ from muster.api.node_remediation import (
     Rung,
 )
 from muster.api.preflight import Preflight, PreflightFailure, PreflightSpec
+from muster.fleet.preflight.config import CONFIG_KEY as TESTS_KEY
+from muster.fleet.preflight.config import CONFIG_MAP as TESTS_CONFIG_MAP
+from muster.fleet.remediation.config import CONFIG_KEY as LADDER_KEY
 from muster.kube.core import ConfigMap
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
@@ -150,6 +154,36 @@ async def test_what_is_asked_is_written_with_who_and_why(cluster: TeamCluster, t
         await cluster.client.delete(NodeRemediation, session)
 
 
+async def test_a_configuration_that_is_not_in_force_is_said_and_is_no_success(
+    cluster: TeamCluster, typed: Typed
+) -> None:
+    await cluster.add_nodes(1)
+    texts = {
+        HEALTH_CONFIG_MAP: {HEALTH_POLICY_KEY: "version: 1\nrevision: mine\n", LADDER_KEY: "mode: acct\n"},
+        TESTS_CONFIG_MAP: {TESTS_KEY: "image: a\natOnec: 3\n"},
+    }
+    for name, data in texts.items():
+        meta = ObjectMeta(name=name, namespace=cluster.namespace)
+        await cluster.client.create(ConfigMap(metadata=meta, data=data))
+    code, out, _ = await typed.fails("health", "-o", "json")
+    assert code == 1
+    assert [(each["configMap"], each["key"]) for each in json.loads(out)["configProblems"]] == [
+        (HEALTH_CONFIG_MAP, LADDER_KEY),
+        (TESTS_CONFIG_MAP, TESTS_KEY),
+    ]
+    code, _, err = await typed.fails("health")
+    assert code == 1
+    assert f"NOT IN FORCE: remediation.yaml of ConfigMap {cluster.namespace}/muster-health" in err
+    assert "line 1: mode: Invalid enum value 'acct'; did you mean act?" in err
+    assert "line 2: atOnec: unknown field; did you mean atOnce?" in err
+    for name, key, text in (
+        (HEALTH_CONFIG_MAP, LADDER_KEY, "mode: act\n"),
+        (TESTS_CONFIG_MAP, TESTS_KEY, "image: a\n"),
+    ):
+        await cluster.client.patch(ConfigMap, name, {"data": {key: text}}, namespace=cluster.namespace)
+    await typed.ok("health")
+
+
 async def test_what_decides_is_named_with_its_line(cluster: TeamCluster, typed: Typed) -> None:
     broken, well, silent = await cluster.add_nodes(3)
     now = datetime.now(UTC)
@@ -181,9 +215,11 @@ async def test_what_decides_is_named_with_its_line(cluster: TeamCluster, typed: 
         assert (found["action"], found["where"]) == ("human", "muster-health/policy.yaml:6")
         patch = {"data": {HEALTH_POLICY_KEY: text.replace("human", "beer")}}
         await cluster.client.patch(ConfigMap, HEALTH_CONFIG_MAP, patch, namespace=cluster.namespace)
-        found = await typed.json("health", "explain", broken)
-        assert found["action"] == "reboot"
-        assert "muster-health/policy.yaml:6" in found["policyProblems"]
+        code, out, _ = await typed.fails("health", "explain", broken, "-o", "json")
+        found = json.loads(out)
+        assert (code, found["action"]) == (1, "reboot")
+        (problem,) = found["configProblems"]
+        assert problem["problems"].startswith("muster-health/policy.yaml:6:18: xid/79: action: Invalid enum value")
     finally:
         for name in (broken, well):
             await cluster.client.delete(NodeHealth, name)

@@ -11,10 +11,14 @@ from muster.fleet.health.decide import Decision, History, decide
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.headers import LogClock
 from muster.fleet.health.kernellog import Scanner
+from muster.fleet.health.nolog import KERNEL_LINE, no_kernel_log
 from muster.fleet.health.policy import Policy
 
 NEWEST_MAX: Final = 256
 """So many findings of a node are looked at in one moment, the newest ones."""
+
+
+_LOOKED_AT: Final = 1 << 16
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +31,12 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def findings_of(pieces: Iterable[bytes], clock: LogClock) -> tuple[Mapping[str, Sequence[Finding]], int]:
-    """Return (what the log tells of each host, oldest first; how many lines it has). A log may name no host: ""."""
+    """Return (what the log tells of each host, oldest first; how many lines it has). A log may name no host: "".
+
+    Raises NoKernelLog where nothing was found and no line is a kernel's: then that says nothing of any node.
+    """
     scanner = Scanner(clock)
+    beginning, is_one = b"", False
     incidents: dict[tuple[str, tuple[str, str, str], float], Finding] = {}
 
     def take() -> None:
@@ -36,10 +44,14 @@ def findings_of(pieces: Iterable[bytes], clock: LogClock) -> tuple[Mapping[str, 
             incidents[(host, finding.key, finding.first_s)] = finding
 
     for piece in pieces:
+        beginning = beginning or piece[:_LOOKED_AT]
+        is_one = is_one or KERNEL_LINE.search(b"\n" + piece) is not None
         scanner.feed(piece)
         take()
     scanner.end()
     take()
+    if not (is_one or incidents):
+        raise no_kernel_log(beginning)
     hosts: dict[str, list[Finding]] = {}
     for (host, _, _), finding in incidents.items():
         hosts.setdefault(host, []).append(finding)

@@ -97,18 +97,6 @@ def test_a_log_without_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert capsys.readouterr().out == "nothing was found\n"
 
 
-def test_a_policy_is_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    policy = tmp_path / "p.yaml"
-    policy.write_text("version: 1\nrevision: mine\n")
-    assert run(["health", "check-policy", str(policy)]) == ExitCode.DONE
-    assert capsys.readouterr().out.startswith("policy mine: ")
-    policy.write_text("version: 1\nrevision: mine\ncodes:\n  xid:\n    79: {action: x}\n    80: {job: y}\n")
-    assert run(["health", "check-policy", str(policy)]) == ExitCode.BAD_INPUT
-    said = capsys.readouterr().err
-    assert "p.yaml:5: " in said
-    assert "p.yaml:6: " in said
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -118,7 +106,6 @@ def test_a_policy_is_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         ["replay", "{log}", "--policy", "{binary}"],
         ["replay", "{log}", "--label", "x"],
         ["replay", "{gz}"],
-        ["check-policy", "no-such-file"],
         ["explain"],
     ],
 )
@@ -128,3 +115,51 @@ def test_bad_input_is_said(arguments: list[str], tmp_path: Path, capsys: pytest.
     names = {"log": LOGS / "rack.kmsg", "binary": tmp_path / "binary", "gz": tmp_path / "x.gz"}
     assert run(["health", *(argument.format(**names) for argument in arguments)]) == ExitCode.BAD_INPUT
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (bytes(range(256)) * 40, "is no text"),
+        (b'{"MESSAGE": "NVRM: Xid", "_TRANSPORT": "kernel"}\n', "is JSON"),
+        (b"time,gpu,xid\n2026-11-20T08:15:02Z,0,79\n1,2,3,4\n", "has no line that begins like one of a kernel log"),
+        (b"LPKSHHRH\0\0\0", "is a journal of systemd"),
+        (b"\xfd7zXZ\0\0", "is packed with xz"),
+        (b"Nov 20 08:15:02 node-4 sshd[12]: NVRM: Xid\n", "has lines of programs and none of the kernel"),
+        (b"train.py: all is well\n" * 50, "has no line that begins like one of a kernel log"),
+    ],
+)
+@pytest.mark.parametrize("command", [["replay"], ["explain", "--log"]])
+def test_what_is_no_kernel_log_is_refused_and_is_not_news_of_a_healthy_node(
+    command: list[str], content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(content)
+    assert run(["health", *command, str(log)]) == ExitCode.BAD_INPUT
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert f"log {said}" in shown.err
+    assert "hint: " in shown.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[    1.0] all is well",
+        b"6,339,5140900,-;all is well",
+        b"Nov 20 08:15:02 node-4 kernel: all is well",
+        b"2026-11-20T08:15:02.123456+00:00 node-4 kernel: [ 1.0] all is well",
+        b"[Fri Nov 20 08:15:02 2026] all is well",
+        b"2026-11-20T08:15:02,123456+00:00 all is well",
+        b"kern  :info  : [    1.0] all is well",
+    ],
+)
+def test_a_quiet_log_of_any_form_is_one_also_behind_zeros_and_other_programs(
+    line: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "packed"
+    log.write_bytes(gzip.compress(b"\0" * 70_000 + b"\nNov 20 08:15:02 node-4 sshd[12]: in\n" + line + b"\n"))
+    assert run(["health", "replay", str(log)]) == ExitCode.DONE
+    assert ", 0 findings, " in capsys.readouterr().err

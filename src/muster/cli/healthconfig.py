@@ -1,0 +1,99 @@
+"""The texts of node health in a cluster, and what is wrong with them: such a text is refused, and not in force."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY
+from muster.cli.output import paint
+from muster.fleet.configtext import ConfigTextError
+from muster.fleet.health.policy import Policy
+from muster.fleet.health.policyinuse import PolicyInUse
+from muster.fleet.preflight import config as preflight
+from muster.fleet.remediation import config as remediation
+
+if TYPE_CHECKING:
+    from muster.kube.client import Client
+    from muster.kube.core import ConfigMap
+
+
+class ConfigProblem(msgspec.Struct, frozen=True, rename="camel"):
+    """A text that is not in force: of which ConfigMap, under which key, and each line that is wrong."""
+
+    config_map: str
+    key: str
+    problems: str
+
+
+class HealthConfig(msgspec.Struct, frozen=True):
+    """What the ConfigMaps say.
+
+    Attributes:
+        policy: the cluster's; the shipped one where there is none, or none that can be used.
+        problems: what is wrong with the texts.
+        tests: how nodes are tested; None where they are not, or the text cannot be used.
+    """
+
+    policy: Policy
+    problems: tuple[ConfigProblem, ...] = ()
+    tests: preflight.PreflightConfig | None = None
+
+
+async def read_health_config(client: Client, namespace: str) -> HealthConfig:
+    """Read the ConfigMaps of node health. Raises ApiError."""
+    health, tests = await asyncio.gather(
+        _found(client, HEALTH_CONFIG_MAP, namespace), _found(client, preflight.CONFIG_MAP, namespace)
+    )
+    return health_config(health, tests)
+
+
+def health_config(health: ConfigMap | None, tests: ConfigMap | None) -> HealthConfig:
+    """Return what they say, read as the controllers read them."""
+    use, problems, used = PolicyInUse(), list[ConfigProblem](), None
+    text = health.data.get(HEALTH_POLICY_KEY, "") if health is not None else ""
+    if text and not use.replace(text, f"{HEALTH_CONFIG_MAP}/{HEALTH_POLICY_KEY}"):
+        problems.append(ConfigProblem(HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, use.problems))
+    if health is not None:
+        try:
+            remediation.parse_config(health.data.get(remediation.CONFIG_KEY, ""))
+        except ConfigTextError as error:
+            problems.append(ConfigProblem(HEALTH_CONFIG_MAP, remediation.CONFIG_KEY, str(error)))
+    if tests is not None:
+        try:
+            used = preflight.parse_config(tests.data.get(preflight.CONFIG_KEY, ""))
+        except ConfigTextError as error:
+            problems.append(ConfigProblem(preflight.CONFIG_MAP, preflight.CONFIG_KEY, str(error)))
+    return HealthConfig(use.policy, tuple(problems), used)
+
+
+def tell(problems: Sequence[ConfigProblem], namespace: str) -> None:
+    """Say on stderr what is wrong, so that nobody takes it for a remark."""
+    import sys
+
+    for line in _lines(problems, namespace):
+        click.echo(line if line.startswith(" ") else paint(line, "red", bold=True, stream=sys.stderr), err=True)
+
+
+def _lines(problems: Sequence[ConfigProblem], namespace: str) -> Iterator[str]:
+    for each in problems:
+        yield f"NOT IN FORCE: {each.key} of ConfigMap {namespace}/{each.config_map} cannot be used"
+        yield from (f"  {line}" for line in each.problems.splitlines())
+        if each.key == HEALTH_POLICY_KEY:
+            yield "  what is said above is the shipped policy's word"
+    if problems:
+        yield "  controllers go on with what they read before; one that starts now does without"
+
+
+async def _found(client: Client, name: str, namespace: str) -> ConfigMap | None:
+    from muster.kube.core import ConfigMap
+    from muster.kube.errors import NotFound
+
+    try:
+        return await client.get(ConfigMap, name, namespace)
+    except NotFound:
+        return None

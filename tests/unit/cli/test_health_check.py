@@ -1,0 +1,120 @@
+"""`muster health check`: the three texts of node health are checked before a cluster reads them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.cli.errors import ExitCode
+from muster.cli.main import run
+from muster.fleet.preflight import config as preflight
+from muster.fleet.remediation import config as remediation
+
+POLICY = "version: 1\nrevision: mine\n"
+
+
+def said_of(text: str) -> str:
+    """The text that a module's documentation shows."""
+    return text.split("\n\n", 1)[1]
+
+
+def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run(["health", "check", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_all_three_texts_are_told_apart_by_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {
+        "policy.yaml": POLICY,
+        "remediation.yaml": said_of(remediation.__doc__ or ""),
+        "my-preflight.yml": said_of(preflight.__doc__ or ""),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    code, out, err = checked(capsys, *(str(tmp_path / name) for name in texts))
+    assert (code, err) == (ExitCode.DONE, "")
+    policy, ladder, tests = out.splitlines()
+    assert "policy.yaml: policy mine: " in policy
+    assert "remediation.yaml: remediation: mode observe" in ladder
+    assert "my-preflight.yml: preflight: level 1 at boot" in tests
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (POLICY, "policy mine"),
+        ("mode: act\npause: true\n", "remediation: mode act, paused"),
+        ("image: x\natOnce: 3\n", "preflight: level 1 at boot, 2 again, 2 on suspicion, 3 at once, image x"),
+    ],
+)
+def test_without_a_name_the_fields_tell(
+    text: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    code, out, _ = checked(capsys, "-")
+    assert code == ExitCode.DONE
+    assert out.startswith(f"<stdin>: {said}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "mod: act\nbreaker:\n  nodse: 3\n  share: 10%\n",
+            ["x.yaml:1:1: mod: unknown field; did you mean mode?", "x.yaml:3:3: breaker.nodse: unknown field"],
+        ),
+        ("mode: observ\n", ["x.yaml:1:7: mode: Invalid enum value 'observ'; did you mean observe?"]),
+        ("mode: act\nbreaker: {share: half}\n", ["x.yaml:2:11: breaker.share: 'half' is neither a number nor a share"]),
+        ("image: a\nlevels: {boot: 9}\natOnce: no\n", ["x.yaml:2:16: levels.boot: ", "x.yaml:3:9: atOnce: "]),
+        ("image: a\ntolerations: [{kye: a}]\n", ["x.yaml:2:16: tolerations[0].kye: unknown field; did you mean key?"]),
+        (POLICY + "codes:\n  xid:\n    79: {action: x}\n    80: {job: y}\n", ["x.yaml:5:18: ", "x.yaml:6:15: "]),
+        (POLICY + "revision: [\n", ["x.yaml:4:1: not YAML"]),
+        ("a: 1\n", ["neither its name nor its fields say what it configures", "--as remediation"]),
+        ("", ["neither its name nor its fields"]),
+        ("kind: ConfigMap\ndata: {}\n", ["of an object only the text below its key in data is wanted"]),
+        ("health: {}\n", ["of the chart's values only what is below"]),
+        ("\x07", ["x.yaml:1:1: not YAML: character U+0007"]),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_column(
+    text: str, says: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    code, out, err = checked(capsys, str(tmp_path / "x.yaml"))
+    assert (code, out) == (ExitCode.BAD_INPUT, "")
+    assert err.startswith("error: ")
+    for each in says:
+        assert each in err
+
+
+def test_one_bad_file_of_several_is_enough_and_all_are_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {"a.yaml": "mode: acct\n", "b.yaml": "mode: act\n", "c.yaml": "image: a\nimages: b\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    code, out, err = checked(capsys, *(str(tmp_path / name) for name in texts))
+    assert code == ExitCode.BAD_INPUT
+    assert "b.yaml: remediation: mode act" in out
+    assert "a.yaml:1:7: mode" in err
+    assert "c.yaml:2:1: images: unknown field; did you mean image?" in err
+
+
+def test_what_a_text_is_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.yaml").write_text("")
+    assert checked(capsys, "--as", "remediation", str(tmp_path / "x.yaml"))[0] == ExitCode.DONE
+    code, _, err = checked(capsys, "--as", "preflight", str(tmp_path / "x.yaml"))
+    assert code == ExitCode.BAD_INPUT
+    assert "x.yaml:1:1: image: missing" in err
+
+
+@pytest.mark.parametrize("name", ["no-such-file", ".", "binary"])
+def test_what_cannot_be_read_is_said(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    code, _, err = checked(capsys, str(tmp_path / name))
+    assert code == ExitCode.BAD_INPUT
+    assert err.startswith("error: ")
