@@ -12,20 +12,24 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Final
 
-# Fewer steps are faster, and only lines that matter are read for their time: so these take somewhat more than dates.
-_SINCE_BOOT: Final = rb"\[ *+[\d.]++\](?:\[ *[TC]\d+\])? "
-_DATE: Final = rb"[A-Z][a-z][a-z] [ \d]\d [\d:.]{8,15}"
-_ISO: Final = rb"\d{4}-[\d:T-]{14}(?:[.,]\d+)?(?:Z|[+-][\d:]+)?"
-_LONG: Final = rb"\[[A-Z][a-z]{2} " + _DATE + rb" \d{4}\] "
+# Every line is matched against this, so it is written for Python's engine: sets of bytes are looked up where \d and \w
+# are asked for, `(?:...|)` costs a third of `(?:...)?`, and fewer steps are faster. Only lines that matter are read for
+# their time: so these take somewhat more than dates.
+_SINCE_BOOT: Final = rb"\[ *+[0-9.]++\](?:\[ *[TC][0-9]+\]|) "
+_DATE: Final = rb"[A-Z][a-z][a-z] [ 0-9][0-9] [0-9:.]{8,15}"
+_USUAL_DATE: Final = rb"[A-Z].. .. ..:..:.."
+_ISO: Final = rb"[0-9]{4}-[0-9:T-]{14}(?:[.,][0-9]+|)(?:Z|[+-][0-9:]+|)"
+_LONG: Final = rb"\[[A-Z][a-z]{2} " + _DATE + rb" [0-9]{4}\] "
+_HOST: Final = rb"([^ \t-\r]++)"
 
 HEADER: Final = (
     rb"(?>"
     + _SINCE_BOOT
-    + rb"|[0-7],\d++,\d++,[^;\n]*+;"
-    + rb"|(?:" + _DATE + rb"|" + _ISO + rb"|<\d++>(?:" + _DATE + rb"|" + _ISO + rb")) (\S++) kernel(?:\[\d++\])?: "
-    + rb"(?:" + _SINCE_BOOT + rb")?"
+    + rb"|[0-7],[0-9]++,[0-9]++,[^;\n]*+;"
+    + rb"|(?:" + _USUAL_DATE + rb"|" + _DATE + rb"|" + _ISO + rb"|<[0-9]++>(?:" + _DATE + rb"|" + _ISO + rb")) "
+    + _HOST + rb" kernel(?:\[[0-9]++\]|): (?:" + _SINCE_BOOT + rb"|)"
     + rb"|" + _LONG + rb"|" + _ISO + rb" "
-    + rb"|kern +:\w+ *: (?:" + _SINCE_BOOT + rb"|" + _LONG + rb")?|)"
+    + rb"|kern +:[A-Za-z0-9_]+ *: (?:" + _SINCE_BOOT + rb"|" + _LONG + rb"|)|)"
 )  # fmt: skip
 """A pattern for what stands before a kernel message, with one group: the host, where the line names it."""
 

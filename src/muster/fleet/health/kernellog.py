@@ -68,6 +68,8 @@ class Scanner:
         """Whole lines seen."""
         self._rest = b"\n"
         self._cutting = False
+        self._flooded = False
+        """Whether the last piece was a flood: then the next one is likely to be, and is counted at once."""
         self._signs: dict[bytes, Sign | None] = {}
         self._newest: dict[tuple[str, Sign], _Incident] = {}
         self._changed: dict[tuple[str, Sign, float], _Incident] = {}
@@ -113,13 +115,15 @@ class Scanner:
     def _scan(self, piece: bytes) -> None:
         """Take whole lines, each with the newline before it."""
         self.lines += piece.count(b"\n")
-        found = list(islice(_LINE.finditer(piece), _FEW + 1))
-        if len(found) > _FEW:
-            kinds = Counter(_LINE.findall(piece))
-            if len(kinds) > _KINDS_FEW or not self._as_flood(piece, kinds):
-                self._one_by_one(piece, _LINE.finditer(piece))
-        else:
-            self._one_by_one(piece, found)
+        if not self._flooded:
+            found = list(islice(_LINE.finditer(piece), _FEW + 1))
+            if len(found) <= _FEW:
+                self._one_by_one(piece, found)
+                return
+        kinds = Counter(_LINE.findall(piece))
+        self._flooded = kinds.total() > _FEW
+        if kinds and (len(kinds) > _KINDS_FEW or not self._as_flood(piece, kinds)):
+            self._one_by_one(piece, _LINE.finditer(piece))
 
     def _one_by_one(self, piece: bytes, found: Iterable[re.Match[bytes]]) -> None:
         for match in found:

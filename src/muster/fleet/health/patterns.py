@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 _PCI: Final = rb"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-_DEVICE: Final = rb"[\w./:-]{1,64}"
+_DEVICE: Final = rb"[A-Za-z0-9_./:-]{1,64}"  # looked up at once, where \w is asked for each byte
 
 _WHOSE: Final = rb"(?: pid=[^,\n]{0,24},)?(?: name=[^,\n]{0,24},)?"
 
@@ -38,7 +38,7 @@ _CARDS: Final = (
     b"efa", b"qede", b"tg3", b"cxgb4", b"hns3",
 )  # fmt: skip
 _CARD_SAYS: Final = (
-    rb" (?P<component>" + _PCI + rb")[^\n]{0,120}?(?P<nic>Link [Dd]own|NIC Link is Down|Cable unplugged"
+    rb" (?P<component>" + _PCI + rb")[^\n]{0,119}?[^A-Za-z0-9\n](?P<nic>Link [Dd]own|NIC Link is Down|Cable unplugged"
     rb"|health compromised|timeout\. Will cause a leak|unrecoverable hardware error|firmware internal error"
     rb"|[TR]X timeout|tx_timeout|NETDEV WATCHDOG|High Temperature|insufficient power|PF reset issued|Reset adapter"
     rb"|[Rr]esetting due to|Trigger reset is on|Admin queue is closed|Device isn't ready)"
@@ -55,7 +55,7 @@ ROWS: Final = (
     # NVIDIA's driver; its forms are in NVIDIA's Xid guide, and older ones lack `PCI:` and the domain.
     Row(
         "xid", "",
-        rb"NVRM: Xid \((?:PCI:)?(?P<component>[0-9a-fA-F:.]++)(?: GPU-I:\d+)?(?:,[^)\n]{0,64})?\): (?P<xid>"
+        rb"NVRM: Xid \((?:PCI:|)(?P<component>[0-9a-fA-F:.]++)(?: GPU-I:\d+|)(?:,[^)\n]{0,64}|)\): (?P<xid>"
         rb"154," + _WHOSE + rb" GPU recovery action changed from 0x[0-9a-fA-F]+ \([^)\n]{0,40}\) to "
         rb"0x(?P<recovery>[0-9a-fA-F]+)"
         rb"|1(?:4[4-9]|50)," + _WHOSE + rb" (?P<unit>[\w/]{1,48}) +"
@@ -145,7 +145,7 @@ ROWS: Final = (
     Row("pcie", "link-down", rb"pcieport (?P<component>" + _PCI + rb"): pciehp: Slot\([\w-]{1,16}\): Link Down"),
     Row(
         "pcie", "",
-        rb"[\w-]{2,24}+ (?P<component>" + _PCI + rb"): (?:AER: )?PCIe Bus Error: severity=" + _AER_SAYS,
+        rb"[A-Za-z0-9_-]{2,24}+ (?P<component>" + _PCI + rb"): (?:AER: )?PCIe Bus Error: severity=" + _AER_SAYS,
     ),
 )  # fmt: skip
 

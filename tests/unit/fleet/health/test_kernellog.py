@@ -87,6 +87,9 @@ def signs(text: bytes) -> list[tuple[str, str, str]]:
             b"mlx5_core 0000:3b:00.0 eth0: NETDEV WATCHDOG: CPU: 5: transmit queue 0 timed out 5032 ms",
             ("nic", GPU, "tx-timeout"),
         ),
+        (b"mlx5_core 0000:3b:00.0: mlx5e_tx_timeout on queue 3", ("nic", GPU, "tx-timeout")),
+        (b"ice 0000:3b:00.0:Device isn't ready", ("nic", GPU, "unrecoverable")),
+        (b"i40e 0000:3b:00.0 ens1: " + b"x" * 90 + b" TX timeout", ("nic", GPU, "tx-timeout")),
         (b"bond0: (slave ens1): link status definitely down, disabling slave", ("nic", "ens1", "link-down")),
         (b"I/O error, dev nvme0n1, sector 2048 op 0x1:(WRITE) flags 0x800", ("disk", "nvme0n1", "io-error")),
         (b"blk_update_request: I/O error, dev sda, sector 123", ("disk", "sda", "io-error")),
@@ -145,6 +148,11 @@ def test_messages_that_say_something(message: bytes, sign: tuple[str, str, str])
         b"Nov 21 22:20:06 node-17 logger: " + XID,
         b"2026-11-21T22:20:06+00:00 node-17 python3[12]: " + XID,
         b"Nov 21 22:20:06 node-17 kernel: [ 1.0] audit: comm=" + XID,
+        b"Nov 21 22:20:06 node-17 sudo: kernel: " + XID,
+        b"Nov 21 22:20:06 node-17 a kernel: " + XID,
+        b"A program of mine says kernel: " + XID,
+        b"Nov 21 22:20:06 node-17\x0bkernel: " + XID,
+        b"[    1.000000] mlx5_core 0000:3b:00.0 eth0: the word upLink down in another",
         b"user  :notice: [ 1.0] " + XID,
         b" DEVICE=" + XID,
         b"[    1.000000] NVRM: Xid messages are described in a guide",
@@ -174,6 +182,8 @@ NOV_21_S = datetime(2026, 11, 21, 23, 0, 5, tzinfo=UTC).timestamp()
         (b"2026-11-22T00:00:05.5+0100 node-1 kernel: [ 4711.2] ", "node-1", NOV_21_S + 0.5),
         (b"Nov 21 23:00:05 node-1 kernel: ", "node-1", NOV_21_S),
         (b"Nov 21 23:00:05.25 node-1 kernel: [ 4711.250000] ", "node-1", NOV_21_S + 0.25),
+        (b"Nov 21 23:00:05 node-1 kernel[0]: [ 4711.250000][    C3] ", "node-1", NOV_21_S),
+        (b"Nov  1 23:00:05 node-1 kernel: ", "node-1", NOV_21_S - 20 * 86400),
         (b"<3>Nov 21 23:00:05 node-1 kernel[0]: ", "node-1", NOV_21_S),
         (b"Dec 31 23:00:05 node-1 kernel: ", "node-1", datetime(2025, 12, 31, 23, 0, 5, tzinfo=UTC).timestamp()),
         (b"Feb 29 00:00:00 node-1 kernel: ", "node-1", datetime(2024, 2, 29, tzinfo=UTC).timestamp()),
@@ -215,6 +225,15 @@ def test_a_flood_is_one_finding() -> None:
     assert (finding.key, finding.count) == (("xid", GPU, "31"), 800_000)
     assert (finding.first_s, finding.last_s) == (99.0, pytest.approx(100, abs=1e-3))
     assert finding.message == "NVRM: Xid (PCI:0000:3b:00): 31, pid=0, name=python3, Ch 00000008, MMU Fault"
+
+
+def test_the_end_of_a_flood_is_told_as_exactly_as_its_beginning() -> None:
+    flood = b"".join(line_at(10 + number * 1e-4) for number in range(1000))
+    after = line_at(11.0, gpu=9) + line_at(300.0, code=48) + line_at(900.0)
+    benign = b"[  901.000000] eth0: renamed from veth1\n"
+    whole = [flood, flood.replace(b"3b:00", b"3c:00"), benign, benign, flood, after, benign, after]
+    assert scan(whole) == scan(line + b"\n" for line in b"".join(whole).splitlines())
+    assert sum(finding.count for finding in scan(whole)) == 3006
 
 
 def line_at(time_s: float, gpu: int = 0x3B, code: int = 79) -> bytes:
