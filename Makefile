@@ -31,8 +31,8 @@ test: setup lint check-generated ## Everything: lint, types, layers, generated f
 	else echo "no 'go' on PATH: neither the control plane nor helm is built"; fi
 	$(PYTEST) --durations 30
 
-test-fast: setup ## Unit tests only: about a minute on two cores that do nothing else
-	$(PYTEST) tests/unit --durations 5
+test-fast: setup ## Unit tests that are not slow: less than a minute on two cores that do nothing else
+	$(PYTEST) tests/unit -m "not slow" --durations 5
 
 fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
 	PYTHONHASHSEED=0 $(BIN)/python -m muster.sim.fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS) $(FUZZ_MODE)

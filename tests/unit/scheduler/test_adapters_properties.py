@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -169,6 +170,7 @@ class Others(RuleBasedStateMachine):
                 assert free - held <= 0 or others, (gang.key, free, held)
 
 
+@pytest.mark.slow
 def test_no_order_of_events_breaks_a_promise_to_gangs_of_others() -> None:
     run_state_machine_as_test(
         Others,

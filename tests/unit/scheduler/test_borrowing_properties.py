@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -154,4 +155,5 @@ def without_borrowers(world: World, team: str) -> ClusterState:
 Lending.TestCase.settings = settings(
     max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
+Lending.TestCase.pytestmark = pytest.mark.slow
 test_a_borrower_never_delays_an_owners_gang_by_more_than_its_grace = Lending.TestCase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -138,4 +139,5 @@ class Evictions(RuleBasedStateMachine):
 
 
 Evictions.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Evictions.TestCase.pytestmark = pytest.mark.slow
 TestEvictions = Evictions.TestCase

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -328,6 +329,7 @@ class Cluster(RuleBasedStateMachine):
         )
 
 
+@pytest.mark.slow
 def test_no_order_of_events_breaks_a_promise() -> None:
     run_state_machine_as_test(
         Cluster,

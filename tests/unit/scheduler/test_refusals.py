@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -161,6 +162,7 @@ PROFILE = settings(
 )
 
 
+@pytest.mark.slow
 def test_never_another_plan_than_without_what_was_kept() -> None:
     run_state_machine_as_test(Waiting, settings=PROFILE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -170,6 +171,7 @@ def place(
 PROFILE = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300)
 
 
+@pytest.mark.slow
 @PROFILE
 @given(clusters(size=6, most=8), st.booleans())
 def test_never_a_pod_where_a_rule_forbids_it(
@@ -187,6 +189,7 @@ def test_never_a_pod_where_a_rule_forbids_it(
     assert all(book.is_even(made, name, [*pods, *steps], counted=True) for made, name in steps), chosen
 
 
+@pytest.mark.slow
 @PROFILE
 @given(clusters(size=3, most=4), st.booleans())
 def test_never_refused_while_there_is_a_way(

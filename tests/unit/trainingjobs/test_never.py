@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def live(world: World, steps: int, crashes: list[int]) -> None:
                 assert pod.spec.node_name not in world.dead or world.members[pod.uid].silent_since is not None
 
 
+@pytest.mark.slow
 @quick
 @given(STORIES, CRASHES)
 def test_whatever_breaks_and_wherever_the_controller_dies_the_job_runs_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -292,6 +293,7 @@ def happen(world: Shrinking, kind: str, slot: int) -> None:
         world.checkpoint(1)
 
 
+@pytest.mark.slow
 @quick
 @given(STORIES, CRASHES)
 def test_whatever_breaks_it_runs_again_and_never_with_fewer_than_it_needs(

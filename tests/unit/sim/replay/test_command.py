@@ -52,6 +52,7 @@ def test_a_trace_has_no_failures_unless_asked_for(capsys: pytest.CaptureFixture[
     assert data(capsys, *trace, "--mtbf-hours", "100", "--gpus", "4")["leftOut"] == {"no GPUs": 1}
 
 
+@pytest.mark.slow
 def test_a_plot_is_the_same_for_the_same_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawn = []
     for number in range(2):
