@@ -224,6 +224,31 @@ def test_a_node_that_was_not_reached_for_a_while_is_let_back_though_records_go_o
     ward.run(story)
 
 
+def test_a_switch_whose_nodes_are_missed_one_after_another_takes_none_of_them_out_of_use() -> None:
+    ward = VirtualWard()
+    racks = {rack: [f"{rack}{number}" for number in range(3)] for rack in "abc"}
+    for rack, names in racks.items():
+        for name in names:
+            ward.add_node(name, rack=rack)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in racks["a"]:
+            ward.finds(name, "fine", "reach", timed=True)
+        ward.finds("c2", "unreached", "reach", "c0", timed=True)  # as far as anybody knows it is c0 alone
+        ward.finds("c1", "unreached", "reach", "c0", timed=True)
+        await asyncio.sleep(15)
+        for number in range(3):
+            ward.finds(f"b{number}", "unreached", "reach", f"c{number}", timed=True)
+            ward.finds(f"c{number}", "unreached", "reach", f"a{number}", timed=True)
+        await ward.until("all of them hear of the switch", lambda: all(ward.rung(n) == "Condition" for n in racks["c"]))
+        await asyncio.sleep(120)
+        assert not ward.out_of_use()
+        assert "reach/switch" in str(ward.session("c0"))
+
+    ward.run(story)
+
+
 def test_a_taint_that_somebody_put_before_us_outlives_ours() -> None:
     ward = VirtualWard()
     ward.add_node("n0")

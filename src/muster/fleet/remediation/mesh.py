@@ -22,6 +22,9 @@ BYTES_MAX = 900_000
 """A ConfigMap holds 1 MiB (Kubernetes docs, "ConfigMaps"): some ten thousand nodes."""
 FRESH_S = 400.0
 """Agents write at least every five minutes: who has not is not believed, good or bad."""
+SETTLE_S = 30.0
+"""What is behind a switch is missed one by one: agents look every 15 s at moments of their own, and say what they have
+seen twice (agent/checks/reach.py). Until then the first of them looks as if it alone were at fault."""
 
 
 def members_of(nodes: Iterable[Node]) -> tuple[Member, ...]:
@@ -49,7 +52,7 @@ class Mesh:
         self._said: dict[str, Finding] = {}
 
     def judge(self, members: tuple[Member, ...], reports: Mapping[str, Report], now: float) -> dict[str, Finding]:
-        """Return the finding of each node that is at fault, or behind something that is."""
+        """Return the finding of each node that is at fault, once it has been so for a while, or behind what is."""
         said: dict[str, Finding] = {}
         if any(report.unreached for report in reports.values()):
             for name, finding in findings(judge(members, reports, now, FRESH_S), members, now).items():
@@ -57,4 +60,8 @@ class Mesh:
                 same = before is not None and before.key == finding.key
                 said[name] = msgspec.structs.replace(finding, first_s=before.first_s) if before and same else finding
         self._said = said
-        return said
+        return {
+            name: finding
+            for name, finding in said.items()
+            if finding.code == "switch" or now - finding.first_s >= SETTLE_S
+        }
