@@ -404,6 +404,32 @@ def test_a_dead_node_is_emptied_without_waiting_for_a_spare_or_for_its_kubelet()
     assert world.tainted() == {"n0"}
 
 
+@pytest.mark.parametrize("found", [False, True])
+def test_a_machine_that_may_only_be_booting_is_not_replaced(found: bool) -> None:
+    """Servers with GPUs take minutes to boot: their gangs leave at once, the machine is not given away for that."""
+    world = World()
+    world.replaceable = frozenset(world.nodes)
+    if found:
+        world.fault("n0", "reset-gpu")
+    else:
+        world.dead["n0"] = "its Lease stands still, and n1, n2 cannot reach it"
+    world.nodes["n0"] = replace(world.nodes["n0"], ready=False)
+    world.pods["n0"] = [pod("rank-0", gang="ns/g")]
+    world.gangs["n0"] = frozenset({"ns/g"})
+    world.settle()
+    world.settle(ACT.spare_s)
+    assert not world.pods["n0"]
+    assert world.rung("n0") == "Drain"
+    assert "time to boot" in world.session("n0").status.message
+    world.settle(ACT.deadlines.reboot_s - ACT.spare_s - 60.0)
+    assert not [each for each in world.done if isinstance(each, ReplaceMachine)]
+    world.now += ACT.spare_s + 60.0
+    for _ in range(2):
+        world.step()
+    assert world.rung("n0") == "Replace"
+    assert [each for each in world.done if isinstance(each, ReplaceMachine)]
+
+
 def test_a_gang_leaves_its_nodes_at_once_and_after_its_spares_are_kept() -> None:
     world = World()
     for name in ("n0", "n1"):

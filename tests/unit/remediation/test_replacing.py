@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from muster.fleet.remediation.config import CONFIG_KEY
+from muster.fleet.remediation.replacing import ByProvider
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
+from muster.fleet.scaling.snapshot import Group, Instance, PoolSpec
+from muster.kube.core import ConfigMap
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node, NodeSpec
 from tests.unit.remediation.virtualward import OPEN, WORKER, VirtualWard
 
 REPLACE = """
@@ -93,3 +100,38 @@ def test_a_machine_is_not_replaced_while_somebody_has_paused_it_or_work_has_come
         await ward.until("the provider was asked", lambda: bool(cloud.deleted))
 
     ward.run(story)
+
+
+async def test_a_machine_that_has_the_name_of_one_that_is_gone_is_not_replaced_for_it() -> None:
+    """Between our look at the node and that at the provider its machine was replaced, by a leader before us."""
+    cloud = Instances(Instance("vm-2", node_name="n0"), Instance("vm-3", node_name="n1"))
+    replacer = ByProvider({"simulated": cloud})
+    replacer.config_changed(None, ConfigMap(metadata=ObjectMeta(name="muster-scaling"), data={SCALING_KEY: SCALING}))
+    labels = {"muster.dev/pool": "p"}
+    gone = Node(metadata=ObjectMeta(name="n0", labels=labels), spec=NodeSpec(provider_id="cloud:///zone/vm-1"))
+    await replacer.replace(gone)
+    assert cloud.deleted == []
+    await replacer.replace(Node(metadata=ObjectMeta(name="n1", labels=labels)))
+    await replacer.replace(replace(gone, spec=NodeSpec(provider_id="cloud:///zone/vm-2")))
+    assert cloud.deleted == ["vm-3", "vm-2"]
+
+
+class Instances:
+    """A provider that has these, and forgets none."""
+
+    def __init__(self, *instances: Instance) -> None:
+        self._instances = instances
+        self.deleted: list[str] = []
+
+    async def look(self, pool: PoolSpec) -> Group:
+        return Group(len(self._instances), self._instances)
+
+    async def set_size(self, pool: PoolSpec, size: int) -> None:
+        raise AssertionError(size)
+
+    async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
+        assert replace
+        self.deleted.append(instance)
+
+    async def close(self) -> None:
+        pass

@@ -253,6 +253,14 @@ class Ladder:
             following = want
         self._to(session, node, following, why)
 
+    def _back_by(self, session: NodeRemediation, node: NodeView) -> float:
+        """Until when a node that is silent may only be booting, as nobody has found that it takes another machine."""
+        evidence = self.view.evidence.get(node.name)
+        asked = evidence is not None and TARGET[evidence.action] == "Replace"
+        if asked or (node.ready and node.name not in self.view.dead):
+            return self.now
+        return record.seconds(session.status.since, self.now) + self.view.config.deadlines.reboot_s
+
     def _after(self, rung: Rung, node: NodeView) -> Rung:
         alive = node.ready and node.name not in self.view.dead
         return further(rung, gpus=node.gpus > 0, alive=alive, replaceable=node.name in self.view.replaceable)
@@ -260,6 +268,11 @@ class Ladder:
     def _to(self, session: NodeRemediation, node: NodeView, rung: Rung, why: str) -> None:
         if rung in STEP_OF and is_above(self._after("Drain", node), rung):
             rung = self._after("Drain", node)  # there is nothing to reset, or nobody to do it
+        due = self._back_by(session, node) if rung == "Replace" else self.now
+        if self.now < due:
+            self.wake.append(due)
+            self.hold(session, "Silent", f"{why}; it is not replaced before it has had the time to boot again")
+            return
         if rung in MACHINE and node.cordoned:
             self.enter(session, "Human", f"{why}; somebody else has cordoned the node", phase="Handed")
         elif rung == "Replace" and node.name not in self.view.replaceable:

@@ -8,7 +8,7 @@ from typing import Protocol
 from muster.fleet.configtext import ConfigTextError
 from muster.fleet.scaling.config import CONFIG_KEY, EXTERNAL, parse_config
 from muster.fleet.scaling.providers.base import Provider
-from muster.fleet.scaling.snapshot import PoolSpec
+from muster.fleet.scaling.snapshot import Instance, PoolSpec
 from muster.kube.core import ConfigMap
 from muster.kube.node import Node
 
@@ -57,7 +57,7 @@ class ByProvider:
         provider = self._providers[pool.provider]
         group = await provider.look(pool)
         for each in group.instances:
-            if node.name in (each.node_name, each.id) or _is_id(node.spec.provider_id, each.id):
+            if _is_of(node, each):
                 if not each.terminating:
                     await provider.delete(pool, each.id, replace=True)
                 return
@@ -68,6 +68,13 @@ class ByProvider:
             if pool.provider in self._providers and labels and labels.items() <= node.metadata.labels.items():
                 return pool
         return None
+
+
+def _is_of(node: Node, instance: Instance) -> bool:
+    """Whether the instance is the node's machine. Another one may have its name by now: who has an ID goes by that."""
+    if instance.id == node.name or _is_id(node.spec.provider_id, instance.id):
+        return True
+    return not node.spec.provider_id and instance.node_name == node.name
 
 
 def _is_id(provider_id: str, instance: str) -> bool:
