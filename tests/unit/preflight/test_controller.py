@@ -39,6 +39,7 @@ class World:
         self.verdicts: dict[str, bool] = {}
         self.hanging: set[str] = set()
         self.slow: set[str] = set()
+        self.unpullable: set[str] = set()
         self.tested: list[str] = []
         self.levels: list[int] = []
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
@@ -133,6 +134,8 @@ class World:
                 path = f"{PODS}/{meta['name']}"
                 if "deletionTimestamp" in meta:
                     self.call("DELETE", path, {"gracePeriodSeconds": 0})
+                elif pod["spec"]["containers"][0]["image"] in self.unpullable:
+                    continue
                 elif node and pod["status"]["phase"] == "Pending":
                     started[meta["uid"]] = self.loop.now
                     state = {"running": {"startedAt": self.stamp}}

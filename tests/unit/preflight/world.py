@@ -12,7 +12,8 @@ from muster.api.trust import Identity
 from muster.fleet.preflight.config import Levels, PreflightConfig, Retests
 from muster.fleet.preflight.decide import decide
 from muster.fleet.preflight.plan import Accept, Plan, PutTaint, Remove, Revoke, Start, TakeTaint
-from muster.fleet.preflight.snapshot import Attempts, End, NodeView, TestView, View
+from muster.fleet.preflight.snapshot import Attempts, End, NodeView, Refusal, TestView, View
+from muster.fleet.preflight.testpod import made_with
 
 START = 1_700_000_000.0
 CONFIG = PreflightConfig(
@@ -49,6 +50,7 @@ class World:
         self.nodes: dict[str, NodeView] = {}
         self.tests: dict[str, TestView] = {}
         self.attempts: dict[str, Attempts] = {}
+        self.refused: Refusal | None = None
         self.wanted_within_h = 0
         self.said: list[str] = []
         """Why tests were removed, and what was revoked."""
@@ -75,6 +77,7 @@ class World:
             nodes=self.nodes,
             tests=self.tests,
             attempts=self.attempts,
+            refused=self.refused,
             wanted_within_h=self.wanted_within_h,
         )
 
@@ -109,6 +112,7 @@ class World:
                     level=action.level,
                     retest=action.retest,
                     made_at=self.now,
+                    made_with=made_with(self.config) if self.config is not None else "",
                 )
         elif isinstance(action, Accept):
             self.change(action.test.node, record=action.record)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -29,8 +29,9 @@ from muster.fleet.preflight.decide import decide
 from muster.fleet.preflight.knowledge import PENDING, Knowledge, lean
 from muster.fleet.preflight.metrics import preflight_metrics
 from muster.fleet.preflight.plan import Accept, Action, PutTaint, Remove, Revoke, Start, TakeTaint
+from muster.fleet.preflight.refusing import after_starts, refusal_of
 from muster.fleet.preflight.telling import Teller
-from muster.fleet.preflight.testpod import TestRecord, manifest
+from muster.fleet.preflight.testpod import TestRecord, made_with, manifest
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.core import ConfigMap
@@ -160,10 +161,25 @@ class PreflightController:
         plan = decide(self._known.view(config), now)
         self._known.attempts = plan.attempts
         self._metrics.show(plan.states)
-        await asyncio.gather(*(self._carry_out(action, config) for action in plan.actions))
+        said = await asyncio.gather(*(self._carry_out(action, config) for action in plan.actions))
+        if config is not None:
+            self._remember(list(zip(plan.actions, said, strict=True)), config)
         if plan.actions:
             return _AGAIN_S
         return IDLE_S if plan.wake_at is None else min(IDLE_S, max(SETTLE_S, plan.wake_at - now))
+
+    def _remember(self, outcomes: Sequence[tuple[Action, str | None]], config: PreflightConfig) -> None:
+        """What became of tests that were to be made; whoever looks at their nodes is told."""
+        starts = [(action, why) for action, why in outcomes if isinstance(action, Start) and why is not None]
+        known = self._known
+        known.refused, known.attempts = after_starts(
+            starts, known.refused, known.attempts, self._clock(), made_with(config)
+        )
+        for start, why in starts:
+            if why:
+                log.warning("preflight: the test of node %s cannot be made: %s", start.node, why)
+                self._teller.refused(start.node, start.identity.node_uid, why)
+                self._metrics.results.labels(str(start.level), "refused").inc()
 
     def _read_config(self) -> PreflightConfig | None:
         """The configuration; None without. One that cannot be used leaves the one before in force."""
@@ -182,14 +198,19 @@ class PreflightController:
         self._metrics.config_broken.set(bool(said))
         return self._config_used
 
-    async def _carry_out(self, action: Action, config: PreflightConfig | None) -> None:
+    async def _carry_out(self, action: Action, config: PreflightConfig | None) -> str | None:
+        """Return why what was to be done is refused, "" where it is done, None where nobody knows yet."""
         try:
             async with self._at_once:
                 await self._write(action, config)
+            return ""
         except (AlreadyExists, Conflict, NotFound) as error:
             log.info("preflight: %s; looking again", error)
         except ApiError as error:
+            if isinstance(action, Start) and (why := refusal_of(error)):
+                return why
             log.warning("preflight: %s", error)
+        return None
 
     async def _write(self, action: Action, config: PreflightConfig | None) -> None:
         if isinstance(action, Start):
@@ -208,9 +229,8 @@ class PreflightController:
             await self._writer.write(action.node, self._taint_unwanted)
 
     async def _start(self, action: Start, config: PreflightConfig) -> None:
-        made_for = TestRecord(
-            action.node, action.identity.node_uid, action.identity.boot_id, action.level, config.backend
-        )
+        own = action.identity
+        made_for = TestRecord(action.node, own.node_uid, own.boot_id, action.level, config.backend, made_with(config))
         pod = manifest(
             made_for,
             action.gpus,

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from msgspec.structs import replace
-
 from muster.api.preflight import PreflightFailure, PreflightSpec
 from muster.api.trust import Doubt
+from muster.fleet.preflight.accepting import accepted
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.plan import Accept, Action, Plan, PutTaint, Remove, Revoke, Start, State, TakeTaint
 from muster.fleet.preflight.snapshot import AGENT_DRIVER, Attempts, NodeView, TestView, View
-from muster.fleet.preflight.testpod import run_s
+from muster.fleet.preflight.testpod import made_with, run_s
 from muster.gputest.codes import Code
 
 HOUR_S = 3600.0
@@ -46,6 +45,7 @@ def may_have_work(node: NodeView) -> bool:
 class _Planner:
     def __init__(self, view: View, now: float) -> None:
         self.view, self.now = view, now
+        self.made_with = made_with(view.config) if view.config is not None else ""
         self.actions: list[Action] = []
         self.attempts: dict[str, Attempts] = {}
         self.states: dict[str, State] = {}
@@ -55,7 +55,7 @@ class _Planner:
             self.tests.setdefault(test.node, []).append(test)
         for name, attempts in view.attempts.items():
             node = view.nodes.get(name)
-            if node is not None and _same(attempts, node):
+            if node is not None and _same(attempts, node) and attempts.made_with == self.made_with:
                 self.attempts[name] = attempts
 
     def plan(self) -> Plan:
@@ -82,6 +82,8 @@ class _Planner:
         elif node.wanted_since == float("inf"):
             # The ladder acts on the machine first, and GPUs that a test holds cannot be reset.
             self.actions.append(Remove(test, "its node is worked on before it is tested"))
+        elif not test.started_at and self.is_outdated(test):
+            self.actions.append(Remove(test, "it was made with another configuration and has not started"))
         elif not test.bound:
             self.wait_for_room(test, node)
         elif not test.started_at:
@@ -95,18 +97,19 @@ class _Planner:
             else:
                 self.end(test, node, _hung(test, self.now), "")
 
+    def is_outdated(self, test: TestView) -> bool:
+        return bool(self.made_with and test.made_with) and test.made_with != self.made_with
+
     def end(self, test: TestView, node: NodeView, record: PreflightSpec | None, why: str) -> None:
         if record is None:
             self.give_up(test, node, why)
             return
-        known = node.own_record
-        if known is not None and known.time >= record.time:
-            self.actions.append(Remove(test, ""))  # it was written, by us or by a controller before us
+        result = accepted(test, record, node, self.now)
+        if result is None:
+            self.actions.append(Remove(test, ""))
             return
-        if node.agent_driver:
-            record = replace(record, versions={**record.versions, AGENT_DRIVER: node.agent_driver})
         self.attempts.pop(node.name, None)
-        self.actions.append(Accept(test, record))
+        self.actions.append(Accept(test, result))
 
     def wait_for_room(self, test: TestView, node: NodeView) -> None:
         if node.held or node.busy or (test.retest and node.promised):
@@ -131,14 +134,15 @@ class _Planner:
         known = self.attempts.get(node.name)
         count = known.count + 1 if known is not None else 1
         again_s = min(AGAIN_MAX_S, AGAIN_S * 2 ** min(count - 1, 10))
-        self.attempts[node.name] = Attempts(node.identity, count, self.now + again_s)
+        self.attempts[node.name] = Attempts(node.identity, count, self.now + again_s, self.made_with)
         self.actions.append(Remove(test, why, inconclusive=True))
 
     def pause(self, test: TestView, node: NodeView, why: str) -> None:
         """It was in the way: that is no fault of anybody's."""
         known = self.attempts.get(node.name)
         pause_s = PAUSE_S if test.retest else AGAIN_S
-        self.attempts[node.name] = Attempts(node.identity, known.count if known is not None else 0, self.now + pause_s)
+        count = known.count if known is not None else 0
+        self.attempts[node.name] = Attempts(node.identity, count, self.now + pause_s, self.made_with)
         self.actions.append(Remove(test, why))
 
     @property
@@ -173,16 +177,23 @@ class _Planner:
     # Tests to begin
 
     def begin(self, config: PreflightConfig) -> None:
+        refused = self.view.refused
+        if refused is None or refused.made_with != self.made_with:
+            self.actions += self.starts(config)
+        elif self.now < refused.not_before:
+            self.wake.append(refused.not_before)
+        else:
+            self.actions += self.starts(config)[:1]
+
+    def starts(self, config: PreflightConfig) -> list[Start]:
         running = [test for test in self.view.tests.values() if test.end is None]
         room = config.at_once - sum(not test.retest for test in running)
         idle_room = config.retests.at_once - sum(test.retest for test in running)
         first = sorted(self.first_tests(config), key=lambda each: (each[0], each[1].node))
-        for _, start in first[: max(0, room)]:
-            self.actions.append(start)
         again = sorted(self.retests(config), key=lambda each: (-each[0], each[1].node))
         asked = [start for urgency, start in again if urgency == float("inf")][: max(0, room - len(first))]
         usual = [start for urgency, start in again if urgency != float("inf")][: max(0, idle_room)]
-        self.actions += [*asked, *usual]
+        return [*(start for _, start in first[: max(0, room)]), *asked, *usual]
 
     def first_tests(self, config: PreflightConfig) -> Iterator[tuple[float, Start]]:
         """Of nodes that are of no use without one; those that have been there for longest first."""

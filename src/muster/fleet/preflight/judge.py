@@ -43,6 +43,7 @@ def read_test(pod: Pod) -> TestView | None:
         bound=bool(pod.spec.node_name),
         started_at=_seconds(started),
         leaving=pod.terminating,
+        made_with=made_for.made_with,
         end=judge(pod, made_for, state.terminated if state is not None else None) if pod.finished else None,
     )
 

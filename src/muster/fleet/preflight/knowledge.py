@@ -27,7 +27,7 @@ from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.health.record import finding_of
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.judge import read_test
-from muster.fleet.preflight.snapshot import Attempts, NodeView, TestView, View
+from muster.fleet.preflight.snapshot import Attempts, NodeView, Refusal, TestView, View
 from muster.fleet.preflight.suspicion import FleetFigures, suspicion
 from muster.fleet.preflight.testpod import PREFIX
 from muster.fleet.remediation.exits import tested_after
@@ -83,6 +83,7 @@ class Knowledge:
         """What findings mean, and which test lets a node back."""
         self.records: dict[str, Preflight] = {}
         self.attempts: Mapping[str, Attempts] = {}
+        self.refused: Refusal | None = None
         self._namespace = namespace
         self._team_key = team_key
         self._nodes: dict[str, _Node] = {}
@@ -104,6 +105,7 @@ class Knowledge:
             nodes=nodes,
             tests=self._tests,
             attempts=self.attempts,
+            refused=self.refused,
             wanted_within_h=min(self._within.values(), default=0),
         )
 

@@ -88,6 +88,7 @@ class TestView(msgspec.Struct, frozen=True, kw_only=True):
         made_at, started_at: seconds since the epoch; 0 where it has not started.
         bound: it has its node.
         leaving: it is being deleted.
+        made_with: of the configuration that it was made with (`testpod.made_with`); "" where that is unknown.
         end: how it ended; None while it has not.
     """
 
@@ -101,15 +102,29 @@ class TestView(msgspec.Struct, frozen=True, kw_only=True):
     bound: bool = False
     started_at: float = 0.0
     leaving: bool = False
+    made_with: str = ""
     end: End | None = None
 
 
 class Attempts(msgspec.Struct, frozen=True):
-    """Tests of a node that ended without a result: how many, of which node and boot, and when the next may begin."""
+    """Tests of a node that ended without a result: how many, of which node and boot, and when the next may begin.
+
+    They count for the configuration they were `made_with`: with another one the next test begins at once.
+    """
 
     identity: Identity
     count: int
     not_before: float
+    made_with: str = ""
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """The API server refuses to make tests: why, how often in a row, and when the next may be tried."""
+
+    why: str
+    count: int
+    not_before: float
+    made_with: str
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +135,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         nodes: by name.
         tests: by name.
         attempts: by node, as the plan before said.
+        refused: None where tests can be made, as far as is known.
         wanted_within_h: the shortest time within which a pod that waits wants its node to have been tested; 0: none.
     """
 
@@ -127,4 +143,5 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, NodeView] = NONE
     tests: Mapping[str, TestView] = NONE
     attempts: Mapping[str, Attempts] = NONE
+    refused: Refusal | None = None
     wanted_within_h: int = 0

@@ -11,6 +11,10 @@ from muster.kube.events import NORMAL, WARNING, EventRecorder
 
 log = logging.getLogger(__name__)
 
+REFUSED = "PreflightRefused"
+INCONCLUSIVE = "PreflightInconclusive"
+"""Reasons of Events on nodes, which programs that look from outside read."""
+
 
 class Teller:
     """Says what became of tests."""
@@ -31,7 +35,11 @@ class Teller:
     def inconclusive(self, test: TestView, why: str) -> None:
         """A test ended without a result."""
         said = f"its test of level {test.level} says nothing of it: {why}"
-        self._event(test.node, test.identity.node_uid, WARNING, "PreflightInconclusive", said)
+        self._event(test.node, test.identity.node_uid, WARNING, INCONCLUSIVE, said)
+
+    def refused(self, name: str, uid: str, why: str) -> None:
+        """A test could not be made."""
+        self._event(name, uid, WARNING, REFUSED, f"its test cannot be made: {why}")
 
     def revoked(self, name: str, record: PreflightSpec) -> None:
         """The driver is another one than in the test."""

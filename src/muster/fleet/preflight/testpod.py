@@ -40,6 +40,14 @@ class TestRecord(msgspec.Struct, frozen=True, rename="camel"):
     boot_id: str
     level: int
     backend: str
+    made_with: str = ""
+
+
+def made_with(config: PreflightConfig) -> str:
+    """Return what tells whether a test would be made differently by another configuration."""
+    said = (config.image, config.pull_policy, config.run_as_user, config.backend, config.start_s)
+    text = msgspec.json.encode((*said, config.tolerations, config.resources), order="sorted")
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def run_s(level: int) -> float:
