@@ -25,8 +25,9 @@ from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.kubelet.conftest import NodeUnderTest
-from tests.scenarios.preflight.conftest import POOL, Trusting, stop, trusting
+from tests.scenarios.preflight.conftest import Trusting, stop, trusting
 from tests.scenarios.remediation.conftest import OPEN, Findings
+from tests.scenarios.scheduler.conftest import POOL
 from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 
