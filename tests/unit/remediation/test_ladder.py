@@ -430,6 +430,26 @@ def test_a_machine_that_may_only_be_booting_is_not_replaced(found: bool) -> None
     assert [each for each in world.done if isinstance(each, ReplaceMachine)]
 
 
+def test_a_machine_that_passed_its_newest_test_is_not_replaced() -> None:
+    """The clock of a leader is ahead: by it the test ended before the session was opened, and does not let it back."""
+    world = World()
+    world.replaceable = frozenset(world.nodes)
+    world.now -= 40.0
+    world.fault("n0", "replace")
+    world.now += 40.0
+    world.step()
+    while world.rung("n0") != "Replace":
+        world.step()
+    world.now -= 20.0
+    world.test("n0")
+    world.settle(20.0)
+    assert world.rung("n0") == "Replace"
+    assert not [each for each in world.done if isinstance(each, ReplaceMachine)]
+    world.test("n0")
+    world.settle()
+    assert world.rung("n0") == "Released"
+
+
 def test_a_gang_leaves_its_nodes_at_once_and_after_its_spares_are_kept() -> None:
     world = World()
     for name in ("n0", "n1"):

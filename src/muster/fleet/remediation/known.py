@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -113,7 +113,7 @@ class Known:
         self.steps: dict[str, StepView] = {}
         self.evidence: dict[str, Evidence] = {}
         self.reports: dict[str, frozenset[str]] = {}
-        self.said: dict[str, Report] = {}
+        self._said: dict[str, Report] = {}
         self.told = 0
         """Raised whenever an agent, or a test, says something new."""
         self._health: dict[str, NodeHealth] = {}
@@ -122,6 +122,22 @@ class Known:
         self._stale: set[str] = set()
         self._due: dict[str, float] = {}
         self._mesh: dict[str, Finding] = {}
+
+    @property
+    def said(self) -> dict[str, Report]:
+        """What agents say of the nodes that are there, by who says it."""
+        return {name: self._of_these(name, each) if each.unreached else each for name, each in self._said.items()}
+
+    def _of_these(self, reporter: str, report: Report) -> Report:
+        own = self._about_these(finding_of(each) for each in self._health[reporter].status.findings)
+        return replace(report, unreached=report.unreached & {each.component for each in own})
+
+    def _about_these(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """What was seen since the node that it names was made: before, another one had its name."""
+        for each in findings:
+            other = self.raw.get(each.component)
+            if other is None or each.last_s >= record.seconds(other.metadata.creation_timestamp):
+                yield each
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         """A handler."""
@@ -134,6 +150,8 @@ class Known:
             return
         before = self.raw.get(new.name)
         if before is None or before.uid != new.uid or not is_later(before, new):
+            if before is None or before.uid != new.uid:
+                self._stale |= {name for name, unreached in self.reports.items() if new.name in unreached}
             self.raw[new.name] = new
             self._view(new.name)
 
@@ -147,13 +165,13 @@ class Known:
         name = (new or old).name  # type: ignore[union-attr]
         if new is None:
             self._health.pop(name, None)
-            self.said.pop(name, None)
+            self._said.pop(name, None)
         else:
             before = self._health.get(name)
             self._health[name] = new
             said = report_of(new)
             if said is not None:
-                self.said[name] = said
+                self._said[name] = said
             if before is not None and before.status.findings == new.status.findings:
                 return
         self.told += 1
@@ -256,7 +274,7 @@ class Known:
 
     def _report(self, name: str, health: NodeHealth | None, now: float) -> None:
         findings = [finding_of(each) for each in health.status.findings] if health is not None else []
-        names = unreached(findings, now)
+        names = unreached(self._about_these(findings), now)
         if names:
             self.reports[name] = names
             self._due[name] = min(self._due.get(name, float("inf")), now + 60.0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationPhase, Rung
 from muster.fleet.remediation import record
-from muster.fleet.remediation.exits import failed, is_booted, passed
+from muster.fleet.remediation.exits import failed, is_booted, is_own, passed
 from muster.fleet.remediation.plan import Action, ForgetStep, Move, Quarantine, ReplaceMachine, RunStep
 from muster.fleet.remediation.room import Room
 from muster.fleet.remediation.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
@@ -156,6 +156,8 @@ class Ladder:
             self._reset(session, node, evidence)
         elif rung == "Reboot":
             self._reboot(session, node)
+        elif rung == "Replace" and evidence is None and node.ready and self._passed_last(node):
+            self.hold(session, "Passed", "it is not replaced: its newest test was passed; it is tested again")
         elif rung == "Replace":
             self.actions.append(ReplaceMachine(node=node, session=session.name, generation=session.status.generation))
 
@@ -230,6 +232,11 @@ class Ladder:
     def _clear(self, step: StepView | None) -> None:
         if step is not None:
             self.actions.append(ForgetStep(name=step.name, uid=step.uid))
+
+    def _passed_last(self, node: NodeView) -> bool:
+        """Too early by our clock to let it back, or from before it was silent: no reason to give the machine away."""
+        tested = self.view.tested.get(node.name)
+        return tested is not None and tested.passed and is_own(tested, node)
 
     # Moves
 

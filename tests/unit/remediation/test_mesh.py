@@ -1,0 +1,55 @@
+"""What agents say of each other is about a machine, not about a name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from muster.kube.errors import ApiError
+from tests.unit.remediation.virtualward import OPEN, VirtualWard
+
+NAMES = [f"n{number}" for number in range(8)]
+
+
+def test_a_node_made_anew_is_not_blamed_for_what_was_said_of_the_one_before_it() -> None:
+    ward = VirtualWard(f"{OPEN}dead: {{enabled: false}}\n")
+    for name in NAMES:
+        ward.add_node(name)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in NAMES[1:]:
+            ward.finds(name, "unreached", "reach", "n0", timed=True)
+        await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 60)
+        ward.call("DELETE", "/api/v1/nodes/n0")
+        await asyncio.sleep(5)
+        ward.add_node("n0")
+        for _ in range(60):
+            await asyncio.sleep(1)
+            assert not ward.out_of_use()
+
+    ward.run(story)
+
+
+def test_a_node_made_anew_is_not_dead_for_what_was_said_of_the_one_before_it() -> None:
+    """Its kubelet has not renewed its Lease yet."""
+    ward = VirtualWard(OPEN)
+    for name in NAMES[:4]:
+        ward.add_node(name)
+        ward.renews(name)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        ward.call("DELETE", "/api/v1/nodes/n0")
+        for name in NAMES[1:4]:
+            ward.finds(name, "unreached", "reach", "n0")
+        await asyncio.sleep(5)
+        ward.add_node("n0")
+        for _ in range(60):
+            await asyncio.sleep(1)
+            for name in NAMES[1:4]:
+                with contextlib.suppress(ApiError):
+                    ward.renews(name)
+            assert not ward.out_of_use()
+
+    ward.run(story)
