@@ -60,12 +60,18 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is tested at a level. `memory_share`: of what is free; `matrix_n`: rows of square matrices."""
+    """How much is tested at a level.
+
+    Attributes:
+        memory_share: of what is free.
+        matrix_n, load_n: rows of square matrices: of products that are checked, and of those that make load.
+    """
 
     memory_share: float
     chunk_bytes: int
     copy_bytes: int
     matrix_n: int
+    load_n: int
     reduce_bytes: int
 
 
@@ -93,6 +99,8 @@ class Backend(ABC):
     name: str
     timing_margin: float = 0.0
     """Least share by which a figure may be worse than its peers', where this machine's timing is uncertain."""
+    round_s: float = 0.0
+    """What is timed is repeated for so long: beside it, waiting for the device and for this process is nothing."""
 
     @abstractmethod
     def devices(self) -> tuple[Device, ...]:

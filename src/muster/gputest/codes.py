@@ -9,6 +9,7 @@ class Code(StrEnum):
     """Names of failures; stable, since policies refer to them."""
 
     NO_GPU = "no-gpu"
+    NOT_INSTALLED = "not-installed"
     GPU_COUNT = "gpu-count"
     DUPLICATE_GPU = "duplicate-gpu"
     DRIVER_MISMATCH = "driver-mismatch"
@@ -41,7 +42,9 @@ _SLOW = "Reset the GPU and test again; check PCIe width, NVLink and power; repla
 _HOST_CORRUPTS = "Take the node out of service: its host corrupts data. Replace the node."
 
 REMEDIES: dict[Code, str] = {
-    Code.NO_GPU: "Install the driver, and `muster[gputest-nvidia]` in the image; `--backend cpu` needs neither.",
+    Code.NO_GPU: "Install or reload the driver; look for Xid 79 (fallen off the bus) in the kernel log.",
+    Code.NOT_INSTALLED: "Put `muster[gputest-nvidia]` into the image, and have NVIDIA's container runtime run it; "
+    "`--backend cpu` needs neither. It says nothing about the node.",
     Code.GPU_COUNT: "Look for Xid 79 (fallen off the bus) in the kernel log, reboot, and replace the node if need be.",
     Code.DUPLICATE_GPU: "Reboot; if two GPUs still answer to one identity, replace the node.",
     Code.DRIVER_MISMATCH: "Reboot, so that the kernel module and the library come from the same driver version.",

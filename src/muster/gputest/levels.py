@@ -22,7 +22,7 @@ LEVELS: dict[int, tuple[Step, ...]] = {
     1: (
         Step("visibility", 0, 40),
         Step("memory", 0, 20),
-        Step("transfers", 0, 10),
+        Step("transfers", 0, 15),
         Step("matmul", 0, 40),
         Step("cpu", 0, 5),
         Step("host-memory", 0, 10),
@@ -31,7 +31,7 @@ LEVELS: dict[int, tuple[Step, ...]] = {
     2: (
         Step("visibility", 0, 40),
         Step("memory", 15, 40),
-        Step("transfers", 0, 15),
+        Step("transfers", 0, 20),
         Step("peers", 0, 20),
         Step("matmul", 15, 45),
         Step("sustained", 30, 40),
@@ -44,7 +44,7 @@ LEVELS: dict[int, tuple[Step, ...]] = {
     3: (
         Step("visibility", 0, 40),
         Step("memory", 180, 220),
-        Step("transfers", 0, 20),
+        Step("transfers", 0, 30),
         Step("peers", 0, 30),
         Step("matmul", 120, 180),
         Step("sustained", 240, 255),

@@ -35,6 +35,7 @@ class NvidiaBackend(Backend):
     """All GPUs of the machine, or those that its container was given."""
 
     name = "nvidia"
+    round_s = 0.02
 
     def __init__(self) -> None:
         self._nvml = Nvml()
@@ -43,7 +44,7 @@ class NvidiaBackend(Backend):
         try:
             import torch
         except ImportError as error:
-            raise BackendError(Code.NO_GPU, f"PyTorch is not installed ({error})") from error
+            raise BackendError(Code.NOT_INSTALLED, f"PyTorch is not installed ({error})") from error
         self._torch: Any = torch
         matmul = torch.backends.cuda.matmul
         matmul.allow_fp16_reduced_precision_reduction = False
@@ -88,13 +89,17 @@ class NvidiaBackend(Backend):
         return self._nvml.sample(device)
 
     def sizes(self, level: int) -> Sizes:
-        """Nearly all memory at every level; matrices and messages grow."""
+        """Nearly all memory at every level; matrices and messages grow, as far as the host can follow in time.
+
+        Load comes from products of a millisecond: eight threads of one process could not ask for shorter ones in time.
+        """
         return Sizes(
             memory_share=0.9,
             chunk_bytes=_GIB,
-            copy_bytes=256 * _MIB if level == 1 else _GIB,
+            copy_bytes=256 * _MIB,
             matrix_n=4096 if level < 3 else 8192,
-            reduce_bytes=2 * _GIB if level < 3 else 8 * _GIB,
+            load_n=8192,
+            reduce_bytes=2 * _GIB if level < 3 else 4 * _GIB,
         )
 
     def words(self, place: int, count: int) -> Array:

@@ -24,14 +24,18 @@ class Nvml:
         try:
             import pynvml
         except ImportError as error:
-            raise BackendError(Code.NO_GPU, f"nvidia-ml-py is not installed ({error})") from error
+            raise BackendError(Code.NOT_INSTALLED, f"nvidia-ml-py is not installed ({error})") from error
         self._nvml: Any = pynvml
         try:
             pynvml.nvmlInit()
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
-            mismatch = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-            raise BackendError(Code.DRIVER_MISMATCH if mismatch else Code.NO_GPU, f"NVML: {error}") from error
+            code = {
+                pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Code.DRIVER_MISMATCH,
+                # Container runtimes put the driver's library beside each GPU: one that did not is set up wrongly.
+                pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Code.NOT_INSTALLED,
+            }.get(error.value, Code.NO_GPU)
+            raise BackendError(code, f"NVML: {error}") from error
         if not count:
             raise BackendError(Code.NO_GPU, "NVML: the driver shows no GPU")
         self._handles = [self._handle(index) for index in range(count)]

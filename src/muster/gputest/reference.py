@@ -74,6 +74,7 @@ class ReferenceBackend(Backend):
             chunk_bytes=_MEMORY_BYTES // 4,
             copy_bytes=_MEMORY_BYTES // 4,
             matrix_n=64,
+            load_n=64,
             reduce_bytes=_MEMORY_BYTES // 16,
         )
 

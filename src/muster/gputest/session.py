@@ -100,7 +100,7 @@ class Session:
         if event.code is not None:
             self._closed_to_gpus = event.error
             self._fail(request, event.code, "", event.error)
-            if event.code == Code.NO_GPU:
+            if event.code in (Code.NO_GPU, Code.NOT_INSTALLED):
                 self.unavailable = event.error
             self._end(request, "failed", took_s, event.error)
         elif event.error:

@@ -63,6 +63,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         NVMLError=NVMLError,
         NVMLError_NotSupported=NVMLError_NotSupported,
         NVML_ERROR_LIB_RM_VERSION_MISMATCH=18,
+        NVML_ERROR_LIBRARY_NOT_FOUND=12,
         NVML_CLOCK_SM=1,
         NVML_TEMPERATURE_GPU=0,
         nvmlClocksEventReasonHwSlowdown=0x8,
@@ -101,6 +102,7 @@ def test_a_power_cap_is_no_slowdown_and_heat_is(library: ModuleType) -> None:
     [
         ("nvmlInit", fails(NVMLError(9, "Driver Not Loaded")), Code.NO_GPU),
         ("nvmlInit", fails(NVMLError(18, "Driver/library version mismatch")), Code.DRIVER_MISMATCH),
+        ("nvmlInit", fails(NVMLError(12, "NVML Shared Library Not Found")), Code.NOT_INSTALLED),
         ("nvmlDeviceGetCount", lambda: 0, Code.NO_GPU),
         ("nvmlDeviceGetHandleByIndex", fails(NVMLError(15, "GPU is lost")), Code.GPU_COUNT),
     ],

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from muster.gputest.backend import Array, Condition, Device, Sample
+from muster.gputest.backend import HOST, Array, Condition, Device, Sample
 from muster.gputest.codes import Code
+from muster.gputest.context import Context
 from muster.gputest.drill import FAULTS
 from muster.gputest.patterns import Pattern
-from muster.gputest.probes import allreduce, matmul, memory, peers, sustained, visibility
+from muster.gputest.probes import allreduce, matmul, memory, peers, sustained, transfers, visibility
 from muster.gputest.reference import ReferenceBackend
 from muster.gputest.wrapper import Wrapper
 from tests.unit.gputest.runs import Bench
@@ -213,3 +216,53 @@ def test_a_node_that_nobody_meets_says_so_and_does_not_hang() -> None:
 
 def test_one_gpu_has_no_peers() -> None:
     assert Bench(ReferenceBackend(1)).run(peers.run).skipped
+
+
+class Busy(Wrapper):
+    """Keeps who asked how long something takes, and where the host's memory lay."""
+
+    round_s = 0.002
+
+    def __init__(self) -> None:
+        super().__init__(ReferenceBackend(3))
+        self.asking: set[threading.Thread] = set()
+        self.host: list[weakref.ref[Array]] = []
+        self.multiplied = 0
+
+    def timed(self, devices: Sequence[int], work: Callable[[], object]) -> float:
+        self.asking.add(threading.current_thread())
+        return super().timed(devices, work)
+
+    def words(self, place: int, count: int) -> Array:
+        if place == HOST:
+            assert all(each() is not None for each in self.host), "it is handed out again, where the one before lay"
+        made = super().words(place, count)
+        if place == HOST:
+            self.host.append(weakref.ref(made))
+        return made
+
+    def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
+        self.multiplied += 1
+        return super().multiply(device, a, b, precision)
+
+
+@pytest.mark.parametrize("test", [memory.run, matmul.run])
+def test_no_gpu_seems_slow_because_threads_of_ours_wait_for_each_other(test: Callable[[Context], None]) -> None:
+    backend = Busy()
+    assert Bench(backend).run(test).failed == set()
+    assert backend.asking == {threading.current_thread()}
+
+
+def test_what_takes_less_time_than_asking_for_it_is_repeated() -> None:
+    backend = Busy()
+    bench = Bench(backend)
+    a = backend.upload(0, np.ones((8, 8)), "fp32")
+    bench.rate([0], 1.0, lambda: backend.multiply(0, a, a, "fp32"))
+    assert backend.multiplied > 100
+
+
+def test_each_gpu_is_copied_to_from_memory_of_its_own() -> None:
+    """Memory near one GPU is far from another, and copies from there are below its floor."""
+    backend = Busy()
+    assert Bench(backend).run(transfers.run).failed == set()
+    assert len(backend.host) == 3

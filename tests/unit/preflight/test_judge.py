@@ -117,6 +117,10 @@ def test_a_test_that_was_stopped_at_its_deadline_hung() -> None:
         (pod(summed(injected="slow"), code=1), "a drill: slow"),
         (pod(summed(backend="cpu:8")), "back end cpu:8, not nvidia"),
         (pod(summed(level=1)), "level 1, not 2"),
+        (
+            pod(summed(passed=False, failures=(FailureRow("visibility", "not-installed", -1, "no PyTorch"),)), code=3),
+            "lacks what tests need: no PyTorch",
+        ),
         (pod(summed(), node="n2"), "ran on node n2"),
     ],
 )

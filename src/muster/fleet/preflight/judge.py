@@ -69,6 +69,9 @@ def judge(pod: Pod, made_for: TestRecord, ended: ContainerStateTerminated | None
         return End(None, f"it ended with {ended.exit_code} and no result: {_words(ended.reason, ended.message)}")
     if result.injected:
         return End(None, f"it was a drill: {result.injected}")
+    lacks = next((each.message for each in result.failures if each.code == Code.NOT_INSTALLED), None)
+    if lacks is not None:
+        return End(None, f"its pod lacks what tests need: {lacks}")
     if result.backend.partition(":")[0] != made_for.backend.partition(":")[0]:
         return End(None, f"it used back end {result.backend}, not {made_for.backend}")
     if result.level < made_for.level:

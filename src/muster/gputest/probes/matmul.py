@@ -7,7 +7,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
-from muster.gputest.backend import Device
+from muster.gputest.backend import Array, Device
 from muster.gputest.codes import Code
 from muster.gputest.context import Context
 from muster.gputest.operands import Matrix, Projection, difference, known, random
@@ -24,6 +24,12 @@ class _Work(NamedTuple):
     projection: Projection
 
 
+class _Tested(NamedTuple):
+    digest: bytes
+    a: Array
+    b: Array
+
+
 def run(context: Context) -> None:
     """One precision after the other, all GPUs side by side."""
     devices = context.backend.devices()
@@ -36,12 +42,24 @@ def run(context: Context) -> None:
         work = _Work(precision, a, b, Projection(a, b, precision, _SEED + 3))
         until = done / len(names)
         able = [device for device in devices if precision in have[device.index]]
-        digests = context.each_gpu(partial(_test, context, exact, work, until), able)
-        _compare(context, precision, dict(zip(able, digests, strict=True)))
+        tested: list[_Tested] = context.each_gpu(partial(_test, context, exact, work, until), able)
+        for device, each in zip(able, tested, strict=True):
+            _rate(context, precision, device, each)
+        _compare(context, precision, {device: each.digest for device, each in zip(able, tested, strict=True)})
 
 
-def _test(context: Context, exact: tuple[Matrix, Matrix, Matrix], work: _Work, until: float, device: Device) -> bytes:
-    """The product's digest, for comparison between GPUs."""
+def _rate(context: Context, precision: str, device: Device, tested: _Tested) -> None:
+    """How fast, one GPU after the other: threads beside each other wait for each other, and that is no GPU's fault."""
+    backend, index = context.backend, device.index
+    context.say(device, f"{precision}, speed")
+    tera = 2 * tested.a.shape[0] ** 3 / _TERA
+    rate = context.rate([index], tera, lambda: backend.multiply(index, tested.a, tested.b, precision))
+    context.figure(device, f"matmul_{precision}_tflop_per_s", rate)
+    context.say(device, "")
+
+
+def _test(context: Context, exact: tuple[Matrix, Matrix, Matrix], work: _Work, until: float, device: Device) -> _Tested:
+    """The product's digest, for comparison between GPUs, and its operands on the device."""
     backend, precision, index = context.backend, work.precision, device.index
     context.say(device, f"{precision}, known product")
     product = backend.multiply(
@@ -73,9 +91,7 @@ def _test(context: Context, exact: tuple[Matrix, Matrix, Matrix], work: _Work, u
         if not backend.same_bits(index, first, backend.multiply(index, a, b, precision)):
             context.fail(device, Code.NOT_REPEATABLE, f"{precision}: the product differed in round {rounds}")
             break
-    rate = context.rate([index], 2 * len(work.a) ** 3 / _TERA, lambda: backend.multiply(index, a, b, precision))
-    context.figure(device, f"matmul_{precision}_tflop_per_s", rate)
-    return blake2b(host.tobytes()).digest()
+    return _Tested(blake2b(host.tobytes()).digest(), a, b)
 
 
 def _compare(context: Context, precision: str, digests: dict[Device, bytes]) -> None:

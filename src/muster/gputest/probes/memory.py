@@ -15,7 +15,9 @@ _HOST_CHUNK_BYTES = 64 << 20
 
 
 def run(context: Context) -> None:
-    """All GPUs side by side: bandwidth, then every pattern over nearly all memory, again while there is time."""
+    """Bandwidth of each in turn, then on all every pattern over nearly all memory, again while there is time."""
+    for device in context.backend.devices():
+        _bandwidth(context, device)
     context.each_gpu(lambda device: _test(context, device))
 
 
@@ -33,18 +35,24 @@ def run_on_host(context: Context) -> None:
     context.figure(None, "host_memory_tested_bytes", len(tested) * _HOST_CHUNK_BYTES)
 
 
-def _test(context: Context, device: Device) -> None:
-    backend, sizes = context.backend, context.sizes
-    free = backend.condition(device.index).memory_free_bytes
-    chunk = min(sizes.chunk_bytes, free // 4)
+def _bandwidth(context: Context, device: Device) -> None:
+    backend = context.backend
+    chunk = min(context.sizes.chunk_bytes, backend.condition(device.index).memory_free_bytes // 4)
     context.say(device, "bandwidth")
     pair = [backend.words(device.index, chunk // WORD_BYTES) for _ in range(2)]
     backend.fill(device.index, pair[0], Pattern("zeros", 0))
     copied = context.rate([device.index], 2 * chunk / GB, lambda: backend.copy(device.index, pair[1], pair[0]))
     context.figure(device, "memory_bandwidth_gb_per_s", copied)  # each byte is read and written
+    context.say(device, "")
 
+
+def _test(context: Context, device: Device) -> None:
+    backend, sizes = context.backend, context.sizes
+    backend.release()  # what is kept of the copies before would not be tested
+    free = backend.condition(device.index).memory_free_bytes
+    chunk = min(sizes.chunk_bytes, free // 4)
     count = max(2, int(free * sizes.memory_share) // chunk)
-    chunks = pair + [backend.words(device.index, chunk // WORD_BYTES) for _ in range(count - 2)]
+    chunks = [backend.words(device.index, chunk // WORD_BYTES) for _ in range(count)]
     context.figure(device, "memory_tested_bytes", count * chunk)
     first = True
     while first or context.time_left():

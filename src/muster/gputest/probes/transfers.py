@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from muster.gputest.backend import HOST, Device
+from muster.gputest.backend import HOST, Array, Device
 from muster.gputest.codes import Code
 from muster.gputest.context import Context
 from muster.gputest.figures import GB
@@ -18,17 +18,20 @@ BACK = Pattern("down", 0x7B5BAD595E238E31, 0x9E3779B97F4A7C15)
 def run(context: Context) -> None:
     """In turn: GPUs behind one PCIe switch share its link. Each from the memory that is nearest to it."""
     allowed = os.sched_getaffinity(0)
+    # Kept to the end: memory that is given back and handed out again lies where the GPU before had it.
+    kept: list[Array] = []
     try:
         for device in context.backend.devices():
             context.say(device, "copies")
             os.sched_setaffinity(0, context.backend.local_cpus(device.index) & allowed or allowed)
-            _test(context, device)
+            kept.append(_test(context, device))
             context.say(device, "")
     finally:
         os.sched_setaffinity(0, allowed)
 
 
-def _test(context: Context, device: Device) -> None:
+def _test(context: Context, device: Device) -> Array:
+    """The host's memory that was used."""
     backend, size = context.backend, context.sizes.copy_bytes
     host, there = (backend.words(place, size // WORD_BYTES) for place in (HOST, device.index))
 
@@ -41,6 +44,7 @@ def _test(context: Context, device: Device) -> None:
     rate = context.rate([device.index], size / GB, lambda: backend.copy(device.index, host, there))
     context.figure(device, "device_to_host_gb_per_s", rate)
     _compare(context, device, "device to host", host, BACK)
+    return host
 
 
 def _compare(context: Context, device: Device, way: str, words: object, pattern: Pattern) -> None:
