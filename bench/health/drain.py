@@ -13,12 +13,11 @@ import msgspec
 
 from bench.controller import controller
 from bench.gang_spike.process import cpu_s, peak_rss_mb
-from bench.health.quarantine import OPEN
+from bench.health.quarantine import OPEN, seen_out
 from bench.restart.cluster import NAMESPACE, STOP_S, cluster
 from bench.restart.muster import job
 from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_GANG, SYSTEM_NAMESPACE
 from muster.api.node_health import NodeHealth, NodeHealthStatus, ObservedFinding
-from muster.api.quarantine import quarantined
 from muster.api.training_job import TrainingJob
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.kube.client import Client
@@ -41,7 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         up_s: what it took before that until all gangs ran.
     found_s: until all findings were written.
-        quarantined_s: until all of the broken nodes were in quarantine, as far as one look a second says.
+        quarantined_s: until all of the broken nodes were in quarantine.
         restarted_s: until the last gang ran whole on other nodes.
         restarts: of all gangs together.
         charged: restarts that were charged to a program, or to nobody known.
@@ -78,6 +77,7 @@ async def drain_all(gangs: int, size: int) -> Outcome:
             values=["health.enabled=true"],
             options=["--health"],
         ) as child,
+        seen_out(where.client) as seen,
     ):
         patch = {"data": {CONFIG_KEY: _CONFIG, HEALTH_POLICY_KEY: _POLICY}}
         await where.client.patch(ConfigMap, HEALTH_CONFIG_MAP, patch, namespace=SYSTEM_NAMESPACE)
@@ -92,7 +92,6 @@ async def drain_all(gangs: int, size: int) -> Outcome:
         pids = (child.pid, where.plane.pid("kube-apiserver"))
         before = [cpu_s(pid) for pid in pids]
         began = time.monotonic()
-        looking = asyncio.create_task(_until_out(where.client, broken))
         await _break(where.client, uids)
         found_s = time.monotonic() - began
 
@@ -102,7 +101,7 @@ async def drain_all(gangs: int, size: int) -> Outcome:
         await _running(runtimes[0], names, size, attempt=2, and_=left)
         restarted_s = time.monotonic() - began
         used = [cpu_s(pid) - was for pid, was in zip(pids, before, strict=True)]
-        quarantined_s = await looking - began
+        quarantined_s = max(seen[name] for name in broken) - began
         restarts, charged = await _charged(where.client)
         return Outcome(
             up_s=up_s,
@@ -176,15 +175,6 @@ async def _each(names: Iterable[str], write: Callable[[str], Awaitable[object]])
             await write(name)
 
     await asyncio.gather(*map(one, names))
-
-
-async def _until_out(client: Client, names: set[str]) -> float:
-    async with asyncio.timeout(_PATIENCE_S):
-        while True:
-            nodes = (await client.list_all(Node)).items
-            if names <= {node.name for node in nodes if quarantined(node)}:
-                return time.monotonic()
-            await asyncio.sleep(1.0)
 
 
 async def _charged(client: Client) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from muster.api.names import HEALTH_CONFIG_MAP, SYSTEM_NAMESPACE
 from muster.api.quarantine import quarantined
 from muster.drills.children import Child
 from muster.fleet.remediation.config import CONFIG_KEY
+from muster.kube.client import Client
 from muster.kube.core import ConfigMap
 from muster.kube.informer import Informer
 from muster.kube.node import Node
@@ -67,7 +68,7 @@ async def fault_many(nodes: int, faulty: int, config: str, *, all_of_them: bool)
         async with (
             _remediation(where, config) as child,
             agents(where, [first, *victims]) as reporting,
-            _seen(where) as seen,
+            seen_out(where.admin) as seen,
         ):
             await _works(where, folder, first, seen)
             await asyncio.sleep(
@@ -116,7 +117,7 @@ async def _remediation(where: Cluster, config: str) -> AsyncIterator[Child]:
 
 
 @asynccontextmanager
-async def _seen(where: Cluster) -> AsyncIterator[dict[str, float]]:
+async def seen_out(client: Client) -> AsyncIterator[dict[str, float]]:
     """When each node was first seen in quarantine, by a watch of our own; monotonic seconds."""
     seen: dict[str, float] = {}
 
@@ -124,7 +125,7 @@ async def _seen(where: Cluster) -> AsyncIterator[dict[str, float]]:
         if new is not None and quarantined(new):
             seen.setdefault(new.name, time.monotonic())
 
-    informer = Informer(where.admin, Node)
+    informer = Informer(client, Node)
     informer.add_handler(changed)
     task = asyncio.create_task(informer.run())
     try:

@@ -42,7 +42,7 @@ def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
 
     async def story() -> None:
         for plan in plans:
-            await carrier.carry_out(plan, known.told)
+            await carrier.carry_out(plan)
 
     ward.loop.run(story())
 

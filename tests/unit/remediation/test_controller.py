@@ -288,4 +288,4 @@ def test_stages_are_measured() -> None:
         for sample in family.samples
         if sample.name == "muster_remediation_stage_seconds_count"
     }
-    assert counts == {"quarantined": 1, "drained": 1, "repaired": 1, "released": 1}
+    assert counts == {"detected": 1, "quarantined": 1, "drained": 1, "repaired": 1, "released": 1}

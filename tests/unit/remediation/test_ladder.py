@@ -9,7 +9,7 @@ from muster.fleet.health.policy import Action as HealthAction
 from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults, WorkLimits
 from muster.fleet.remediation.decide import HARDWARE
-from muster.fleet.remediation.draining import SETTLE_S
+from muster.fleet.remediation.draining import SETTLE_S, SILENT_S
 from muster.fleet.remediation.plan import Evict, Quarantine, Release, ReplaceMachine, RunStep, Tell
 from muster.fleet.remediation.snapshot import NodeView, PodView
 from tests.unit.remediation.remediationworld import ACT, World
@@ -450,6 +450,17 @@ def test_a_machine_that_passed_its_newest_test_is_not_replaced() -> None:
     assert world.rung("n0") == "Released"
 
 
+def test_that_a_gang_waits_for_a_spare_is_said_once_it_has_waited_for_a_while() -> None:
+    world = World()
+    world.pods["n0"] = [pod("rank-on-n0", gang="ns/g")]
+    world.gangs["n0"] = frozenset({"ns/g"})
+    world.fault("n0", "reboot", "n0")
+    world.settle()
+    assert "spare" not in world.session("n0").status.message
+    world.settle(SILENT_S)
+    assert "ns/g waits for a spare" in world.session("n0").status.message
+
+
 def test_a_gang_leaves_its_nodes_at_once_and_after_its_spares_are_kept() -> None:
     world = World()
     for name in ("n0", "n1"):
@@ -459,7 +470,6 @@ def test_a_gang_leaves_its_nodes_at_once_and_after_its_spares_are_kept() -> None
     world.settle()
     assert not [each for each in world.done if isinstance(each, Evict)]
     assert world.plan.spares_for == {"ns/g": ("n0", "n1")}
-    assert "spare" in world.session("n0").status.message
     world.free = frozenset({"n8", "n9"})
     world.step()
     assert dict(world.plan.kept) == {"n8": "ns/g", "n9": "ns/g"}

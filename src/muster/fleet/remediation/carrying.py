@@ -20,7 +20,7 @@ from muster.fleet.remediation.looking import REQUEST_TIMEOUT_S, Looker
 from muster.fleet.remediation.mesh import CONFIG_MAP as MESH_CONFIG_MAP
 from muster.fleet.remediation.mesh import KEY as MESH_KEY
 from muster.fleet.remediation.metrics import RemediationMetrics
-from muster.fleet.remediation.record import ANNOTATION_RECORD, QUARANTINE, record_of
+from muster.fleet.remediation.record import ANNOTATION_RECORD, QUARANTINE, record_of, unfolded
 from muster.fleet.remediation.replacing import Replacer
 from muster.fleet.remediation.snapshot import QuarantineRecord
 from muster.fleet.remediation.states import stage_of
@@ -94,24 +94,22 @@ class Carrier:
         self._replaced_at: dict[str, float] = {}
         self._deferred_at: float | None = None
 
-    async def carry_out(self, plan: plans.Plan, told: int) -> bool:
+    async def carry_out(self, plan: plans.Plan) -> bool:
         """Do it; whether another plan is to be made at once.
 
-        What keeps new work off broken nodes comes before all that only says so. While more nodes break, the next
-        plan's taints go before the rest of this one, which is in that plan again; for `DEFERRED_S` at most.
-
-        Args:
-            plan: what to do.
-            told: what `Known.told` was when it was made.
+        What keeps new work off broken nodes comes before all that only says so: where a taint was written the rest is
+        left to the next plan, which has it again. While many nodes go on breaking that is so for `DEFERRED_S` at most.
         """
         urgent = [action for action in plan.actions if isinstance(action, plans.Quarantine)]
         again = any(await asyncio.gather(*map(self._one, urgent)))
-        if urgent and self._known.told != told and self._may_defer():
+        if again and self._may_defer():
             return True
-        rest = [action for action in plan.actions if not isinstance(action, plans.Quarantine)]
-        again |= any(await asyncio.gather(*map(self._one, rest)))
         self._deferred_at = None
-        return again
+        for action in plan.actions:
+            if isinstance(action, plans.Evict):
+                self._evictions.begin(action.pods)
+        rest = [action for action in plan.actions if not isinstance(action, plans.Quarantine | plans.Evict)]
+        return again | any(await asyncio.gather(*map(self._one, rest)))
 
     def _may_defer(self) -> bool:
         now = self._clock()
@@ -146,8 +144,6 @@ class Carrier:
             return self._release(action)
         if isinstance(action, plans.Describe):
             return self._describe(action)
-        if isinstance(action, plans.Evict):
-            return self._evict(action)
         if isinstance(action, plans.RunStep):
             return self._run_step(action)
         if isinstance(action, plans.ForgetStep):
@@ -165,12 +161,13 @@ class Carrier:
         before = session.status
         written = await self._client.replace(replace(session, status=status), subresource="status")
         self._known.written(written)
-        if (status.rung, status.phase) != (before.rung, before.phase):
-            self._metrics.rungs.labels(status.rung, status.phase).inc()
-        if len(status.history) != len(before.history) or status.since != before.since:
-            stage = stage_of(session, status)
+        for at in unfolded(before, status):
+            if (at.rung, at.phase) != (before.rung, before.phase):
+                self._metrics.rungs.labels(at.rung, at.phase).inc()
+            stage = stage_of(session, at)
             if stage is not None:
                 self._metrics.stage.labels(stage[0]).observe(stage[1])
+            before = at
         return "done"
 
     async def _quarantine(self, action: plans.Quarantine) -> str:
@@ -227,11 +224,6 @@ class Carrier:
             Node, action.node.name, patch, subresource="status", content_type=STRATEGIC_MERGE_PATCH
         )
         return "described"
-
-    async def _evict(self, action: plans.Evict) -> str:
-        """All of a gang's pods: its attempt ends once. Others are not waited for by what is planned next."""
-        self._evictions.begin(action.pods)
-        return "asked"
 
     async def _run_step(self, action: plans.RunStep) -> str:
         """The last look: nothing may have come to the node since."""

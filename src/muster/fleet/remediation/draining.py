@@ -21,6 +21,8 @@ TOGETHER_S = 5.0
 """A gang waits so long for others of its nodes that are on their way to be drained as well."""
 SETTLE_S = 2.0
 """What breaks several nodes at once is told by their agents within seconds: a gang leaves after the last of them."""
+SILENT_S = 5.0
+"""That a spare is waited for is said after this: most are found at the second look."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,9 @@ def _gang(found: Leaving, view: View, gang: str, sessions: list[NodeRemediation]
         due = since + view.config.spare_s
         if now < due:
             found.wake.append(due)
+            if now < since + SILENT_S:
+                found.wake.append(since + SILENT_S)
+                return
             for session in sessions:
                 found.waits[session.name] = f"{gang} waits for a spare node before it leaves"
             return

@@ -1,14 +1,15 @@
 """Evictions that are under way, and what the API server said of those it refused.
 
-A gang's pods go one after another: the API server counts each against the disruption budget that covers them in a
-write of its own, and who meets another there waits half a second (Kubernetes: `EvictionsRetry`). Gangs go side by side.
+The API server counts each against the disruption budget that covers it in a write of its own; one that meets another
+there, or the controller that keeps the budget's status, waits half a second (Kubernetes: `EvictionsRetry`). So a few of
+a gang's pods go side by side: one after another they would mostly wait, all at once they would mostly meet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Self
 
 from prometheus_client import Counter
@@ -19,9 +20,12 @@ from muster.kube.errors import ApiError, ConfigError, Conflict, NotFound, Server
 
 log = logging.getLogger(__name__)
 
-REQUEST_TIMEOUT_S = 10.0
-AT_ONCE = 16
-"""Requests under way."""
+REQUEST_TIMEOUT_S = 15.0
+"""Kubernetes itself tries for 10 s."""
+AT_ONCE = 64
+"""Requests under way; most of them wait."""
+OF_A_GANG = 16
+"""Of those, for pods that were asked for together."""
 REFUSED_S = 5.0
 """A refused eviction is tried again after this, or when the API server says."""
 REFUSED_MAX_S = 30.0
@@ -72,7 +76,7 @@ class Evictions:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self, pods: Sequence[PodView]) -> None:
-        """Evict these pods, one after another; those that are under way already are left out."""
+        """Evict these pods, a few at a time; those that are under way already are left out."""
         fresh = [pod for pod in pods if self.answer(pod.uid).retry_at < _UNDER_WAY]
         if not fresh:
             return
@@ -92,11 +96,16 @@ class Evictions:
             if self._answers[uid].retry_at < _UNDER_WAY:
                 del self._answers[uid]
 
-    async def _all(self, pods: Iterable[PodView]) -> None:
-        for pod in pods:
-            async with self._pace:
-                outcome, self._answers[pod.uid] = await self._evict(pod)
-            self._outcomes.labels("Eviction", outcome).inc()
+    async def _all(self, pods: Sequence[PodView]) -> None:
+        left = iter(pods)
+
+        async def evict_on() -> None:
+            for pod in left:
+                async with self._pace:
+                    outcome, self._answers[pod.uid] = await self._evict(pod)
+                self._outcomes.labels("Eviction", outcome).inc()
+
+        await asyncio.gather(*(evict_on() for _ in range(min(OF_A_GANG, len(pods)))))
         self._changed()
 
     async def _evict(self, pod: PodView) -> tuple[str, Answer]:

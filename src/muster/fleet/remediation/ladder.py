@@ -12,7 +12,7 @@ from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, 
 from muster.fleet.remediation import record
 from muster.fleet.remediation.exits import failed, is_booted, is_own, passed
 from muster.fleet.remediation.plan import Action, ForgetStep, Move, Quarantine, ReplaceMachine, RunStep
-from muster.fleet.remediation.room import Room
+from muster.fleet.remediation.room import NOTHING_HOLDS, Room
 from muster.fleet.remediation.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
 from muster.fleet.remediation.states import NodeCare, state_of
@@ -101,7 +101,7 @@ class Ladder:
     def _below(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         status = session.status
         if record.is_put(session, node):
-            self._quarantine(session, node, node.record.why if node.record is not None else "")
+            self._is_out(session, node, evidence, node.record.why if node.record is not None else "")
             return
         if evidence is None:
             self._release(session, "nothing that counts is there any more")
@@ -128,11 +128,21 @@ class Ladder:
     def _quarantine(self, session: NodeRemediation, node: NodeView, why: str) -> None:
         """The taint first: it takes one write, does no harm to what runs, and says itself whose it is."""
         generation = session.status.generation + 1
-        if not record.is_put(session, node):
-            self.taints.append(
-                Quarantine(node=node, session=session.name, generation=generation, since=self.now, why=why)
-            )
+        self.taints.append(Quarantine(node=node, session=session.name, generation=generation, since=self.now, why=why))
         self.enter(session, "Quarantine", why, deadline_s=self.view.config.deadlines.quarantine_s)
+
+    def _is_out(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
+        """The taint is there: write so, and in the same write that the node is drained if nothing holds that back."""
+        self.enter(session, "Quarantine", why, deadline_s=self.view.config.deadlines.quarantine_s)
+        if evidence is None or evidence.key in self.shared or not is_above(TARGET[evidence.action], "Quarantine"):
+            return
+        if self.room.why_not_work(node) == NOTHING_HOLDS:
+            move = self.actions.pop()
+            assert isinstance(move, Move)
+            self.room.take_work(node)
+            because, deadline_s = _because(evidence), self._deadline_s("Drain")
+            status = record.moved(move.status, "Drain", self.now, because, deadline_s=deadline_s)
+            self.actions.append(Move(session=session, status=status, why=because))
 
     def _hand_shared(self, session: NodeRemediation, evidence: Evidence) -> None:
         window_s = self.view.config.shared.window_s

@@ -7,6 +7,7 @@ reasons begin with a word that is read again here; the rest of them is for peopl
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -132,6 +133,18 @@ def noted(
 def said(status: NodeRemediationStatus, message: str) -> NodeRemediationStatus:
     """Return the status with another message."""
     return msgspec.structs.replace(status, generation=status.generation + 1, message=shortened(message, _MESSAGE_MAX))
+
+
+def unfolded(before: NodeRemediationStatus, after: NodeRemediationStatus) -> Iterator[NodeRemediationStatus]:
+    """Yield the status as it was after each entry of history that was written since, the last one as it is."""
+    for at, step in enumerate(after.history):
+        if step.generation <= before.generation:
+            continue
+        if step is after.history[-1]:
+            yield after
+        else:
+            history = after.history[: at + 1]
+            yield msgspec.structs.replace(after, phase="Open", rung=step.rung, since=step.time, history=history)
 
 
 def episode(status: NodeRemediationStatus) -> tuple[RemediationStep, ...]:

@@ -14,6 +14,8 @@ from muster.fleet.remediation.record import is_put, is_quarantined, pool_of, qua
 from muster.fleet.remediation.rungs import WORKING
 from muster.fleet.remediation.snapshot import NodeView, View
 
+NOTHING_HOLDS = ("", "")
+"""Nothing holds the node back."""
 BREAKER = "Breaker"
 BUDGET = "Budget"
 
@@ -74,16 +76,16 @@ class Room:
         return node.joining and node.uid not in self._used
 
     def why_not_quarantine(self, node: NodeView) -> tuple[str, str]:
-        """Return what holds it back, and why in words; ("", "") where nothing does. A joining node is in no count."""
+        """Return what holds it back, and why in words; else `NOTHING_HOLDS`. A joining node is in no count."""
         if node.joining:
-            return "", ""
+            return NOTHING_HOLDS
         most = self.breaker_limit(node.pool)
         if self._lately[node.pool] >= most:
             breaker = self._config.breaker
             what = f"no more than {most} nodes of {_named(node.pool)} in {breaker.window_s:g} s ({breaker.share})"
             return BREAKER, f"the breaker of its pool is open: {what}"
         if node.name in self._names:
-            return "", ""  # it is out of use as it is, from the time before
+            return NOTHING_HOLDS  # it is out of use as it is, from the time before
         return self._short(self._config.quarantined, self._out, node, "out of use")
 
     def take_quarantine(self, node: NodeView) -> None:
@@ -118,7 +120,7 @@ class Room:
         for whose, count, most in checks:
             if count >= most:
                 return BUDGET, f"no more than {most} nodes of {whose} may be {what} at once"
-        return "", ""
+        return NOTHING_HOLDS
 
 
 def is_unwritten(view: View, node: NodeView) -> bool:
