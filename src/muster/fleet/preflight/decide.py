@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from msgspec.structs import replace
-
 from muster.api.preflight import PreflightFailure, PreflightSpec
 from muster.api.trust import Doubt
+from muster.fleet.preflight.accepting import accepted
 from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.plan import Accept, Action, Plan, PutTaint, Remove, Revoke, Start, State, TakeTaint
 from muster.fleet.preflight.snapshot import AGENT_DRIVER, Attempts, NodeView, TestView, View
@@ -105,14 +104,12 @@ class _Planner:
         if record is None:
             self.give_up(test, node, why)
             return
-        known = node.own_record
-        if known is not None and known.time >= record.time:
-            self.actions.append(Remove(test, ""))  # it was written, by us or by a controller before us
+        result = accepted(test, record, node, self.now)
+        if result is None:
+            self.actions.append(Remove(test, ""))
             return
-        if node.agent_driver:
-            record = replace(record, versions={**record.versions, AGENT_DRIVER: node.agent_driver})
         self.attempts.pop(node.name, None)
-        self.actions.append(Accept(test, record))
+        self.actions.append(Accept(test, result))
 
     def wait_for_room(self, test: TestView, node: NodeView) -> None:
         if node.held or node.busy or (test.retest and node.promised):

@@ -1,0 +1,66 @@
+"""From what a test says to what is written: when it ended, by a clock that others are compared with, and what was lost.
+
+A test ends by its node's clock, and all else is reckoned by the controller's. So it never ended after it is heard of,
+nor before its pod was made: a pass from before a fault must not seem to come after it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from muster.api.preflight import FAILURES_MAX, PreflightFailure, PreflightSpec
+from muster.fleet.preflight.snapshot import AGENT_DRIVER, NodeView, TestView
+from muster.gputest.codes import Code
+
+GPUS: Final = "gpus"
+"""Among a record's versions: the most GPUs that a test of the node has seen. Who takes one out deletes the record."""
+ENDED: Final = "ended"
+"""The same: when the test ended by its node's clock, where that is ahead."""
+
+
+def accepted(test: TestView, said: PreflightSpec, node: NodeView, now: float) -> PreflightSpec | None:
+    """Return the record to write; None where it was written, by us or by a controller before us.
+
+    Args:
+        test: the pod.
+        said: what it says.
+        node: that it is about.
+        now: seconds since the epoch.
+    """
+    ended = said.time.timestamp()
+    text = said.time.astimezone(UTC).isoformat()
+    known = node.own_record
+    time = max(ended, test.made_at)
+    if known is not None and (known.time.timestamp() >= time or known.versions.get(ENDED) == text):
+        return None
+    versions = dict(said.versions)
+    if time > now:
+        time = now
+        versions[ENDED] = text
+    if node.agent_driver:
+        versions[AGENT_DRIVER] = node.agent_driver
+    return _counted(replace(said, time=datetime.fromtimestamp(time, UTC), versions=versions), node)
+
+
+def _counted(said: PreflightSpec, node: NodeView) -> PreflightSpec:
+    """A test has the GPUs that its node announces: one that fell off the bus is missed by who remembers it."""
+    before, found = _gpus_before(node), len(said.figures)
+    if not max(before, found):
+        return said
+    said = replace(said, versions={**said.versions, GPUS: str(max(before, found))})
+    if not said.passed or not found or found >= before:
+        return said
+    message = f"{found} GPUs were tested, and the node had {before}"
+    failure = PreflightFailure(test="visibility", code=Code.GPU_COUNT.value, message=message)
+    return replace(said, passed=False, failures=(*said.failures[: FAILURES_MAX - 1], failure))
+
+
+def _gpus_before(node: NodeView) -> int:
+    record = node.record
+    if record is None or record.node_uid != node.identity.node_uid:
+        return 0
+    text = record.versions.get(GPUS, "")
+    return int(text) if text.isdecimal() and len(text) < 4 else 0
