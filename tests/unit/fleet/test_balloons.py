@@ -261,7 +261,7 @@ def test_an_empty_configuration_has_no_pools() -> None:
         ("name: cpu", "name: CPU", "line 9: pools[1].name: 'CPU' is no DNS label"),
         ("replicas: 0", "replicas: -1", "line 12: pools[1].replicas: -1 is negative; write 0 or more"),
         ("replicas: 0", "replicas: many", "line 12: pools[1].replicas: Expected `int`, got `str`"),
-        ("replicas: 0", "replica: 0", "line 9: pools[1]: "),
+        ("replicas: 0", "replica: 0", "line 12: pools[1].replica: unknown field; did you mean replicas?"),
         ("cpu: 500m", "cpu: 0", "line 13: pools[1].resources.cpu: 0 is not possible"),
         ("cpu: 500m", "cpu: lots", "line 13: pools[1].resources.cpu: 'lots' is not a quantity"),
         ("    pool: cpu", "    zone: a", "line 10: pools[1].nodeSelector: may select a node of pool h100 too"),
