@@ -24,7 +24,7 @@ REQUEST_TIMEOUT_S = 15.0
 """Kubernetes itself tries for 10 s."""
 AT_ONCE = 64
 """Requests under way; most of them wait."""
-OF_A_GANG = 16
+OF_A_GANG = 4
 """Of those, for pods that were asked for together."""
 REFUSED_S = 5.0
 """A refused eviction is tried again after this, or when the API server says."""
