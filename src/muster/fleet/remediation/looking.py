@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from msgspec.structs import replace
 
-from muster.api.names import LABEL_BALLOON, LABEL_GANG, TAINT_PREFLIGHT
+from muster.api.names import LABEL_BALLOON, LABEL_GANG, LABEL_PREFLIGHT
 from muster.fleet.remediation.dead import Silence, look
 from muster.fleet.remediation.evicting import Evictions
 from muster.fleet.remediation.snapshot import PodView
@@ -99,9 +99,17 @@ class Looker:
         read = {name: text for name, text in zip(names, renewed, strict=True) if text}
         self.silences = look(self.silences, read, self._clock())
 
-    async def is_empty(self, node: str) -> bool:
-        """Whether nothing is on the node that has to leave, by a consistent read just now. Raises ApiError."""
-        return not self._views(await self._list(node))
+    async def is_empty(self, node: str, *, of_tests: bool = False) -> bool:
+        """Whether nothing is on the node that has to leave, by a consistent read just now. Raises ApiError.
+
+        Args:
+            node: its name.
+            of_tests: what tests the node has to leave as well: it holds the GPUs, and such a GPU is not reset.
+        """
+        pods = await self._list(node)
+        if of_tests and any(LABEL_PREFLIGHT in pod.metadata.labels and not pod.finished for pod in pods):
+            return False
+        return not self._views(pods)
 
     async def _one_by_one(self, nodes: Collection[str]) -> Seen:
         return dict(zip(nodes, await asyncio.gather(*map(self._pods, nodes)), strict=True))
@@ -172,6 +180,6 @@ class Looker:
 def _leaves(pod: Pod) -> bool:
     """Whether the pod has to leave before the machine is touched: what tests the node, or keeps it busy, need not."""
     labels = pod.metadata.labels
-    if TAINT_PREFLIGHT in labels or LABEL_STEP in labels or labels.get(LABEL_BALLOON) == "true":
+    if LABEL_PREFLIGHT in labels or LABEL_STEP in labels or labels.get(LABEL_BALLOON) == "true":
         return False
     return any(True for _ in pod_keeps(pod))
