@@ -49,7 +49,7 @@ def health_app(
 @asynccontextmanager
 async def serve(app: web.Application, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[int]:
     """Serve `app` on plain HTTP while the context is open; yields the port (0 lets the system choose one)."""
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

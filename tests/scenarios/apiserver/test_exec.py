@@ -43,7 +43,7 @@ async def test_exec_through_kubectl(embedded: Api, tmp_path: Path) -> None:
     application = web.Application()
     application[TOKEN] = (folder / "kubelet-token").read_text().strip()
     application.router.add_get("/exec/default/runs/c", echo)
-    runner = web.AppRunner(application)
+    runner = web.AppRunner(application, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()

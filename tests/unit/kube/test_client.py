@@ -349,7 +349,7 @@ async def test_tls_with_client_certificates(tmp_path: Path, metrics: KubeMetrics
 
     app = web.Application()
     app.router.add_get("/{path:.*}", handler)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     try:

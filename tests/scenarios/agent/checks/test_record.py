@@ -70,7 +70,7 @@ async def faults(agents: Agents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     faults = Faults(machine, tmp_path)
     app = web.Application()
     app.router.add_get("/metadata/scheduledevents", faults.metadata)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     options: dict[str, dict[str, object]] = {

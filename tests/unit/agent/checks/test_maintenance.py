@@ -60,7 +60,7 @@ async def azure() -> AsyncIterator[Azure]:
     azure = Azure()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", azure.handle)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     azure.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
