@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from muster.fleet.remediation.carrying import Carrier
@@ -12,12 +14,13 @@ from muster.fleet.remediation.evicting import Evictions
 from muster.fleet.remediation.known import Known
 from muster.fleet.remediation.looking import Looker
 from muster.fleet.remediation.metrics import remediation_metrics
-from muster.fleet.remediation.plan import Plan, Quarantine, Release
+from muster.fleet.remediation.plan import Plan, Quarantine, Release, RunStep
 from muster.fleet.remediation.snapshot import NodeView
 from muster.fleet.remediation.steps import StepSettings
 from muster.kube.events import EventRecorder
+from muster.kube.struct import to_dict
 from tests.unit.remediation.remediationworld import World
-from tests.unit.remediation.virtualward import NAMESPACE, VirtualWard
+from tests.unit.remediation.virtualward import NAMESPACE, WORKER, VirtualWard
 
 
 def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
@@ -83,3 +86,37 @@ def test_no_node_is_put_into_quarantine_for_a_session_that_is_over_or_by_another
     other = Quarantine(node=NodeView(name="n0", uid="before"), session="open", generation=2, since=0.0, why="")
     carried_out(ward, known, Plan(actions=(over, other)))
     assert ward.out_of_use() == set()
+
+
+@pytest.mark.parametrize("since", ["nothing", "cordoned", "let in", "opted out", "kept out", "reset", "released"])
+def test_a_machine_is_not_touched_by_a_leader_that_does_not_know_what_happened_since(since: str) -> None:
+    """It decided, then stood still for as long as it took somebody else to go on."""
+    world = World(1)
+    world.fault("n0", "reset-gpu")
+    world.settle()
+    [step] = [each for each in world.done if isinstance(each, RunStep)]
+    if since in ("reset", "released"):
+        world.finish_steps()
+        world.settle(1.0)
+    if since == "released":
+        world.test("n0")
+        world.settle()
+    ward = VirtualWard()
+    ward.add_node("n0")
+    uid = ward.node("n0")["metadata"]["uid"]
+    session = to_dict(next(iter(world.sessions.values())))
+    session["metadata"] = {"name": step.session}
+    if since == "kept out":
+        by = {"action": "Quarantine", "by": "ada", "time": "2026-01-01T00:00:00Z", "reason": "a cable"}
+        session["spec"]["request"] = by
+    kind = "/apis/muster.dev/v1alpha1/noderemediations"
+    ward.call("POST", kind, session)
+    ward.call("PATCH", f"{kind}/{step.session}/status", {"status": session["status"]})
+    taint = {"key": "muster.dev/quarantine", "value": "true", "effect": "NoSchedule"}
+    labels = {"muster.dev/health": "ignore"} if since == "opted out" else {}
+    spec = {"taints": [] if since == "let in" else [taint], "unschedulable": since == "cordoned"}
+    ward.call("PATCH", "/api/v1/nodes/n0", {"metadata": {"labels": labels}, "spec": spec})
+    mine = replace(step, node=replace(step.node, uid=uid))
+    carried_out(ward, Known(lambda: None), Plan(actions=(mine,)))
+    made = [each for each in ward.call("GET", f"{WORKER}/pods")["items"] if each["metadata"]["name"] == step.name]
+    assert len(made) == (since == "nothing")

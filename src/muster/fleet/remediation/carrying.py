@@ -10,12 +10,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.api.names import HEALTH_CONFIG_MAP
+from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_IGNORE, LABEL_HEALTH
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.api.quarantine import quarantined
 from muster.fleet.remediation import plan as plans
 from muster.fleet.remediation.evicting import Evictions
 from muster.fleet.remediation.known import Known
+from muster.fleet.remediation.ladder import is_wanted
 from muster.fleet.remediation.looking import REQUEST_TIMEOUT_S, Looker
 from muster.fleet.remediation.mesh import CONFIG_MAP as MESH_CONFIG_MAP
 from muster.fleet.remediation.mesh import KEY as MESH_KEY
@@ -226,7 +227,14 @@ class Carrier:
         return "described"
 
     async def _run_step(self, action: plans.RunStep) -> str:
-        """The last look: nothing may have come to the node since."""
+        """The last look: it is still that node, ours, out of use and empty, and the session still asks for that."""
+        node = await self._client.get(Node, action.node.name)
+        session = await self._client.get(NodeRemediation, action.session)
+        theirs = node.spec.unschedulable or node.metadata.labels.get(LABEL_HEALTH) == HEALTH_IGNORE
+        if node.uid != action.node.uid or theirs or not quarantined(node):
+            return "refused"
+        if not is_wanted(session, action.name):
+            return "overtaken"
         if not await self._looker.is_empty(action.node.name):
             log.warning("remediation: node %s is not empty: no %s", action.node.name, action.step)
             return "refused"

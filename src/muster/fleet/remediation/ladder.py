@@ -27,6 +27,14 @@ def step_name(session: NodeRemediation, rung: Rung) -> str:
     return f"muster-{STEP_OF[rung]}-{session.spec.node_uid[:8]}-{generation}"
 
 
+def is_wanted(session: NodeRemediation, name: str) -> bool:
+    """Whether the pod of that name is what the session asks for now: its part is not done, and nobody stopped it."""
+    status = session.status
+    if status.phase != "Open" or status.rung not in STEP_OF or record.asks(session, "Quarantine"):
+        return False
+    return step_name(session, status.rung) == name and state_of(session) is not NodeCare.TESTING
+
+
 @dataclass(slots=True)
 class Ladder:
     """Takes sessions one step on.
