@@ -127,12 +127,25 @@ def test_where_many_are_unreached_at_once_nobody_is_touched() -> None:
     assert suspects(reports, [*halves[0], *halves[1]], Dead()) == ()
 
 
+def test_a_partition_is_one_though_most_of_its_nodes_are_missed_by_one_peer_alone() -> None:
+    """Their other peers are cut off as well, and reach the API server no more than they do."""
+    reports = {"a": frozenset({"w", "x"}), "b": frozenset({"w"}), "c": frozenset({"w", "y"}), "d": frozenset({"z"})}
+    known = ["a", "b", "c", "d", "v", "w", "x", "y", "z"]
+    assert suspects(reports, known, Dead(nodes=2)) == ()
+    assert suspects(reports, known, Dead(nodes=3)) == ("w",)
+
+
+def test_one_that_only_looks_wrongly_does_not_hide_a_death() -> None:
+    reports = {**REPORTS, "c": frozenset({"d", "y", "z"})}
+    assert suspects(reports, NODES, Dead(nodes=1)) == ("x",)
+
+
 def test_one_that_is_cut_off_itself_accuses_nobody() -> None:
     reports = {**REPORTS, "x": frozenset({"a", "b", "c", "d"})}
     assert suspects(reports, NODES, Dead()) == ("x",)
 
 
-@pytest.mark.parametrize(("later_s", "renewed", "gone"), [(12, "t0", True), (5, "t0", False), (12, "t1", False)])
+@pytest.mark.parametrize(("later_s", "renewed", "gone"), [(21, "t0", True), (12, "t0", False), (21, "t1", False)])
 def test_a_lease_has_to_stand_still_while_it_is_watched(later_s: float, renewed: str, gone: bool) -> None:
     first = look({}, {"x": "t0"}, NOW)
     assert first == {"x": Silence("t0", NOW)}

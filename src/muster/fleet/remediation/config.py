@@ -14,7 +14,7 @@ working: {all: 20, pool: 10, team: 5}           # nodes drained, reset, rebooted
 deadlines: {quarantineSeconds: 604800, drainSeconds: 1800, resetSeconds: 900, rebootSeconds: 1800,
             replaceSeconds: 3600, testSeconds: 7200}
 spareSeconds: 300          # a gang is moved without a spare node after so long
-dead: {enabled: true, peers: 2, silentSeconds: 11, nodes: 3}   # a Lease that stands still, and peers that say so
+dead: {enabled: true, peers: 2, silentSeconds: 20, nodes: 3}   # a Lease that stands still, and peers that say so
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Dead(_Text):
 
     enabled: bool = True
     peers: int = 2
-    silent_s: float = msgspec.field(default=11.0, name="silentSeconds")
+    silent_s: float = msgspec.field(default=20.0, name="silentSeconds")
     nodes: int = 3
 
 

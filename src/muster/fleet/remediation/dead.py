@@ -1,7 +1,8 @@
 """Which nodes are dead, before Kubernetes says so: it takes 50 s to call a node not Ready, and 300 s more for its pods.
 
 Two signs have to agree, and they come by different ways: the node's peers cannot reach it, and its Lease has not been
-renewed while we watched it for longer than the 10 s in which a kubelet renews. One alone is no death: a node that only
+renewed while we watched it for 20 s: longer than the 10 s in which a kubelet renews, and long enough for all agents to
+tell whom else they miss, as each looks every 15 s and writes within 5. One alone is no death: a node that only
 the API server cannot reach goes on working, and one that its peers cannot reach may have lost a single network.
 
 Where more nodes than a few are suspects at once it is a switch, or the API server itself, and nobody is touched.
@@ -56,8 +57,13 @@ def suspects(reports: Mapping[str, Collection[str]], known: Collection[str], con
                 by[name].add(reporter)
     doubted = {name for name, peers in by.items() if len(peers) >= config.peers}
     # Whoever is cut off itself reaches nobody: its word counts for nothing.
-    found = {name for name in doubted if len(by[name] - doubted) >= config.peers and name in known}
-    return tuple(sorted(found)) if config.enabled and len(doubted & set(known)) <= config.nodes else ()
+    agreed = {name for name in doubted if len(by[name] - doubted) >= config.peers}
+    # In a partition many are missed by one peer alone, as those that look from inside cannot tell us.
+    missed = {
+        name for reporter, names in reports.items() if reporter not in doubted and agreed & {*names} for name in names
+    }
+    too_many = not config.enabled or len((doubted | missed) & {*known}) > config.nodes
+    return () if too_many else tuple(sorted(agreed & {*known}))
 
 
 def look(before: Mapping[str, Silence], renewed: Mapping[str, str], now: float) -> dict[str, Silence]:
