@@ -235,7 +235,7 @@ class Carrier:
             return "refused"
         if not is_wanted(session, action.name):
             return "overtaken"
-        if not await self._looker.is_empty(action.node.name):
+        if not await self._looker.is_empty(action.node.name, of_tests=action.step == "reset"):
             log.warning("remediation: node %s is not empty: no %s", action.node.name, action.step)
             return "refused"
         await self._client.create(step_pod(action, self._steps), kind=Pod)
