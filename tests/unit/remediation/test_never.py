@@ -32,6 +32,23 @@ def found(world: World, name: str, at: float) -> Evidence | None:
     return evidence_of(decision_of(node.uid, node.boot_id, {}, health, None, session, default_policy(), world.now))[0]
 
 
+@pytest.mark.parametrize("why", ["to be tested", "of another boot", "failed"])
+def test_no_gang_leaves_for_a_spare_that_it_may_not_use(why: str) -> None:
+    world = World(3)
+    world.pods["n0"] = [pod("p", gang="ns/g")]
+    world.gangs["n0"] = frozenset({"ns/g"})
+    world.free = frozenset({"n1", "n2"})
+    world.test("n1", passed=why != "failed")
+    world.nodes["n1"] = replace(
+        world.nodes["n1"],
+        pending=why == "to be tested",
+        boot_id="b7" if why == "of another boot" else "b0",
+    )
+    world.fault("n0", "drain")
+    world.settle()
+    assert set(world.plan.kept) == {"n2"}
+
+
 def test_a_machine_that_nothing_tested_is_not_replaced_for_that() -> None:
     """Preflight that is broken or switched off says nothing against a node that was reset and rebooted."""
     for action in ("reset-gpu", "reboot"):

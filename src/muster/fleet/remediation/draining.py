@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from muster.api.node_remediation import NodeRemediation
 from muster.fleet.remediation import record
+from muster.fleet.remediation.exits import is_own
 from muster.fleet.remediation.plan import Action, Evict
 from muster.fleet.remediation.rungs import ORDER, TARGET
 from muster.fleet.remediation.snapshot import NodeView, PodView, View
@@ -131,10 +132,16 @@ def _spares(found: Leaving, view: View, gang: str, nodes: list[str]) -> list[str
             candidate = view.nodes.get(spare)
             if candidate is None or spare in found.kept or spare in chosen or not is_like(candidate, node):
                 continue
-            if not view.gangs.get(spare):
+            if is_trusted(view, candidate) and not view.gangs.get(spare):
                 chosen.append(spare)
                 break
     return chosen
+
+
+def is_trusted(view: View, candidate: NodeView) -> bool:
+    """Whether the scheduler may use it: a spare that is still to be tested, or failed, would be kept in vain."""
+    tested = view.tested.get(candidate.name)
+    return not candidate.pending and (tested is None or (tested.passed and is_own(tested, candidate)))
 
 
 def is_like(candidate: NodeView, node: NodeView) -> bool:
@@ -168,6 +175,8 @@ def candidates(view: View, wanted: Mapping[str, tuple[str, ...]], most: int) -> 
     found = []
     for name, candidate in view.nodes.items():
         if name in busy or view.gangs.get(name) or not any(is_like(candidate, node) for node in shapes):
+            continue
+        if not is_trusted(view, candidate):
             continue
         found.append(name)
         if len(found) >= most:

@@ -76,6 +76,7 @@ def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> NodeV
         pool=labels.get(LABEL_POOL, ""),
         team=labels.get(team_key, ""),
         joining=joining,
+        pending=TAINT_PREFLIGHT in hard,
         cordoned=node.spec.unschedulable,
         ignored=labels.get(LABEL_HEALTH) == HEALTH_IGNORE,
         tainted=tainted,

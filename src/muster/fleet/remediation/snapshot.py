@@ -43,6 +43,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         boot_id: of the boot it is in.
         pool, team: by its labels; "" where they say none.
         joining: it has not been in use yet.
+        pending: it has the taint of nodes whose test is still to come.
         cordoned: somebody else has.
         ignored: it has the label that opts out.
         tainted: it has the taint of quarantine, whoever put it there.
@@ -60,6 +61,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     team: str = ""
     joining: bool = False
+    pending: bool = False
     cordoned: bool = False
     ignored: bool = False
     tainted: bool = False
