@@ -28,7 +28,6 @@ from muster.fleet.remediation.plan import (
     Release,
     ReplaceMachine,
     RunStep,
-    Tell,
 )
 from muster.fleet.remediation.snapshot import (
     Evidence,
@@ -113,7 +112,7 @@ class World:
         """Until nothing is left to do."""
         self.now += seconds
         for _ in range(steps):
-            if not [each for each in self.step().actions if not isinstance(each, Tell)]:
+            if not self.step().actions:
                 return
         raise AssertionError(f"it never settles: {self.plan.actions}")
 
@@ -153,7 +152,7 @@ class World:
         elif isinstance(action, Forget):
             del self.sessions[action.session.name]
         else:
-            assert isinstance(action, ReplaceMachine | Tell)
+            assert isinstance(action, ReplaceMachine)
 
     def finish_steps(self, phase: str = "Succeeded") -> None:
         """Pods that reset or reboot do their work."""

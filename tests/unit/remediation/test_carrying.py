@@ -45,7 +45,7 @@ def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
 
     async def story() -> None:
         for plan in plans:
-            await carrier.carry_out(plan)
+            await carrier.carry_out(plan, known.told)
 
     ward.loop.run(story())
 

@@ -10,7 +10,7 @@ from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults, WorkLimits
 from muster.fleet.remediation.decide import HARDWARE
 from muster.fleet.remediation.draining import SETTLE_S, SILENT_S
-from muster.fleet.remediation.plan import Evict, Quarantine, Release, ReplaceMachine, RunStep, Tell
+from muster.fleet.remediation.plan import Evict, Move, Open, Quarantine, Release, ReplaceMachine, RunStep
 from muster.fleet.remediation.snapshot import NodeView, PodView
 from tests.unit.remediation.remediationworld import ACT, World
 
@@ -299,7 +299,8 @@ def test_a_shared_fault_stops_at_a_person_once() -> None:
     world.fault("n31", "reboot", "79")
     world.settle(30.0)
     assert world.tainted() == {"n31"}, "a fault of its own is another matter"
-    told = [each for each in world.done if isinstance(each, Tell) and each.reason == "SharedFault"]
+    told = [each.told for each in world.done if isinstance(each, Open | Move) and each.told is not None]
+    told = [each for each in told if each.reason == "SharedFault"]
     assert len(told) == 1
     assert "xid/950" in told[0].message
     world.settle(5000.0)

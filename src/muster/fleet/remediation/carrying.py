@@ -43,8 +43,10 @@ log = logging.getLogger(__name__)
 NAME = "remediation"
 AT_ONCE = 64
 """Requests under way: so 750 nodes are in quarantine within seconds, and the API server's queues stay short."""
+SLICE = 2 * AT_ONCE
+"""After so many writes it is looked whether something more urgent has come up."""
 DEFERRED_S = 5.0
-"""Sessions, conditions and Events come at least so often, however many nodes go on breaking."""
+"""After so long a slice is written before more taints are, however many nodes go on breaking."""
 _OWNED = ((QUARANTINE.key, QUARANTINE.effect),)
 
 
@@ -95,11 +97,15 @@ class Carrier:
         self._replaced_at: dict[str, float] = {}
         self._deferred_at: float | None = None
 
-    async def carry_out(self, plan: plans.Plan) -> bool:
-        """Do it; whether another plan is to be made at once.
+    async def carry_out(self, plan: plans.Plan, told: int) -> bool:
+        """Do it, or a part; whether another plan is to be made at once, which has what was left.
 
         What keeps new work off broken nodes comes before all that only says so: where a taint was written the rest is
-        left to the next plan, which has it again. While many nodes go on breaking that is so for `DEFERRED_S` at most.
+        left, for `DEFERRED_S` at most, and so it is as soon as an agent or a test says something new.
+
+        Args:
+            plan: what to do.
+            told: what `Known.told` was when it was made.
         """
         urgent = [action for action in plan.actions if isinstance(action, plans.Quarantine)]
         again = any(await asyncio.gather(*map(self._one, urgent)))
@@ -110,7 +116,11 @@ class Carrier:
             if isinstance(action, plans.Evict):
                 self._evictions.begin(action.pods)
         rest = [action for action in plan.actions if not isinstance(action, plans.Quarantine | plans.Evict)]
-        return again | any(await asyncio.gather(*map(self._one, rest)))
+        for first in range(0, len(rest), SLICE):
+            again |= any(await asyncio.gather(*map(self._one, rest[first : first + SLICE])))
+            if self._known.told != told:
+                return True
+        return again
 
     def _may_defer(self) -> bool:
         now = self._clock()
@@ -119,9 +129,6 @@ class Carrier:
         return now < self._deferred_at + DEFERRED_S
 
     async def _one(self, action: plans.Action) -> bool:
-        if isinstance(action, plans.Tell):
-            self._tell(action)
-            return False
         kind = type(action).__name__
         try:
             async with self._pace, asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -136,9 +143,9 @@ class Carrier:
 
     def _do(self, action: plans.Action) -> Coroutine[Any, Any, str]:
         if isinstance(action, plans.Open):
-            return self._open(action.session)
+            return self._open(action)
         if isinstance(action, plans.Move):
-            return self._move(action.session, action.status)
+            return self._move(action.session, action.status, action.told)
         if isinstance(action, plans.Quarantine):
             return self._quarantine(action)
         if isinstance(action, plans.Release):
@@ -154,11 +161,11 @@ class Carrier:
         assert isinstance(action, plans.Forget)
         return self._forget(action.session)
 
-    async def _open(self, session: NodeRemediation) -> str:
-        made = await self._client.create(replace(session, status=NodeRemediationStatus()))
-        return await self._move(made, session.status)
+    async def _open(self, action: plans.Open) -> str:
+        made = await self._client.create(replace(action.session, status=NodeRemediationStatus()))
+        return await self._move(made, action.session.status, action.told)
 
-    async def _move(self, session: NodeRemediation, status: NodeRemediationStatus) -> str:
+    async def _move(self, session: NodeRemediation, status: NodeRemediationStatus, told: plans.Tell | None) -> str:
         before = session.status
         written = await self._client.replace(replace(session, status=status), subresource="status")
         self._known.written(written)
@@ -169,6 +176,8 @@ class Carrier:
             if stage is not None:
                 self._metrics.stage.labels(stage[0]).observe(stage[1])
             before = at
+        if told is not None:
+            self._tell(told)
         return "done"
 
     async def _quarantine(self, action: plans.Quarantine) -> str:

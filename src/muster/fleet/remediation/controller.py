@@ -175,12 +175,13 @@ class RemediationController:
                 self._changed.clear()
                 loop = asyncio.get_running_loop()
                 started = loop.time()
+                told = self.known.told
                 view = await self._view()
                 now = self._clock()
                 plan = decide(view, now)
                 took_s = loop.time() - started
                 self._handover.keep(plan.kept)
-                again = await self._carrier.carry_out(plan)
+                again = await self._carrier.carry_out(plan, told)
                 again |= await self._look_for_spares(view, plan)
                 self._metrics.show(view.sessions, plan.held)
                 if self._progress is not None:

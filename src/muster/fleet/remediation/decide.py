@@ -75,9 +75,8 @@ def decide(view: View, now: float) -> Plan:
     _gone(ladder, now)
     if acts:
         effects += _described(view, evidence, _on_their_way_out(ladder, effects))
-    told = _told(view, ladder)
     return Plan(
-        actions=(*ladder.taints, *ladder.actions, *effects, *found.actions, *told),
+        actions=(*ladder.taints, *_told(view, ladder), *effects, *found.actions),
         kept=found.kept,
         held=ladder.held,
         spares_for=found.wanted,
@@ -259,7 +258,7 @@ def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> It
 
 
 def _told(view: View, ladder: Ladder) -> Iterable[Action]:
-    """Rungs that are entered are told on the node; a shared fault once, and not about any node."""
+    """Yield what is written with what is said of it: a rung that is entered on the node, a shared fault once."""
     before = {
         entry.reason
         for session in view.sessions.values()
@@ -267,15 +266,23 @@ def _told(view: View, ladder: Ladder) -> Iterable[Action]:
     }
     for action in ladder.actions:
         if not isinstance(action, Open | Move) or (isinstance(action, Move) and not action.counts):
+            yield action
             continue
         status = action.status if isinstance(action, Move) else action.session.status
-        if not status.history:
-            continue
-        entry = status.history[-1]
-        if record.is_a(entry, record.SHARED):
-            if entry.reason not in before:
-                before.add(entry.reason)
-                yield Tell(node=None, reason="SharedFault", message=entry.reason)
-        elif (node := view.nodes.get(action.session.spec.node)) is not None:
-            reason = "Released" if status.phase == "Released" else f"Remediation{entry.rung}"
-            yield Tell(node=node, reason=reason, message=entry.reason, warning=status.phase != "Released")
+        yield replace(action, told=_words(view, action.session.spec.node, status, before))
+
+
+def _words(view: View, name: str, status: NodeRemediationStatus, before: set[str]) -> Tell | None:
+    if not status.history:
+        return None
+    entry = status.history[-1]
+    if record.is_a(entry, record.SHARED):
+        if entry.reason in before:
+            return None
+        before.add(entry.reason)
+        return Tell(node=None, reason="SharedFault", message=entry.reason)
+    node = view.nodes.get(name)
+    if node is None:
+        return None
+    reason = "Released" if status.phase == "Released" else f"Remediation{entry.rung}"
+    return Tell(node=node, reason=reason, message=entry.reason, warning=status.phase != "Released")

@@ -115,6 +115,8 @@ class Known:
         self.evidence: dict[str, Evidence] = {}
         self.reports: dict[str, frozenset[str]] = {}
         self._said: dict[str, Report] = {}
+        self.told = 0
+        """Raised whenever an agent, or a test, says something new."""
         self._health: dict[str, NodeHealth] = {}
         self._preflights: dict[str, Preflight] = {}
         self._slots: dict[str, frozenset[str]] = {}
@@ -173,6 +175,7 @@ class Known:
                 self._said[name] = said
             if before is not None and before.status.findings == new.status.findings:
                 return
+        self.told += 1
         self._doubt(name)
 
     def preflight_changed(self, old: Preflight | None, new: Preflight | None) -> None:
@@ -184,6 +187,7 @@ class Known:
         else:
             self._preflights[name] = new
             self.tested[name] = tested_of(new)
+        self.told += 1
         self._view(name)
         self._doubt(name)
 

@@ -10,10 +10,20 @@ from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.fleet.remediation.snapshot import NONE, NodeView, PodView
 
 
+class Tell(msgspec.Struct, frozen=True, kw_only=True):
+    """Say something about a node in an Event; of no node: about the ConfigMap."""
+
+    node: NodeView | None
+    reason: str
+    message: str
+    warning: bool = True
+
+
 class Open(msgspec.Struct, frozen=True, kw_only=True):
     """Make the object of a node session, with this status."""
 
     session: NodeRemediation
+    told: Tell | None = None
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +34,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     counts: bool = True
     """Whether it enters a rung or a phase; otherwise only the message changes."""
+    told: Tell | None = None
+    """What is said once that is written."""
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,15 +61,6 @@ class Describe(msgspec.Struct, frozen=True, kw_only=True):
 
     node: NodeView
     conditions: Mapping[str, str | None]
-
-
-class Tell(msgspec.Struct, frozen=True, kw_only=True):
-    """Say something about a node in an Event; of no node: about the ConfigMap."""
-
-    node: NodeView | None
-    reason: str
-    message: str
-    warning: bool = True
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +103,7 @@ class Forget(msgspec.Struct, frozen=True, kw_only=True):
     session: NodeRemediation
 
 
-Action = Open | Move | Quarantine | Release | Describe | Tell | Evict | RunStep | ForgetStep | ReplaceMachine | Forget
+Action = Open | Move | Quarantine | Release | Describe | Evict | RunStep | ForgetStep | ReplaceMachine | Forget
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
