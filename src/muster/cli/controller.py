@@ -37,6 +37,8 @@ from muster.trainingjobs.controller import TrainingJobController
 from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
 from muster.trainingjobs.secrets import InstallationSecrets, ephemeral, load_or_create
+from muster.trainingjobs.snapshot import EXCLUSION_S
+from muster.trainingjobs.snapshot import Settings as JobSettings
 from muster.trainingjobs.tokens import TokenReviewer
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class ControllerOptions:
         preflight_required: use nodes with GPUs only once they have passed their tests.
         step_image: what runs in pods that reset or reboot a machine; `muster_image` where empty.
         lease_duration_s: others take over this long after the last renewal.
+        exclusion_s: a pod that replaces another waits so long for another node before it may use one it was kept from.
     """
 
     kubeconfig: Path | None = None
@@ -86,6 +89,7 @@ class ControllerOptions:
     preflight_required: bool = False
     step_image: str = ""
     lease_duration_s: float = LEASE_DURATION_S
+    exclusion_s: float = EXCLUSION_S
 
 
 async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> None:
@@ -173,6 +177,7 @@ async def _training_jobs(
             team_key=team_key,
         ),
         identity=identity,
+        settings=JobSettings(exclusion_s=options.exclusion_s),
         shadow=shadow.suppose if shadow is not None else None,
         progress=progress,
     )
@@ -226,6 +231,13 @@ def _bracketed(host: str) -> str:
 @click.option("--preflight-required", is_flag=True, help="Use nodes with GPUs only once they have passed their tests.")
 @click.option("--step-image", default="", help="Image with nsenter, for pods that reset or reboot a machine.")
 @click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
+@click.option(
+    "--exclusion",
+    default=EXCLUSION_S,
+    type=click.FloatRange(min=0),
+    show_default=True,
+    help="Seconds to wait for another node than a lost one.",
+)
 @click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
 def command(
     kubeconfig: Path | None,
@@ -244,6 +256,7 @@ def command(
     preflight_required: bool,
     step_image: str,
     lease_duration: float,
+    exclusion: float,
     log_level: str,
 ) -> None:
     """Run the controllers (what a cluster runs for you)."""
@@ -271,6 +284,7 @@ def command(
         preflight_required=preflight_required,
         step_image=step_image,
         lease_duration_s=lease_duration,
+        exclusion_s=exclusion,
     )
     gc.set_threshold(*GARBAGE_AFTER)
     try:

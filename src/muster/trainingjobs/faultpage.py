@@ -44,7 +44,8 @@ How one incident with many traces is judged:
   {blackout:.0f} s.
 
 "Replaced": the slot gets a new pod; without it ranks start again in the pods they had. "Excluded": the new pod keeps
-away from the node; once it has waited {exclusion:.0f} s for another one in vain, it may use the node if that is Ready.
+away from the node; once it has waited {exclusion:.0f} s for another one in vain (`muster controller --exclusion`), it
+may use the node if that is Ready.
 
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -88,6 +88,9 @@ class Wait(msgspec.Struct, frozen=True):
         return f"{self.message} [{self.reason}]"
 
 
+EXCLUSION_S: Final = 60.0
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the life cycle, in seconds.
 
@@ -108,7 +111,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     blackout_s: float = 120.0
     start_s: float = 600.0
     settle_s: float = 5.0
-    exclusion_s: float = 60.0
+    exclusion_s: float = EXCLUSION_S
     stop_slack_s: float = 30.0
 
 

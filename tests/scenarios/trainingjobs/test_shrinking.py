@@ -72,6 +72,9 @@ async def test_it_goes_on_from_the_checkpoint_with_one_rank_less_and_ends(arena:
 
 @pytest.mark.parametrize("which", ["another node", "the same node"])
 async def test_it_grows_again_at_a_checkpoint_that_it_is_asked_for(arena: Arena, which: str) -> None:
+    if which == "the same node":
+        arena.controllers[-1].terminate()
+        arena.control("--exclusion=3")
     lost = await shrunk(arena)
     if which == "another node":
         arena.add_node()
