@@ -7,9 +7,9 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 # Tests start Python by the hundred: where nothing may be kept, each start would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
-# Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster.
-# tests/support/handingout.py says in which order, and in whose company, files are handed out.
-TEST_JOBS ?= 4
+# Tests mostly wait for processes and deadlines, so more of them than cores run side by side, each with its own cluster,
+# and one takes what needs a core: tests/support/handingout.py says in which order files are handed out.
+TEST_JOBS ?= 5
 PYTEST = $(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 FUZZ_S ?= 60
 FUZZ_JOBS ?= 2
