@@ -22,6 +22,7 @@ from muster.teams.poolstate import Held
 from muster.teams.usage import Rank
 
 _IN_USE = frozenset({NodeCare.NONE, NodeCare.OBSERVED, NodeCare.SUSPECT})
+_TESTED_NEXT = frozenset({"Untested", NodeCare.QUARANTINED, NodeCare.TESTING})
 _BY_RANK = {Rank.BUSY: "InUse", Rank.BORROWED: "Lent", Rank.IDLE: "Idle"}
 
 
@@ -47,7 +48,10 @@ class NodeLine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def node_lines(
-    holdings: Holdings, sessions: Mapping[str, NodeRemediation], preflights: Mapping[str, Preflight]
+    holdings: Holdings,
+    sessions: Mapping[str, NodeRemediation],
+    preflights: Mapping[str, Preflight],
+    waits: Mapping[str, str],
 ) -> Iterator[NodeLine]:
     """Yield all nodes by name.
 
@@ -55,13 +59,16 @@ def node_lines(
         holdings: nodes, and what is on them.
         sessions: what is being done about nodes, by name of the object.
         preflights: the newest tests, by node; without any, nobody tests nodes here.
+        waits: what tests of nodes do or wait for.
     """
     for name, held in sorted(holdings.nodes.items()):
         session = sessions.get(remediation_name(name, held.node.uid))
-        yield _line(held, session, preflights.get(name), tests=bool(preflights))
+        yield _line(held, session, preflights.get(name), waits.get(name, ""), tests=bool(preflights))
 
 
-def _line(held: Held, session: NodeRemediation | None, preflight: Preflight | None, *, tests: bool) -> NodeLine:
+def _line(
+    held: Held, session: NodeRemediation | None, preflight: Preflight | None, waits: str, *, tests: bool
+) -> NodeLine:
     node = held.node
     record = tested(preflight.spec) if preflight is not None else None
     doubts = doubt(identity(node), record) if needs_test(node) else Doubt.NONE
@@ -76,7 +83,7 @@ def _line(held: Held, session: NodeRemediation | None, preflight: Preflight | No
         gpus=to_int(node.status.allocatable.get(GPU, 0)),
         test_level=good.level if good is not None else None,
         test_time=good.time if good is not None else None,
-        why=why,
+        why="; ".join(filter(None, (why, waits if state in _TESTED_NEXT else ""))),
     )
 
 

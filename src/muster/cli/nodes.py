@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,12 +14,13 @@ from muster.cli.nodehistory import command as history
 from muster.cli.noderequest import quarantine, release
 from muster.cli.output import age, note, output_option, print_data, print_table
 from muster.cli.tablegroup import system_namespace, table_group
-from muster.cli.target import Target, cluster_options, resolve
+from muster.cli.target import Target, cluster_options, if_allowed, resolve
 from muster.cli.watch import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Mapping
 
+    from muster.api.preflight import Preflight
     from muster.cli.nodestate import NodeState
     from muster.cli.target import Cluster
     from muster.fleet.joins.account import JoinAccount
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from muster.kube.node import Node
     from muster.teams.audit import NodeAccount
     from muster.teams.holdings import Holdings
-
-T = TypeVar("T")
 
 SILENT_S = 60.0
 """A leader renews its lease every two seconds; this leaves room for clocks that differ."""
@@ -50,14 +49,12 @@ async def command(cluster: Cluster, namespace: str, output: str) -> int:
 
     async with cluster.client() as client:
         holdings = await load_holdings(client, await load_source(client, namespace))
-        sessions = await _if_allowed(client.list_all(NodeRemediation))
-        tests = await _if_allowed(client.list_all(Preflight))
+        sessions = await if_allowed(client.list_all(NodeRemediation))
+        listed = await if_allowed(client.list_all(Preflight))
+        tests = {each.name: each for each in listed.items} if listed is not None else {}
+        waits = await _waits(client, namespace, holdings, tests)
     lines = list(
-        node_lines(
-            holdings,
-            {each.name: each for each in sessions.items} if sessions is not None else {},
-            {each.name: each for each in tests.items} if tests is not None else {},
-        )
+        node_lines(holdings, {each.name: each for each in sessions.items} if sessions is not None else {}, tests, waits)
     )
     if output:
         print_data({"nodes": to_builtins(lines)}, output)
@@ -102,6 +99,20 @@ def why(name: str, system_namespace: str, output: str, target: Target) -> int:
     return ExitCode.DONE
 
 
+async def _waits(
+    client: Client, namespace: str, holdings: Holdings, tests: Mapping[str, Preflight], name: str = ""
+) -> Mapping[str, str]:
+    """What tests of nodes do or wait for, of all of them or of one."""
+    from muster.api.names import LABEL_TEAM
+    from muster.cli.testwaits import read_test_waits
+    from muster.teams.usage import Rank
+
+    held = [holdings.nodes[name]] if name else list(holdings.nodes.values())
+    in_use = frozenset(each.name for each in held if each.rank is not Rank.IDLE)
+    key = holdings.team_key or LABEL_TEAM
+    return await read_test_waits(client, namespace, key, [each.node for each in held], tests, in_use)
+
+
 async def _asked(cluster: Cluster, namespace: str, name: str) -> tuple[NodeAccount, NodeState]:
     from muster.teams.audit import account_of
     from muster.teams.decide import decide
@@ -120,6 +131,7 @@ async def _asked(cluster: Cluster, namespace: str, name: str) -> tuple[NodeAccou
 async def _state(client: Client, namespace: str, holdings: Holdings, name: str) -> NodeState:
     from muster.api.names import LABEL_TEAM, remediation_name
     from muster.api.node_remediation import NodeRemediation
+    from muster.api.preflight import Preflight
     from muster.cli.nodestate import managers_of, state_of
     from muster.fleet.scaling.status import read_status
     from muster.kube.node import Node
@@ -127,16 +139,18 @@ async def _state(client: Client, namespace: str, holdings: Holdings, name: str) 
     from muster.kube.struct import decode
 
     session = remediation_name(name, holdings.nodes[name].node.uid)
-    body, pods, scaling, remediation = await asyncio.gather(
+    body, pods, scaling, remediation, test = await asyncio.gather(
         client.request("GET", Node.RESOURCE.path(name=name)),
         client.list(Pod, field_selector=f"spec.nodeName={name}"),
-        _if_allowed(read_status(client, namespace)),
-        _if_allowed(client.get(NodeRemediation, session)),
+        if_allowed(read_status(client, namespace)),
+        if_allowed(client.get(NodeRemediation, session)),
+        if_allowed(client.get(Preflight, name)),
     )
+    waits = await _waits(client, namespace, holdings, {name: test} if test is not None else {}, name)
     node, nodes = decode(body, Node), [held.node for held in holdings.nodes.values()]
     joining = await _joining(client, namespace, node, nodes)
     key = holdings.team_key or LABEL_TEAM
-    return state_of(node, managers_of(body), pods.items, joining, scaling, remediation, key)
+    return state_of(node, managers_of(body), pods.items, joining, scaling, remediation, key, waits.get(name, ""))
 
 
 async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]) -> JoinAccount | None:
@@ -152,8 +166,8 @@ async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]
     if not is_held(node):
         return account_of(node, nodes, None)
     config, lease = await asyncio.gather(
-        _if_allowed(client.get(ConfigMap, CONFIG_MAP, namespace)),
-        _if_allowed(client.get(Lease, CONTROLLER_LEASE, namespace)),
+        if_allowed(client.get(ConfigMap, CONFIG_MAP, namespace)),
+        if_allowed(client.get(Lease, CONTROLLER_LEASE, namespace)),
     )
     account = account_of(node, nodes, pace_of(config))
     assert account is not None
@@ -162,13 +176,3 @@ async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]
         return account
     said = f"{account.why}; nobody opens nodes now: no Muster controller has renewed its lease since {renewed:%FT%TZ}"
     return replace(account, why=said, opens_in_seconds=None)
-
-
-async def _if_allowed(asked: Awaitable[T]) -> T | None:
-    """None for what is not there, or not for everybody to read."""
-    from muster.kube.errors import Forbidden, NotFound
-
-    try:
-        return await asked
-    except (Forbidden, NotFound):
-        return None

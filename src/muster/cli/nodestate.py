@@ -83,6 +83,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
         not_ready, cordon, quarantine, remediation, joining, scaling: None where it is not.
         balloons: those on it.
         taints: the others that keep pods away, as `key=value:effect`.
+        test: what its test does or waits for; "" where it waits for none, or nothing is known to be in the way.
     """
 
     deleting: datetime | None = None
@@ -94,6 +95,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
     scaling: Scaled | None = None
     balloons: tuple[Balloon, ...] = ()
     taints: tuple[str, ...] = ()
+    test: str = ""
 
 
 class _Manager(msgspec.Struct, frozen=True, rename="camel"):
@@ -149,6 +151,7 @@ def state_of(
     scaling: ScalingStatus | None,
     session: NodeRemediation | None,
     team_key: str,
+    test: str = "",
 ) -> NodeState:
     """Return what the node is in.
 
@@ -160,6 +163,7 @@ def state_of(
         scaling: what scaling says of all nodes; None where nobody scales, or nobody may know.
         session: what is being done about it; None where nothing ever was.
         team_key: key of the taint that says its owner.
+        test: what its test does or waits for.
     """
     ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
     hard = [each for each in node.spec.taints if each.effect in HARD_EFFECTS]
@@ -180,6 +184,7 @@ def state_of(
         scaling=_scaled(node, scaling.pools if scaling is not None else ()),
         balloons=tuple(sorted((_balloon(pod.metadata) for pod in pods if _is_balloon(pod)), key=lambda it: it.pod)),
         taints=tuple(_said(each) for each in hard if each.key not in explained),
+        test=test,
     )
 
 

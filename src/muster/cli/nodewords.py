@@ -46,6 +46,8 @@ def _details(account: NodeAccount, state: NodeState) -> Iterator[str]:
         yield from joins.lines(state.joining)
     if state.scaling is not None:
         yield f"scaling: {state.scaling.state} in pool {state.scaling.pool}"
+    if state.test:
+        yield f"test: {state.test}"
     if state.taints:
         yield f"tainted: {', '.join(state.taints)}"
     if account.gangs:

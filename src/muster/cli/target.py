@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from muster.kube.client import Client
     from muster.kube.config import ClusterConfig
 
+
+T = TypeVar("T")
 
 _RETRY_S = 5.0
 
@@ -181,3 +183,13 @@ def stored_at(server: str) -> Layout | None:
         return None
     found = [layout for layout in _candidates() if (spec := layout.read_spec()) and spec.port == address.port]
     return next((layout for layout in found if layout.read_daemon()), found[0] if found else None)
+
+
+async def if_allowed(asked: Awaitable[T]) -> T | None:
+    """Return None for what is not there, or not for everybody to read."""
+    from muster.kube.errors import Forbidden, NotFound
+
+    try:
+        return await asked
+    except (Forbidden, NotFound):
+        return None

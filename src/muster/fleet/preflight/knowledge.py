@@ -11,9 +11,7 @@ import msgspec
 from muster.api.names import (
     LABEL_PREFLIGHT,
     PREFLIGHT_PENDING,
-    TAINT_POOL,
     TAINT_PREFLIGHT,
-    TAINT_QUARANTINE,
 )
 from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
@@ -29,7 +27,7 @@ from muster.fleet.preflight.config import PreflightConfig
 from muster.fleet.preflight.judge import read_test
 from muster.fleet.preflight.snapshot import Attempts, NodeView, Refusal, TestView, View
 from muster.fleet.preflight.suspicion import FleetFigures, suspicion
-from muster.fleet.preflight.testpod import PREFIX
+from muster.fleet.preflight.testpod import PREFIX, tolerations
 from muster.fleet.remediation.exits import tested_after
 from muster.fleet.remediation.record import is_quarantined, seconds
 from muster.kube.affinity import Toleration
@@ -97,8 +95,7 @@ class Knowledge:
         """Return everything as it is now."""
         wanted = {session.spec.node: session for session in self._sessions.values() if is_quarantined(session.status)}
         level = config.levels.suspect if config is not None else 1
-        tolerated = tuple(each.toleration() for each in config.tolerations) if config is not None else ()
-        tolerated += tuple(Toleration(key=key, operator="Exists") for key in self._own_keys())
+        tolerated = tolerations(config if config is not None else PreflightConfig(), self._team_key)
         nodes = {name: self._node(name, node, wanted.get(name), level, tolerated) for name, node in self._nodes.items()}
         return View(
             config=config,
@@ -113,9 +110,6 @@ class Knowledge:
         """Return what the node says of itself; None where there is none."""
         node = self._nodes.get(name)
         return node.identity if node is not None else None
-
-    def _own_keys(self) -> tuple[str, ...]:
-        return (TAINT_PREFLIGHT, TAINT_QUARANTINE, TAINT_POOL, self._team_key, GPU)
 
     def _node(
         self,

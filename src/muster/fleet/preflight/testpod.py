@@ -18,6 +18,7 @@ from muster.api.names import (
 from muster.api.trust import GPU
 from muster.fleet.preflight.config import PreflightConfig
 from muster.gputest.levels import LEVELS
+from muster.kube.affinity import Toleration
 from muster.kube.struct import to_dict
 
 PRIORITY_CLASS: Final = "muster-preflight"
@@ -53,6 +54,15 @@ def made_with(config: PreflightConfig) -> str:
 def run_s(level: int) -> float:
     """Return how long a test of that level may run: by then it has ended itself, even if everything hung."""
     return sum(step.deadline_s for step in LEVELS[level]) + _SLACK_S
+
+
+def tolerations(config: PreflightConfig, team_key: str) -> tuple[Toleration, ...]:
+    """Return the taints that tests tolerate: those of nodes that wait for them, and those that nodes have for good."""
+    own = (TAINT_PREFLIGHT, TAINT_QUARANTINE, TAINT_POOL, team_key, GPU)
+    return (
+        *(Toleration(key=key, operator="Exists") for key in own),
+        *(each.toleration() for each in config.tolerations),
+    )
 
 
 def name_of(node_uid: str) -> str:
@@ -96,11 +106,7 @@ def manifest(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-            "tolerations": [
-                *({"key": key, "operator": "Exists"} for key in (TAINT_PREFLIGHT, TAINT_QUARANTINE, TAINT_POOL)),
-                *({"key": key, "operator": "Exists"} for key in (team_key, GPU)),
-                *(to_dict(each.toleration()) for each in config.tolerations),
-            ],
+            "tolerations": [to_dict(each) for each in tolerations(config, team_key)],
             "securityContext": {
                 **({"runAsUser": user, "runAsGroup": user} if user is not None else {}),
                 "runAsNonRoot": user != 0,
