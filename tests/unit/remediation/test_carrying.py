@@ -23,6 +23,11 @@ from tests.unit.remediation.remediationworld import World
 from tests.unit.remediation.virtualward import NAMESPACE, WORKER, VirtualWard
 
 
+def evictions_of(ward: VirtualWard) -> Evictions:
+    client, metrics = ward.cluster.client("c"), remediation_metrics(CollectorRegistry())
+    return Evictions(client, lambda: ward.loop.now, changed=lambda: None, outcomes=metrics.actions)
+
+
 def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
     """By a leader that knows this much."""
     client = ward.cluster.client("old-leader")
@@ -32,7 +37,7 @@ def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
     carrier = Carrier(
         client,
         known,
-        Looker(client, clock, evictions),
+        Looker(client, clock, evictions, NAMESPACE),
         evictions,
         steps=StepSettings(namespace=NAMESPACE, image="i"),
         replacer=None,
@@ -120,3 +125,21 @@ def test_a_machine_is_not_touched_by_a_leader_that_does_not_know_what_happened_s
     carried_out(ward, Known(lambda: None), Plan(actions=(mine,)))
     made = [each for each in ward.call("GET", f"{WORKER}/pods")["items"] if each["metadata"]["name"] == step.name]
     assert len(made) == (since == "nothing")
+
+
+@pytest.mark.parametrize("label", ["muster.dev/preflight", "muster.dev/remediation", "muster.dev/balloon"])
+def test_a_label_of_ours_on_somebody_elses_pod_does_not_have_the_machine_rebooted_under_it(label: str) -> None:
+    ward = VirtualWard()
+    ward.add_node("n0")
+    looker = Looker(ward.cluster.client("c"), lambda: ward.loop.now, evictions_of(ward), NAMESPACE)
+    spec = {"nodeName": "n0", "containers": [{"name": "c", "image": "i"}]}
+    for namespace in (NAMESPACE, "default"):
+        meta = {"name": "p", "labels": {label: "true"}}
+        ward.call("POST", f"/api/v1/namespaces/{namespace}/pods", {"metadata": meta, "spec": spec})
+        empty: list[bool] = []
+
+        async def look(found: list[bool] = empty) -> None:
+            found.append(await looker.is_empty("n0"))
+
+        ward.loop.run(look())
+        assert empty == [namespace == NAMESPACE]

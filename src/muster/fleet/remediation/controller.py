@@ -121,7 +121,7 @@ class RemediationController:
         self.known = Known(self._changed.set, self._team_key)
         changed = self._changed.set
         evictions = Evictions(self._client, self._clock, changed=changed, outcomes=self._metrics.actions)
-        self._looker = Looker(self._client, self._clock, evictions)
+        self._looker = Looker(self._client, self._clock, evictions, namespace=self._namespace)
         self._mesh, self._mesh_at, self._members = Mesh(), float("-inf"), ""
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         config = self._config_map(HEALTH_CONFIG_MAP, common)

@@ -45,10 +45,12 @@ class Looker:
         client: the API server.
         clock: seconds since the epoch.
         evictions: what pods say of theirs.
+        namespace: Muster's own: balloons, tests and steps are there, and elsewhere their labels mean nothing.
     """
 
-    def __init__(self, client: Client, clock: Callable[[], float], evictions: Evictions) -> None:
+    def __init__(self, client: Client, clock: Callable[[], float], evictions: Evictions, namespace: str) -> None:
         self._client = client
+        self._namespace = namespace
         self._clock = clock
         self._evictions = evictions
         self._pace = asyncio.Semaphore(AT_ONCE)
@@ -128,7 +130,7 @@ class Looker:
             log.warning("pods of all nodes: %s", str(error) or "no answer in time")
             self._whole = None
         else:
-            for pod in filter(_leaves, pods):
+            for pod in filter(self._leaves, pods):
                 views.setdefault(pod.spec.node_name, []).append(self._view(pod))
             self._whole = {name: tuple(each) for name, each in views.items()}
         self._rested_at = loop.time() + REST * (loop.time() - began)
@@ -146,7 +148,13 @@ class Looker:
             return (await self._client.list_all(Pod, field_selector=f"spec.nodeName={node}")).items
 
     def _views(self, pods: Iterable[Pod]) -> tuple[PodView, ...]:
-        return tuple(self._view(pod) for pod in pods if _leaves(pod))
+        return tuple(self._view(pod) for pod in pods if self._leaves(pod))
+
+    def _leaves(self, pod: Pod) -> bool:
+        """Whether the pod has to leave before the machine is touched: what tests it, or keeps it busy, need not."""
+        labels = pod.metadata.labels
+        ours = LABEL_PREFLIGHT in labels or LABEL_STEP in labels or labels.get(LABEL_BALLOON) == "true"
+        return not (ours and pod.namespace == self._namespace) and any(True for _ in pod_keeps(pod))
 
     def _view(self, pod: Pod) -> PodView:
         gang = pod.metadata.labels.get(LABEL_GANG, "")
@@ -175,11 +183,3 @@ class Looker:
         except (ApiError, ConfigError, TimeoutError):
             return ""
         return lease.spec.renew_time.isoformat() if lease.spec.renew_time is not None else ""
-
-
-def _leaves(pod: Pod) -> bool:
-    """Whether the pod has to leave before the machine is touched: what tests the node, or keeps it busy, need not."""
-    labels = pod.metadata.labels
-    if LABEL_PREFLIGHT in labels or LABEL_STEP in labels or labels.get(LABEL_BALLOON) == "true":
-        return False
-    return any(True for _ in pod_keeps(pod))
