@@ -30,6 +30,7 @@ class Trust:
         """Hours that pods ask for."""
         self._tested: dict[str, Tested] = {}
         self._due: list[tuple[float, str]] = []
+        self._awaited: dict[str, float] = {}
 
     def set(self, record: Preflight) -> None:
         """A record was written."""
@@ -66,13 +67,18 @@ class Trust:
             until = known.at + hours * HOUR_S
             if now < until:
                 record.tested_within_h = hours
-                heappush(self._due, (until, record.name))
+                if self._awaited.get(record.name) != until:  # nodes are touched with every pod that comes or goes
+                    self._awaited[record.name] = until
+                    heappush(self._due, (until, record.name))
                 return
 
     def due(self, now: float) -> Iterator[str]:
         """Yield the nodes that may have been tested too long ago for some since the last time."""
         while self._due and self._due[0][0] <= now:
-            yield heappop(self._due)[1]
+            until, name = heappop(self._due)
+            if self._awaited.get(name) == until:
+                del self._awaited[name]
+            yield name
 
 
 def _is_of(record: NodeRecord, known: Tested) -> bool:

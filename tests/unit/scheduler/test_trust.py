@@ -7,13 +7,16 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from muster.api.trust import Identity
 from muster.kube.struct import from_dict
 from muster.scheduler.decide import decide
 from muster.scheduler.explain import explain
 from muster.scheduler.loading import suppose
+from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.state import ClusterState
 from muster.scheduler.supposing import suppose_nodes
+from muster.scheduler.trust import Trust
 from tests.unit.scheduler.world import World, node, reason_of
 
 HOUR_S = 3600.0
@@ -177,6 +180,25 @@ def test_time_alone_makes_a_test_too_old() -> None:
     world.now += 700.0  # the first gang's slots are given up
     world.run()
     assert world.nodes_of("careful") == {0: "a"}
+
+
+def test_what_waits_for_time_to_pass_does_not_grow_with_what_happens_meanwhile() -> None:
+    """A node is looked at with every pod that comes or goes: once a test is a day old it is due once."""
+    trust = Trust()
+    trust.ages = frozenset({24})
+    world = trusting("a")
+    world.set_tested("a", uid="uid-a", boot="boot-1")
+    trust.set(world.tested["a"])
+    record = NodeRecord("a")
+    record.gpus = True
+    record.identity = Identity("uid-a", "boot-1")
+    for _ in range(1000):
+        trust.judge(record)
+        trust.age(record, 0.0)
+    assert record.tested_within_h == 24
+    assert list(trust.due(float("inf"))) == ["a"]
+    trust.age(record, 0.0)
+    assert list(trust.due(float("inf"))) == ["a"]
 
 
 @pytest.mark.parametrize("hours", ["0", "-3", "many", "1.5", "9000"])
