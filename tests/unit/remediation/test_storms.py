@@ -18,9 +18,10 @@ def test_nothing_is_written_about_a_node_before_all_that_broke_with_it_are_out_o
 
     async def story() -> None:
         await asyncio.sleep(2)
-        for name in names:
-            ward.finds(name, "48")
-            await asyncio.sleep(0.01)
+        for burst in (names[:75], names[75:]):
+            for name in burst:
+                ward.finds(name, "48")
+            await asyncio.sleep(0.03)
         await ward.until("all are in quarantine", lambda: ward.out_of_use() == set(names), 30)
         await ward.until("all of it is written down", lambda: all(ward.session(name) for name in names), 30)
 

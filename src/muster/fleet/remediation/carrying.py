@@ -139,7 +139,7 @@ class Carrier:
             log.warning("remediation: %s: %s", kind, str(error) or "no answer in time")
             outcome = "failed"
         self._metrics.actions.labels(kind, outcome).inc()
-        return outcome == "done"
+        return outcome in ("done", "written")
 
     def _do(self, action: plans.Action) -> Coroutine[Any, Any, str]:
         if isinstance(action, plans.Open):
