@@ -224,6 +224,27 @@ def test_a_node_that_was_not_reached_for_a_while_is_let_back_though_records_go_o
     ward.run(story)
 
 
+def test_a_node_that_is_reached_again_is_back_after_its_test_though_records_still_tell_of_it() -> None:
+    ward = VirtualWard()
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        ward.add_node(name)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in names[1:]:
+            ward.finds(name, "unreached", "reach", "n0", timed=True)
+        await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 60)
+        await asyncio.sleep(20)
+        ward.tests("n0")
+        await ward.until("it is back", lambda: ward.rung("n0") == "Released" and not ward.out_of_use(), 20)
+        for _ in range(60):
+            await asyncio.sleep(5)
+            assert not ward.out_of_use()
+
+    ward.run(story)
+
+
 def test_a_switch_whose_nodes_are_missed_one_after_another_takes_none_of_them_out_of_use() -> None:
     ward = VirtualWard()
     racks = {rack: [f"{rack}{number}" for number in range(3)] for rack in "abc"}

@@ -34,10 +34,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         time_s: when, Unix seconds.
         unreached: names of the nodes it did not reach.
+        missed_s: by those names when that was last said of each.
     """
 
     time_s: float
     unreached: frozenset[str] = frozenset()
+    missed_s: Mapping[str, float] = msgspec.field(default_factory=dict)
 
 
 def report_of(health: NodeHealth) -> Report | None:
@@ -46,11 +48,12 @@ def report_of(health: NodeHealth) -> Report | None:
     if status.time is None:
         return None
     time_s = status.time.timestamp()
-    unreached = {
-        finding.component for finding in status.findings
-        if (finding.check, finding.code) == (CHECK, UNREACHED) and time_s - finding.last_time.timestamp() <= LASTS_S
-    }  # fmt: skip
-    return Report(time_s=time_s, unreached=frozenset(unreached))
+    missed_s: dict[str, float] = {}
+    for finding in status.findings:
+        last_s = finding.last_time.timestamp()
+        if (finding.check, finding.code) == (CHECK, UNREACHED) and time_s - last_s <= LASTS_S:
+            missed_s[finding.component] = max(last_s, missed_s.get(finding.component, last_s))
+    return Report(time_s=time_s, unreached=frozenset(missed_s), missed_s=missed_s)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,11 +54,20 @@ class Mesh:
     def judge(self, members: tuple[Member, ...], reports: Mapping[str, Report], now: float) -> dict[str, Finding]:
         """Return the finding of each node that is at fault, once it has been so for a while, or behind what is."""
         said: dict[str, Finding] = {}
+        missed_s: dict[str, float] = {}
+        for report in reports.values():
+            for name, seen_s in report.missed_s.items():
+                missed_s[name] = max(seen_s, missed_s.get(name, seen_s))
         if any(report.unreached for report in reports.values()):
             for name, finding in findings(judge(members, reports, now, FRESH_S), members, now).items():
                 before = self._said.get(name)
                 same = before is not None and before.key == finding.key
-                said[name] = msgspec.structs.replace(finding, first_s=before.first_s) if before and same else finding
+                said[name] = msgspec.structs.replace(
+                    finding,
+                    first_s=before.first_s if before is not None and same else finding.first_s,
+                    # As agents go on saying it for minutes after it is over, a test that came since says more.
+                    last_s=min(now, missed_s.get(name, now)),
+                )
         self._said = said
         return {
             name: finding

@@ -204,7 +204,8 @@ def test_records_of_nodes_say_whom_they_do_not_reach() -> None:
     findings = (seen("a", 0), seen("b", 290), seen("over", 310), seen("", 0, "no-peers"), seen("eth0", 0, check="nic"))
     status = NodeHealthStatus(time=datetime.fromtimestamp(NOW_S, UTC), findings=findings)
     health = NodeHealth(metadata=ObjectMeta(name="n"), status=status)
-    assert report_of(health) == Report(time_s=NOW_S, unreached=frozenset({"a", "b"}))
+    missed_s = {"a": NOW_S, "b": NOW_S - 290}
+    assert report_of(health) == Report(time_s=NOW_S, unreached=frozenset(missed_s), missed_s=missed_s)
     assert report_of(NodeHealth(metadata=ObjectMeta(name="n"))) is None
 
 
