@@ -7,6 +7,7 @@ One request at a time, in a thread that is left behind where it does not come ba
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import socket
 import ssl
@@ -32,10 +33,20 @@ class AgentApi:
         config: the cluster.
         user_agent: User-Agent header.
         timeout_s: of one request, all of it.
+        again: reads the configuration anew where the server's certificate is not of an authority that is trusted: a
+            cluster may change its authority, and a pod's `ca.crt` follows. May raise ConfigError.
     """
 
-    def __init__(self, config: ClusterConfig, *, user_agent: str, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        user_agent: str,
+        timeout_s: float = 10.0,
+        again: Callable[[], ClusterConfig] | None = None,
+    ) -> None:
         self._config = config
+        self._again = again
         self._user_agent = user_agent
         self._timeout_s = timeout_s
         self._aside = Aside("api")
@@ -89,6 +100,8 @@ class AgentApi:
         except StillBusyError as error:
             raise ServerTimeout(0, "Timeout", "an earlier request has not come back") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, ssl.SSLCertVerificationError) and self._again is not None:
+                self._config, self._context = self._again(), None
             said = str(error) or type(error).__name__
             raise Unavailable(0, "Unavailable", f"{self._config.server}: {said}") from error
         finally:
@@ -149,10 +162,16 @@ class _Exchange:
                     self._close()
 
     def leave(self) -> http.client.HTTPConnection | None:
-        """The connection, if it can be used again. Whoever still runs is left behind."""
+        """The connection, if it can be used again. Whoever still runs is left behind, and hears nothing any more."""
         with self._lock:
             self._left = True
-            return None if self._busy else self._connection
+            if not self._busy:
+                return self._connection
+            sock = self._connection.sock if self._connection is not None else None
+            if sock is not None:  # else a server that sends a byte now and then would be listened to for ever
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            return None
 
     def _once(
         self, method: str, target: str, body: bytes | None, headers: dict[str, str]

@@ -22,9 +22,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0
 
 
+def boot_id(host: Host) -> str:
+    """Which boot this is, "" where the kernel does not say it. It never blocks."""
+    return _text(host, "sys/kernel/random/boot_id").strip()
+
+
 def facts(host: Host) -> Facts:
     """Read them. What is not there is empty; blocking, for a sick driver may not answer."""
-    return Facts(boot_id=_text(host, "sys/kernel/random/boot_id").strip(), driver=_driver(host), gpus=_gpus(host))
+    return Facts(boot_id=boot_id(host), driver=_driver(host), gpus=_gpus(host))
 
 
 def node_of_token(authorization: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -71,7 +72,8 @@ async def run(options: Options, settings: AgentSettings, config: ClusterConfig) 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     progress = Progress()
-    api = AgentApi(config, user_agent=f"muster-agent/{muster.__version__}")
+    again = functools.partial(load_config, options.kubeconfig)
+    api = AgentApi(config, user_agent=f"muster-agent/{muster.__version__}", again=again)
     checks, troubles = make_checks(options.node, settings, options.host, CHECKS)
     pace = Pace(
         options.node,

@@ -20,6 +20,7 @@ from muster.agent.check import Check
 from muster.agent.incidents import Incidents
 from muster.agent.shares import share
 from muster.fleet.health.finding import Finding
+from muster.fleet.health.record import observed
 from muster.kube.progress import Progress
 
 log = logging.getLogger(__name__)
@@ -117,8 +118,10 @@ class Runner:
     def _take(self, check: Check, task: asyncio.Task[Sequence[Finding]]) -> None:
         try:
             findings = list(task.result())
-            if not all(isinstance(finding, Finding) for finding in findings):
-                raise TypeError("it returned something else than findings")
+            for finding in findings:
+                if not isinstance(finding, Finding):
+                    raise TypeError("it returned something else than findings")
+                observed(finding)  # what could not be written would end the writer
         except (StillBusyError, TimeoutError):
             self._hung(check)
         except asyncio.CancelledError:

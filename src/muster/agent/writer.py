@@ -16,16 +16,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
 from muster.agent.api import JSON_PATCH, AgentApi, retry_after_s
 from muster.agent.aside import Aside, StillBusyError
 from muster.agent.check import Host
-from muster.agent.identity import Facts, facts, node_of_token
+from muster.agent.identity import Facts, boot_id, facts, node_of_token
 from muster.agent.pace import Pace
 from muster.agent.record import Record
 from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.fleet.health.finding import Finding
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, NotFound
-from muster.kube.meta import ObjectMeta, OwnerReference
+from muster.kube.meta import KubeObject, ObjectMeta, OwnerReference
 from muster.kube.node import Node
 from muster.kube.progress import Progress
 from muster.kube.struct import decode, encode, to_dict
@@ -61,7 +63,7 @@ class Writer:
         self._progress = progress
         self._record = Record()
         self._uid = ""
-        self._facts = Facts()
+        self._facts = Facts(boot_id=boot_id(host))  # without it nobody believes the record, whatever the driver does
         self._facts_s = float("-inf")
         self._aside = Aside("facts")
         self._wake = asyncio.Event()
@@ -128,14 +130,12 @@ class Writer:
         if name and name != self._node:
             raise ConfigError(f"the token is bound to node {name}, not to {self._node}: correct --node")
         if not uid and not self._uid:
-            uid = decode(await self._api.request("GET", Node.RESOURCE.path(None, self._node)), Node).uid
+            uid = self._own(await self._api.request("GET", Node.RESOURCE.path(None, self._node))).uid
         if not uid or uid == self._uid:
             return
         record = Record()
         with contextlib.suppress(NotFound):
-            before = decode(await self._api.request("GET", self._path), NodeHealth).status
-            if before.node_uid == uid:
-                record = Record(before.findings, before.dropped)
+            record = self._before(await self._api.request("GET", self._path), uid)
         if not self._uid:  # else it is another node now: what was seen on the one before it says nothing of it
             record.add(self._record.findings)
         self._uid, self._record = uid, record
@@ -143,13 +143,34 @@ class Writer:
     async def _patch(self) -> None:
         body = encode([{"op": "add", "path": "/status", "value": to_dict(self._status())}])
         try:
-            await self._api.request("PATCH", f"{self._path}/status", body, JSON_PATCH)
+            answer = await self._api.request("PATCH", f"{self._path}/status", body, JSON_PATCH)
         except NotFound:
             owner = OwnerReference(api_version="v1", kind="Node", name=self._node, uid=self._uid)
             made = NodeHealth(metadata=ObjectMeta(name=self._node, owner_references=(owner,)))
             with contextlib.suppress(AlreadyExists):
                 await self._api.request("POST", NodeHealth.RESOURCE.path(None), encode(made))
-            await self._api.request("PATCH", f"{self._path}/status", body, JSON_PATCH)
+            answer = await self._api.request("PATCH", f"{self._path}/status", body, JSON_PATCH)
+        self._own(answer)
+
+    def _before(self, answer: bytes, uid: str) -> Record:
+        """What the record says of this very node."""
+        self._own(answer)
+        try:
+            before = decode(answer, NodeHealth).status
+        except msgspec.DecodeError as error:  # nothing that stands there may keep a node from being heard
+            log.warning("the record is of another version, and is begun anew: %s", error)
+            return Record()
+        return Record(before.findings, before.dropped) if before.node_uid == uid else Record()
+
+    def _own(self, answer: bytes) -> KubeObject:
+        """The object of this node. Whoever else answers with a 200, such as a proxy, has not written anything."""
+        try:
+            found = decode(answer, KubeObject)
+        except msgspec.DecodeError as error:
+            raise ApiError(0, "Unreadable", f"what answers is no API server: {error}") from error
+        if found.name != self._node:
+            raise ApiError(0, "Unreadable", f"what answers is no API server: it speaks of {found.name!r}")
+        return found
 
     def _status(self) -> NodeHealthStatus:
         now_s = time.time()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import contextlib
 
 import pytest
 
@@ -12,66 +11,14 @@ from muster.agent.api import AgentApi, retry_after_s
 from muster.kube.config import ClusterConfig
 from muster.kube.credentials import Anonymous
 from muster.kube.errors import ApiError, NotFound, ServerTimeout, TooManyRequests, Unauthorized, Unavailable
-
-Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[bool]]
-"""Answers one request (its head and body); whether the connection stays open."""
-
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-
-
-class Server:
-    """An HTTP server whose answers are given; it counts connections and keeps requests."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self.connections = 0
-        self.requests: list[bytes] = []
-        self.url = ""
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:")), 0
-                )
-                self.requests.append(head + await reader.readexactly(length))
-                if not await self._answer(self.requests[-1], writer):
-                    return
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[Server]:
-    made = Server(answer)
-    listener = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/base"
-    yield made
-    listener.close()
-
-
-def always(data: bytes, *, keep: bool = True) -> Answer:
-    async def answer(request: bytes, writer: asyncio.StreamWriter) -> bool:
-        writer.write(data)
-        await writer.drain()
-        return keep
-
-    return answer
+from muster.kube.pki import CertificateAuthority
+from tests.support.waiting import until
+from tests.unit.agent.answers import OK, Server, always, serving, status, tls_of
 
 
 def api(server: Server, credentials: Anonymous | None = None, timeout_s: float = 30.0) -> AgentApi:
     config = ClusterConfig(server=server.url, credentials=credentials or Anonymous())
     return AgentApi(config, user_agent="muster-agent/test", timeout_s=timeout_s)
-
-
-def status(code: int, reason: str, *headers: bytes) -> bytes:
-    body = f'{{"kind":"Status","reason":"{reason}","message":"no","code":{code}}}'.encode()
-    head = [f"HTTP/1.1 {code} X".encode(), f"Content-Length: {len(body)}".encode(), *headers]
-    return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 
 async def test_requests_share_a_connection_and_say_who_asks() -> None:
@@ -149,6 +96,65 @@ async def test_a_server_that_never_answers_is_given_up_and_asked_again_once_it_d
             except (ServerTimeout, Unavailable):  # what was left behind has not come back yet
                 await asyncio.sleep(0.05)
         asking.close()
+
+
+async def test_a_server_that_drips_is_not_listened_to_for_ever() -> None:
+    hung_up = asyncio.Event()
+
+    async def answer(request: bytes, writer: asyncio.StreamWriter) -> bool:
+        if b"/drips" not in request:
+            writer.write(OK)
+            return True
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        try:
+            while True:
+                writer.write(b".")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        except ConnectionError:
+            hung_up.set()
+            raise
+
+    async with serving(answer) as server:
+        asking = api(server, timeout_s=0.5)
+        with pytest.raises(ServerTimeout):
+            await asking.request("GET", "/drips")
+        await hung_up.wait()
+        await until("the next is answered", lambda: answers(asking))
+        asking.close()
+
+
+async def answers(asking: AgentApi) -> bool:
+    with contextlib.suppress(ServerTimeout, Unavailable):
+        return await asking.request("GET", "/x") == b"{}"
+    return False
+
+
+async def test_a_new_authority_of_the_cluster_is_read_and_trusted() -> None:
+    old, new = CertificateAuthority.create("old"), CertificateAuthority.create("new")
+    trusted = [old, new]
+    async with serving(always(OK), tls_of(new)) as server:
+
+        def config() -> ClusterConfig:
+            return ClusterConfig(server=server.url, ca_data=trusted.pop(0).certificate)
+
+        asking = AgentApi(config(), user_agent="muster-agent/test", again=config)
+        with pytest.raises(Unavailable, match="certificate verify failed"):
+            await asking.request("GET", "/x")
+        assert await asking.request("GET", "/x") == b"{}"
+        asking.close()
+
+
+async def test_an_authority_that_nobody_vouches_for_is_never_trusted() -> None:
+    old, other = CertificateAuthority.create("old"), CertificateAuthority.create("other")
+    async with serving(always(OK), tls_of(other)) as server:
+        config = ClusterConfig(server=server.url, ca_data=old.certificate)
+        asking = AgentApi(config, user_agent="muster-agent/test", again=lambda: config)
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="certificate verify failed"):
+                await asking.request("GET", "/x")
+        asking.close()
+    assert server.requests == []
 
 
 class Rotated(Anonymous):

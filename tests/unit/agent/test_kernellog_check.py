@@ -15,6 +15,7 @@ from muster.agent.check import Host, Setup
 from muster.agent.checks.kernellog import SAY_AGAIN_S, KernelLog, make
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.kmsg import Kmsg
+from muster.fleet.health.logfile import LogFile
 from tests.support.kmsgdevice import PATH, Device, record
 
 NOW_S = 1_790_000_000.0
@@ -62,6 +63,26 @@ async def test_a_permission_that_is_missing_is_said_as_long_as_it_is_and_heals()
     device.refuses = 0
     assert [each.check for each in await look(check, NOW_S + SAY_AGAIN_S + 1)] == ["xid"]
     assert await look(check, NOW_S + 3 * SAY_AGAIN_S) == []
+
+
+@pytest.mark.parametrize("step_s", [-1e7, 1e7])
+async def test_a_permission_that_is_missing_is_said_though_the_clock_jumps(step_s: float) -> None:
+    device = Device(record(1, XID))
+    device.refuses = errno.EPERM
+    check = on(device)
+    await look(check)
+    assert [each.code for each in await look(check, NOW_S + step_s)] == ["permission"]
+
+
+@pytest.mark.parametrize(
+    "time", ["[99999999999999.9] ", "[" + "9" * 400 + "] ", "9999-12-31T23:59:59-12:00 n kernel: ", "[90000000.0] "]
+)
+async def test_a_line_whose_time_is_garbage_is_told_as_of_now(tmp_path: Path, time: str) -> None:
+    """A file that a crash left in pieces must not end the agent, nor a fault be new until the year 9999."""
+    (tmp_path / "kern.log").write_text(f"{time}{XID}\n")
+    check = KernelLog(LogFile(tmp_path / "kern.log"), booted=lambda: NOW_S - UPTIME_S)
+    [found] = await look(check)
+    assert (found.key, found.first_s, found.last_s) == (("xid", "0000:3b:00.0", "79"), NOW_S, NOW_S)
 
 
 async def test_a_flood_is_one_incident_with_its_number_and_hides_no_other() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import random
 from collections import Counter
 
 from hypothesis import given
@@ -100,6 +102,32 @@ def test_an_api_server_that_is_away_is_asked_less_often_and_its_word_counts() ->
     it.tried(now_s)
     it.failed(now_s, 90.0, luck=0.0)
     assert it.due_s() >= now_s + 90.0
+
+
+def test_a_fleet_whose_api_server_comes_back_never_comes_at_once() -> None:
+    """All have something new at the same moment, and nobody is there for a quarter of an hour."""
+    nodes, away_s = 2000, 900.0
+    luck = random.Random(5)
+    fleet = [settled(f"node-{number}") for number in range(nodes)]
+    for it in fleet:
+        it.new(10.0)
+    due = [(it.due_s(), number) for number, it in enumerate(fleet)]
+    heapq.heapify(due)
+    tries: Counter[int] = Counter()
+    written: Counter[int] = Counter()
+    while len(written) < nodes:
+        now_s, number = heapq.heappop(due)
+        tries[int(now_s)] += 1
+        fleet[number].tried(now_s)
+        if now_s < away_s:
+            fleet[number].failed(now_s, None, luck.random())
+            heapq.heappush(due, (fleet[number].due_s(), number))
+        else:
+            fleet[number].written(now_s)
+            written[number] += 1
+    late = {second: count for second, count in tries.items() if second >= 120}
+    assert max(late.values()) < nodes / 15, "of a fleet that tries once in 45 s in the mean"
+    assert max(tries) <= away_s + BACKOFF_S_MAX + PERIOD_S, "and the last is back after a minute"
 
 
 def test_what_a_refused_write_was_to_say_is_still_to_be_said() -> None:

@@ -140,6 +140,12 @@ def test_whatever_a_check_says_fits_the_schema(component: str, message: str, cou
     assert decode(encode(seen), type(seen)) == seen
 
 
+def test_what_json_or_the_schema_cannot_hold_never_keeps_the_rest_from_being_written() -> None:
+    seen = observed(finding(check="", code="", component="/mnt/\udcff", message="no such file: \udcff"))
+    assert decode(encode(seen), type(seen)) == seen
+    assert (seen.check, seen.code, seen.component) == ("unknown", "unknown", "/mnt/?")
+
+
 def made_of(*findings: Finding) -> Record:
     record = Record()
     record.add(findings)

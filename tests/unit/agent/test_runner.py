@@ -152,6 +152,17 @@ async def test_a_check_that_returns_something_else_is_a_finding() -> None:
         await goes_on(found)
 
 
+@pytest.mark.parametrize("time_s", [float("nan"), float("inf"), 1e17, -1e17])
+async def test_a_finding_of_no_time_that_there_is_ends_nothing(time_s: float) -> None:
+    async def lies() -> list[Finding]:
+        return [Finding(check="x", component="", code="y", first_s=time_s, last_s=time_s)]
+
+    async with running(Looking("ill", lies), Looking("well", healthy)) as (found, *_):
+        await until("it is found to fail", lambda: ("ill", "failed") in of_agent(found))
+        await goes_on(found)
+        assert not [each for each in found if each.check == "x"]
+
+
 async def test_whatever_a_call_aside_raises_reaches_its_caller_alone() -> None:
     def stops() -> None:
         raise StopIteration

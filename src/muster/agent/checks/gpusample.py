@@ -104,7 +104,9 @@ class GpuHistory:
         if answering < should:
             words = f"{answering} GPUs answer of {should} there should be; {len(sample.on_bus)} are on the bus"
             states.append(Sight(CHECK, "", "count", words, looks=_LOOKS_COUNT))
-        self._last |= {gpu.component: gpu for gpu in sample.gpus}
+        for gpu in sample.gpus:  # what does not answer now is compared with when it last did
+            last = self._last.get(gpu.component, gpu)
+            self._last[gpu.component] = gpu._replace(counters={**last.counters, **gpu.counters})
         self._was_active |= {(gpu.component, link) for gpu in sample.gpus for link, up in gpu.links.items() if up}
         return Seen(tuple(states), tuple(events))
 

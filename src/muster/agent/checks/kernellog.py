@@ -97,7 +97,7 @@ class KernelLog:
         else:
             self._pieces = None
         trouble = self._reader.trouble
-        if trouble and now_s >= self._said_s + SAY_AGAIN_S:
+        if trouble and abs(now_s - self._said_s) >= SAY_AGAIN_S:  # also where the clock was set back
             self._say(str(self._reader.path), trouble, now_s, 1, "")
         self._found += [finding for _, finding in self._scanner.take()] + self._incidents.take(now_s)
 

@@ -2,15 +2,19 @@
 
 Names, structures and numbers: NVML API Reference Guide. A session is short: an open one keeps GPUs from being reset and
 the driver from being replaced, and the library is let go with it, so that the next one loads what is installed then.
+
+Loading and letting go may take for ever as any other call: they run what the library has to say at its beginning and
+end, off a disk that may be sick. ctypes holds the interpreter's lock meanwhile, so that nothing else would run, and is
+gone around: called as functions, dlopen and dlclose let go of it.
 """
 
 from __future__ import annotations
 
-import _ctypes
 import contextlib
 import ctypes
+import os
 from collections.abc import Sequence
-from ctypes import byref, c_char, c_int, c_uint, c_ulonglong, c_void_p
+from ctypes import byref, c_char, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
 from types import TracebackType
 from typing import Any, Final
 
@@ -24,15 +28,22 @@ GPU_IS_LOST: Final = 15
 RESET_REQUIRED: Final = 16
 LIB_RM_VERSION_MISMATCH: Final = 18
 _LIBRARY_NOT_FOUND: Final = 12
+_UNKNOWN: Final = 999
 
 CORRECTED, UNCORRECTED = 0, 1
 _VOLATILE: Final = 0
 DRAM, SRAM = 2, 7
 REPLAY, RECOVERY, CRC_FLIT, CRC_DATA = 0, 1, 2, 3
 LINKS_MAX: Final = 18
+GPUS_MAX: Final = 64
 _SINGLE_BIT, _DOUBLE_BIT = 0, 1
 _PROCESSES_MAX: Final = 256
 _TEXT: Final = 96
+
+_PROGRAM: Final = ctypes.CDLL(None)
+_dlopen: Final = ctypes.CFUNCTYPE(c_void_p, c_char_p, c_int)(("dlopen", _PROGRAM))
+_dlclose: Final = ctypes.CFUNCTYPE(c_int, c_void_p)(("dlclose", _PROGRAM))
+_dlerror: Final = ctypes.CFUNCTYPE(c_char_p)(("dlerror", _PROGRAM))
 
 
 class NvmlError(Exception):
@@ -106,8 +117,11 @@ class Nvml:
         return self._text("nvmlSystemGetDriverVersion")
 
     def count(self) -> int:
-        """How many GPUs the driver has."""
-        return self._number("nvmlDeviceGetCount_v2")
+        """How many GPUs the driver has. Raises NvmlError also where it says more than a machine can have."""
+        count = self._number("nvmlDeviceGetCount_v2")
+        if count > GPUS_MAX:
+            raise NvmlError(_UNKNOWN, f"nvmlDeviceGetCount_v2: {count} GPUs are not possible")
+        return count
 
     def device(self, index: int) -> c_void_p:
         """Return the handle of a GPU."""
@@ -222,14 +236,14 @@ class Nvml:
         return said.decode(errors="replace") if said else f"error {code}"
 
     def _let_go(self) -> None:
-        _ctypes.dlclose(self._library._handle)
+        _dlclose(self._library._handle)
 
 
 def _load(libraries: Sequence[str]) -> ctypes.CDLL:
     problems = []
     for name in libraries:
-        try:
-            return ctypes.CDLL(name)
-        except OSError as error:
-            problems.append(str(error))
+        handle = _dlopen(os.fsencode(name), os.RTLD_NOW | os.RTLD_LOCAL)
+        if handle:
+            return ctypes.CDLL(name, handle=handle)
+        problems.append((_dlerror() or b"unknown error").decode(errors="replace"))
     raise NvmlError(_LIBRARY_NOT_FOUND, "; ".join(problems))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_void_p
 from typing import Final, TypeVar
 
+from muster.agent.checks.counters import NUMBER_MAX
 from muster.agent.checks.gpusample import CHECK, Gpu
 from muster.agent.checks.nvml import (
     CORRECTED,
@@ -82,7 +83,7 @@ def _sample(nvml: Nvml, device: c_void_p, address: str, judge: Judge) -> Gpu:
     counters: dict[tuple[str, str, int], int] = {}
 
     def count(check: str, code: str, part: int, value: int | None) -> None:
-        if value is not None:
+        if value is not None and value != NUMBER_MAX:  # a GPU that is gone reads as ones
             counters[check, code, part] = value
 
     for code, kind, place in _ERRORS:

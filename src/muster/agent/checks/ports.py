@@ -74,7 +74,9 @@ class Ports:
             states.append(Sight(CHECK, name, "gone", "the port was there and up, and is gone", looks=_LOOKS))
         for port in ports:
             if not port.moved:
-                self._last[port.name] = port
+                last = self._last.get(port.name, port)  # what does not answer now is compared with when it last did
+                fit = {code: value for code, value in port.counters.items() if value < 1 << BITS[code]}
+                self._last[port.name] = port._replace(counters={**last.counters, **fit})
                 if port.up:
                     self._was_up.add(port.name)
                     self._best_gbps[port.name] = max(port.gbps or 0.0, self._best_gbps.get(port.name, 0.0))

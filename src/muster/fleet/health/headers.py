@@ -41,6 +41,10 @@ _TIME: Final = re.compile(
     rb"|(?P<date>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?P<part>\.\d+)? "
     rb"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](?P<isopart>\d+))?(?P<zone>Z|[+-]\d\d:?\d\d)? )"
 )
+_AHEAD_S: Final = 86400.0
+"""Clocks and zones differ; what is further ahead was not written then, and would count as new for as long."""
+_LAST_S: Final = 253402300799.0
+"""The end of the year 9999, beyond which the API has no times."""
 _MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
@@ -50,6 +54,7 @@ class LogClock:
     Args:
         boot_s: when the machine booted, Unix seconds; 0 leaves seconds since boot as they are.
         now_s: what lines without a time get, and what the year of dates without one is found by: none is in the future.
+            0: not known.
         zone: of dates that name none.
     """
 
@@ -64,9 +69,10 @@ class LogClock:
         if match is None:
             return None
         try:
-            return self._time(match)
+            said = self._time(match)
         except (ValueError, OverflowError):
             return None
+        return said if 0.0 <= said <= (self.now_s + _AHEAD_S if self.now_s else _LAST_S) else None
 
     def _time(self, match: re.Match[bytes]) -> float:
         kind = match.lastgroup
@@ -97,7 +103,7 @@ class LogClock:
 
     def _without_year(self, text: str) -> float:
         """The newest time that fits and is not after tomorrow; 29 February may be years ago."""
-        latest_s = self.now_s + 86400
+        latest_s = self.now_s + _AHEAD_S
         year = datetime.fromtimestamp(latest_s, self.zone).year
         for candidate in range(year, year - 8, -1):
             try:

@@ -11,14 +11,19 @@ from muster.fleet.health.finding import Finding
 def observed(finding: Finding) -> ObservedFinding:
     """The finding as the API has it: times to the microsecond, texts cut to what the schema admits."""
     return ObservedFinding(
-        check=finding.check[:63],
-        component=finding.component[:256],
-        code=finding.code[:128],
+        check=_text(finding.check, 63) or "unknown",
+        component=_text(finding.component, 256),
+        code=_text(finding.code, 128) or "unknown",
         count=min(max(1, finding.count), COUNT_MAX),
         first_time=datetime.fromtimestamp(finding.first_s, UTC),
         last_time=datetime.fromtimestamp(finding.last_s, UTC),
-        message=finding.message[:256],
+        message=_text(finding.message, 256),
     )
+
+
+def _text(text: str, characters: int) -> str:
+    """What JSON can hold: names of files, and errors that name them, may have bytes that are no text."""
+    return text[:characters].encode(errors="replace").decode()
 
 
 def finding_of(seen: ObservedFinding) -> Finding:

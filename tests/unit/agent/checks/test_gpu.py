@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -317,7 +319,81 @@ async def test_counters_of_garbage_are_no_finding(machine: Machine) -> None:
     looker = machine.check()
     await machine.look(looker, {"0.ecc.1.2": 0, "0.rows.corrected": "!999", "0.link.0": "!2", "0.throttle": "!999"})
     assert await machine.look(looker, {"0.ecc.1.2": "!999"}) == []
+    assert await machine.look(looker, {"0.ecc.1.2": 2**64 - 1}) == []
     assert await machine.look(looker, {"0.ecc.1.2": 0}) == []
+
+
+@pytest.mark.parametrize("answer", ["!999", 2**64 - 1])
+async def test_errors_that_came_while_a_counter_did_not_answer_are_not_lost(machine: Machine, answer: object) -> None:
+    machine.has(1)
+    looker = machine.check()
+    await machine.look(looker, {"0.ecc.1.2": 5})
+    await machine.look(looker, {"0.ecc.1.2": answer})
+    assert said(await machine.look(looker, {"0.ecc.1.2": 8})) == [("ecc", FIRST, "uncorrected-dram", 3)]
+
+
+async def test_more_gpus_than_there_can_be_are_not_asked_one_by_one(machine: Machine) -> None:
+    machine.has(1)
+    looker = machine.check()
+    await machine.look(looker, {"count": 2**32 - 1})
+    assert said(await machine.look(looker)) == [("gpu", "", "nvml", 1)]
+
+
+HANGING = """
+#include <unistd.h>
+__attribute__((WHEN)) static void never_ends(void) { for (;;) sleep(1000); }
+"""
+AGENT = """
+import asyncio, json, os, sys
+from pathlib import Path
+import msgspec
+from muster.agent.check import Host, Setup
+from muster.agent.checks.gpu import make
+from muster.agent.runner import Runner
+from muster.kube.progress import Progress
+
+class Ticks:
+    name, period_s, timeout_s, cost, looks = "ticks", 0.05, 5.0, "cheap", 0
+    async def look(self, now_s):
+        Ticks.looks += 1
+        return []
+
+async def main():
+    hung = asyncio.Event()
+    def sink(findings):
+        for each in findings:
+            print(each.check, each.component, each.code, flush=True)
+            if each.code == "hung":
+                hung.set()
+    options = msgspec.Raw(json.dumps({"libraries": [sys.argv[1]]}).encode())
+    root = Path(sys.argv[2])
+    host = Host(root=root, sys=root / "sys", proc=root / "proc")
+    gpus = make(Setup(node="n", host=host, period_s=0.1, timeout_s=0.3, options=options))
+    running = asyncio.create_task(Runner("n", [gpus, Ticks()], sink, Progress()).run())
+    await hung.wait()
+    before = Ticks.looks
+    while Ticks.looks < before + 3:
+        await asyncio.sleep(0.01)
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("when", ["constructor", "destructor"])
+def test_a_library_that_never_ends_loading_or_unloading_is_a_finding_and_stops_no_other(
+    when: str, tmp_path: Path, libraries: Path
+) -> None:
+    """Another process: whoever loads a library beside one that hangs waits for it."""
+    build_nvml(libraries)  # skips the test where there is no compiler
+    source, library = tmp_path / "hangs.c", tmp_path / "libnvidia-ml.so.1"
+    source.write_text(HANGING.replace("WHEN", when))
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+    plug_gpu(tmp_path / "sys", 0)
+    command = [sys.executable, "-c", AGENT, str(library), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "agent gpu hung" in done.stdout.splitlines()
 
 
 # A dcgm-exporter's page.
@@ -341,7 +417,7 @@ async def exporter() -> AsyncIterator[Exporter]:
     exporter = Exporter()
     app = web.Application()
     app.router.add_get("/metrics", exporter.metrics)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -216,6 +216,16 @@ async def test_garbage_in_counters_is_as_good_as_none(node: Node, text: str) -> 
     assert await node.look(check) == []
 
 
+@pytest.mark.parametrize("text", ["", "garbage", "256"])
+async def test_errors_that_came_while_a_counter_did_not_answer_are_not_lost(node: Node, text: str) -> None:
+    check = node.check()
+    for shown in (1, text):
+        node.infiniband(link_downed=shown)
+        assert await node.look(check) == []
+    node.infiniband(link_downed=3)
+    assert [(each.code, each.count) for each in await node.look(check)] == [("link_downed", 2)]
+
+
 async def test_files_that_are_missing_are_no_finding(node: Node) -> None:
     node.infiniband()
     node.ethernet()
