@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -22,13 +25,27 @@ if TYPE_CHECKING:
     from muster.kube.client import Client
 
 
+_WIDE: Final = 100
+_NARROW: Final = 70
+"""Terminals with fewer columns have less room, and almost none, before what is said."""
+_NBSP: Final = "\N{NO-BREAK SPACE}"
+
+
 class Entry(msgspec.Struct, frozen=True, rename="camel"):
-    """Something that happened to the node. `what` is for scripts: a rung of the ladder, Found, Asked, Tested or Job."""
+    """Something that happened to the node.
+
+    Attributes:
+        what: for scripts: a rung of the ladder, Found, Asked, Tested or Job.
+        session: the NodeRemediation it is from, if any.
+        stages: what it ended and how long that took, in seconds: of the ladder (`fleet/remediation/states.STAGES`), or
+            all of a job's way back to its lost step.
+    """
 
     time: datetime
     what: str
     text: str
     session: str = ""
+    stages: Mapping[str, float] = {}
 
 
 @click.command()
@@ -43,9 +60,33 @@ def command(name: str, output: str, target: Target) -> int:
         return ExitCode.DONE
     if not entries:
         note(f"nothing is written down about node '{name}'")
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for entry in entries:
-        click.echo(f"{entry.time.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}  {entry.what:<10}  {entry.text}")
+        for line in _lines(entry, room):
+            click.echo(line)
     return ExitCode.DONE
+
+
+def _lines(entry: Entry, room: int) -> Iterator[str]:
+    """Yield an entry for a terminal with so many columns; 0 is none, and nothing is wrapped."""
+    began = f"{entry.time.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}  "
+    head = f"{began}{entry.what:<10}  "
+    indent = " " * (len(head) if not room or room >= _WIDE else len(began) if room >= _NARROW else 4)
+    # A stage and its time are kept on one line.
+    took = [f"{stage}{_NBSP}{_seconds(each)}" for stage, each in entry.stages.items()]
+    texts = [entry.text, ", ".join(took)]
+    if len(took) < 2:
+        texts = [" ".join([entry.text, *(f"({each.replace(_NBSP, ' after ')})" for each in took)])]
+    for number, text in enumerate(texts):
+        before = head if number == 0 else indent
+        lines = [f"{before}{text}"]
+        if room:
+            lines = textwrap.wrap(text, room, initial_indent=before, subsequent_indent=indent, break_on_hyphens=False)
+        yield from (line.replace(_NBSP, " ") for line in lines)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}s" if seconds < 100 else duration(seconds)
 
 
 async def _read(cluster: Cluster, name: str) -> Sequence[Entry]:
@@ -85,8 +126,20 @@ def _of_sessions(sessions: Sequence[NodeRemediation]) -> Iterator[Entry]:
             yield Entry(seen.first_time, "Found", f"{seen.check} {seen.code}{on}{times}{said}", session.name)
         if (asked := session.spec.request) is not None:
             yield Entry(asked.time, "Asked", f"{asked.action.lower()} by {asked.by}: {asked.reason}", session.name)
-        for step in session.status.history:
-            yield Entry(step.time, step.rung, step.reason, session.name)
+        for number, step in enumerate(session.status.history, 1):
+            yield Entry(step.time, step.rung, step.reason, session.name, _ended(session, number))
+
+
+def _ended(session: NodeRemediation, number: int) -> Mapping[str, float]:
+    """The stage of the ladder that the entry with this number ended."""
+    from muster.fleet.remediation.record import RELEASED, is_a
+    from muster.fleet.remediation.states import stage_of
+
+    history = session.status.history[:number]
+    phase = "Released" if is_a(history[-1], RELEASED) else "Open"
+    then = msgspec.structs.replace(session.status, history=history, phase=phase)
+    stage = stage_of(session, then)
+    return dict([stage]) if stage is not None else {}
 
 
 def _of_tests(tests: Sequence[Preflight]) -> Iterator[Entry]:
@@ -105,9 +158,6 @@ def _of_jobs(jobs: Sequence[TrainingJob], name: str) -> Iterator[Entry]:
             if fault.node != name or fault.timeline is None or fault.timeline.fault is None:
                 continue
             took = time_to_useful_s(fault)
-            parts = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in stages(fault.timeline))
-            useful = (
-                f"; useful again after {duration(took)} ({parts})" if took is not None else "; not useful again yet"
-            )
-            text = f"{job.namespace}/{job.name}: {fault_headline(fault)}{useful}"
-            yield Entry(fault.timeline.fault, "Job", text)
+            useful = f"useful again after {_seconds(took)}" if took is not None else "not useful again yet"
+            text = f"{job.namespace}/{job.name}: {fault_headline(fault)}; {useful}"
+            yield Entry(fault.timeline.fault, "Job", text, stages=dict(stages(fault.timeline)))
