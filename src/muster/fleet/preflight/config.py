@@ -3,6 +3,7 @@
 image: registry.example.com/muster-gputest:1   # has Python, muster[gputest-nvidia] and NVIDIA's libraries
 pullPolicy: IfNotPresent
 runAsUser: 65532           # 0: root; null: whom the platform chooses
+runtimeClass: ""           # such as nvidia, where NVIDIA's container runtime is not the nodes' default one
 backend: nvidia            # of muster.gputest; cpu:8 where nodes only pretend to have GPUs
 levels: {boot: 1, retest: 2, suspect: 2}       # boot: before work comes; suspect: in quarantine, or under suspicion
 atOnce: 50                 # tests that run at the same time, at most
@@ -59,6 +60,7 @@ class PreflightConfig(_Text):
     image: str = ""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     run_as_user: int | None = 65532
+    runtime_class: str = ""
     backend: str = "nvidia"
     levels: Levels = Levels()
     at_once: int = 50

@@ -46,7 +46,9 @@ class TestRecord(msgspec.Struct, frozen=True, rename="camel"):
 
 def made_with(config: PreflightConfig) -> str:
     """Return what tells whether a test would be made differently by another configuration."""
-    said = (config.image, config.pull_policy, config.run_as_user, config.backend, config.start_s)
+    said = (
+        config.image, config.pull_policy, config.run_as_user, config.runtime_class, config.backend, config.start_s,
+    )  # fmt: skip
     text = msgspec.json.encode((*said, config.tolerations, config.resources), order="sorted")
     return hashlib.sha256(text).hexdigest()[:16]
 
@@ -101,6 +103,7 @@ def manifest(
             "schedulerName": SCHEDULER_NAME,
             "priorityClassName": PRIORITY_CLASS,
             "restartPolicy": "Never",
+            **({"runtimeClassName": config.runtime_class} if config.runtime_class else {}),
             "terminationGracePeriodSeconds": GRACE_S,
             "activeDeadlineSeconds": int(config.start_s + run_s(record.level)),
             "automountServiceAccountToken": False,
