@@ -21,6 +21,10 @@ class Handover:
         """Spare nodes by name, and the gang (`NAMESPACE/NAME`) each is kept for until it comes."""
         self.changed: Callable[[], None] = lambda: None
         """Called when they are others than before."""
+        self.going: frozenset[str] = frozenset()
+        """Gangs (`NAMESPACE/NAME`) whose pods are leaving nodes that are drained: they begin anew after the last."""
+        self.gone: Callable[[frozenset[str]], None] = lambda gangs: None
+        """Called with those that are no longer among them."""
 
     def tell(self, nodes: frozenset[str]) -> None:
         """Say which ones are to change hands now."""
@@ -28,11 +32,14 @@ class Handover:
             self.nodes = nodes
             self.changed()
 
-    def keep(self, kept: Mapping[str, str]) -> None:
-        """Say which spares are kept for whom now."""
+    def keep(self, kept: Mapping[str, str], going: frozenset[str] = frozenset()) -> None:
+        """Say which spares are kept for whom now, and which gangs are leaving their nodes."""
         if kept != self.kept:
             self.kept = dict(kept)
             self.changed()
+        before, self.going = self.going, going
+        if before - going:
+            self.gone(before - going)
 
     def closed(self, waits: Callable[[str], bool]) -> frozenset[str]:
         """Return the nodes on which nothing may start now.

@@ -109,6 +109,8 @@ def works_of(
         step_image: what resets and reboots machines.
     """
     demands, handover = Demands(shared.clock), Handover()
+    if jobs is not None and parts.health:
+        jobs.follow_leaving(handover)
 
     async def schedule(term: Term) -> None:
         scheduler = SchedulerController(

@@ -31,6 +31,8 @@ from muster.trainingjobs.snapshot import JobSnapshot
 
 SILENCE: Final = "lost-contact"
 """The rule by which a node is kept away from that may be alive: its Lease says so."""
+_LEAVING_S: Final = 60.0
+"""Pods that are to be evicted are waited for so long, from the fault on."""
 _LEASE_LOOK_S: Final = 3.0
 """Leases are not watched, so a node that is waited for is looked at again and again."""
 
@@ -196,6 +198,13 @@ class Attempt:
         """Whether the attempt is not to begin yet, as the program failed again and again."""
         return not self.clock.passed(pausing.begins_at(self.status))
 
+    def _leaves(self) -> bool:
+        """Whether more of its pods are about to be evicted: an attempt that began now would end with the next."""
+        timeline = self.fault.timeline if self.fault is not None else None
+        if not self.snapshot.leaving or timeline is None or timeline.detected is None:
+            return False
+        return not self.clock.passed(timeline.detected.timestamp() + _LEAVING_S)
+
     def _node_back(self) -> list[Action]:
         """Where a replacement waits in vain, let it use an excluded node that is Ready again.
 
@@ -252,7 +261,7 @@ class Attempt:
         ready = sum(1 for slot in self.part if not self._to_replace(slot) and joined(slot, self.snapshot, self.now))
         complete = len(pods) == len(self.part)
         bound = complete and all(pod.spec.node_name for pod in pods)
-        if bound and ready == len(self.part) and not self._held():
+        if bound and ready == len(self.part) and not self._held() and not self._leaves():
             return self._begin_running()
         status = admission.with_admission(self.snapshot, self.status, complete=complete, bound=bound, now=self.now)
         same = status is self.status
@@ -297,6 +306,8 @@ class Attempt:
         size = len(self.part)
         if self._held() and (ready == size or created < size):
             return pausing.said(self.status)
+        if ready == size and self._leaves():
+            return "waits until its pods have left all nodes that are drained"
         if created < size:
             refusal = self.snapshot.refusal
             return f"{created}/{size} pods created" + (f"; the next was refused: {refusal.message}" if refusal else "")

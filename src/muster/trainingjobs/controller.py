@@ -11,6 +11,7 @@ from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from muster.api.handover import Handover
 from muster.api.training_job import CheckpointStatus, TrainingJob
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
@@ -100,6 +101,7 @@ class TrainingJobController:
         self._leading_since = 0.0
         self._rest_until: dict[str, float] = {}
         self._waits_for: dict[str, Wait] = {}
+        self._handover = Handover()
         self.controller = Controller(
             NAME, self._reconcile, informers=self.caches.required, elector=elector, progress=progress, rng=rng
         )
@@ -198,6 +200,16 @@ class TrainingJobController:
         if known:
             self._say_soon(key)
 
+    def follow_leaving(self, handover: Handover) -> None:
+        """Begin no attempt of a job while remediation takes pods of it off nodes, one after another."""
+        self._handover = handover
+
+        def gone(gangs: frozenset[str]) -> None:
+            for key in gangs:
+                self.controller.queue.add(key)
+
+        handover.gone = gone
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_S)
@@ -279,6 +291,7 @@ class TrainingJobController:
             progress=self._book.newest(job.uid, job.status.attempt),
             hardware=self.caches.hardware_of(nodes),
             waits_for=self._waits_for.get(job.key),
+            leaving=job.key in self._handover.going,
             refusal=self._executor.refusal(job.uid),
             leading_since=self._leading_since,
             contact_trusted=self.members.contact_trusted(),

@@ -129,6 +129,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         progress: the newest report of the current attempt; None where there was none.
         hardware: evidence about its nodes.
         waits_for: why the scheduler has no nodes for it; None where it has said nothing to this leader.
+        leaving: pods of it are being evicted from nodes that are drained.
         refusal: why the newest pod could not be created.
         leading_since: when this controller began to answer supervisors.
         strained_at: when this controller was last too slow to hear everybody; 0 where it never was.
@@ -147,6 +148,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     hardware: tuple[HardwareEvidence, ...] = ()
     waits_for: Wait | None = None
+    leaving: bool = False
     refusal: Refusal | None = None
     leading_since: float = 0.0
     strained_at: float = 0.0

@@ -479,7 +479,9 @@ def test_a_gang_leaves_its_nodes_at_once_and_after_its_spares_are_kept() -> None
     world.step()
     [left] = [each for each in world.done if isinstance(each, Evict)]
     assert {each.name for each in left.pods} == {"rank-on-n0", "rank-on-n1"}
+    assert world.plan.going == {"ns/g"}
     world.settle()
+    assert world.plan.going == set()
     assert record.last(world.session("n0").status, record.SPARE) is not None
 
 

@@ -197,6 +197,29 @@ def test_however_many_nodes_break_at_once_each_pod_is_replaced_once(size: int) -
     assert len([each for each in world.log if isinstance(each, RecordEvent) and each.reason == "Reattributed"]) <= 1
 
 
+def test_an_attempt_does_not_begin_while_more_of_its_pods_are_about_to_be_evicted() -> None:
+    world = World(make_job(2)).started()
+    world.leaving = True
+    world.evict(0)
+    world.control()
+    for _ in range(20):
+        world.step()
+        world.control()
+    assert world.status.phase == "Restarting"
+    world.evict(1)
+    world.control()
+    world.leaving = False
+    world.until("Running", attempt=2)
+    assert [fault.rule for fault in world.status.faults] == ["evicted"]
+
+
+def test_evictions_that_never_end_do_not_keep_an_attempt_from_beginning_for_ever() -> None:
+    world = World(make_job(2)).started()
+    world.leaving = True
+    world.evict(0)
+    world.until("Running", 90, attempt=2)
+
+
 def test_a_node_that_is_not_ready_but_talks_is_left_alone() -> None:
     world = World(make_job(2)).started()
     world.node_ready(world.holder(0).spec.node_name, False)

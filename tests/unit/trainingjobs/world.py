@@ -72,6 +72,7 @@ class World:
         self.observed = Observed()
         self.trusted = True
         self.leases: dict[str, float] = {}
+        self.leaving = False
         self.strained_at = 0.0
         self.progress: Progress | None = None
         self.placement: Placement | None = None
@@ -98,6 +99,7 @@ class World:
             leading_since=self.leading_since,
             contact_trusted=self.trusted,
             leases=self.leases,
+            leaving=self.leaving,
             strained_at=self.strained_at,
             progress_due=False,
         )

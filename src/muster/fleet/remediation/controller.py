@@ -72,7 +72,7 @@ class RemediationController:
         client: the API server.
         namespace: where the ConfigMap is, and pods that act on machines run.
         step_image: what those run.
-        handover: told which spare nodes are kept for whom.
+        handover: told which spare nodes are kept for whom, and which gangs leave nodes.
         providers: of machines by name, beside `aws`.
         replacer: replaces machines, instead of those.
         team_key: label that names a node's team.
@@ -180,7 +180,7 @@ class RemediationController:
                 now = self._clock()
                 plan = decide(view, now)
                 took_s = loop.time() - started
-                self._handover.keep(plan.kept)
+                self._handover.keep(plan.kept, plan.going)
                 again = await self._carrier.carry_out(plan, told)
                 again |= await self._look_for_spares(view, plan)
                 self._metrics.show(view.sessions, plan.held)

@@ -78,6 +78,7 @@ def decide(view: View, now: float) -> Plan:
     return Plan(
         actions=(*ladder.taints, *_told(view, ladder), *effects, *found.actions),
         kept=found.kept,
+        going=frozenset(found.going),
         held=ladder.held,
         spares_for=found.wanted,
         wake_at=min((*ladder.wake, *found.wake), default=None),

@@ -33,6 +33,7 @@ class Leaving:
     Attributes:
         actions: evictions.
         kept: spare nodes, and for which gang.
+        going: gangs that leave now, and are not gone yet; those that a budget holds are not waited for.
         wanted: gangs that still lack spares, and the nodes they leave.
         noted: sessions whose gangs have their spares now, and which.
         waits: sessions that wait for a spare, and why in words.
@@ -41,6 +42,7 @@ class Leaving:
 
     actions: list[Action] = field(default_factory=list)
     kept: dict[str, str] = field(default_factory=dict)
+    going: set[str] = field(default_factory=set)
     wanted: dict[str, tuple[str, ...]] = field(default_factory=dict)
     noted: dict[str, str] = field(default_factory=dict)
     waits: dict[str, str] = field(default_factory=dict)
@@ -97,6 +99,8 @@ def _gang(found: Leaving, view: View, gang: str, sessions: list[NodeRemediation]
     for session in sessions:
         if spares:
             found.noted[session.name] = f"{', '.join(spares)} for {gang}"
+    if any(not (pod.terminating or pod.refused or pod.hopeless) for pod in pods):
+        found.going.add(gang)
     _evict(found, tuple(pods), gang, now)
 
 

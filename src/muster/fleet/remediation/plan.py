@@ -112,6 +112,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         actions: in order of urgency; independent of each other.
         kept: spare nodes by name, and for which gang.
+        going: gangs whose pods are being evicted.
         held: why nodes are not put into quarantine or worked on, and how many.
         spares_for: gangs that need so many empty nodes like this node.
         wake_at: when to decide again though nothing changes.
@@ -119,6 +120,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     actions: tuple[Action, ...] = ()
     kept: Mapping[str, str] = NONE
+    going: frozenset[str] = frozenset()
     held: Mapping[str, int] = NONE
     spares_for: Mapping[str, tuple[str, ...]] = NONE
     wake_at: float | None = None
