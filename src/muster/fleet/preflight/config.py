@@ -1,6 +1,6 @@
 """What the ConfigMap `muster-preflight` says, under `preflight.yaml`. Without the ConfigMap nothing is tested.
 
-image: registry.example.com/muster-gputest:1   # has Python, muster[gputest-nvidia] and NVIDIA's libraries
+image: registry.example.com/muster-gputest:1   # of deploy/Dockerfile.gputest, or your own
 pullPolicy: IfNotPresent
 runAsUser: 65532           # 0: root; null: whom the platform chooses
 runtimeClass: ""           # such as nvidia, where NVIDIA's container runtime is not the nodes' default one
@@ -82,7 +82,7 @@ def _problems(config: PreflightConfig) -> Iterator[tuple[str, str]]:
     if wrong:
         yield "$.backend", f"{wrong}; write nvidia"
     if not config.image and config.backend == "nvidia":
-        yield "$.image", "missing; name an image with muster[gputest-nvidia] in it (docs/preflight.md)"
+        yield "$.image", "missing; name an image with muster[gputest-nvidia] in it (deploy/Dockerfile.gputest)"
     if config.run_as_user is not None and config.run_as_user < 0:
         yield "$.runAsUser", f"{config.run_as_user} is not possible; write 0 or more, or null"
     if config.at_once < 1:
