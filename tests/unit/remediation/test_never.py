@@ -14,6 +14,7 @@ from muster.fleet.health.record import observed
 from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Limits, RemediationConfig, SharedFaults, WorkLimits
 from muster.fleet.remediation.evidence import decision_of, evidence_of
+from muster.fleet.remediation.ladder import is_wanted
 from muster.fleet.remediation.plan import Evict, ReplaceMachine, RunStep
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta
@@ -243,3 +244,44 @@ def test_a_node_that_is_out_of_use_never_leaves_the_budget_by_seeming_to_join() 
     world.fault("n1", "quarantine", "48")
     world.settle()
     assert world.tainted() == {"n0"}
+
+
+@pytest.mark.parametrize("since", ["too late", "kept out", "released", "forgotten"])
+def test_a_machine_is_never_rebooted_by_a_pod_that_nobody_waits_for_any_more(since: str) -> None:
+    """Its kubelet was away, and starts what it finds when it is back: hours later, under whatever runs there then."""
+    world = World()
+    world.fault("n0", "reboot")
+    world.settle()
+    assert [step.phase for step in world.steps.values()] == ["Pending"]
+    if since == "too late":
+        world.settle(ACT.deadlines.reboot_s + 1.0)
+        assert world.rung("n0") == "Handed"
+    elif since == "kept out":
+        world.now += 1.0
+        ask(world, "n0", "Quarantine")
+    elif since == "released":
+        session = world.session("n0")
+        over = replace(session.status, phase="Released")
+        world.sessions[session.name] = replace(session, status=over)
+    else:
+        world.sessions.clear()
+    world.settle(1.0)
+    assert all(is_wanted(world.session("n0"), name) for name in world.steps)
+    assert bool(world.steps) == (since == "forgotten"), "the taint says that it was ours: it begins anew"
+
+
+def test_what_a_reset_that_failed_had_to_say_stays_until_the_node_is_back() -> None:
+    world = World()
+    world.fault("n0", "reset-gpu")
+    world.settle()
+    world.finish_steps("Failed")
+    world.settle(1.0)
+    assert world.rung("n0") == "Reboot"
+    assert "Failed" in {step.phase for step in world.steps.values()}
+    world.steps = {name: step for name, step in world.steps.items() if step.phase == "Failed" or "reboot" in name}
+    world.nodes["n0"] = replace(world.nodes["n0"], boot_id="b1")
+    world.settle(1.0)
+    world.test("n0")
+    world.settle()
+    assert world.rung("n0") == "Released"
+    assert not world.steps

@@ -15,12 +15,23 @@ from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.fleet.health.policy import RANK
 from muster.fleet.remediation import record
 from muster.fleet.remediation.draining import Leaving, leaving
-from muster.fleet.remediation.ladder import Ladder
-from muster.fleet.remediation.plan import Action, Describe, Forget, Move, Open, Plan, Quarantine, Release, Tell
+from muster.fleet.remediation.ladder import Ladder, is_wanted
+from muster.fleet.remediation.plan import (
+    Action,
+    Describe,
+    Forget,
+    ForgetStep,
+    Move,
+    Open,
+    Plan,
+    Quarantine,
+    Release,
+    Tell,
+)
 from muster.fleet.remediation.room import Room, is_unwritten
 from muster.fleet.remediation.rungs import ORDER, TARGET, WORKING
 from muster.fleet.remediation.shared import shared_faults
-from muster.fleet.remediation.snapshot import Evidence, NodeView, View
+from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
 
 HARDWARE = "muster.dev/HardwareFault"
 """Condition of a node with broken hardware: what fails there is not charged to programs (docs/whose-fault.md)."""
@@ -71,6 +82,7 @@ def decide(view: View, now: float) -> Plan:
         if session.name not in moving:
             _note(ladder, found, session)
             effects += _effects(session, node)
+    effects += [ForgetStep(name=each.name, uid=each.uid) for each in view.steps.values() if _is_done(view, each)]
     _open(ladder, evidence, acts=acts)
     _gone(ladder, now)
     if acts:
@@ -208,6 +220,17 @@ def _would(ladder: Ladder, node: NodeView, evidence: Evidence) -> str:
         return f"dry run; {text}; would not go into quarantine: {words}"
     ladder.room.take_quarantine(node)
     return f"dry run; {text}; would go into quarantine now"
+
+
+def _is_done(view: View, step: StepView) -> bool:
+    """Whether a pod that resets or reboots is not to run, or not any more: its kubelet may be away, and come back.
+
+    One that failed stays until the node is back: its log says why.
+    """
+    session = view.sessions.get(step.session)
+    if session is None or session.status.phase == "Released":
+        return True
+    return step.phase != "Failed" and not is_wanted(session, step.name)
 
 
 def _note(ladder: Ladder, found: Leaving, session: NodeRemediation) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationPhase, Rung
 from muster.fleet.remediation import record
 from muster.fleet.remediation.exits import failed, is_booted, is_own, passed
-from muster.fleet.remediation.plan import Action, ForgetStep, Move, Quarantine, ReplaceMachine, RunStep
+from muster.fleet.remediation.plan import Action, Move, Quarantine, ReplaceMachine, RunStep
 from muster.fleet.remediation.room import NOTHING_HOLDS, Room
 from muster.fleet.remediation.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
@@ -206,7 +206,6 @@ class Ladder:
     def _reset(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         status, step = session.status, self._step(session)
         if record.last(status, record.RESET) is not None:
-            self._clear(step)
             return  # its test says more
         if step is None:
             name = step_name(session, "ResetGPU")
@@ -233,7 +232,7 @@ class Ladder:
             )  # fmt: skip
             self.actions.append(Move(session=session, status=changed, why=record.BOOT))
         elif is_booted(session):
-            self._clear(step)
+            return  # its test says more
         elif node.boot_id != asked.reason.partition(" ")[2]:
             changed = record.noted(
                 status, self.now, record.BOOTED, deadline_s=self.view.config.deadlines.test_s,
@@ -246,10 +245,6 @@ class Ladder:
 
     def _step(self, session: NodeRemediation) -> StepView | None:
         return self.view.steps.get(step_name(session, session.status.rung))
-
-    def _clear(self, step: StepView | None) -> None:
-        if step is not None:
-            self.actions.append(ForgetStep(name=step.name, uid=step.uid))
 
     def _passed_last(self, node: NodeView) -> bool:
         """Too early by our clock to let it back, or from before it was silent: no reason to give the machine away."""
@@ -352,8 +347,6 @@ class Ladder:
 
     def _release(self, session: NodeRemediation, why: str) -> None:
         self.enter(session, session.status.rung, f"{record.RELEASED}: {why}", phase="Released")
-        if session.status.rung in STEP_OF:
-            self._clear(self._step(session))
 
     def _deadline_s(self, rung: Rung) -> float:
         deadlines = self.view.config.deadlines
