@@ -1,6 +1,6 @@
 """What the agent knows, as its node's NodeHealth says it: bounded, over restarts, and no incident merged with another.
 
-Held are up to 1,024 findings of the last 30 days; the record shows 64. Where more are held each check has its turn, the
+Held are up to 1,024 findings; the record shows 64 of the last 30 days. Where more are held each check has its turn, the
 newest first, so that a disk with a thousand errors does not hide a GPU that fell off the bus.
 """
 
@@ -79,14 +79,14 @@ class Record:
 
     def shown(self, now_s: float) -> tuple[tuple[ObservedFinding, ...], int]:
         """Return (the findings of the record, oldest first; how many older ones it has no room for)."""
-        for at in [at for at, finding in self._held.items() if finding.last_s < now_s - KEEP_S]:
-            del self._held[at]
+        # What is too old is held all the same: a clock that is wrong for a while must not make it forgotten for good.
+        recent = [finding for finding in self._held.values() if finding.last_s >= now_s - KEEP_S]
         by_check: dict[str, list[Finding]] = defaultdict(list)
-        for finding in sorted(self._held.values(), key=lambda finding: (finding.last_s, finding.first_s), reverse=True):
+        for finding in sorted(recent, key=lambda finding: (finding.last_s, finding.first_s), reverse=True):
             by_check[finding.check].append(finding)
         turns = [finding for turn in zip_longest(*by_check.values()) for finding in turn if finding is not None]
         chosen = sorted(turns[:FINDINGS_MAX], key=lambda finding: (finding.first_s, finding.key))
-        return tuple(observed(finding) for finding in chosen), self._forgotten + len(self._held) - len(chosen)
+        return tuple(observed(finding) for finding in chosen), self._forgotten + len(recent) - len(chosen)
 
     def _forget(self, number: int) -> None:
         for at in sorted(self._held, key=lambda at: self._held[at].last_s)[:number]:

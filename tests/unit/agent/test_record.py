@@ -82,6 +82,12 @@ def test_what_was_last_seen_long_ago_goes_without_a_word() -> None:
     assert record.shown(NOW_S + KEEP_S + 1) == ((), 0)
 
 
+def test_a_clock_that_is_wrong_for_a_while_makes_nothing_forgotten_for_good() -> None:
+    record = made_of(finding())
+    assert shown(record, NOW_S + 2 * KEEP_S) == []
+    assert [each.code for each in shown(record)] == ["79"]
+
+
 def test_a_log_that_is_read_again_after_a_restart_repeats_nothing() -> None:
     record = Record()
     record.add([finding(count=7, last_s=NOW_S + 30)])
