@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +11,8 @@ import click
 from muster.cli.errors import BadInput, ExitCode
 
 if TYPE_CHECKING:
+    import yaml
+
     from muster.fleet.health.policy import Policy
 
 _PAGES: Final = {
@@ -20,9 +20,7 @@ _PAGES: Final = {
     "remediation": "docs/remediation.md",
     "preflight": "docs/preflight.md",
 }
-"""By what a text is of, the page with its fields; in the ConfigMaps its key is that name with `.yaml`."""
-_NEARLY: Final = 0.5
-"""What a misspelt field says of which text it is in, beside 1 for one that is spelt right."""
+"""By what a text is of (`healthtexts.KINDS`), the page with its fields."""
 _STDIN: Final = "<stdin>"
 
 
@@ -34,18 +32,20 @@ _STDIN: Final = "<stdin>"
 def command(files: tuple[str, ...], kind: str | None) -> int:
     """Say every line of policy.yaml, remediation.yaml or preflight.yaml that is wrong, and what to change.
 
-    No cluster is asked. What a FILE is follows from its name, or else from its fields; - is standard input.
+    No cluster is asked. What a FILE is follows from its name, or else from its fields; ConfigMaps as kubectl or helm
+    print them and values of the chart are looked through, too. - is standard input.
     """
+    from muster.cli.healthtexts import texts
+
     problems, pages = [], []
     for file in files:
-        text, source = read_text(file), _STDIN if file == "-" else file
-        which = kind or _kind_of(source, text)
-        said, wrong = _check(which, text, source)
-        if wrong:
-            problems.append(wrong)
-            pages.append(_PAGES[which])
-        else:
-            click.echo(f"{source}: {said}")
+        for which, source, text in texts(_STDIN if file == "-" else file, read_text(file), kind):
+            said, wrong = _check(which, text, source)
+            if wrong:
+                problems.append(wrong)
+                pages.append(_PAGES[which])
+            else:
+                click.echo(f"{source}: {said}")
     if problems:
         hint = f"{' and '.join(dict.fromkeys(pages))} say what may be there"
         raise BadInput("this cannot be used\n" + "\n".join(problems), hint)
@@ -74,7 +74,7 @@ def read_text(file: str) -> str:
         raise BadInput(f"{file} is no text: {error.reason} at byte {error.start}", "YAML in UTF-8 is wanted") from error
 
 
-def _check(kind: str, text: str, file: str) -> tuple[str, str]:
+def _check(kind: str, text: str | yaml.Node, file: str) -> tuple[str, str]:
     """Return (what the text says, ""), or ("", what is wrong with it)."""
     from muster.fleet.configtext import ConfigTextError
     from muster.fleet.health.policytext import read_policy
@@ -95,53 +95,3 @@ def _check(kind: str, text: str, file: str) -> tuple[str, str]:
         return f"preflight: {levels}, {tests.at_once} at once, image {tests.image or 'of Muster'}", ""
     except ConfigTextError as error:
         return "", str(error)
-
-
-def _kind_of(source: str, text: str) -> str:
-    """What the text is: by the file's name, else by its fields. Raises BadInput where neither tells."""
-    named = [kind for kind in _PAGES if kind in Path(source).name]
-    if len(named) == 1:
-        return named[0]
-    fields = _fields(source, text)
-    points = {kind: sum(map(_points, fields, [names] * len(fields))) for kind, names in _known().items()}
-    best = max(points.values())
-    likely = [kind for kind, found in points.items() if found == best]
-    if best and len(likely) == 1:
-        return likely[0]
-    hint = f"say which with --as {', --as '.join(_PAGES)}"
-    if "kind" in fields:
-        hint = "of an object only the text below its key in data is wanted, such as policy.yaml"
-    elif "health" in fields:
-        hint = "of the chart's values only what is below health.preflight.config and its like is wanted"
-    raise BadInput(f"{source}: neither its name nor its fields say what it configures", hint)
-
-
-def _fields(source: str, text: str) -> list[str]:
-    import yaml
-
-    from muster.api.marked import NotYaml, document
-    from muster.fleet.configtext import place_text
-
-    try:
-        root = document(text)
-    except NotYaml as error:
-        raise BadInput(f"{place_text(error.place, source)}not YAML: {error.what}", "mend it") from None
-    return [str(key.value) for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
-
-
-def _known() -> Mapping[str, list[str]]:
-    from msgspec import Struct
-    from msgspec.structs import fields
-
-    from muster.fleet.health.policyfields import PolicyText
-    from muster.fleet.preflight.config import PreflightConfig
-    from muster.fleet.remediation.config import RemediationConfig
-
-    structs: tuple[type[Struct], ...] = (PolicyText, RemediationConfig, PreflightConfig)
-    return {kind: [each.encode_name for each in fields(struct)] for kind, struct in zip(_PAGES, structs, strict=True)}
-
-
-def _points(field: str, known: list[str]) -> float:
-    if field in known:
-        return 1.0
-    return _NEARLY if difflib.get_close_matches(field, known, n=1) else 0.0

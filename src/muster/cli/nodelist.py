@@ -72,7 +72,7 @@ def _line(
     node = held.node
     record = tested(preflight.spec) if preflight is not None else None
     doubts = doubt(identity(node), record) if needs_test(node) else Doubt.NONE
-    state, since, why = _state(held, session, doubts if tests or _pending(node) else Doubt.NONE)
+    state, since, why = _state(held, session, doubts if tests or is_pending(node) else Doubt.NONE)
     good = preflight.spec if preflight is not None and doubts is Doubt.NONE and preflight.spec.passed else None
     return NodeLine(
         node=node.name,
@@ -109,5 +109,6 @@ def _state(held: Held, session: NodeRemediation | None, doubts: Doubt) -> tuple[
     return _BY_RANK[held.rank], None, ""
 
 
-def _pending(node: Node) -> bool:
+def is_pending(node: Node) -> bool:
+    """Whether it has the taint of nodes that wait for a test."""
     return any(taint.key == TAINT_PREFLIGHT and taint.effect in HARD_EFFECTS for taint in node.spec.taints)

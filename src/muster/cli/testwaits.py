@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from muster.api.names import LABEL_BALLOON, LABEL_PREFLIGHT
 from muster.api.trust import Doubt, doubt, identity, needs_test, tested
 from muster.cli.healthconfig import health_config
+from muster.cli.nodelist import is_pending
 from muster.cli.target import if_allowed
 from muster.fleet.preflight.config import CONFIG_MAP
 from muster.fleet.preflight.judge import read_test
@@ -59,6 +60,8 @@ async def read_test_waits(
         _places(client, team_key, [pod for pod in tests.values() if not (pod.spec.node_name or pod.finished)]),
     )
     config = health_config(None, found)
+    if found is None:  # nobody tests nodes here: that is news only of one that waits for a test all the same
+        waiting = [node for node in waiting if node.name in tests or is_pending(node)]
     anybodys = next(iter(refused.values()), "")
     running = sum(not pod.finished and LABEL_BALLOON not in pod.metadata.labels for pod in tests.values())
     return {

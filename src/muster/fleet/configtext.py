@@ -32,7 +32,7 @@ class ConfigText(Generic[T]):
     """A text that has the fields of its kind.
 
     Args:
-        text: YAML.
+        text: YAML, or what was composed of it.
         kind: a struct that forbids unknown fields.
         page: where its fields are described, for what is said of errors.
         file: where the text is from; "" for a ConfigMap, whose lines are counted from its key.
@@ -41,10 +41,10 @@ class ConfigText(Generic[T]):
         ConfigTextError: it is no YAML, names a key twice, or does not have the fields of `kind`.
     """
 
-    def __init__(self, text: str, kind: type[T], page: str, file: str = "") -> None:
+    def __init__(self, text: str | yaml.Node, kind: type[T], page: str, file: str = "") -> None:
         self._file = file
         try:
-            self._root = document(text)
+            self._root = text if isinstance(text, yaml.Node) else document(text)
             data = plain(self._root) if self._root is not None else None
             again = sorted((place_of(key), key.value) for key, _ in twice(self._root))
         except NotYaml as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,25 @@ def test_without_a_name_the_fields_tell(
         (POLICY + "revision: [\n", ["x.yaml:4:1: not YAML"]),
         ("a: 1\n", ["neither its name nor its fields say what it configures", "--as remediation"]),
         ("", ["neither its name nor its fields"]),
-        ("kind: ConfigMap\ndata: {}\n", ["of an object only the text below its key in data is wanted"]),
-        ("health: {}\n", ["of the chart's values only what is below"]),
+        ("kind: ConfigMap\ndata: {}\n", ["neither its name nor its fields"]),
+        ("health: {}\n", ["neither its name nor its fields"]),
+        (
+            "kind: ConfigMap\ndata:\n  required: 'true'\n  preflight.yaml: |\n\n    image: a\n    atOnec: 3\n",
+            ["x.yaml:7:5: atOnec: unknown field; did you mean atOnce?"],
+        ),
+        (
+            'kind: ConfigMap\ndata:\n  remediation.yaml: "mode: act\\npuase: true\\n"\n',
+            ["x.yaml: remediation.yaml:2:1: puase: unknown field; did you mean pause?"],
+        ),
+        (
+            "replicas: 2\nhealth:\n  preflight: {config: {image: a, atOnec: 1}}\n  remediation:\n    config:\n"
+            "      mode: acct\n    policy:\n      version: 1\n      revison: mine\n",
+            [
+                "x.yaml:3:34: atOnec",
+                "x.yaml:6:13: mode: ",
+                "x.yaml:9:7: revison: unknown field; did you mean revision?",
+            ],
+        ),
         ("\x07", ["x.yaml:1:1: not YAML: character U+0007"]),
     ],
 )
@@ -102,6 +120,23 @@ def test_one_bad_file_of_several_is_enough_and_all_are_looked_at(
     assert "b.yaml: remediation: mode act" in out
     assert "a.yaml:1:7: mode" in err
     assert "c.yaml:2:1: images: unknown field; did you mean image?" in err
+
+
+def test_what_helm_prints_and_what_it_is_given_are_looked_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = (
+        "kind: Deployment\nspec: {}\n---\nkind: ConfigMap\ndata:\n  remediation.yaml: |\n    mode: observe\n"
+        f"  policy.yaml: |\n{textwrap.indent(POLICY, '    ')}---\nkind: ConfigMap\ndata:\n"
+        "  required: 'true'\n  preflight.yaml: |\n    image: a\n"
+    )
+    values = "health: {enabled: true, preflight: {config: {image: b}}, remediation: {policy: {}}}\n"
+    (tmp_path / "printed").write_text(printed)
+    (tmp_path / "preflight-values.yaml").write_text(values)
+    code, out, _ = checked(capsys, str(tmp_path / "printed"), str(tmp_path / "preflight-values.yaml"))
+    assert code == ExitCode.DONE
+    said = [line.partition(": ")[2].partition(":")[0] for line in out.splitlines()]
+    assert said == ["policy mine", "remediation", "preflight", "preflight"]
 
 
 def test_what_a_text_is_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

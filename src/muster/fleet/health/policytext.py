@@ -44,11 +44,11 @@ def default_policy() -> Policy:
     return read_policy(CATALOGUE.read_text(encoding="utf-8"), CATALOGUE.name)
 
 
-def read_policy(text: str, file: str) -> Policy:
+def read_policy(text: str | yaml.Node, file: str) -> Policy:
     """Read a policy.
 
     Args:
-        text: YAML, as docs/health.md describes it.
+        text: YAML, as docs/health.md describes it, or what was composed of it.
         file: what it is called where the deciding line is named.
 
     Raises:
@@ -70,9 +70,9 @@ class _Reading:
         self.file = file
         self.problems: list[tuple[Place, str]] = []
 
-    def policy(self, text: str) -> Policy | None:
+    def policy(self, text: str | yaml.Node) -> Policy | None:
         try:
-            root = document(text)
+            root = text if isinstance(text, yaml.Node) else document(text)
         except NotYaml as error:
             self._wrong(_known(error.place, _START), f"not YAML: {error.what}; mend it")
             return None

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
+import yaml
 
 from muster.api.trust import GPU
 from muster.fleet.configtext import ConfigText
@@ -70,7 +71,7 @@ class PreflightConfig(_Text):
     resources: dict[str, str | int | float] = msgspec.field(default_factory=lambda: {"cpu": "4", "memory": "32Gi"})
 
 
-def parse_config(text: str, file: str = "") -> PreflightConfig:
+def parse_config(text: str | yaml.Node, file: str = "") -> PreflightConfig:
     """Read the text, of `file` where it is no ConfigMap's. Raises ConfigTextError with every line that is wrong."""
     read = ConfigText(text, PreflightConfig, PAGE, file)
     read.check(_problems(read.value))

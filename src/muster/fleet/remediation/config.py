@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
+import yaml
 
 from muster.fleet.configtext import ConfigText
 from muster.kube.struct import KubeStruct
@@ -104,7 +105,7 @@ class RemediationConfig(_Text):
     dead: Dead = Dead()
 
 
-def parse_config(text: str, file: str = "") -> RemediationConfig:
+def parse_config(text: str | yaml.Node, file: str = "") -> RemediationConfig:
     """Read the text, of `file` where it is no ConfigMap's. Raises ConfigTextError with every line that is wrong."""
     read = ConfigText(text, RemediationConfig, PAGE, file)
     read.check(_problems(read.value))

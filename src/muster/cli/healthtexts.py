@@ -1,0 +1,122 @@
+"""Where texts of node health are: files of their own, ConfigMaps as kubectl and helm print them, the chart's values."""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import yaml
+
+from muster.api.marked import NotYaml, documents
+from muster.cli.errors import BadInput
+from muster.fleet.configtext import place_text
+
+KINDS: Final = ("policy", "remediation", "preflight")
+"""What a text is of; in ConfigMaps its key is that name with `.yaml`."""
+_IN_VALUES: Final = {
+    "policy": ("health", "remediation", "policy"),
+    "remediation": ("health", "remediation", "config"),
+    "preflight": ("health", "preflight", "config"),
+}
+_NEARLY: Final = 0.5
+"""What a misspelt field says of which text it is in, beside 1 for one that is spelt right."""
+
+
+class Text(NamedTuple):
+    """One of the texts: of which kind, what it is called where something is wrong with it, and itself."""
+
+    kind: str
+    source: str
+    text: str | yaml.Node
+
+
+def texts(source: str, text: str, kind: str | None) -> list[Text]:
+    """Return the texts in a file.
+
+    Args:
+        source: what the file is called.
+        text: what is in it.
+        kind: what it is, where somebody said so.
+
+    Raises:
+        BadInput: it is no YAML, or neither its name nor its fields say what it is.
+    """
+    if kind is not None:
+        return [Text(kind, source, text)]
+    try:
+        roots = [root for root in documents(text) if isinstance(root, yaml.MappingNode)]
+    except NotYaml as error:
+        raise BadInput(f"{place_text(error.place, source)}not YAML: {error.what}", "mend it") from None
+    found = [each for root in roots for each in (*_of_config_map(root, source, text), *_of_values(root, source))]
+    if found:
+        return found
+    fields = [str(key.value) for root in roots for key, _ in root.value]
+    return [Text(_kind_of(source, fields), source, text)]
+
+
+def _of_config_map(root: yaml.MappingNode, source: str, text: str) -> Iterator[Text]:
+    """Each key of an object's data as if it stood there alone, indented as it is: lines and columns are right."""
+    if getattr(_at(root, "kind"), "value", "") != "ConfigMap":
+        return
+    for kind in KINDS:
+        node = _at(root, "data", f"{kind}.yaml")
+        if not isinstance(node, yaml.ScalarNode):
+            continue
+        if node.style != "|":
+            yield Text(kind, f"{source}: {kind}.yaml", node.value)
+            continue
+        first, lines = node.start_mark.line + 1, text.splitlines()
+        written = next((line for line in lines[first:] if line.strip()), "")
+        inside = next((line for line in node.value.splitlines() if line.strip()), "")
+        indent = " " * (len(written) - len(written.lstrip()) - len(inside) + len(inside.lstrip()))
+        yield Text(kind, source, "\n" * first + textwrap.indent(node.value, indent))
+
+
+def _of_values(root: yaml.MappingNode, source: str) -> Iterator[Text]:
+    for kind, path in _IN_VALUES.items():
+        node = _at(root, *path)
+        if isinstance(node, yaml.MappingNode) and node.value:
+            yield Text(kind, source, node)
+
+
+def _at(root: yaml.Node, *path: str) -> yaml.Node | None:
+    node: yaml.Node | None = root
+    for name in path:
+        items = node.value if isinstance(node, yaml.MappingNode) else ()
+        node = next((value for key, value in items if getattr(key, "value", None) == name), None)
+    return node
+
+
+def _kind_of(source: str, fields: list[str]) -> str:
+    """What a text is: by the file's name, else by its fields. Raises BadInput where neither tells."""
+    named = [kind for kind in KINDS if kind in Path(source).name]
+    if len(named) == 1:
+        return named[0]
+    points = {kind: sum(_points(field, names) for field in fields) for kind, names in _known().items()}
+    best = max(points.values())
+    likely = [kind for kind, found in points.items() if found == best]
+    if best and len(likely) == 1:
+        return likely[0]
+    hint = f"say which with --as {', --as '.join(KINDS)}"
+    raise BadInput(f"{source}: neither its name nor its fields say what it configures", hint)
+
+
+def _known() -> Mapping[str, list[str]]:
+    from msgspec import Struct
+    from msgspec.structs import fields
+
+    from muster.fleet.health.policyfields import PolicyText
+    from muster.fleet.preflight.config import PreflightConfig
+    from muster.fleet.remediation.config import RemediationConfig
+
+    structs: tuple[type[Struct], ...] = (PolicyText, RemediationConfig, PreflightConfig)
+    return {kind: [each.encode_name for each in fields(struct)] for kind, struct in zip(KINDS, structs, strict=True)}
+
+
+def _points(field: str, known: list[str]) -> float:
+    if field in known:
+        return 1.0
+    return _NEARLY if difflib.get_close_matches(field, known, n=1) else 0.0
