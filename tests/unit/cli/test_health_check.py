@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from muster.cli.errors import ExitCode
+from muster.cli import healthcheck
+from muster.cli.errors import BadInput, ExitCode
+from muster.cli.healthtexts import KINDS, texts
 from muster.cli.main import run
 from muster.fleet.preflight import config as preflight
 from muster.fleet.remediation import config as remediation
@@ -29,14 +34,14 @@ def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 
 def test_all_three_texts_are_told_apart_by_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = {
+    written = {
         "policy.yaml": POLICY,
         "remediation.yaml": said_of(remediation.__doc__ or ""),
         "my-preflight.yml": said_of(preflight.__doc__ or ""),
     }
-    for name, text in texts.items():
+    for name, text in written.items():
         (tmp_path / name).write_text(text)
-    code, out, err = checked(capsys, *(str(tmp_path / name) for name in texts))
+    code, out, err = checked(capsys, *(str(tmp_path / name) for name in written))
     assert (code, err) == (ExitCode.DONE, "")
     policy, ladder, tests = out.splitlines()
     assert "policy.yaml: policy mine: " in policy
@@ -112,10 +117,10 @@ def test_what_is_wrong_is_said_at_its_column(
 def test_one_bad_file_of_several_is_enough_and_all_are_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = {"a.yaml": "mode: acct\n", "b.yaml": "mode: act\n", "c.yaml": "image: a\nimages: b\n"}
-    for name, text in texts.items():
+    written = {"a.yaml": "mode: acct\n", "b.yaml": "mode: act\n", "c.yaml": "image: a\nimages: b\n"}
+    for name, text in written.items():
         (tmp_path / name).write_text(text)
-    code, out, err = checked(capsys, *(str(tmp_path / name) for name in texts))
+    code, out, err = checked(capsys, *(str(tmp_path / name) for name in written))
     assert code == ExitCode.BAD_INPUT
     assert "b.yaml: remediation: mode act" in out
     assert "a.yaml:1:7: mode" in err
@@ -153,3 +158,17 @@ def test_what_cannot_be_read_is_said(name: str, tmp_path: Path, capsys: pytest.C
     code, _, err = checked(capsys, str(tmp_path / name))
     assert code == ExitCode.BAD_INPUT
     assert err.startswith("error: ")
+
+
+@given(st.text(alphabet="{}[]:-,&*|% \n\"'#!abcemodgilp01?>", max_size=60), st.sampled_from([None, *KINDS]))
+@example("health: {preflight: {config: &a {image: *a}}}", None)
+@example("kind: ConfigMap\ndata: {policy.yaml: |\n", None)
+@example("kind: ConfigMap\ndata:\n  policy.yaml: |2\n    a: 1\n", None)
+@example("codes: {xid: {79: &a [*a]}}", "policy")
+@example("rules: [{name: {}}]\npools: [3]", "policy")
+@example("tolerations: {a: 1}\nresources: [1]", "preflight")
+@settings(deadline=None)
+def test_no_text_does_anything_but_pass_or_be_refused(text: str, kind: str | None) -> None:
+    with suppress(BadInput):
+        for which, source, each in texts("x", text, kind):
+            assert healthcheck._check(which, each, source) != ("", "")
