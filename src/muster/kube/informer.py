@@ -111,6 +111,7 @@ class Informer(Generic[T]):
         self._listed = asyncio.Event()
         self._cycle: asyncio.Task[None] | None = None
         self._stale = asyncio.Event()
+        self._wake = asyncio.Event()
         for name, function in (indexes or {}).items():
             self.add_index(name, function)
 
@@ -169,7 +170,12 @@ class Informer(Generic[T]):
         if not self._stale.is_set() and self._cycle is not None:
             self._cycle.cancel()
         self._stale.set()
+        self._wake.set()
         await self._wait_listed(target, timeout_s)
+
+    def hurry(self) -> None:
+        """Try again now where it pauses: somebody has just heard from an API server that was away."""
+        self._wake.set()
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
@@ -181,6 +187,7 @@ class Informer(Generic[T]):
                 if self._stale.is_set():
                     self._stale.clear()
                     self._resource_version = ""
+                self._wake.clear()
                 before, started = self._last_progress, asyncio.get_running_loop().time()
                 self._cycle = asyncio.create_task(self._follow(), name=self.name)
                 try:
@@ -190,8 +197,8 @@ class Informer(Generic[T]):
                 lasted_s = asyncio.get_running_loop().time() - started
                 failures = 0 if self._last_progress > before or lasted_s > _HEALTHY_S else failures + 1
                 if delay_s > 0:
-                    with suppress(TimeoutError):  # a new leader has just heard from the API server: no more pause
-                        await asyncio.wait_for(self._stale.wait(), delay_s)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._wake.wait(), delay_s)
         finally:
             if self._progress is not None:
                 self._progress.drop(self.name)

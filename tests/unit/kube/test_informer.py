@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from muster.kube import informer as informers
 from muster.kube.client import Client
 from muster.kube.core import ConfigMap
 from muster.kube.health import Progress
@@ -63,6 +64,19 @@ async def synced(api: FakeApi, informer: Informer[ConfigMap]) -> None:
     """Wait until the first list is in and a watch is open."""
     await informer.wait_synced(10)
     await until("a watch", lambda: api.watches)
+
+
+async def test_a_pause_ends_once_the_api_server_was_heard(
+    client: Client, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(informers, "_BACKOFF_BASE_S", 1e6)
+    monkeypatch.setattr(informers, "_BACKOFF_MAX_S", 1e6)
+    api.before.append(lambda _: web.json_response(status(500, "InternalError"), status=500))
+    async with following(client) as (informer, _):
+        await until("it has failed", lambda: informer.last_error)
+        api.before.clear()
+        informer.hurry()
+        await informer.wait_synced(60)
 
 
 async def test_list_then_watch(client: Client, api: FakeApi) -> None:

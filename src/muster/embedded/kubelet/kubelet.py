@@ -63,10 +63,13 @@ class Kubelet:
                 services = self._services(client, recorder, network, cgroups, registration)
                 nodes = Informer(client, Node, field_selector=f"metadata.name={settings.node}")
                 pods = Informer(client, Pod, field_selector=f"spec.nodeName={settings.node}")
-                tasks += [
-                    asyncio.create_task(work)
-                    for work in (registration.keep_lease(), registration.keep_status(), nodes.run(), pods.run())
-                ]
+
+                def heard() -> None:
+                    nodes.hurry()
+                    pods.hurry()
+
+                works = (registration.keep_lease(heard), registration.keep_status(), nodes.run(), pods.run())
+                tasks += [asyncio.create_task(work) for work in works]
                 synced = asyncio.gather(nodes.wait_synced(_SYNC_DEADLINE_S), pods.wait_synced(_SYNC_DEADLINE_S))
                 if not await _unless(stop, synced):
                     return

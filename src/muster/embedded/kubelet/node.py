@@ -8,6 +8,7 @@ import logging
 import platform
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +86,21 @@ class NodeRegistration:
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, _RETRY_LONGEST_S)
 
-    async def keep_lease(self) -> None:
-        """Renew the lease for ever."""
-        period_s = self._settings.lease_period_s
+    async def keep_lease(self, again: Callable[[], None]) -> None:
+        """Renew the lease for ever; `again` is called when that works after it did not."""
+        period_s, away = self._settings.lease_period_s, False
         while True:
             began = time.monotonic()
             try:
                 async with asyncio.timeout(period_s):
                     await self._renew()
+                if away:
+                    again()
+                away = False
                 pause_s = period_s - (time.monotonic() - began)
             except (ApiError, TimeoutError) as error:
                 log.warning("node %s: lease not renewed: %s", self._settings.node, str(error) or "no answer in time")
-                pause_s = min(1.0, period_s)
+                away, pause_s = True, min(1.0, period_s)
             await asyncio.sleep(max(0.0, pause_s))
 
     async def keep_status(self) -> None:
