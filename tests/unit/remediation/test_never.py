@@ -270,6 +270,22 @@ def test_a_machine_is_never_rebooted_by_a_pod_that_nobody_waits_for_any_more(sin
     assert bool(world.steps) == (since == "forgotten"), "the taint says that it was ours: it begins anew"
 
 
+def test_no_node_is_taken_for_reset_because_another_one_was() -> None:
+    """Of ten thousand nodes two have UIDs whose first eight characters are the same, once in a hundred fleets."""
+    world = World(2)
+    for name in world.nodes:
+        world.nodes[name] = replace(world.nodes[name], uid=f"abcdef00-{name}")
+        world.fault(name, "reset-gpu", f"code-{name}")
+    while sum(isinstance(each, RunStep) for each in world.done) < 2:
+        world.step()
+    [first] = world.steps.values()
+    world.finish_steps()
+    for _ in range(5):
+        world.step()
+    [second] = world.steps.values()
+    assert {first.node, second.node} == {"n0", "n1"}
+
+
 def test_what_a_reset_that_failed_had_to_say_stays_until_the_node_is_back() -> None:
     world = World()
     world.fault("n0", "reset-gpu")

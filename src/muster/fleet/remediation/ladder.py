@@ -244,7 +244,9 @@ class Ladder:
             self.actions.append(RunStep(name=name, node=node, session=session.name, step="reboot", boot_id=boot))
 
     def _step(self, session: NodeRemediation) -> StepView | None:
-        return self.view.steps.get(step_name(session, session.status.rung))
+        step = self.view.steps.get(step_name(session, session.status.rung))
+        # Of thousands of nodes two may have UIDs that begin alike.
+        return step if step is not None and step.session == session.name else None
 
     def _passed_last(self, node: NodeView) -> bool:
         """Too early by our clock to let it back, or from before it was silent: no reason to give the machine away."""
