@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-_PCI: Final = rb"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_PCI: Final = rb"(?>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|))"
+"""Atomic: nothing that follows is looked for again behind an address without its function."""
 _DEVICE: Final = rb"[A-Za-z0-9_./:-]{1,64}"  # looked up at once, where \w is asked for each byte
 
 _WHOSE: Final = rb"(?: pid=[^,\n]{0,24},)?(?: name=[^,\n]{0,24},)?"
