@@ -41,12 +41,14 @@ class Handover:
         if before - going:
             self.gone(before - going)
 
-    def closed(self, waits: Callable[[str], bool]) -> frozenset[str]:
+    def closed(self, stays: Callable[[str], bool]) -> frozenset[str]:
         """Return the nodes on which nothing may start now.
 
         Args:
-            waits: whether a gang waits for nodes: then what is kept for it is open.
+            stays: whether a gang is still where it was: nodes that are kept for it are closed to all. Once it waits for
+                nodes they are open, and so they are once it has moved, wherever it went.
         """
         if not self.kept:
             return self.nodes
-        return self.nodes | {node for node, gang in self.kept.items() if not waits(gang)}
+        staying = {gang for gang in set(self.kept.values()) if stays(gang)}
+        return self.nodes | {node for node, gang in self.kept.items() if gang in staying}

@@ -300,7 +300,7 @@ class SchedulerController:
                 self._shadow.apply(self.state)
             self._followers.follow_wanted()
             if self._handover is not None:
-                self.state.set_leaving(self._handover.closed(self._waits_for_nodes))
+                self.state.set_leaving(self._handover.closed(self.state.stays_for_now))
             snapshot = self.state.snapshot(now)
             plan = decide(snapshot, now, self.settings)
             took_s = time.perf_counter() - started
@@ -323,10 +323,6 @@ class SchedulerController:
             with suppress(TimeoutError):
                 async with asyncio.timeout(idle_s):
                     await self._changed.wait()
-
-    def _waits_for_nodes(self, key: str) -> bool:
-        gang = self.state.gangs.get(key)
-        return gang is not None and bool(gang.pending)
 
     def _carry_out(self, plan: Plan) -> None:
         binds = []

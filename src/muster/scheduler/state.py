@@ -166,6 +166,14 @@ class ClusterState:
         """These nodes are about to change hands: nothing new starts there, what is there or keeps a slot stays."""
         self._table.set_leaving(names)
 
+    def stays_for_now(self, key: str) -> bool:
+        """Whether a gang is still on nodes that are closed and waits for no others yet: its spares are kept for it."""
+        gang = self.gangs.get(key)
+        if gang is None or gang.pending:
+            return False
+        nodes = self._table.nodes
+        return any(name in nodes and nodes[name].closed for name, _ in gang.placed.values())
+
     def node_labels(self, name: str) -> Mapping[str, str] | None:
         """Return the node's labels; None where there is no such node."""
         return self._table.nodes[name].labels if self._table.exists(name) else None
