@@ -10,11 +10,12 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from muster.api.trust import Doubt
-from muster.fleet.remediation import decide, exits, ladder, room
+from muster.fleet.preflight import knowledge
+from muster.fleet.remediation import controller, decide, exits, ladder, record, room
 from muster.fleet.remediation.carrying import Carrier
 from muster.fleet.remediation.ladder import Ladder
 from muster.fleet.remediation.looking import Looker
-from muster.fleet.remediation.record import EMPTY, last
+from muster.fleet.remediation.replacing import ByProvider
 from muster.scheduler import trust
 from tests.sim.mutants import Mutant, mutants_in
 
@@ -96,7 +97,7 @@ def empty_before_it_is_closed(stack: ExitStack) -> None:
 
     async def late(self: Any, action: Any) -> str:
         session = self._known.sessions.get(action.session)
-        empty = session is not None and last(session.status, EMPTY) is not None
+        empty = session is not None and record.last(session.status, record.EMPTY) is not None
         return await quarantine(self, action) if empty else "later"
 
     def hasty(self: Any, session: Any, node: Any, evidence: Any) -> None:
@@ -110,7 +111,7 @@ def empty_before_it_is_closed(stack: ExitStack) -> None:
 def touch_without_looking(stack: ExitStack) -> None:
     """A node that is to be drained counts as empty."""
 
-    async def empty(self: Any, node: str) -> bool:
+    async def empty(self: Any, node: str, **options: bool) -> bool:
         return True
 
     async def nobody(self: Any, nodes: Any) -> None:
@@ -130,3 +131,88 @@ def lose_what_is_under_way(stack: ExitStack) -> None:
             climb(self, session, node, evidence)
 
     stack.enter_context(patch.object(Ladder, "climb", only_others))
+
+
+@_mutant
+def budget_of_pools_ignored(stack: ExitStack) -> None:
+    """A pool may lose all of its nodes at once, as long as all pools together do not."""
+    short = room.Room._short
+
+    def nobodys(self: Any, limits: Any, taken: Any, node: Any, what: str) -> Any:
+        return short(self, replace(limits, pool="100%"), taken, node, what)
+
+    stack.enter_context(patch.object(room.Room, "_short", nobodys))
+
+
+@_mutant
+def any_machine_will_do(stack: ExitStack) -> None:
+    """Whoever is first in the provider's list is replaced."""
+
+    async def first(self: Any, node: Any) -> None:
+        pool = self._pool(node)
+        provider = self._providers[pool.provider]
+        instances = (await provider.look(pool)).instances
+        if instances:
+            await provider.delete(pool, instances[0].id, replace=True)
+
+    stack.enter_context(patch.object(ByProvider, "replace", first))
+
+
+@_mutant
+def what_is_ill_is_replaced(stack: ExitStack) -> None:
+    """The first thing to try is another machine."""
+    further = ladder.further
+
+    def at_once(rung: Any, *, gpus: bool, alive: bool, replaceable: bool) -> Any:
+        tried = further(rung, gpus=gpus, alive=alive, replaceable=replaceable)
+        return "Replace" if replaceable and rung in ("Drain", "ResetGPU") else tried
+
+    stack.enter_context(patch.object(ladder, "further", at_once))
+
+
+@_mutant
+def who_is_not_reached_is_dead(stack: ExitStack) -> None:
+    """What peers say is enough: nobody looks whether the Lease moves."""
+
+    def unreached(names: Any, silences: Any, reports: Any, now: float, config: Any) -> dict[str, str]:
+        return dict.fromkeys(names, "its Lease stands still, one supposes")
+
+    stack.enter_context(patch.object(controller, "dead", unreached))
+
+
+@_mutant
+def partitions_are_deaths(stack: ExitStack) -> None:
+    """However many nodes are suspects at once, each is looked at alone."""
+    suspects = controller.suspects
+
+    def all_of_them(reports: Any, known: Any, config: Any) -> Any:
+        return suspects(reports, known, replace(config, nodes=1000))
+
+    stack.enter_context(patch.object(controller, "suspects", all_of_them))
+
+
+@_mutant
+def a_word_is_kept_once(stack: ExitStack) -> None:
+    """A node that a person wants out of use goes out of it, and is let back by the first test it passes."""
+    asks = record.asks
+
+    def until_it_is_out(session: Any, action: Any) -> bool:
+        return asks(session, action) and not (action == "Quarantine" and record.is_quarantined(session.status))
+
+    stack.enter_context(patch.object(record, "asks", until_it_is_out))
+    stack.enter_context(patch.object(exits, "asks", until_it_is_out))
+
+
+@_mutant
+def an_old_pass_is_what_people_ask_for(stack: ExitStack) -> None:
+    """Who asks for a node's release gets it by a test from before."""
+    tested_after = exits.tested_after
+
+    def before(session: Any, evidence: Any) -> float:
+        request = session.spec.request
+        if request is not None and request.action == "Release":
+            return 0.0
+        return float(tested_after(session, evidence))
+
+    for module in (exits, knowledge):
+        stack.enter_context(patch.object(module, "tested_after", before))

@@ -10,7 +10,7 @@ from muster.sim.fuzz.modes import Mode
 from tests.sim.healthmutants import HEALTH_MUTANTS
 
 HEALTH = Mode("python -m muster.sim.fuzz --health", health=True)
-SEEDS = (0, 3, 9)
+SEEDS = (0, 3, 9, 10, 56)
 CATCHES = {
     "breaker_counts_nothing": 2,
     "budget_of_teams_ignored": 155,
@@ -18,6 +18,13 @@ CATCHES = {
     "a_boot_is_a_boot": 181,
     "empty_before_it_is_closed": 7,
     "touch_without_looking": 7,
+    "budget_of_pools_ignored": 28,
+    "what_is_ill_is_replaced": 28,
+    "any_machine_will_do": 3,
+    "who_is_not_reached_is_dead": 57,
+    "partitions_are_deaths": 10,
+    "a_word_is_kept_once": 23,
+    "an_old_pass_is_what_people_ask_for": 56,
 }
 """The seed that catches a mutant, where it is not the first. Where the controllers have changed, it may be another."""
 

@@ -123,6 +123,8 @@ class SimNodes:
         self._made = 0
         self.nodes: dict[str, SimNode] = {}
         self.pods: dict[str, SimPod] = {}
+        self.cut: dict[str, asyncio.Event] = {}
+        """Nodes that cannot reach the API server: no Lease, no status, no word of pods; what runs there runs on."""
 
     async def __aenter__(self) -> SimNodes:
         self._spawn(self._follow())
@@ -193,15 +195,37 @@ class SimNodes:
             self._runtime.vanish(sim.pod)
 
     async def register_again(
-        self, name: str, *, capacity: Mapping[str, str], labels: Mapping[str, str] = NO_LABELS
+        self,
+        name: str,
+        *,
+        capacity: Mapping[str, str],
+        labels: Mapping[str, str] = NO_LABELS,
+        taints: Sequence[Mapping[str, str]] = (),
     ) -> None:
         """Make the Node object of a deleted node anew; `recover` then brings its kubelet back."""
         node = self.nodes[name]
-        await self._client.create(nodeobjects.node(name, node.host, node.boot, capacity, labels, self._now()))
+        await self._client.create(nodeobjects.node(name, node.host, node.boot, capacity, labels, self._now(), taints))
+
+    def cut_off(self, name: str) -> None:
+        """The API server cannot be reached from a node."""
+        self.cut.setdefault(name, asyncio.Event())
+
+    async def heal(self, name: str) -> None:
+        """It can be again: the node's kubelet hears what became of its pods."""
+        healed = self.cut.pop(name, None)
+        if healed is not None:
+            healed.set()
+        node = self.nodes[name]
+        if not node.alive:
+            return
+        for pod in (await self._client.list(Pod, field_selector=f"spec.nodeName={name}")).items:
+            self._seen(pod)
+        await self._renew_lease(name)
 
     async def recover(self, name: str) -> None:
         """The node boots again: it fails what ran on it, confirms what was deleted meanwhile, and is Ready."""
         node = self.nodes[name]
+        await self._connected(node)
         node.boot += 1
         selector = f"spec.nodeName={name}"
         for pod in (await self._client.list(Pod, field_selector=selector)).items:
@@ -219,6 +243,7 @@ class SimNodes:
         if sim is None or sim.phase != "running":
             return
         sim.phase = "ended"
+        await self._connected(sim.node)
         await self.report_ended(sim.pod, code=code)
         self._changed()
 
@@ -280,7 +305,7 @@ class SimNodes:
 
     def _seen(self, pod: Pod) -> None:
         node = self.nodes.get(pod.spec.node_name)
-        if node is None or not node.alive:
+        if node is None or not node.alive or node.name in self.cut:
             return
         sim = self.pods.get(pod.uid)
         if sim is None:
@@ -312,6 +337,7 @@ class SimNodes:
             self._spawn(self.end(sim.pod.uid, code))
 
         await self._runtime.start(sim.pod, address, ended)
+        await self._connected(sim.node)
         patch = podstatus.running(sim.pod, host=sim.node.host, address=address, now=self._now())
         if await self._write_status(sim.pod, patch) and sim.phase == "starting":
             sim.phase = "running"
@@ -323,6 +349,7 @@ class SimNodes:
         if running:
             await asyncio.sleep(self._stop_s)
             await self._runtime.stop(sim.pod)
+        await self._connected(sim.node)
         await self._confirm(sim.pod)
 
     async def _confirm(self, pod: Pod) -> None:
@@ -336,6 +363,11 @@ class SimNodes:
             written = await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace, subresource="status")
             return written.uid == pod.uid
         return False
+
+    async def _connected(self, node: SimNode) -> None:
+        """Wait until the API server can be reached from the node."""
+        while (healed := self.cut.get(node.name)) is not None:
+            await healed.wait()
 
     def _forget(self, sim: SimPod) -> None:
         if sim.task is not None:
@@ -354,7 +386,7 @@ class SimNodes:
             for node in list(self.nodes.values()):
                 due = max(due, loop.time() - LEASE_PERIOD_S) + LEASE_PERIOD_S / len(self.nodes)
                 await asyncio.sleep(max(0.0, due - loop.time()))
-                if node.alive:
+                if node.alive and node.name not in self.cut:
                     self._spawn(self._renew_lease(node.name))
 
     async def _keep_ready(self) -> None:
@@ -364,7 +396,7 @@ class SimNodes:
             with contextlib.suppress(ApiError):
                 for node in (await self._client.list_all(Node)).items:
                     ours = self.nodes.get(node.name)
-                    if ours is not None and ours.alive and not node.ready:
+                    if ours is not None and ours.alive and not node.ready and node.name not in self.cut:
                         await self._post_status(ours)
 
     async def report_ready(self, name: str, *, ready: bool) -> None:

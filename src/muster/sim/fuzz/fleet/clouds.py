@@ -56,6 +56,48 @@ class CloudWeather(msgspec.Struct, frozen=True):
         return bool(self.throttled or self.unanswered or self.late)
 
 
+class Way:
+    """The way to a cloud: what is asked arrives late, is throttled, or is never answered.
+
+    Args:
+        cluster: whose time it is.
+        weather: how requests fare.
+        rng: source of fates.
+    """
+
+    def __init__(self, cluster: VirtualCluster, weather: CloudWeather, rng: random.Random) -> None:
+        self._cluster, self._weather, self._rng = cluster, weather, rng
+        self.far = Process("cloud")
+        """What happens over there."""
+
+    async def ask(self, act: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Carry a request out over there, whatever becomes of who sent it. Raises ProviderError."""
+        weather, rng = self._weather, self._rng
+        calm = self._cluster.loop.now >= weather.calm_at
+        draw = rng.random()
+        if not calm and draw < weather.throttled:
+            raise ProviderError(Fault.THROTTLED, "simulated: rate exceeded", rng.choice((0.0, 5.0)))
+        answered: asyncio.Future[Any] = self._cluster.loop.create_future()
+        there_s = rng.uniform(0, LATEST_S) if not calm and rng.random() < weather.late else rng.uniform(0.05, 0.5)
+        silent = not calm and rng.random() < weather.unanswered
+
+        async def arrive() -> None:
+            await asyncio.sleep(there_s)
+            try:
+                result, error = await act(), None
+            except ProviderError as refused:
+                result, error = None, refused
+            if not silent and not answered.done():
+                answered.set_exception(error) if error is not None else answered.set_result(result)
+
+        self.far.spawn(arrive())
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return await answered
+        except TimeoutError:
+            raise ProviderError(Fault.TIMED_OUT, f"simulated: no answer within {TIMEOUT_S:g} s") from None
+
+
 class Cloud:
     """A `Provider`, and the machines behind it.
 
@@ -79,7 +121,7 @@ class Cloud:
     ) -> None:
         self._cluster, self._nodes, self._weather = cluster, nodes, weather
         self._capacity, self._rng, self._asked = dict(capacity), rng, asked
-        self._far = Process("cloud")
+        self._way = Way(cluster, weather, rng)
         self._joining: dict[str, asyncio.Task[None]] = {}
         self.simulated = SimulatedCloud(cluster.loop.time)
         self.labels: dict[str, dict[str, str]] = {}
@@ -97,7 +139,7 @@ class Cloud:
 
     async def look(self, pool: PoolSpec) -> Group:
         """Return the group as it is now."""
-        found: Group = await self._ask(lambda: self.simulated.look(pool))
+        found: Group = await self._way.ask(lambda: self.simulated.look(pool))
         return found
 
     async def set_size(self, pool: PoolSpec, size: int) -> None:
@@ -107,7 +149,7 @@ class Cloud:
             self._asked("set_size", pool, size, "")
             await self.simulated.set_size(pool, size)
 
-        await self._ask(act)
+        await self._way.ask(act)
 
     async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
         """Delete one."""
@@ -117,37 +159,10 @@ class Cloud:
             self._asked("delete", pool, size, instance)
             await self.simulated.delete(pool, instance, replace=replace)
 
-        await self._ask(act)
+        await self._way.ask(act)
 
     async def close(self) -> None:
         """Nothing is open."""
-
-    async def _ask(self, act: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Carry a request out over there, whatever becomes of who sent it."""
-        weather, rng = self._weather, self._rng
-        calm = self._cluster.loop.now >= weather.calm_at
-        draw = rng.random()
-        if not calm and draw < weather.throttled:
-            raise ProviderError(Fault.THROTTLED, "simulated: rate exceeded", rng.choice((0.0, 5.0)))
-        answered: asyncio.Future[Any] = self._cluster.loop.create_future()
-        there_s = rng.uniform(0, LATEST_S) if not calm and rng.random() < weather.late else rng.uniform(0.05, 0.5)
-        silent = not calm and rng.random() < weather.unanswered
-
-        async def arrive() -> None:
-            await asyncio.sleep(there_s)
-            try:
-                result, error = await act(), None
-            except ProviderError as refused:
-                result, error = None, refused
-            if not silent and not answered.done():
-                answered.set_exception(error) if error is not None else answered.set_result(result)
-
-        self._far.spawn(arrive())
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                return await answered
-        except TimeoutError:
-            raise ProviderError(Fault.TIMED_OUT, f"simulated: no answer within {TIMEOUT_S:g} s") from None
 
     # Over there
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from muster.embedded.apiserver.request import Request
 from muster.sim.fuzz.health.checker import HealthChecker
 from muster.sim.fuzz.health.facts import HealthFacts, NodeState, Session
-from muster.sim.fuzz.health.scenario import DRIVERS, HealthScenario
+from muster.sim.fuzz.health.mishaps import DRIVERS
+from muster.sim.fuzz.health.scenario import HealthScenario
 from muster.sim.fuzz.view import View
 
 SLACK_S = 20.0
@@ -29,7 +32,8 @@ class NeverOverBudgetOrBreaker(HealthChecker):
         self._scenario = scenario
         spread = max(scenario.skew_s) - min(scenario.skew_s)
         self._window_s = scenario.window_s - spread - SLACK_S
-        self._lately: list[float] = []
+        self._lately: defaultdict[str, list[float]] = defaultdict(list)
+        """By pool, when nodes went out of use."""
         self._out: dict[str, NodeState] = {}
         """By UID, nodes out of use that were in use before."""
         facts.on_session.append(self._session)
@@ -59,15 +63,20 @@ class NeverOverBudgetOrBreaker(HealthChecker):
             self._out[node.uid] = node
         elif not node.why.startswith("joining") and not (session is not None and session.joining):
             self._out[node.uid] = node
-            self._went_out(node)
+            self._went_out(node, asked=session is not None and session.asked_for)
 
-    def _went_out(self, node: NodeState) -> None:
-        out = list(self._out.values())
+    def _went_out(self, node: NodeState, *, asked: bool) -> None:
+        """What a person asked for counts, and is done whatever else counts."""
+        out, now = list(self._out.values()), self.view.now
+        lately = self._lately[node.pool] = [
+            *(one for one in self._lately[node.pool] if one > now - self._window_s),
+            now,
+        ]
+        if asked:
+            return
         self._within("out of use", node, out, self._scenario.quarantined)
-        now = self.view.now
-        self._lately = [*(one for one in self._lately if one > now - self._window_s), now]
-        if len(self._lately) > self._scenario.breaker:
-            self.fail(f"{node.name}: {len(self._lately)} nodes within {self._scenario.window_s:g} s")
+        if len(lately) > self._scenario.breaker:
+            self.fail(f"{node.name}: {len(lately)} nodes of its pool within {self._scenario.window_s:g} s")
         shared = self._scenario.shared
         alone = [other.name for other in out if self._has_only_the_driver(other)]
         if shared and len(alone) >= shared and node.name in alone:
@@ -79,8 +88,9 @@ class NeverOverBudgetOrBreaker(HealthChecker):
 
     def _within(self, what: str, node: NodeState, nodes: list[NodeState], limits: tuple[int, int, int]) -> None:
         team = sum(each.team == node.team for each in nodes) if node.team else 0
-        whose = ("in all", "of the pool", f"of team {node.team}")
-        for words, count, most in zip(whose, (len(nodes), len(nodes), team), limits, strict=True):
+        pool = sum(each.pool == node.pool for each in nodes)
+        whose = ("in all", f"of pool {node.pool}", f"of team {node.team}")
+        for words, count, most in zip(whose, (len(nodes), pool, team), limits, strict=True):
             if count > most:
                 self.fail(f"{node.name}: {count} nodes {words} are {what}, {most} may be")
 

@@ -48,6 +48,14 @@ class Tested(msgspec.Struct, frozen=True):
     known_at: float
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What a person asked for."""
+
+    action: str
+    time: float
+    known_at: float
+
+
 class Session(msgspec.Struct, frozen=True):
     """One version of a NodeRemediation. `episode` is what its history says since it was opened last."""
 
@@ -69,6 +77,11 @@ class Session(msgspec.Struct, frozen=True):
     def joining(self) -> bool:
         """Whether the node was not in use yet when it went out of it."""
         return any(rung == "Quarantine" and reason.startswith("joining") for rung, reason, _ in self.episode)
+
+    @property
+    def asked_for(self) -> bool:
+        """Whether it went out of use because a person asked for it: no budget is asked then."""
+        return any(rung == "Quarantine" and reason.startswith("asked for by") for rung, reason, _ in self.episode)
 
     @property
     def works(self) -> bool:
@@ -112,6 +125,8 @@ class HealthFacts:
         """By UID of the node, all that ever spoke against it."""
         self.tests: defaultdict[str, list[Tested]] = defaultdict(list)
         self.sessions: dict[str, Session] = {}
+        self.pleas: defaultdict[str, list[Asked]] = defaultdict(list)
+        """By UID of the node, all that people asked for."""
         self.on_node: list[NodeHears] = []
         self.on_session: list[SessionHears] = []
         store.listeners.append(self._changed)
@@ -131,6 +146,11 @@ class HealthFacts:
         """What speaks against a node since it passed a test last."""
         passed = max((each.time for each in self.tests[uid] if each.passed), default=0.0)
         return [each for each in self.against[uid].values() if each.time >= passed and each.known_at <= known_before]
+
+    def is_kept_out(self, uid: str, for_s: float) -> bool:
+        """Whether a person has asked for the node to be out of use, for so long at least, and for nothing since."""
+        asked = self.pleas[uid]
+        return bool(asked) and asked[-1].action == "Quarantine" and asked[-1].known_at < self._clock() - for_s
 
     def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
         if resource == "nodes":
@@ -158,6 +178,8 @@ class HealthFacts:
     def _health(self, obj: Obj) -> None:
         status = section(obj, "status")
         for each in items(status, "findings"):
+            if each["check"] == "reach":
+                continue  # that speaks against another node, if against any
             code, time = f"{each['check']}/{each['code']}", _seconds(each["lastTime"])
             self.against[status["nodeUID"]].setdefault((code, time), Seen(code, time, self._clock()))
 
@@ -169,6 +191,9 @@ class HealthFacts:
 
     def _session(self, obj: Obj) -> None:
         session = _session(obj)
+        request, known = section(section(obj, "spec"), "request"), self.pleas[session.node_uid]
+        if request and (not known or known[-1].time != _seconds(request["time"])):
+            known.append(Asked(request["action"], _seconds(request["time"]), self._clock()))
         before = self.sessions.get(session.name)
         self.sessions[session.name] = session
         for hears in self.on_session:

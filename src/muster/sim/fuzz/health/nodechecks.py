@@ -7,21 +7,35 @@ from collections import Counter, defaultdict
 from muster.embedded.apiserver.request import Request
 from muster.sim.fuzz.health.checker import HealthChecker
 from muster.sim.fuzz.health.facts import HealthFacts, NodeState, goes_out
+from muster.sim.fuzz.health.truth import Truth
 from muster.sim.fuzz.view import PodFacts, View
+
+FAR, ASKED = "reach", "asked for by"
+"""In reasons: what others say of a node, or a person."""
+MESH_S = 400.0
+"""What an agent last said of its peers is believed for so long."""
 
 
 class NothingWithoutEvidence(HealthChecker):
-    """No node goes out of use, and no machine is touched, but for something that speaks against this very node."""
+    """No node goes out of use, and no machine is touched, but for something that speaks against this very node.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        facts: of node health.
+        truth: whether a node of which others say that they do not reach it is indeed not reached.
+    """
 
     name = "no healthy node touched without evidence"
 
-    def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts, truth: Truth) -> None:
         super().__init__(view, stale_s, facts)
+        self._truth = truth
         facts.on_node.append(self._node)
 
     def _node(self, old: NodeState | None, new: NodeState | None) -> None:
         if new is not None and goes_out(old, new):
-            self._speaks_against(new, "is in quarantine")
+            self.speaks_against(new, "is in quarantine")
 
     def touched(self, node: str, step: str) -> None:
         """A machine is about to do what it was told."""
@@ -30,12 +44,20 @@ class NothingWithoutEvidence(HealthChecker):
             return
         session = self._facts.session_of(state)
         if session is None or not any(rung == "ResetGPU" for rung, _, _ in session.episode):
-            self._speaks_against(state, f"is told to {step}")  # after a reset, that this was in vain speaks against it
+            self.speaks_against(state, f"is told to {step}")  # after a reset, that this was in vain speaks against it
         if not state.out:
             self.fail(f"{node} is told to {step}, and is in use")
+        if self._facts.is_kept_out(state.uid, self.stale_s):
+            self.fail(f"{node} is told to {step}, and a person keeps it out of use")
 
-    def _speaks_against(self, node: NodeState, what: str) -> None:
+    def speaks_against(self, node: NodeState, what: str) -> None:
         """Something known, unless a passed test that is known for long has answered it."""
+        session = self._facts.session_of(node)
+        whys = [node.why, *(reason for _, reason, _ in session.episode)] if session is not None else [node.why]
+        if any(FAR in why for why in whys) and self._truth.was_unreached(node.uid, MESH_S + self.stale_s):
+            return
+        if any(ASKED in why for why in whys) and self._facts.pleas[node.uid]:
+            return
         tests = self._facts.tests[node.uid]
         answered = [each.time for each in tests if each.passed and each.known_at < self.view.now - self.stale_s]
         since = max(answered, default=0.0)
@@ -69,6 +91,10 @@ class NothingOutWithoutAPass(HealthChecker):
         early = self.view.now - self.stale_s
         known = [each.time for each in self._facts.against[node.uid].values() if each.known_at < early]
         since = max(self._put.pop(node.uid, 0.0), self.repaired.get(node.uid, 0.0), *known, 0.0)
+        if self._facts.is_kept_out(node.uid, self.stale_s):
+            self.fail(f"{node.name} left, and a person keeps it out of use")
+        asked = [each.time for each in self._facts.pleas[node.uid] if each.known_at < early]
+        since = max(since, *asked, 0.0)
         rebooted = self._facts.booted_at.get(node.uid, 0.0) > early
         passed = [
             each

@@ -4,79 +4,60 @@ from __future__ import annotations
 
 import random
 
-import msgspec
-
 from muster.sim.fuzz.demand import NODE_FAULTS_MAX
+from muster.sim.fuzz.fleet.clouds import CloudWeather
+from muster.sim.fuzz.health.mishaps import (
+    DRIVERS,
+    LAST_WOUND_S,
+    QUARANTINES,
+    REBOOTS,
+    RESETS,
+    Cut,
+    Habits,
+    Plea,
+    Wound,
+)
+from muster.sim.fuzz.health.more import More, cut_off
 from muster.sim.fuzz.roads import road_weather
 from muster.sim.fuzz.scenario import Scenario, draw_node_faults, draw_replica_faults, draw_weather
 from muster.sim.fuzz.workload import JobSpec
 from muster.sim.virtual.loop import START_S
 
-TEAMS = ("red", "")
-LAST_WOUND_S = 150.0
-QUARANTINES, RESETS, REBOOTS, DRIVERS = "48", "46", "79", "950"
-"""Codes of the check `xid`, by what the policy of these runs makes of them; the last one is a driver's."""
-POLICY = f"""
-version: 1
-revision: simulated
-extends: default
-codes:
-  xid:
-    {QUARANTINES}: {{action: quarantine, fault: hardware, test: 1}}
-    {RESETS}: {{action: reset-gpu, fault: hardware, test: 1}}
-    {REBOOTS}: {{action: reboot, fault: hardware, test: 1}}
-    {DRIVERS}: {{what: a driver of ours, action: reboot, fault: software, test: 1}}
-  preflight:
-    failed: {{action: reset-gpu, fault: hardware, test: 1}}
+VENDOR = "vendor"
+"""Label of nodes whose machines somebody replaces."""
+SCALING = f"""
+pools:
+- {{name: {VENDOR}, provider: {VENDOR}, max: 99, template: {{labels: {{{VENDOR}: own}}, capacity: {{cpu: 8}}}}}}
 """
 PREFLIGHT = """
 backend: cpu
 levels: {boot: 1, retest: 1, suspect: 1}
-retests: {everyHours: 1000, atOnce: 0}
 startSeconds: 60
-"""
-
-
-class Wound(msgspec.Struct, frozen=True):
-    """What happens to a node `at` seconds after the start.
-
-    Kinds: `fault` (its GPU is broken, and its agent says so), `silent` (broken, but only a test sees it), `alarm` (the
-    agent says so, and nothing is wrong), `driver` (the same, on many nodes in a row), `reboot` (it restarts by itself).
-
-    Attributes:
-        code: what the agent sees.
-        mended_by: `reset`, `reboot`, or nothing.
-        told_s: until the agent has written it.
-    """
-
-    kind: str
-    node: int
-    at: float
-    code: str = ""
-    mended_by: str = ""
-    told_s: float = 0.0
-
-
-class Habits(msgspec.Struct, frozen=True):
-    """How a machine does what it is told: `works`, `fails` (it says so) or `hangs` (nothing is heard of it again)."""
-
-    reset: str = "works"
-    reboot: str = "works"
-    reboot_s: float = 10.0
-    test_s: float = 5.0
-    hangs_tests: int = 0
+retests: """
+RETESTS = "{everyHours: 1, atOnce: 1}\n"
+NO_RETESTS = "{everyHours: 1000, atOnce: 0}\n"
+DEADLINES = (
+    "deadlines: {quarantineSeconds: 240, drainSeconds: 300, resetSeconds: 120, rebootSeconds: 240,"
+    " replaceSeconds: 300, testSeconds: 900}\nspareSeconds: 20\n"
+)
 
 
 class HealthScenario(Scenario, frozen=True, kw_only=True):
     """Everything about such a run but the code it tests.
 
     Attributes:
-        wounds: what happens to nodes beside their faults.
+        wounds, cuts, pleas: what happens to nodes beside their faults.
         habits: of the machines.
         tainted_at_birth: kubelets register with the taint of preflight.
-        breaker: nodes of the pool that may go into quarantine within `window_s`.
+        breaker: nodes of a pool that may go into quarantine within `window_s`.
         shared: from how many nodes on the same fault is nobody's own.
-        quarantined, working: budgets: of all, of the one pool, of a team.
+        quarantined, working: budgets: of all, of a pool, of a team.
+        dead: so many suspects at most may be dead on their own account.
+        pools, teams: whose nodes there are, in turn; "" for nobody's.
+        racks: nodes have labels of racks.
+        vendor: numbers of nodes whose machines somebody replaces.
+        asking: how requests to them fare.
+        retests: idle nodes are tested again, those in doubt after ten minutes.
     """
 
     wounds: tuple[Wound, ...]
@@ -87,11 +68,21 @@ class HealthScenario(Scenario, frozen=True, kw_only=True):
     shared: int
     quarantined: tuple[int, int, int]
     working: tuple[int, int, int]
+    cuts: tuple[Cut, ...] = ()
+    pleas: tuple[Plea, ...] = ()
+    dead: int = 3
+    pools: tuple[str, ...] = ("",)
+    teams: tuple[str, ...] = ("red", "")
+    racks: bool = False
+    vendor: frozenset[int] = frozenset()
+    asking: CloudWeather = CloudWeather(calm_at=START_S)
+    retests: bool = False
 
     @property
     def disturbed_until(self) -> float:
         """When nothing breaks any more, and the weather is good."""
-        return max(super().disturbed_until, START_S + LAST_WOUND_S)
+        ends = [START_S + LAST_WOUND_S, *(START_S + each.end for each in self.cuts)]
+        return max(super().disturbed_until, *ends, *(START_S + each.at for each in self.pleas))
 
     @property
     def remediation(self) -> str:
@@ -102,14 +93,21 @@ class HealthScenario(Scenario, frozen=True, kw_only=True):
             f"shared: {{nodes: {self.shared}, windowSeconds: 3600}}\n"
             f"quarantined: {{all: {all_}, pool: {pool}, team: {team}}}\n"
             f"working: {{all: {work}, pool: {work_pool}, team: {work_team}}}\n"
-            "deadlines: {quarantineSeconds: 240, drainSeconds: 300, resetSeconds: 120, rebootSeconds: 240,"
-            " testSeconds: 900}\nspareSeconds: 20\n"
+            f"dead: {{nodes: {self.dead}}}\n{DEADLINES}"
         )
 
+    @property
+    def preflight(self) -> str:
+        """Text of the configuration of preflight."""
+        return PREFLIGHT + (RETESTS if self.retests else NO_RETESTS)
 
-def team_of(number: int) -> str:
-    """The team of a node by its number; "" for none."""
-    return TEAMS[number % len(TEAMS)]
+    def team_of(self, number: int) -> str:
+        """The team of a node by its number; "" for none."""
+        return self.teams[number % len(self.teams)]
+
+    def pool_of(self, number: int) -> str:
+        """The pool of a node by its number; "" for none. Each team has nodes in each."""
+        return self.pools[number // len(self.teams) % len(self.pools)]
 
 
 def health_scenario(seed: int) -> HealthScenario:
@@ -120,21 +118,24 @@ def health_scenario(seed: int) -> HealthScenario:
     weather = draw_weather(rng, nodes, replicas)
     wounds = tuple(sorted(_wounds(rng, nodes), key=lambda wound: wound.at))
     habits = tuple(_habits(rng) for _ in range(nodes))
+    more = More(random.Random(f"more health {seed}"), nodes)
+    wounds, habits = tuple(sorted((*wounds, *more.wounds), key=lambda wound: wound.at)), more.known(habits)
     lost = {wound.node for wound in wounds if wound.kind not in ("driver", "reboot")}
     lost |= {node for node, each in enumerate(habits) if each.hangs_tests or each.reboot == "hangs"}
+    lost |= more.lost
     return HealthScenario(
         seed=seed,
         nodes=nodes,
         tainted=0,
         replicas=replicas,
-        jobs=tuple(_jobs(rng, max(1, nodes - len(lost) - NODE_FAULTS_MAX))),
+        jobs=tuple(_jobs(rng, max(1, nodes - len(lost) - NODE_FAULTS_MAX), alone=len(more.pools) == 1)),
         weather=weather,
         node_faults=draw_node_faults(rng, nodes),
         replica_faults=draw_replica_faults(rng, replicas),
         skew_s=tuple(rng.choice((0.0, 0.0, rng.uniform(-40, 40))) for _ in range(replicas)),
         start_s=rng.choice((0.05, 0.5, 3.0)),
         stop_s=rng.choice((0.05, 0.5, 3.0)),
-        roads=road_weather(rng, nodes, weather.calm_at, START_S),
+        roads=cut_off(road_weather(rng, nodes, weather.calm_at, START_S), more.cuts),
         wounds=wounds,
         habits=habits,
         tainted_at_birth=rng.random() < 0.5,
@@ -143,6 +144,15 @@ def health_scenario(seed: int) -> HealthScenario:
         shared=rng.choice((0, 3, 4)),
         quarantined=rng.choice(((nodes, nodes, nodes), (nodes, nodes, 1), (nodes, 2, nodes), (2, 2, 2))),
         working=rng.choice(((nodes, nodes, nodes), (nodes, nodes, 1), (nodes, 1, nodes), (1, 1, 1))),
+        cuts=more.cuts,
+        pleas=more.pleas,
+        dead=more.dead,
+        pools=more.pools,
+        teams=more.teams,
+        racks=more.racks,
+        vendor=more.vendor,
+        asking=more.asking,
+        retests=more.retests,
     )
 
 
@@ -175,8 +185,8 @@ def _habits(rng: random.Random) -> Habits:
     )
 
 
-def _jobs(rng: random.Random, most: int) -> list[JobSpec]:
-    """No gang is larger than what is left when all that may break has broken for good."""
+def _jobs(rng: random.Random, most: int, *, alone: bool) -> list[JobSpec]:
+    """No gang is larger than what is left when all that may break has broken for good; single pods know no pools."""
     found = []
     for number in range(rng.randint(1, 5)):
         runs_s = rng.choice((rng.uniform(10, 40), rng.uniform(60, 240)))
@@ -192,5 +202,6 @@ def _jobs(rng: random.Random, most: int) -> list[JobSpec]:
                 restarts=tuple(rng.uniform(0, runs_s) for _ in range(rng.choice((0, 0, 1)))),
             )
         )
-    alone = [f"pod-{number}" for number in range(rng.choice((0, 0, 2)))]
-    return found + [JobSpec(name, 1, 4, rng.uniform(0, 60), rng.uniform(10, 60), single=True) for name in alone]
+    names = [f"pod-{number}" for number in range(rng.choice((0, 0, 2)))]
+    single = [JobSpec(name, 1, 4, rng.uniform(0, 60), rng.uniform(10, 60), single=True) for name in names]
+    return found + single * alone

@@ -1,44 +1,43 @@
-"""Machines that break, their agents, and what they do when they are tested, reset and rebooted."""
+"""Machines that break, and what they do when they are tested, reset, rebooted and replaced."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from muster.api.names import LABEL_PREFLIGHT
-from muster.embedded.objects import Obj, decode, section
+from muster.embedded.objects import Obj, section
 from muster.embedded.watchhub import Item
 from muster.gputest.summary import SUMMARY_SCHEMA
 from muster.kube.clock import instant
-from muster.kube.errors import ApiError, NotFound
-from muster.sim.fuzz.health.scenario import Habits, Wound
+from muster.kube.errors import NotFound
+from muster.sim.fuzz.health.agents import AGAIN_S, NEW_DRIVER, Agents
+from muster.sim.fuzz.health.mishaps import Habits, Wound
 from muster.sim.nodes import SimNode, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster
 
 STEP, SESSION = "muster.dev/remediation", "muster.dev/remediation-session"
-HEALTHS = "/apis/muster.dev/v1alpha1/nodehealths"
 RESET_S = 2.0
-AGAIN_S = 5.0
-"""An agent that cannot write tries again."""
 Acts = Callable[[str, str, str], None]
 
 
 class Machine:
-    """One machine and its agent."""
+    """One machine."""
 
     def __init__(self, habits: Habits) -> None:
         self.habits = habits
         self.broken = False
         self.mended_by = ""
         self.hung = False
+        self.off = False
+        """It stays off, whatever happens, and another one may get its name."""
         self.tests_to_hang = habits.hangs_tests
-        self.told_uid = ""
-        self.findings: dict[tuple[str, float], dict[str, Any]] = {}
+        self.in_vain = False
+        """A test, reset or reboot came to nothing on it."""
 
     def mend(self, by: str) -> None:
         """Something was done to it."""
@@ -59,8 +58,8 @@ class Ward:
     def __init__(self, cluster: VirtualCluster, nodes: SimNodes, habits: tuple[Habits, ...], acts: Acts) -> None:
         self._cluster, self._nodes, self._acts = cluster, nodes, acts
         self.machines = {f"node-{number:05d}": Machine(each) for number, each in enumerate(habits)}
+        self.agents = Agents(cluster, nodes, lambda name: self.machines[name].hung or self.machines[name].off)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.writing = 0
         cluster.core.store.listeners.append(self._changed)
 
     def renewed(self, name: str) -> None:
@@ -70,40 +69,39 @@ class Ward:
     def strike(self, wound: Wound) -> None:
         """It happens now."""
         name = f"node-{wound.node:05d}"
-        machine, now = self.machines[name], self._cluster.loop.now
+        machine = self.machines[name]
         if wound.kind == "reboot":
             self._spawn(self._reboot(name, "works"))
+            return
+        if wound.kind == "dies":
+            self.switch_off(name)
             return
         if wound.kind in ("fault", "silent"):
             machine.broken, machine.mended_by = True, wound.mended_by
         if wound.kind == "silent":
             return
-        instant = datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z")
+        if wound.kind == "driver":
+            self.agents.drivers[self.agents.uid(name)] = NEW_DRIVER
         component = "" if wound.kind == "driver" else "0000:3b:00"
-        found = {"check": "xid", "component": component, "code": wound.code, "count": 1}
-        uid = self._uid(name)
-        self.writing += 1
-        self._cluster.loop.call_later(
-            wound.told_s, self._tell, name, uid, {**found, "firstTime": instant, "lastTime": instant}
-        )
+        self.agents.later(name, {"check": "xid", "component": component, "code": wound.code}, wound.told_s)
 
-    def _tell(self, name: str, uid: str, finding: dict[str, Any]) -> None:
-        """As an agent does: the whole record, of this node; what was seen on another node of the name is not in it."""
-        machine, node = self.machines[name], self._nodes.nodes[name]
-        if self._uid(name) != uid or machine.hung or not uid:
-            self.writing -= 1
-            return
-        if not node.alive:
-            self._cluster.loop.call_later(AGAIN_S, self._tell, name, uid, finding)
-            return
-        self.writing -= 1
-        if machine.told_uid != uid:
-            machine.told_uid, machine.findings = uid, {}
-        machine.findings[(finding["code"], finding["firstTime"])] = finding
-        with contextlib.suppress(ApiError):
-            self._cluster.call("POST", HEALTHS, {"metadata": {"name": name}})
-        status = {"nodeUID": uid, "bootID": self._boot(name), "findings": list(machine.findings.values())}
-        self._cluster.call("PATCH", f"{HEALTHS}/{name}/status", {"status": status})
+    def switch_off(self, name: str) -> None:
+        """The machine is off for good."""
+        self.machines[name].off = True
+        self._nodes.lose(name)
+
+    async def back(self, name: str, machine: Machine) -> None:
+        """The machine that had the name is up again, where it still has it."""
+        if self.machines[name] is machine and not machine.off and self.agents.uid(name):
+            await self._nodes.recover(name)
+
+    def mended(self, name: str) -> None:
+        """Somebody has been there: whatever was wrong is not any more."""
+        machine = self.machines[name]
+        machine.habits, machine.broken, machine.tests_to_hang = Habits(), False, 0
+        if machine.hung or machine.off:
+            machine.hung = machine.off = False
+            self._spawn(self.back(name, machine))
 
     # Pods that run on them
 
@@ -119,6 +117,7 @@ class Ward:
             machine = self.machines[pod["spec"]["nodeName"]]
             if machine.tests_to_hang:
                 machine.tests_to_hang -= 1
+                machine.in_vain = True
             else:
                 self._cluster.loop.call_later(machine.habits.test_s, self._tested, pod)
 
@@ -128,12 +127,13 @@ class Ward:
         node = self._there(pod)
         if node is None:
             return
-        if env["BOOT"] != self._boot(name):
+        if env["BOOT"] != self.agents.boot(name):
             self._ends(pod, 0)
             return
         self._acts(name, pod["metadata"]["annotations"][SESSION], step)
         machine = self.machines[name]
         how = machine.habits.reset if step == "reset" else machine.habits.reboot
+        machine.in_vain |= how != "works"
         if how == "fails":
             self._ends(pod, 1)
         elif step == "reboot":
@@ -153,8 +153,8 @@ class Ward:
             return
         await asyncio.sleep(machine.habits.reboot_s)
         machine.mend("reboot")
-        if self._uid(name) and (node.alive, node.boot) == (False, boot):
-            await self._nodes.recover(name)
+        if (node.alive, node.boot) == (False, boot):
+            await self.back(name, machine)
 
     def _tested(self, pod: Obj) -> None:
         if self._there(pod) is None:
@@ -172,10 +172,16 @@ class Ward:
         node, sim = self._nodes.nodes[pod["spec"]["nodeName"]], self._nodes.pods.get(pod["metadata"]["uid"])
         return node if node.alive and sim is not None and sim.phase == "running" else None
 
-    def _ends(self, pod: Obj, code: int, message: str = "") -> None:
+    def _ends(self, pod: Obj, code: int, message: str = "", at: str = "") -> None:
+        """The pod has ended; a node that is cut off says so later."""
         meta = pod["metadata"]
+        at = at or instant(self._cluster.loop.now)
+        if pod["spec"]["nodeName"] in self._nodes.cut:
+            self._cluster.loop.call_later(AGAIN_S, self._ends, pod, code, message, at)
+            return
+        if self._there(pod) is None:
+            return
         self._nodes.pods[meta["uid"]].phase = "ended"
-        at = instant(self._cluster.loop.now)
         container = section(pod, "status")["containerStatuses"][0]
         began = container["state"]["running"]["startedAt"]
         ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": began, "finishedAt": at}
@@ -187,19 +193,6 @@ class Ward:
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
         with contextlib.suppress(NotFound):
             self._cluster.call("PATCH", path, {"status": status})
-
-    def _node(self, name: str) -> Obj | None:
-        table = self._cluster.core.store.define("nodes")
-        item = table.items.get(name)
-        return decode(item.data) if item is not None else None
-
-    def _uid(self, name: str) -> str:
-        node = self._node(name)
-        return str(node["metadata"]["uid"]) if node is not None else ""
-
-    def _boot(self, name: str) -> str:
-        node = self._node(name)
-        return str(section(section(node, "status"), "nodeInfo").get("bootID", "")) if node is not None else ""
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)
