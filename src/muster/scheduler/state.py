@@ -166,13 +166,13 @@ class ClusterState:
         """These nodes are about to change hands: nothing new starts there, what is there or keeps a slot stays."""
         self._table.set_leaving(names)
 
-    def stays_for_now(self, key: str) -> bool:
-        """Whether a gang is still on nodes that are closed and waits for no others yet: its spares are kept for it."""
-        gang = self.gangs.get(key)
-        if gang is None or gang.pending:
+    def stays_for_now(self, name: str) -> bool:
+        """Whether a gang (`NAMESPACE/NAME`) is still on nodes that are closed, and waits for no others yet."""
+        gangs = [self.gangs[key] for key in self._gangs_by_name.get(name, ())]
+        if any(gang.pending for gang in gangs):
             return False
-        nodes = self._table.nodes
-        return any(name in nodes and nodes[name].closed for name, _ in gang.placed.values())
+        nodes, placed = self._table.nodes, {each for gang in gangs for each, _ in gang.placed.values()}
+        return any(each in nodes and nodes[each].closed for each in placed)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
         """Return the node's labels; None where there is no such node."""
