@@ -115,8 +115,8 @@ def _bounded(steps: tuple[RemediationStep, ...]) -> tuple[RemediationStep, ...]:
     for index, step in enumerate(steps[:-1]):
         if over > 0 and is_a(step, RELEASED) and any(is_a(each, RELEASED) for each in steps[index + 1 : -1]):
             ended = steps[begin : index + 1]
-            counts = any(each.rung == "Quarantine" and not is_a(each, RELEASED) for each in ended)
-            left = [each for each in ended if counts and (each.rung == "Quarantine" or is_a(each, RELEASED))]
+            went = next((each for each in ended if each.rung == "Quarantine" and not is_a(each, RELEASED)), None)
+            left = [went, step] if went is not None else []
             kept += left
             over, begin = over - (len(ended) - len(left)), index + 1
     return (*kept, *steps[begin:])[-HISTORY_MAX:]
