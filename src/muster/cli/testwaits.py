@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from muster.api.names import LABEL_BALLOON, LABEL_PREFLIGHT
@@ -55,8 +55,8 @@ async def read_test_waits(
         return {}
     found, refused, inconclusive, places = await asyncio.gather(
         if_allowed(client.get(ConfigMap, CONFIG_MAP, namespace)),
-        _said(client, REFUSED, _REFUSED_FOR_S),
-        _said(client, INCONCLUSIVE, _INCONCLUSIVE_FOR_S),
+        _said(client, REFUSED, max(time.time() - _REFUSED_FOR_S, _last_made(tests.values(), records.values()))),
+        _said(client, INCONCLUSIVE, time.time() - _INCONCLUSIVE_FOR_S),
         _places(client, team_key, [pod for pod in tests.values() if not (pod.spec.node_name or pod.finished)]),
     )
     config = health_config(None, found)
@@ -89,10 +89,15 @@ def _waits(node: Node, record: Preflight | None) -> bool:
     return doubt(identity(node), tested(record.spec) if record is not None else None) not in (Doubt.NONE, Doubt.FAILED)
 
 
-async def _said(client: Client, reason: str, for_s: float) -> dict[str, str]:
-    """What Events with this reason said lately, by node, the newest first."""
+def _last_made(tests: Iterable[Pod], records: Iterable[Preflight]) -> float:
+    """When the last test that is known of was made, or had been: refusals before that are over."""
+    made = [pod.metadata.creation_timestamp for pod in tests]
+    return max((at.timestamp() for at in (*made, *(each.spec.time for each in records)) if at is not None), default=0.0)
+
+
+async def _said(client: Client, reason: str, since: float) -> dict[str, str]:
+    """What Events with this reason have said since then, by node, the newest first."""
     listed = await if_allowed(client.list_all(Event, field_selector=f"reason={reason}"))
-    since = time.time() - for_s
     newest: dict[str, tuple[float, str]] = {}
     for event in listed.items if listed is not None else ():
         at = event.last_timestamp.timestamp() if event.last_timestamp is not None else 0.0
