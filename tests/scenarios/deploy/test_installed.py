@@ -310,17 +310,19 @@ async def test_jobs_go_on_through_an_upgrade_and_an_uninstall(installed: Cluster
 
 
 async def test_the_controllers_requests_have_their_own_share_of_the_api_server(installed: Cluster, jobs: Jobs) -> None:
-    def answered_by() -> str:
+    def answered_by(path: str) -> str:
         token = installed.kubectl("create", "token", "muster-controller", f"--namespace={SYSTEM}").strip()
         context = ssl.create_default_context(cafile=installed.plane.ca_path)
         request = urllib.request.Request(
-            f"{installed.plane.url}/api/v1/nodes?limit=1", headers={"Authorization": f"Bearer {token}"}
+            f"{installed.plane.url}{path}", headers={"Authorization": f"Bearer {token}"}
         )
         with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             return str(answer.headers["X-Kubernetes-PF-FlowSchema-UID"])
 
-    schema = await asyncio.to_thread(installed.get, "flowschema", "muster")
-    assert await asyncio.to_thread(answered_by) == schema["metadata"]["uid"]
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/muster-controller"
+    for name, path in (("muster", "/api/v1/nodes?limit=1"), ("muster-leader-election", lease)):
+        schema = await asyncio.to_thread(installed.get, "flowschema", name)
+        assert await asyncio.to_thread(answered_by, path) == schema["metadata"]["uid"]
     metrics = await asyncio.to_thread(installed.kubectl, "get", "--raw=/metrics")
     dispatched = [
         line
