@@ -107,3 +107,17 @@ def test_a_node_that_lost_a_gpu_does_not_pass_with_those_that_are_left() -> None
     found = world.nodes["a"].record
     assert found is not None
     assert found.passed
+
+
+def test_a_node_is_not_tested_over_and_over_because_a_persons_clock_is_ahead() -> None:
+    """Their `release` names a moment to come, and what ends before it lets no node out."""
+    world = World()
+    world.add("a", quarantined=True, wanted_since=START + 3600.0)
+    for _ in range(10):
+        plan = world.step()
+        assert not world.tests
+        assert plan.wake_at == START + 3600.0
+        world.now += 60.0
+    world.now = START + 3600.0
+    world.step()
+    assert world.test_of("a") is not None
