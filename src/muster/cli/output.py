@@ -67,12 +67,17 @@ def console() -> Console:
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str] = ()) -> None:
     """Print aligned columns, all of them where stdout is no terminal.
 
-    A terminal that is too narrow is spared the columns named in `optional`, the first ones first, and is told so on
-    stderr; of a last column that is long, it gets what fits.
+    A terminal that is too narrow is spared the columns named in `optional`: those in which no row says anything, then
+    the first ones first, which is told on stderr; of a last column that is long, it gets what fits.
     """
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     kept = list(range(len(headers)))
     widths = [max(len(row[column]) for row in (headers, *rows)) for column in kept]
+    if room and sum(widths) + _GAP * (len(widths) - 1) > room:
+        silent = {name for column, name in enumerate(headers) if all(row[column] == "-" for row in rows)}
+        silent &= set(optional)
+        kept = [column for column in kept if headers[column] not in silent]
+        optional = [name for name in optional if name not in silent]
     left_out = []
     for name in optional:
         if not room or _least(widths, kept) <= room:

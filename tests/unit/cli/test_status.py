@@ -133,3 +133,21 @@ def test_a_long_last_column_is_cut_but_not_to_nothing(
     assert len(lines[1]) == 80
     assert lines[1].endswith("…")
     assert "waiting for 50 of" in lines[1]
+
+
+def test_a_narrow_terminal_is_spared_what_says_nothing_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    why = "its image cannot be pulled, and so on"
+    rows = [("node-1", "Untested", "-", "blue", why), ("node-2", "Idle", "-", "-", "-")]
+    print_table(("NODE", "STATE", "POOL", "TEAM", "WHY"), rows, ("TEAM", "POOL", "AGE"))
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0].split() == ["NODE", "STATE", "TEAM", "WHY"]
+    assert said.out.splitlines()[1].startswith("node-1   Untested   blue   its image cannot be pulled, and")
+    assert said.err == "", "nothing was left out that said something"
+    monkeypatch.setenv("COLUMNS", "200")
+    print_table(("NODE", "STATE", "POOL", "TEAM", "WHY"), rows, ("TEAM", "POOL"))
+    assert capsys.readouterr().out.splitlines()[0].split() == ["NODE", "STATE", "POOL", "TEAM", "WHY"]
