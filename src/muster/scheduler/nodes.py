@@ -62,12 +62,13 @@ class NodeRecord:
         identity: what its test has to be of; None where it needs none.
         gpus, doubt, tested_within_h: what is known of its tests (trust.py).
         closed: its taints say that nothing but tests may come.
+        arriving: of `holds`, those whose pods are being bound.
     """
 
     __slots__ = (
-        "allocatable", "bucket", "closed", "doubt", "empty_bucket", "foreign_used", "fully_held", "gpus", "holds",
-        "identity", "judged", "judged_by", "labels", "leaving", "name", "node_class", "pods", "ports", "problem",
-        "stale", "taints", "tested_within_h", "uid", "unschedulable", "used",
+        "allocatable", "arriving", "bucket", "closed", "doubt", "empty_bucket", "foreign_used", "fully_held", "gpus",
+        "holds", "identity", "judged", "judged_by", "labels", "leaving", "name", "node_class", "pods", "ports",
+        "problem", "stale", "taints", "tested_within_h", "uid", "unschedulable", "used",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -84,6 +85,7 @@ class NodeRecord:
         self.ports: Counter[HostPort] = Counter()
         self.pods: set[str] = set()
         self.holds: dict[tuple[str, int], PodClass | None] = {}
+        self.arriving: set[tuple[str, int]] = set()
         self.fully_held = 0
         self.node_class: NodeClass | None = None
         self.judged: NodeClass | None = None
@@ -124,12 +126,13 @@ class NodeRecord:
         """Return what is left for those who may come now.
 
         Where only tests may, slots are no hindrance: a gang that waits for its node would keep the test away from it.
+        What is on its way there is: it may come yet.
         """
         if not self.holds or not (self.doubt or self.closed):
             return self.free()
         free = self.free_without_holds()
-        for cls in self.holds.values():
-            for resource, value in cls.request.items() if cls is not None else ():
+        for key, cls in self.holds.items():
+            for resource, value in cls.request.items() if cls is not None and key not in self.arriving else ():
                 free[resource] = free.get(resource, 0) + value
         return free
 

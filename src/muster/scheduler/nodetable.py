@@ -190,6 +190,13 @@ class NodeTable:
             self._meet(cls, name, foreign=False, sign=-1)
         self._dirty[name] = None
 
+    def arriving(self, name: str, gang: str, slot: int, *, is_: bool) -> None:
+        """A pod of the slot is being bound to the node, or not any more."""
+        record = self.nodes.get(name)
+        if record is not None:
+            record.arriving.add((gang, slot)) if is_ else record.arriving.discard((gang, slot))
+            self._dirty[name] = None
+
     def _touch_all(self) -> None:
         """Everything has to be worked out again on every node."""
         self._dirty = dict.fromkeys(self.nodes)

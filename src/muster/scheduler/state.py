@@ -63,7 +63,7 @@ class ClusterState:
         self._table = NodeTable(self._classes, team_key, self._trust)
         self._queues = Queues(bind_deadline_s)
         self._gangs_by_name: dict[str, set[str]] = defaultdict(set)
-        self._on_the_way: dict[str, str] = {}
+        self._on_the_way: dict[str, tuple[str, str, int]] = {}
         self._holding = Holding(self._table)
         self._gangs_by_uid: dict[str, set[str]] = defaultdict(set)
         self._deleted_placements: set[str] = set()
@@ -284,7 +284,10 @@ class ClusterState:
             self._dirty[gang.key] = None
             if gang.single and gang.placement is None and record.cls is not None:
                 self._table.hold(node, record.uid, 0, record.cls)
-                self._on_the_way[uid] = node
+                self._on_the_way[uid] = node, uid, 0
+            else:
+                self._on_the_way[uid] = node, record.gang, record.slot
+            self._table.arriving(*self._on_the_way[uid], is_=True)
 
     def end_bind(self, uid: str, now: float, *, node: str = "", error: str = "", retry_at: float = 0.0) -> None:
         """A bind request ended: bound to `node`, or failed with `error`, not to be tried again before `retry_at`."""
@@ -312,9 +315,11 @@ class ClusterState:
             self._table.count(record)
 
     def _arrived(self, uid: str) -> None:
-        node = self._on_the_way.pop(uid, None)
-        if node is not None:
-            self._table.unhold(node, uid, 0)
+        held = self._on_the_way.pop(uid, None)
+        if held is not None:
+            self._table.arriving(*held, is_=False)
+            if held[1] == uid:
+                self._table.unhold(*held)
 
     def tried(self, gang: Gang, until: float, refused: str) -> None:
         """A dry run of evicting the whole gang was answered; that holds `until`. `refused` says why not."""

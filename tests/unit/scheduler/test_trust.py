@@ -13,6 +13,7 @@ from muster.scheduler.decide import decide
 from muster.scheduler.explain import explain
 from muster.scheduler.loading import suppose
 from muster.scheduler.nodes import NodeRecord
+from muster.scheduler.plan import Bind
 from muster.scheduler.podwire import SchedulingPod
 from muster.scheduler.state import ClusterState
 from muster.scheduler.supposing import suppose_nodes
@@ -147,6 +148,28 @@ def test_the_test_itself_runs_on_an_untested_node_and_only_in_our_own_namespace(
     state.set_node(world.nodes["a"])
     state.set_pod(world.add_pod("somebody", labels={"muster.dev/preflight": "1"}), world.now)
     assert not decide(state.snapshot(), world.now).actions
+
+
+def test_no_test_comes_to_a_node_to_which_a_pod_is_still_on_its_way() -> None:
+    """The node's test was revoked, as it has another driver, while the API server was slow to bind the pod."""
+    world = trusting("a")
+    world.set_tested("a")
+    world.add_gang("train", 1)
+    on_its_way = []
+    while not on_its_way:
+        for action in world.decide().actions:
+            if isinstance(action, Bind):
+                world.state.begin_bind(action.uid, action.node)
+                on_its_way.append(action)
+            else:
+                world.carry_out(action)
+    world.remove_tested("a")
+    world.add_pod("muster-preflight-a", labels={"muster.dev/preflight": "1"})
+    world.run()
+    assert not world.find("muster-preflight-a").spec.node_name
+    world.state.end_bind(on_its_way[0].uid, world.now, error="no answer", retry_at=world.now + 5)
+    world.run()
+    assert world.find("muster-preflight-a").spec.node_name == "a"
 
 
 def test_a_gang_that_asks_for_fresh_tests_gets_nodes_tested_since_and_keeps_them_when_that_was_long_ago() -> None:
