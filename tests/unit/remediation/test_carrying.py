@@ -14,10 +14,12 @@ from muster.fleet.remediation.evicting import Evictions
 from muster.fleet.remediation.known import Known
 from muster.fleet.remediation.looking import Looker
 from muster.fleet.remediation.metrics import remediation_metrics
-from muster.fleet.remediation.plan import Plan, Quarantine, Release, RunStep
+from muster.fleet.remediation.plan import Plan, Quarantine, Release, ReplaceMachine, RunStep
+from muster.fleet.remediation.replacing import Replacer
 from muster.fleet.remediation.snapshot import NodeView
 from muster.fleet.remediation.steps import StepSettings
 from muster.kube.events import EventRecorder
+from muster.kube.node import Node
 from muster.kube.struct import to_dict
 from tests.unit.remediation.remediationworld import World
 from tests.unit.remediation.virtualward import NAMESPACE, WORKER, VirtualWard
@@ -28,7 +30,7 @@ def evictions_of(ward: VirtualWard) -> Evictions:
     return Evictions(client, lambda: ward.loop.now, changed=lambda: None, outcomes=metrics.actions)
 
 
-def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
+def carried_out(ward: VirtualWard, known: Known, *plans: Plan, replacer: Replacer | None = None) -> None:
     """By a leader that knows this much."""
     client = ward.cluster.client("old-leader")
     clock = lambda: ward.loop.now  # noqa: E731
@@ -40,7 +42,7 @@ def carried_out(ward: VirtualWard, known: Known, *plans: Plan) -> None:
         Looker(client, clock, evictions, NAMESPACE),
         evictions,
         steps=StepSettings(namespace=NAMESPACE, image="i"),
-        replacer=None,
+        replacer=replacer,
         events=EventRecorder(client, "test"),
         metrics=metrics,
         namespace=NAMESPACE,
@@ -93,6 +95,29 @@ def test_no_node_is_put_into_quarantine_for_a_session_that_is_over_or_by_another
     assert ward.out_of_use() == set()
 
 
+def described(ward: VirtualWard, world: World, since: str) -> str:
+    """The API server has the world's one session and its node, of which something has changed. Returns the UID."""
+    ward.add_node("n0")
+    name, known = next(iter(world.sessions.items()))
+    session = to_dict(known)
+    session["metadata"] = {"name": name}
+    if since == "kept out":
+        by = {"action": "Quarantine", "by": "ada", "time": "2026-01-01T00:00:00Z", "reason": "a cable"}
+        session["spec"]["request"] = by
+    kind = "/apis/muster.dev/v1alpha1/noderemediations"
+    ward.call("POST", kind, session)
+    ward.call("PATCH", f"{kind}/{name}/status", {"status": session["status"]})
+    mark = {"session": name, "generation": 2, "since": "", "why": ""}
+    meta = {
+        "labels": {"muster.dev/health": "ignore"} if since == "opted out" else {},
+        "annotations": {"muster.dev/quarantine-record": json.dumps(mark)},
+    }
+    taint = {"key": "muster.dev/quarantine", "value": "true", "effect": "NoSchedule"}
+    spec = {"taints": [] if since == "let in" else [taint], "unschedulable": since == "cordoned"}
+    ward.call("PATCH", "/api/v1/nodes/n0", {"metadata": meta, "spec": spec})
+    return str(ward.node("n0")["metadata"]["uid"])
+
+
 @pytest.mark.parametrize("since", ["nothing", "cordoned", "let in", "opted out", "kept out", "reset", "released"])
 def test_a_machine_is_not_touched_by_a_leader_that_does_not_know_what_happened_since(since: str) -> None:
     """It decided, then stood still for as long as it took somebody else to go on."""
@@ -107,24 +132,38 @@ def test_a_machine_is_not_touched_by_a_leader_that_does_not_know_what_happened_s
         world.test("n0")
         world.settle()
     ward = VirtualWard()
-    ward.add_node("n0")
-    uid = ward.node("n0")["metadata"]["uid"]
-    session = to_dict(next(iter(world.sessions.values())))
-    session["metadata"] = {"name": step.session}
-    if since == "kept out":
-        by = {"action": "Quarantine", "by": "ada", "time": "2026-01-01T00:00:00Z", "reason": "a cable"}
-        session["spec"]["request"] = by
-    kind = "/apis/muster.dev/v1alpha1/noderemediations"
-    ward.call("POST", kind, session)
-    ward.call("PATCH", f"{kind}/{step.session}/status", {"status": session["status"]})
-    taint = {"key": "muster.dev/quarantine", "value": "true", "effect": "NoSchedule"}
-    labels = {"muster.dev/health": "ignore"} if since == "opted out" else {}
-    spec = {"taints": [] if since == "let in" else [taint], "unschedulable": since == "cordoned"}
-    ward.call("PATCH", "/api/v1/nodes/n0", {"metadata": {"labels": labels}, "spec": spec})
+    uid = described(ward, world, since)
     mine = replace(step, node=replace(step.node, uid=uid))
     carried_out(ward, Known(lambda: None), Plan(actions=(mine,)))
     made = [each for each in ward.call("GET", f"{WORKER}/pods")["items"] if each["metadata"]["name"] == step.name]
     assert len(made) == (since == "nothing")
+
+
+@pytest.mark.parametrize("since", ["nothing", "cordoned", "let in", "opted out", "kept out", "released"])
+def test_nor_is_it_given_away(since: str) -> None:
+    world = World(1)
+    world.replaceable = frozenset({"n0"})
+    world.fault("n0", "replace")
+    for _ in range(12):
+        world.step()
+    gone = next(each for each in world.done if isinstance(each, ReplaceMachine))
+    if since == "released":
+        world.test("n0")
+        world.settle()
+
+    class Provider:
+        asked = 0
+
+        def can(self, node: Node) -> bool:
+            return True
+
+        async def replace(self, node: Node) -> None:
+            self.asked += 1
+
+    ward, provider = VirtualWard(), Provider()
+    mine = replace(gone, node=replace(gone.node, uid=described(ward, world, since)))
+    carried_out(ward, Known(lambda: None), Plan(actions=(mine,)), replacer=provider)
+    assert provider.asked == (since == "nothing")
 
 
 @pytest.mark.parametrize("label", ["muster.dev/preflight", "muster.dev/remediation", "muster.dev/balloon"])

@@ -21,9 +21,9 @@ from muster.fleet.remediation.looking import REQUEST_TIMEOUT_S, Looker
 from muster.fleet.remediation.mesh import CONFIG_MAP as MESH_CONFIG_MAP
 from muster.fleet.remediation.mesh import KEY as MESH_KEY
 from muster.fleet.remediation.metrics import RemediationMetrics
-from muster.fleet.remediation.record import ANNOTATION_RECORD, QUARANTINE, record_of, unfolded
+from muster.fleet.remediation.record import ANNOTATION_RECORD, QUARANTINE, asks, record_of, unfolded
 from muster.fleet.remediation.replacing import Replacer
-from muster.fleet.remediation.snapshot import QuarantineRecord
+from muster.fleet.remediation.snapshot import NodeView, QuarantineRecord
 from muster.fleet.remediation.states import stage_of
 from muster.fleet.remediation.steps import StepSettings, step_pod
 from muster.fleet.scaling.providers.base import ProviderError
@@ -235,14 +235,17 @@ class Carrier:
         )
         return "described"
 
-    async def _run_step(self, action: plans.RunStep) -> str:
-        """The last look: it is still that node, ours, out of use and empty, and the session still asks for that."""
-        node = await self._client.get(Node, action.node.name)
-        session = await self._client.get(NodeRemediation, action.session)
+    async def _ours(self, known: NodeView) -> Node | None:
+        """The node as it is now, where it is still that one, out of use, and its machine nobody else's to care for."""
+        node = await self._client.get(Node, known.name)
         theirs = node.spec.unschedulable or node.metadata.labels.get(LABEL_HEALTH) == HEALTH_IGNORE
-        if node.uid != action.node.uid or theirs or not quarantined(node):
+        return node if node.uid == known.uid and not theirs and quarantined(node) else None
+
+    async def _run_step(self, action: plans.RunStep) -> str:
+        """The last look: besides, nothing may have come to the node, and the session still asks for that."""
+        if await self._ours(action.node) is None:
             return "refused"
-        if not is_wanted(session, action.name):
+        if not is_wanted(await self._client.get(NodeRemediation, action.session), action.name):
             return "overtaken"
         if not await self._looker.is_empty(action.node.name, of_tests=action.step == "reset"):
             log.warning("remediation: node %s is not empty: no %s", action.node.name, action.step)
@@ -255,15 +258,15 @@ class Carrier:
         return "forgotten"
 
     async def _replace(self, action: plans.ReplaceMachine) -> str:
-        """The last look: it is still that node, in quarantine because of this session, and nothing is on it."""
+        """The last look: besides, it is in quarantine because of this session, and nothing is on it."""
         if self._replacer is None or self._clock() < self._replaced_at.get(action.session, 0.0):
             return "waits"
-        node = await self._client.get(Node, action.node.name)
-        session = await self._client.get(NodeRemediation, action.session)
-        mark = record_of(node)
-        if node.uid != action.node.uid or mark is None or mark.session != action.session:
+        node = await self._ours(action.node)
+        mark = record_of(node) if node is not None else None
+        if node is None or mark is None or mark.session != action.session:
             return "refused"
-        if session.status.rung != "Replace" or session.status.phase != "Open":
+        session = await self._client.get(NodeRemediation, action.session)
+        if session.status.rung != "Replace" or session.status.phase != "Open" or asks(session, "Quarantine"):
             return "overtaken"
         if node.ready and not await self._looker.is_empty(node.name):
             return "refused"
