@@ -13,9 +13,10 @@ HEALTH = Mode("python -m muster.sim.fuzz --health", health=True)
 SEEDS = (0, 3, 9, 10, 56)
 CATCHES = {
     "breaker_counts_nothing": 2,
-    "budget_of_teams_ignored": 155,
-    "silence_is_health": 1,
-    "a_boot_is_a_boot": 181,
+    "budget_of_teams_ignored": 278,
+    "silence_is_health": 80,
+    "a_boot_is_a_boot": 3753,
+    "do_it_again": 29,
     "empty_before_it_is_closed": 7,
     "touch_without_looking": 7,
     "budget_of_pools_ignored": 28,

@@ -66,13 +66,22 @@ class NothingWithoutEvidence(HealthChecker):
 
 
 class NothingOutWithoutAPass(HealthChecker):
-    """The taint goes after a passed test of this node in this boot that is newer than what put it there."""
+    """The taint goes after a passed test of this node in this boot that is newer than what put it there.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        facts: of node health.
+        spread_s: how far clocks of leaders are apart: by the next one's a test may seem that much later.
+    """
 
     name = "nothing leaves quarantine without a newer pass"
 
-    def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts, spread_s: float) -> None:
         super().__init__(view, stale_s, facts)
-        self._put: dict[str, float] = {}
+        self._spread_s = spread_s
+        self._put: dict[str, tuple[float, float]] = {}
+        """By UID of the node, when what put it there was seen, and when it was put."""
         self.repaired: dict[str, float] = {}
         """By UID of the node, when its GPUs were reset last."""
         facts.on_node.append(self._node)
@@ -83,14 +92,15 @@ class NothingOutWithoutAPass(HealthChecker):
         before = old is not None and old.uid == new.uid and old.out
         if new.out and not before:
             known = [each.time for each in self._facts.uncleared(new.uid, self.view.now)]
-            self._put[new.uid] = max(known, default=0.0)
+            self._put[new.uid] = max(known, default=0.0), self.view.now
         elif before and not new.out:
             self._left(new)
 
     def _left(self, node: NodeState) -> None:
         early = self.view.now - self.stale_s
         known = [each.time for each in self._facts.against[node.uid].values() if each.known_at < early]
-        since = max(self._put.pop(node.uid, 0.0), self.repaired.get(node.uid, 0.0), *known, 0.0)
+        seen, put = self._put.pop(node.uid, (0.0, 0.0))
+        since = max(seen, self.repaired.get(node.uid, 0.0), *known, 0.0)
         if self._facts.is_kept_out(node.uid, self.stale_s):
             self.fail(f"{node.name} left, and a person keeps it out of use")
         asked = [each.time for each in self._facts.pleas[node.uid] if each.known_at < early]
@@ -103,6 +113,8 @@ class NothingOutWithoutAPass(HealthChecker):
         ]
         if not passed:
             self.fail(f"{node.name} left, and passed no test since {since:.3f}")
+        elif max(each.known_at for each in passed) < put - self.stale_s - self._spread_s:
+            self.fail(f"{node.name} left, and passed no test since it was put there at {put:.3f}")
 
 
 class OneStepForOneRung(HealthChecker):
