@@ -171,8 +171,8 @@ def test_a_gang_is_moved_once_a_spare_is_kept_for_it() -> None:
         ward.handover.changed = lambda: kept.append(dict(ward.handover.kept))
         await ward.until("a spare is kept", lambda: bool(kept), 60)
         assert kept[0] == {"n2": "muster-system/job"}, "empty, as n1 is not"
-        assert ward.handover.closed(lambda gang: False) == {"n2"}
-        assert ward.handover.closed(lambda gang: True) == set()
+        assert ward.handover.closed(lambda gang: True) == {"n2"}
+        assert ward.handover.closed(lambda gang: False) == set()
         assert ward.pods("n0"), "others of its nodes may break as well: it leaves them together"
         await ward.until("it is empty", lambda: not ward.pods("n0"), 60)
         await ward.until("nobody waits for it any more", lambda: not ward.handover.kept, 60)
