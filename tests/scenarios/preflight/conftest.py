@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -109,10 +109,10 @@ class Trusting:
         found: dict[str, Pod] = await until(f"tests run on {names}", right)
         return found
 
-    async def end_test(self, name: str, *, passed: bool = True, ago: timedelta = timedelta()) -> None:
+    async def end_test(self, name: str, *, passed: bool = True) -> None:
         """As its kubelet does when the test's process has ended."""
         pod = (await self.until_test(name))[name]
-        at = (datetime.now(UTC) - ago).strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         code = 0 if passed else 1
         ended = {
             "exitCode": code,
@@ -144,14 +144,26 @@ class Trusting:
             return None
 
     async def trusted(self, *names: str, ago: timedelta = timedelta()) -> None:
-        """Have all of these tested, and wait until they are open."""
+        """Have all of these tested, wait until they are open, and have their records so old."""
         for name in names:
-            await self.end_test(name, ago=ago)
+            await self.end_test(name)
 
         async def open_to_work() -> bool:
             return not await self.pending() & set(names)
 
         await until("nodes that passed are open", open_to_work)
+        if ago:
+            await until("their tests are gone", self._no_test_of(*names))
+            time = (datetime.now(UTC) - ago).strftime("%Y-%m-%dT%H:%M:%SZ")
+            for name in names:
+                await self.client.patch(Preflight, name, {"spec": {"time": time}})
+
+    def _no_test_of(self, *names: str) -> Callable[[], Awaitable[bool]]:
+        async def gone() -> bool:
+            pods = (await self.client.list(Pod, self.namespace, label_selector=LABEL_PREFLIGHT)).items
+            return not {pod.spec.node_name for pod in pods} & set(names)
+
+        return gone
 
     async def reboot(self, name: str) -> None:
         self.sim.lose(name)
