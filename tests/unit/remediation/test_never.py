@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.api.node_remediation import HISTORY_MAX
+from muster.api.preflight import Preflight, PreflightSpec
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policy import Action as HealthAction
 from muster.fleet.health.policytext import default_policy
@@ -14,11 +15,13 @@ from muster.fleet.health.record import observed
 from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Limits, RemediationConfig, SharedFaults, WorkLimits
 from muster.fleet.remediation.evidence import decision_of, evidence_of
+from muster.fleet.remediation.known import Known
 from muster.fleet.remediation.ladder import is_wanted
-from muster.fleet.remediation.plan import Evict, ReplaceMachine, RunStep
+from muster.fleet.remediation.plan import Evict, Quarantine, ReplaceMachine, RunStep
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta
-from tests.unit.remediation.remediationworld import ACT, World
+from muster.kube.node import Node, NodeSpec, Taint
+from tests.unit.remediation.remediationworld import ACT, START, World
 from tests.unit.remediation.test_ladder import pod
 from tests.unit.remediation.test_requests import ask
 
@@ -244,6 +247,35 @@ def test_a_node_that_is_out_of_use_never_leaves_the_budget_by_seeming_to_join() 
     world.fault("n1", "quarantine", "48")
     world.settle()
     assert world.tainted() == {"n0"}
+
+
+def test_a_node_with_a_taint_and_no_session_yet_never_leaves_the_budget_by_seeming_to_join() -> None:
+    """The taint goes first, and what is written after it was lost; meanwhile its Preflight is taken back."""
+    world = World(10, replace(ACT, quarantined=Limits(all=1, pool=1, team=1)))
+    world.fault("n0", "quarantine")
+    world.step(lambda action: isinstance(action, Quarantine))
+    assert world.tainted() == {"n0"}
+    world.nodes["n0"] = replace(world.nodes["n0"], joining=True)
+    world.fault("n1", "quarantine", "48")
+    world.step(lambda action: isinstance(action, Quarantine))
+    assert world.tainted() == {"n0"}
+
+
+def test_a_node_never_joins_again_because_its_test_counts_no_more() -> None:
+    """With another driver all of a fleet's tests are taken back: budgets and breakers hold for its nodes still."""
+    known = Known(lambda: None)
+    pending = Taint(key="muster.dev/preflight", value="pending", effect="NoSchedule")
+    new = Node(metadata=ObjectMeta(name="n0", uid="u0"), spec=NodeSpec(taints=(pending,)))
+    known.node_changed(None, new)
+    assert known.nodes["n0"].joining
+    spec = PreflightSpec(node_uid="u0", boot_id="", level=1, passed=True, time=record.at(START))
+    tested = Preflight(metadata=ObjectMeta(name="n0"), spec=spec)
+    known.preflight_changed(None, tested)
+    known.preflight_changed(tested, None)
+    assert not known.nodes["n0"].joining
+    known.node_changed(new, None)
+    known.node_changed(None, replace(new, metadata=ObjectMeta(name="n0", uid="u1")))
+    assert known.nodes["n0"].joining
 
 
 @pytest.mark.parametrize("since", ["too late", "kept out", "released", "forgotten"])

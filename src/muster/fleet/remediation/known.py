@@ -122,6 +122,8 @@ class Known:
         self._slots: dict[str, frozenset[str]] = {}
         self._stale: set[str] = set()
         self._due: dict[str, float] = {}
+        self._joined: set[str] = set()
+        """UIDs of nodes that had a record of a test: they are in use, or were."""
         self._mesh: dict[str, Finding] = {}
 
     @property
@@ -145,6 +147,7 @@ class Known:
         if new is None:
             assert old is not None
             self.raw.pop(old.name, None)
+            self._joined.discard(old.uid)
             self.nodes.pop(old.name, None)
             self._stale.add(old.name)
             self._changed()
@@ -287,7 +290,9 @@ class Known:
         if node is None:
             return
         tested = self.tested.get(name)
-        trusted = tested is not None and tested.node_uid == node.uid
+        if tested is not None and tested.node_uid == node.uid:
+            self._joined.add(node.uid)
+        trusted = node.uid in self._joined  # also when that record is taken back, as with another driver
         view = node_view(node, trusted=trusted, team_key=self._team_key)
         before = self.nodes.get(name)
         if view != before:

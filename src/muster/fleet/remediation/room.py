@@ -10,7 +10,7 @@ from collections import Counter
 
 from muster.api.names import remediation_name
 from muster.fleet.remediation.config import Limits, RemediationConfig, amount_of, percent_of
-from muster.fleet.remediation.record import is_put, is_quarantined, pool_of, quarantines, was_in_use
+from muster.fleet.remediation.record import JOINING, is_put, is_quarantined, pool_of, quarantines, was_in_use
 from muster.fleet.remediation.rungs import WORKING
 from muster.fleet.remediation.snapshot import NodeView, View
 
@@ -73,7 +73,9 @@ class Room:
 
     def _joins(self, node: NodeView) -> bool:
         """Whether it is no capacity yet. One that was in use stays in all counts: its record of a test may be gone."""
-        return node.joining and node.uid not in self._used
+        mark = node.record  # the taint comes before the session, and says so as well
+        was_in_use = mark is not None and not mark.why.startswith(f"{JOINING}:")
+        return node.joining and not was_in_use and node.uid not in self._used
 
     def why_not_quarantine(self, node: NodeView) -> tuple[str, str]:
         """Return what holds it back, and why in words; else `NOTHING_HOLDS`. A joining node is in no count."""
