@@ -20,13 +20,16 @@ import msgspec
 from bench.controller import controller, served
 from bench.gang_spike.cluster import Cluster, cluster
 from bench.gang_spike.process import cpu_s, peak_rss_mb
-from bench.health.agentprocess import agents
-from muster.api.names import API_VERSION
+from bench.health.agentprocess import agents, until
+from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.drills.auditlog import AuditEntry, AuditLog
 from muster.drills.chart import CHART
+from muster.fleet.remediation.mesh import CONFIG_MAP
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.config import load_config
+from muster.kube.core import ConfigMap
+from muster.kube.errors import NotFound
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.sim import nodeobjects
@@ -143,6 +146,7 @@ async def quiet(nodes: int, with_agents: int, minutes: float) -> Quiet:
             ):
                 beating = asyncio.create_task(_beat(kubelets, where.nodes))
                 try:
+                    await until(lambda: _is_set_up(where.admin), "the controller has written who looks at whom")
                     await asyncio.sleep(_SETTLE_S)
                     pids = (child.pid, where.plane.pid("kube-apiserver"))
                     before, since = [cpu_s(pid) for pid in pids], audit.position()
@@ -164,6 +168,15 @@ async def quiet(nodes: int, with_agents: int, minutes: float) -> Quiet:
                     controller_rss_mb=_rss_mb(child.pid),
                     controller_peak_rss_mb=peak_rss_mb(child.pid),
                 )
+
+
+async def _is_set_up(client: Client) -> bool:
+    """Whether the controller leads and has written the one thing that it writes at its beginning."""
+    try:
+        await client.get(ConfigMap, CONFIG_MAP, SYSTEM_NAMESPACE)
+    except NotFound:
+        return False
+    return True
 
 
 async def _sleep(seconds: float, beating: asyncio.Task[None]) -> None:
