@@ -71,9 +71,9 @@ class Network:
         """The nodes that are cut off from all others and the API server with this one; none where it is not."""
         return next((each for cut, each in self._cuts if cut.kind == "island" and name in each), frozenset())
 
-    def is_shunned(self, name: str) -> bool:
-        """Whether others do not reach it."""
-        return any(name in each for cut, each in self._cuts if cut.kind != "deaf")
+    def is_split(self) -> bool:
+        """Whether some do not reach the others: which of them are cut off, nobody can tell."""
+        return any(cut.kind != "deaf" for cut, _ in self._cuts)
 
     def _apart(self, name: str, other: str) -> bool:
         return any((name in each) != (other in each) for cut, each in self._cuts if cut.kind != "deaf")

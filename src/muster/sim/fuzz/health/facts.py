@@ -124,6 +124,8 @@ class HealthFacts:
         self.against: defaultdict[str, dict[tuple[str, float], Seen]] = defaultdict(dict)
         """By UID of the node, all that ever spoke against it."""
         self.tests: defaultdict[str, list[Tested]] = defaultdict(list)
+        self.ended: dict[str, float] = {}
+        """By UID of the node, when a test on it ended last; what its record says is by the clock of a leader."""
         self.sessions: dict[str, Session] = {}
         self.pleas: defaultdict[str, list[Asked]] = defaultdict(list)
         """By UID of the node, all that people asked for."""
@@ -184,7 +186,8 @@ class HealthFacts:
             self.against[status["nodeUID"]].setdefault((code, time), Seen(code, time, self._clock()))
 
     def _test(self, spec: Obj) -> None:
-        uid, time, passed = spec["nodeUID"], _seconds(spec["time"]), bool(spec["passed"])
+        uid, passed = spec["nodeUID"], bool(spec["passed"])
+        time = self.ended.get(uid, self._clock()) if passed else self._clock()
         self.tests[uid].append(Tested(spec["bootID"], passed, time, self._clock()))
         if not passed:
             self.against[uid].setdefault(("preflight/failed", time), Seen("preflight/failed", time, self._clock()))

@@ -91,7 +91,7 @@ class HealthRun(Run):
     def _prepare(self) -> None:
         health = self._health
         self._parts = Parts(health=True, preflight=True)
-        self._ward = Ward(self.cluster, self.nodes, health.habits, self._acts)
+        self._ward = Ward(self.cluster, self.nodes, health.habits, self._acts, self._facts.ended)
         self._truth.ward, self._truth.nodes = self._ward, self.nodes
         self._helpers = Helpers(self.cluster, self._facts, self._ward)
         self._vendor = Vendor(

@@ -30,7 +30,7 @@ class Truth(HealthChecker):
         self._dead = dead
         self._down: dict[str, float] = {}
         self._alone: dict[str, float] = {}
-        self._shunned: dict[str, float] = {}
+        self._split: dict[str, float] = {}
 
     def second(self) -> None:
         """Look at all."""
@@ -41,8 +41,8 @@ class Truth(HealthChecker):
                 self._down[state.uid] = self.view.now
             elif self._is_alone(name):
                 self._alone[state.uid] = self.view.now
-            if network.is_shunned(name):
-                self._shunned[state.uid] = self.view.now
+            if network.is_split():
+                self._split[state.uid] = self.view.now
 
     def _is_alone(self, name: str) -> bool:
         """Whether it is cut off from all others but for a few; those that are out of use anyway count for nobody."""
@@ -59,7 +59,7 @@ class Truth(HealthChecker):
 
     def was_unreached(self, uid: str, within_s: float) -> bool:
         """Whether others could not reach it."""
-        return self.was_as_dead(uid, within_s) or self._lately(self._shunned, uid, within_s)
+        return self.was_as_dead(uid, within_s) or self._lately(self._split, uid, within_s)
 
     def _lately(self, seen: dict[str, float], uid: str, within_s: float) -> bool:
         return seen.get(uid, float("-inf")) >= self.view.now - within_s - LOOKS_S

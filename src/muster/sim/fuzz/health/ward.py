@@ -53,12 +53,21 @@ class Ward:
         nodes: their kubelets.
         habits: by number of the node.
         acts: told of the node, session and step before a machine does what a pod tells it.
+        ended: when a test on a node ended last, by its UID.
     """
 
-    def __init__(self, cluster: VirtualCluster, nodes: SimNodes, habits: tuple[Habits, ...], acts: Acts) -> None:
+    def __init__(
+        self,
+        cluster: VirtualCluster,
+        nodes: SimNodes,
+        habits: tuple[Habits, ...],
+        acts: Acts,
+        ended: dict[str, float],
+    ) -> None:
         self._cluster, self._nodes, self._acts = cluster, nodes, acts
         self.machines = {f"node-{number:05d}": Machine(each) for number, each in enumerate(habits)}
         self.agents = Agents(cluster, nodes, lambda name: self.machines[name].hung or self.machines[name].off)
+        self._ended = ended
         self._tasks: set[asyncio.Task[None]] = set()
         cluster.core.store.listeners.append(self._changed)
 
@@ -165,6 +174,7 @@ class Ward:
         said["passed"] = not machine.broken
         if machine.broken:
             said["failures"] = [["memory", "wrong-word", -1, "simulated"]]
+        self._ended[self.agents.uid(pod["spec"]["nodeName"])] = self._cluster.loop.now
         self._ends(pod, int(machine.broken), msgspec.json.encode(said).decode())
 
     def _there(self, pod: Obj) -> SimNode | None:
