@@ -126,3 +126,13 @@ def test_what_an_agent_said_in_another_boot_says_nothing_of_this_one() -> None:
     made.health_changed(says("before"), says("b"))
     assert seen(made).agent_driver == "570"
     assert seen(made).found_at > 0
+
+
+def test_that_its_agent_does_not_reach_others_speaks_not_against_a_node() -> None:
+    """It is told again as long as they are away; a node in quarantine would never be tested more thoroughly."""
+    made = known()
+    at = "2026-01-01T00:00:00Z"
+    finding = {"check": "reach", "component": "other", "code": "unreached", "firstTime": at, "lastTime": at}
+    status = {"nodeUID": "u", "bootID": "b", "findings": [finding]}
+    made.health_changed(None, from_dict({"metadata": {"name": "n"}, "status": status}, NodeHealth))
+    assert seen(made).found_at == 0.0

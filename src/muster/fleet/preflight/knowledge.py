@@ -21,6 +21,8 @@ from muster.api.quarantine import quarantined
 from muster.api.trust import GPU, Identity, has_gpus, identity, is_ignored, tested_within_h
 from muster.fleet.balloons.occupancy import Occupancy, RoomPod
 from muster.fleet.health.decide import History, decide
+from muster.fleet.health.mesh import CHECK as REACH
+from muster.fleet.health.peers import UNREACHED
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.health.record import finding_of
 from muster.fleet.preflight.config import PreflightConfig
@@ -216,7 +218,9 @@ class Knowledge:
         before = self._health.pop(name, None)
         if new is not None:
             status = new.status
-            found = tuple(each.last_time.timestamp() for each in status.findings)
+            # Whom else its agent does not reach, and tells again and again, is nothing that speaks against this node.
+            own = (each for each in status.findings if (each.check, each.code) != (REACH, UNREACHED))
+            found = tuple(each.last_time.timestamp() for each in own)
             self._health[name] = _Health(status.node_uid, status.boot_id, status.driver, found)
         return self._health.get(name) != before
 
