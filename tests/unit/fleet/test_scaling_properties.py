@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -204,6 +205,7 @@ def test_a_cluster_in_which_nothing_happens_never_keeps_changing(world: World, e
     assert asked == (world.cloud.sizes, world.cloud.deleted)
 
 
+@pytest.mark.slow
 @given(worlds(calm=True), st.lists(st.integers(1, 7), min_size=1, max_size=4))
 @settings(max_examples=30)
 def test_an_approved_gang_that_fits_into_a_pool_never_waits_for_ever(world: World, sizes: list[int]) -> None:

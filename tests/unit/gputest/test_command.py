@@ -91,6 +91,7 @@ def test_the_program_stands_alone_and_starts_without_its_libraries() -> None:
     assert not {"numpy", "torch", "pynvml", "yaml", "rich", "click", "aiohttp"} & set(loaded)
 
 
+@pytest.mark.slow
 def test_two_nodes_sum_together() -> None:
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NNODES": "2"}
     arguments = ("--backend", "cpu:2", "--level", "2", "--test", "all-reduce-nodes", "--budget-s", "100")

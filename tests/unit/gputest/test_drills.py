@@ -27,6 +27,7 @@ def test_wrong_results_of_a_gpu_are_found() -> None:
     assert all(failure.remedy for failure in found.failures)
 
 
+@pytest.mark.slow
 def test_wrong_results_between_gpus_are_found() -> None:
     tests = only("peers", "all-reduce")
     found = report("--level", "2", "--backend", "cpu:3", "--inject", "wrong-result", *tests, *BUDGET)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def assert_near(ours: list[float], best: list[float]) -> None:
             break
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.data(), st.lists(VICTIM, min_size=1, max_size=8))
 def test_the_choice_is_never_more_than_a_tenth_dearer_than_the_best(data: st.DataObject, victims: list[Victim]) -> None:

@@ -247,6 +247,7 @@ def test_its_restart_is_reckoned_by_those_that_take_part() -> None:
     assert None not in (fault.timeline.stopped, fault.timeline.placed, fault.timeline.ready, fault.timeline.running)
 
 
+@pytest.mark.slow
 @quick
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_a_controller_that_dies_at_any_action_of_a_growth_grows_once(crashes: list[int]) -> None:
