@@ -313,9 +313,7 @@ async def test_the_controllers_requests_have_their_own_share_of_the_api_server(i
     def answered_by(path: str) -> str:
         token = installed.kubectl("create", "token", "muster-controller", f"--namespace={SYSTEM}").strip()
         context = ssl.create_default_context(cafile=installed.plane.ca_path)
-        request = urllib.request.Request(
-            f"{installed.plane.url}{path}", headers={"Authorization": f"Bearer {token}"}
-        )
+        request = urllib.request.Request(f"{installed.plane.url}{path}", headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             return str(answer.headers["X-Kubernetes-PF-FlowSchema-UID"])
 
