@@ -31,6 +31,24 @@ def test_a_node_made_anew_is_not_blamed_for_what_was_said_of_the_one_before_it()
     ward.run(story)
 
 
+def test_a_node_made_anew_in_the_second_in_which_the_one_before_it_was_missed_is_not_blamed() -> None:
+    ward = VirtualWard(f"{OPEN}dead: {{enabled: false}}\n")
+    for name in NAMES:
+        ward.add_node(name)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        ward.call("DELETE", "/api/v1/nodes/n0")
+        for name in NAMES[1:]:
+            ward.finds(name, "unreached", "reach", "n0", timed=True)
+        ward.add_node("n0")
+        for _ in range(60):
+            await asyncio.sleep(1)
+            assert not ward.out_of_use()
+
+    ward.run(story)
+
+
 def test_a_node_made_anew_is_not_dead_for_what_was_said_of_the_one_before_it() -> None:
     """Its kubelet has not renewed its Lease yet."""
     ward = VirtualWard(OPEN)

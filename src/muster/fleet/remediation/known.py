@@ -139,7 +139,8 @@ class Known:
         """What was seen since the node that it names was made: before, another one had its name."""
         for each in findings:
             other = self.raw.get(each.component)
-            if other is None or each.last_s >= record.seconds(other.metadata.creation_timestamp):
+            # That moment is told in whole seconds: in the same one, the node before it may still have been meant.
+            if other is None or each.last_s >= record.seconds(other.metadata.creation_timestamp) + 1.0:
                 yield each
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
