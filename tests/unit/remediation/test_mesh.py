@@ -22,7 +22,7 @@ def test_a_node_made_anew_is_not_blamed_for_what_was_said_of_the_one_before_it()
             ward.finds(name, "unreached", "reach", "n0", timed=True)
         await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 60)
         ward.call("DELETE", "/api/v1/nodes/n0")
-        await asyncio.sleep(5)
+        await asyncio.sleep(1.5)  # sooner than the mesh is judged again
         ward.add_node("n0")
         for _ in range(60):
             await asyncio.sleep(1)

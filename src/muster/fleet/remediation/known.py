@@ -157,6 +157,7 @@ class Known:
         if before is None or before.uid != new.uid or not is_later(before, new):
             if before is None or before.uid != new.uid:
                 self._stale |= {name for name, unreached in self.reports.items() if new.name in unreached}
+                self._mesh.pop(new.name, None)  # judged anew in a moment
             self.raw[new.name] = new
             self._view(new.name)
 
