@@ -181,8 +181,9 @@ class RemediationController:
                 plan = decide(view, now)
                 took_s = loop.time() - started
                 self._handover.keep(plan.kept, plan.going)
-                again = await self._carrier.carry_out(plan, told)
-                again |= await self._look_for_spares(view, plan)
+                again = any(
+                    await asyncio.gather(self._carrier.carry_out(plan, told), self._look_for_spares(view, plan))
+                )
                 self._metrics.show(view.sessions, plan.held)
                 if self._progress is not None:
                     self._progress.mark(NAME)

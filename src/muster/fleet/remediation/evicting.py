@@ -39,11 +39,13 @@ class Answer(NamedTuple):
         words: why it was refused; "" where it was not.
         retry_at: not to be asked for again before, in seconds since the epoch.
         hopeless: it is refused until somebody changes something.
+        granted: the pod is being deleted, whatever was seen of it last.
     """
 
     words: str
     retry_at: float
     hopeless: bool = False
+    granted: bool = False
 
 
 class Evictions:
@@ -125,7 +127,8 @@ class Evictions:
             hopeless = error.status == 500 and "PodDisruptionBudget" in error.message
             log.warning("evicting %s/%s: %s", pod.namespace, pod.name, error)
             return "impossible" if hopeless else "refused", self._again(REFUSED_MAX_S, _words(error), hopeless)
-        return "evicted", self._again(REFUSED_MAX_S)  # long before that it is seen to end
+        again = self._again(REFUSED_MAX_S)  # long before that it is seen to end
+        return "evicted", again._replace(granted=True)
 
     def _again(self, wait_s: float, words: str = "", hopeless: bool = False) -> Answer:
         return Answer(words, self._clock() + min(REFUSED_MAX_S, wait_s), hopeless)

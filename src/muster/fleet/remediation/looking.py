@@ -17,7 +17,7 @@ from muster.fleet.scaling.nodeviews import pod_keeps
 from muster.kube.client import Client
 from muster.kube.coordination import Lease
 from muster.kube.errors import ApiError, ConfigError
-from muster.kube.pod import Pod
+from muster.kube.leanpod import LeanPod
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Looker:
         views: dict[str, list[PodView]] = {}
         try:
             async with asyncio.timeout(WHOLE_TIMEOUT_S):
-                pods = (await self._client.list_all(Pod, field_selector="spec.nodeName!=")).items
+                pods = (await self._client.list_all(LeanPod, field_selector="spec.nodeName!=")).items
         except (ApiError, ConfigError, TimeoutError) as error:
             log.warning("pods of all nodes: %s", str(error) or "no answer in time")
             self._whole = None
@@ -143,20 +143,20 @@ class Looker:
             log.info("pods of node %s: %s", node, str(error) or "no answer in time")
             return None
 
-    async def _list(self, node: str) -> list[Pod]:
+    async def _list(self, node: str) -> list[LeanPod]:
         async with self._pace, asyncio.timeout(REQUEST_TIMEOUT_S):
-            return (await self._client.list_all(Pod, field_selector=f"spec.nodeName={node}")).items
+            return (await self._client.list_all(LeanPod, field_selector=f"spec.nodeName={node}")).items
 
-    def _views(self, pods: Iterable[Pod]) -> tuple[PodView, ...]:
+    def _views(self, pods: Iterable[LeanPod]) -> tuple[PodView, ...]:
         return tuple(self._view(pod) for pod in pods if self._leaves(pod))
 
-    def _leaves(self, pod: Pod) -> bool:
+    def _leaves(self, pod: LeanPod) -> bool:
         """Whether the pod has to leave before the machine is touched: what tests it, or keeps it busy, need not."""
         labels = pod.metadata.labels
         ours = LABEL_PREFLIGHT in labels or LABEL_STEP in labels or labels.get(LABEL_BALLOON) == "true"
         return not (ours and pod.namespace == self._namespace) and any(True for _ in pod_keeps(pod))
 
-    def _view(self, pod: Pod) -> PodView:
+    def _view(self, pod: LeanPod) -> PodView:
         gang = pod.metadata.labels.get(LABEL_GANG, "")
         return PodView(
             namespace=pod.namespace,
@@ -171,10 +171,11 @@ class Looker:
         return tuple(map(self._with_answer, pods))
 
     def _with_answer(self, pod: PodView) -> PodView:
-        words, retry_at, hopeless = self._evictions.answer(pod.uid)
-        if (words, retry_at, hopeless) == (pod.refused, pod.retry_at, pod.hopeless):
+        words, retry_at, hopeless, granted = self._evictions.answer(pod.uid)
+        terminating = pod.terminating or granted
+        if (words, retry_at, hopeless, terminating) == (pod.refused, pod.retry_at, pod.hopeless, pod.terminating):
             return pod
-        return replace(pod, refused=words, retry_at=retry_at, hopeless=hopeless)
+        return replace(pod, refused=words, retry_at=retry_at, hopeless=hopeless, terminating=terminating)
 
     async def _renewed(self, node: str) -> str:
         try:

@@ -11,6 +11,7 @@ from muster.api.placement import Placement
 from muster.api.quarantine import quarantined
 from muster.fleet.scaling.config import EXTERNAL
 from muster.fleet.scaling.snapshot import Group, NodeView, PoolSpec
+from muster.kube.leanpod import LeanPod
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeStatus
 from muster.kube.pod import Pod, PodSpec, PodStatus
@@ -67,7 +68,7 @@ def slim_pod(pod: Pod) -> Pod:
     return Pod(metadata=kept, spec=PodSpec(node_name=pod.spec.node_name), status=PodStatus(phase=pod.status.phase))
 
 
-def pod_keeps(pod: Pod) -> Iterable[str]:
+def pod_keeps(pod: Pod | LeanPod) -> Iterable[str]:
     """Yield the node that the pod needs: none where it has ended, or goes and comes with its node."""
     if not pod.spec.node_name or pod.finished or MIRROR in pod.metadata.annotations:
         return ()

@@ -1,0 +1,42 @@
+"""Pods as those see them who only want to know what is where: read in a tenth of the time, kept in less room."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.pod import Pod
+from muster.kube.struct import KubeStruct
+
+
+class LeanPodSpec(KubeStruct):
+    """Where a pod is."""
+
+    node_name: str = ""
+
+
+class LeanPodStatus(KubeStruct):
+    """What became of a pod."""
+
+    phase: str = ""
+
+
+class LeanPod(KubeObject):
+    """core/v1 Pod, the rest left out: for reading only, as a write of it would lose that rest."""
+
+    RESOURCE: ClassVar[Resource] = Pod.RESOURCE
+
+    spec: LeanPodSpec = msgspec.field(default_factory=LeanPodSpec)
+    status: LeanPodStatus = msgspec.field(default_factory=LeanPodStatus)
+
+    @property
+    def terminating(self) -> bool:
+        """Whether deletion was asked for."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether no container will ever run again."""
+        return self.status.phase in ("Succeeded", "Failed")
