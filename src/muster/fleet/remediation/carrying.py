@@ -45,6 +45,8 @@ AT_ONCE = 64
 """Requests under way: so 750 nodes are in quarantine within seconds, and the API server's queues stay short."""
 SLICE = 2 * AT_ONCE
 """After so many writes it is looked whether something more urgent has come up."""
+STORM = 16
+"""With fewer taints what is written about them is no delay: a session begins with the findings that are there now."""
 DEFERRED_S = 5.0
 """After so long a slice is written before more taints are, however many nodes go on breaking."""
 _OWNED = ((QUARANTINE.key, QUARANTINE.effect),)
@@ -100,8 +102,8 @@ class Carrier:
     async def carry_out(self, plan: plans.Plan, told: int) -> bool:
         """Do it, or a part; whether another plan is to be made at once, which has what was left.
 
-        What keeps new work off broken nodes comes before all that only says so: where a taint was written the rest is
-        left, for `DEFERRED_S` at most, and so it is as soon as an agent or a test says something new.
+        What keeps new work off broken nodes comes before all that only says so: where many taints were written the rest
+        is left, for `DEFERRED_S` at most, and so it is as soon as an agent or a test says something new.
 
         Args:
             plan: what to do.
@@ -109,7 +111,7 @@ class Carrier:
         """
         urgent = [action for action in plan.actions if isinstance(action, plans.Quarantine)]
         again = any(await asyncio.gather(*map(self._one, urgent)))
-        if again and self._may_defer():
+        if again and len(urgent) >= STORM and self._may_defer():
             return True
         self._deferred_at = None
         for action in plan.actions:

@@ -29,7 +29,7 @@ class Fabric:
     """A namespace with a bridge for the spine and one for each switch, and a namespace for each node."""
 
     def __init__(self, folder: Path) -> None:
-        self.name = f"muster-{os.getpid()}"
+        self.name = f"reach-{os.getpid()}"
         self.members: list[Member] = []
         self.file = folder / "members.json"
         self.nodes: dict[str, subprocess.Popen[str]] = {}
