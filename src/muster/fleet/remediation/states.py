@@ -1,13 +1,12 @@
-"""What people and commands are told: the state of a node in one word, its history, how long each stage took."""
+"""What people and commands are told: the state of a node in one word, how long each stage took."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
 
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationStep
 from muster.fleet.remediation import record
-from muster.fleet.remediation.exits import is_booted, tested_after
+from muster.fleet.remediation.exits import is_booted
 
 
 class NodeCare(StrEnum):
@@ -45,23 +44,6 @@ def state_of(session: NodeRemediation | None) -> NodeCare:
         "Replace": NodeCare.REPLACING,
         "Human": NodeCare.HANDED,
     }[status.rung]
-
-
-def to_test(session: NodeRemediation | None) -> float | None:
-    """Return the moment after which a test must have ended to let the node out; None where none would.
-
-    For whoever runs tests: a node in quarantine, without pods that have to leave, whose newest test is older.
-    """
-    if session is None or not record.is_quarantined(session.status):
-        return None
-    moment = tested_after(session, None)
-    return moment if moment != float("inf") else None
-
-
-def history(session: NodeRemediation) -> Iterator[str]:
-    """Yield a line for each rung that was entered, oldest first."""
-    for step in session.status.history:
-        yield f"{step.time:%Y-%m-%d %H:%M:%SZ}  {step.rung:<10}  {step.reason}"
 
 
 STAGES = ("detected", "quarantined", "drained", "repaired", "released")
