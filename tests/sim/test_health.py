@@ -16,7 +16,7 @@ CATCHES = {
     "budget_of_teams_ignored": 278,
     "silence_is_health": 80,
     "a_boot_is_a_boot": 3753,
-    "do_it_again": 29,
+    "do_it_again": 7,
     "empty_before_it_is_closed": 7,
     "touch_without_looking": 7,
     "budget_of_pools_ignored": 28,
