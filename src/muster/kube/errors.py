@@ -29,6 +29,13 @@ class ApiError(Exception):
         value = self.details.get("retryAfterSeconds")
         return float(value) if isinstance(value, int | float) and value >= 0 else None
 
+    @property
+    def in_full(self) -> str:
+        """The message with its causes, as a PodDisruptionBudget that refuses an eviction gives them."""
+        causes = self.details.get("causes")
+        reasons = [cause.get("message", "") for cause in causes if isinstance(cause, dict)] if causes else []
+        return ": ".join([self.message.rstrip("."), *reasons])
+
 
 class NotFound(ApiError):
     """404."""

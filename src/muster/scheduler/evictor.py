@@ -126,6 +126,4 @@ def _words(pod: str, error: Exception) -> str:
     """Such as "pod a-1: Cannot evict pod ...: The disruption budget b needs 2 healthy pods and has 2 currently"."""
     if not isinstance(error, ApiError):
         return f"pod {pod}: {str(error) or 'no answer in time'}"
-    causes = error.details.get("causes")
-    reasons = [cause.get("message", "") for cause in causes if isinstance(cause, dict)] if causes else []
-    return f"pod {pod}: {': '.join([error.message.rstrip('.'), *reasons])}"
+    return f"pod {pod}: {error.in_full}"

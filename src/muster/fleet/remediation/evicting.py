@@ -30,6 +30,7 @@ REFUSED_S = 5.0
 """A refused eviction is tried again after this, or when the API server says."""
 REFUSED_MAX_S = 30.0
 _UNDER_WAY = float("inf")
+_WORDS_MAX = 512
 
 
 class Answer(NamedTuple):
@@ -121,20 +122,14 @@ class Evictions:
             log.warning("evicting %s/%s: %s", pod.namespace, pod.name, str(error) or "no answer in time")
             return "unanswered", self._again(0.0)
         except TooManyRequests as error:
-            return "refused", self._again(max(REFUSED_S, error.retry_after_s or 0.0), _words(error))
+            return "refused", self._again(max(REFUSED_S, error.retry_after_s or 0.0), error.in_full)
         except ApiError as error:
             # Kubernetes' words where several cover one pod; it answers so each time, until somebody takes one away.
             hopeless = error.status == 500 and "PodDisruptionBudget" in error.message
             log.warning("evicting %s/%s: %s", pod.namespace, pod.name, error)
-            return "impossible" if hopeless else "refused", self._again(REFUSED_MAX_S, _words(error), hopeless)
+            return "impossible" if hopeless else "refused", self._again(REFUSED_MAX_S, error.in_full, hopeless)
         again = self._again(REFUSED_MAX_S)  # long before that it is seen to end
         return "evicted", again._replace(granted=True)
 
     def _again(self, wait_s: float, words: str = "", hopeless: bool = False) -> Answer:
-        return Answer(words, self._clock() + min(REFUSED_MAX_S, wait_s), hopeless)
-
-
-def _words(error: ApiError) -> str:
-    causes = error.details.get("causes")
-    reasons = [cause.get("message", "") for cause in causes if isinstance(cause, dict)] if causes else []
-    return ": ".join([error.message.rstrip("."), *reasons])[:512]
+        return Answer(words[:_WORDS_MAX], self._clock() + min(REFUSED_MAX_S, wait_s), hopeless)

@@ -141,16 +141,19 @@ class Ladder:
 
     def _is_out(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
         """The taint is there: write so, and in the same write that the node is drained if nothing holds that back."""
-        self.enter(session, "Quarantine", why, deadline_s=self.view.config.deadlines.quarantine_s)
-        if evidence is None or evidence.key in self.shared or not is_above(TARGET[evidence.action], "Quarantine"):
-            return
-        if self.room.why_not_work(node) == NOTHING_HOLDS:
-            move = self.actions.pop()
-            assert isinstance(move, Move)
+        deadline_s = self.view.config.deadlines.quarantine_s
+        status = record.moved(session.status, "Quarantine", self.now, why, deadline_s=deadline_s)
+        drains = (
+            evidence is not None
+            and evidence.key not in self.shared
+            and is_above(TARGET[evidence.action], "Quarantine")
+            and self.room.why_not_work(node) == NOTHING_HOLDS
+        )
+        if evidence is not None and drains:
             self.room.take_work(node)
-            because, deadline_s = _because(evidence), self._deadline_s("Drain")
-            status = record.moved(move.status, "Drain", self.now, because, deadline_s=deadline_s)
-            self.actions.append(Move(session=session, status=status, why=because))
+            why = _because(evidence)
+            status = record.moved(status, "Drain", self.now, why, deadline_s=self._deadline_s("Drain"))
+        self.actions.append(Move(session=session, status=status, why=why))
 
     def _hand_shared(self, session: NodeRemediation, evidence: Evidence) -> None:
         window_s = self.view.config.shared.window_s
