@@ -72,6 +72,7 @@ SUPERVISOR_DIRECTORY: Final = "/muster/bin"
 TOKEN_DIRECTORY: Final = "/var/run/secrets/muster.dev"
 
 NODES_PER_GANG_MAX: Final = 20_000
+NAMESPACE_MAX: Final = 63
 JOB_NAME_MAX: Final = 52
 """A pod is `{job}-{slot}-{attempt}` and its host name a DNS label (63): 5 digits of slot and 4 of attempt fit."""
 

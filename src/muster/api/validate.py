@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from muster.api.names import JOB_NAME_MAX, WORKER_CONTAINER
+from muster.api.names import JOB_NAME_MAX, NAMESPACE_MAX, WORKER_CONTAINER
 from muster.api.training_job import (
     DNS_LABEL,
     LEFT_OUT_MAX,
@@ -62,7 +62,7 @@ _ENV_NAME: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 def validate(job: TrainingJob) -> list[Problem]:
     """Everything wrong with the job; empty where it can run."""
-    problems = list(_name(job.name))
+    problems = [*_name(job.name), *_namespace(job.namespace)]
     try:
         from_dict(to_dict(job), TrainingJob)
     except msgspec.ValidationError as error:
@@ -102,8 +102,13 @@ def _name(name: str) -> Iterator[Problem]:
         yield Problem(
             "metadata.name", f"{len(name)} characters; at most {JOB_NAME_MAX}, as its pods are named after it"
         )
-    elif not re.match(DNS_LABEL, name):
+    elif not re.fullmatch(DNS_LABEL, name):
         yield Problem("metadata.name", f"{name!r} must be lower-case letters, digits and dashes, as in train-gpt")
+
+
+def _namespace(namespace: str) -> Iterator[Problem]:
+    if namespace and not (len(namespace) <= NAMESPACE_MAX and re.fullmatch(DNS_LABEL, namespace)):
+        yield Problem("metadata.namespace", f"{namespace!r} must be lower-case letters, digits and dashes")
 
 
 def _program(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from muster.admission.program import AdmissionOptions, run_admission
 from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.listening import address
+from muster.cli.names import namespace as namespace_name
 from muster.kube.errors import ConfigError
 
 _LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -24,7 +25,9 @@ _LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.
 @click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Cluster; as kubectl finds it.")
 @click.option("--listen", default="127.0.0.1:0", callback=address, show_default=True, help="Address for webhook calls.")
 @click.option("--metrics-listen", callback=address, help="Address of /metrics, /healthz and /readyz; none by default.")
-@click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the Secret.")
+@click.option(
+    "--namespace", default=SYSTEM_NAMESPACE, show_default=True, callback=namespace_name, help="Namespace of the Secret."
+)
 @click.option("--host", "hosts", multiple=True, help="Name by which the API server calls; that of the Service if none.")
 @click.option("--team-key", default=LABEL_TEAM, show_default=True, help="Label and taint that name a team.")
 @click.option("--namespace-key", default="", help="Label of namespaces that names their team; that key if none.")

@@ -23,6 +23,7 @@ from prometheus_client import REGISTRY
 from muster.api.names import CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.listening import address
+from muster.cli.names import namespace as namespace_name
 from muster.cli.teamkey import read_team_key, until_team_key_changes
 from muster.kube.client import Client
 from muster.kube.config import load_config
@@ -219,7 +220,13 @@ def _bracketed(host: str) -> str:
 @click.option("--listen", default="127.0.0.1:0", callback=address, show_default=True, help="Address for supervisors.")
 @click.option("--advertise-url", default="", help="Where pods reach that address; https://LISTEN where not given.")
 @click.option("--metrics-listen", callback=address, help="Address of /metrics, /healthz and /readyz; none by default.")
-@click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="Namespace of the lease and Secrets.")
+@click.option(
+    "--namespace",
+    default=SYSTEM_NAMESPACE,
+    show_default=True,
+    callback=namespace_name,
+    help="Namespace of the lease and Secrets.",
+)
 @click.option("--muster-image", default="muster", show_default=True, help="Image that holds the rank supervisor.")
 @click.option("--shadow", is_flag=True, help="Plan and explain, write nothing but the lease.")
 @click.option("--balloons", is_flag=True, help="Put balloons on idle nodes, as ConfigMap muster-balloons says.")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.names import not_empty
 from muster.cli.output import note
 from muster.cli.up import layout_of, translated, waiting
 
 
 @click.command()
-@click.option("--name", default="", help="Name of the cluster, where there are several.")
+@click.option("--name", default="", callback=not_empty, help="Name of the cluster, where there are several.")
 def command(name: str) -> int:
     """Stop the cluster on this machine and remove all of it: processes, jobs, files, the kubeconfig context."""
     from muster.cli.kubeconfig import remove_context, user_kubeconfig

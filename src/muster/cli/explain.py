@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from muster.cli.errors import BadInput, CliError, ExitCode
-from muster.cli.jobnames import job_argument, job_names
+from muster.cli.jobnames import JOB_NAMES, job_argument, job_names
+from muster.cli.names import NODE_NAMES
 from muster.cli.output import output_option, print_data
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -35,8 +36,17 @@ class Changes(NamedTuple):
 @job_argument(required=False)
 @click.option("-f", "--file", metavar="FILE", help="A TrainingJob that does not exist yet; - reads stdin.")
 @click.option("--plus-nodes", type=click.IntRange(0, 20_000), default=0, help="As if there were more nodes.")
-@click.option("--without-node", multiple=True, metavar="NODE", help="As if this node were not there.")
-@click.option("--if-ended", multiple=True, metavar="JOB", shell_complete=job_names, help="As if this job had ended.")
+@click.option(
+    "--without-node", multiple=True, metavar="NODE", callback=NODE_NAMES, help="As if this node were not there."
+)
+@click.option(
+    "--if-ended",
+    multiple=True,
+    metavar="JOB",
+    shell_complete=job_names,
+    callback=JOB_NAMES,
+    help="As if this job had ended.",
+)
 @output_option("json", "yaml")
 @cluster_options()
 def command(

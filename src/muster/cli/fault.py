@@ -9,6 +9,7 @@ import click
 
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.jobnames import job_argument
+from muster.cli.names import node_argument
 from muster.cli.output import note
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve, stored_at
@@ -25,7 +26,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("name")
+@node_argument(metavar="NAME")
 @cluster_options()
 def node(name: str, target: Target) -> int:
     """Make the node NAME vanish, as a power cut does: its kubelet and every process on it, without a goodbye."""
@@ -39,7 +40,7 @@ def node(name: str, target: Target) -> int:
 
 
 @command.command(name="return")
-@click.argument("name")
+@node_argument(metavar="NAME")
 @cluster_options()
 def return_(name: str, target: Target) -> int:
     """Let the vanished node NAME come back."""

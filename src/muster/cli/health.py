@@ -15,6 +15,7 @@ import click
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.healthcheck import command as check
 from muster.cli.healthcheck import read_policy_file
+from muster.cli.names import node_argument
 from muster.cli.output import note, output_option, print_data
 from muster.cli.tablegroup import system_namespace, table_group
 from muster.cli.target import Target, cluster_options, resolve
@@ -83,7 +84,7 @@ def replay(log: str, policy: str | None, labels: tuple[str, ...], everything: bo
 
 
 @command.command()
-@click.argument("name", metavar="[NODE]", default="")
+@node_argument(metavar="[NODE]", default="")
 @click.option("--log", metavar="LOGFILE", help="No node: a recorded kernel log, as `muster health replay` reads it.")
 @_policy_options
 @system_namespace

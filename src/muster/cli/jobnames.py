@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from muster.cli.names import object_names
+
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Target
 
 DEADLINE_S = 1.5
+JOB_NAMES = object_names("job", "muster list shows the jobs of a namespace")
 
 
 def job_argument(name: str = "name", **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An argument that is the name of a job; like `click.argument`, and the shell completes it."""
-    return click.argument(name, shell_complete=job_names, **options)
+    """An argument that is the name of a job; like `click.argument`, but checked, and the shell completes it."""
+    return click.argument(name, shell_complete=job_names, callback=JOB_NAMES, **options)
 
 
 def job_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

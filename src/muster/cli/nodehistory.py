@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.names import node_argument
 from muster.cli.output import duration, note, output_option, print_data
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -49,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 @click.command()
-@click.argument("name", metavar="NODE")
+@node_argument()
 @output_option("json", "yaml")
 @cluster_options()
 def command(name: str, output: str, target: Target) -> int:

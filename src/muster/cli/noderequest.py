@@ -11,6 +11,7 @@ import click
 
 from muster.api.names import remediation_name
 from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.names import node_argument
 from muster.cli.output import note
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
@@ -28,7 +29,7 @@ _reason = click.option("--reason", required=True, metavar="TEXT", help="What for
 
 
 @click.command()
-@click.argument("name", metavar="NODE")
+@node_argument()
 @_reason
 @cluster_options()
 def quarantine(name: str, reason: str, target: Target) -> int:
@@ -39,7 +40,7 @@ def quarantine(name: str, reason: str, target: Target) -> int:
 
 
 @click.command()
-@click.argument("name", metavar="NODE")
+@node_argument()
 @_reason
 @cluster_options()
 def release(name: str, reason: str, target: Target) -> int:

@@ -10,6 +10,7 @@ import click
 
 from muster.api.names import CONTROLLER_LEASE
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.names import node_argument
 from muster.cli.nodehistory import command as history
 from muster.cli.noderequest import quarantine, release
 from muster.cli.output import age, note, output_option, print_data, print_table
@@ -77,7 +78,7 @@ command.add_command(release)
 
 
 @command.command()
-@click.argument("name", metavar="NODE")
+@node_argument()
 @system_namespace
 @output_option("json", "yaml")
 @cluster_options()

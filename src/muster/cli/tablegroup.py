@@ -10,6 +10,7 @@ import click
 
 from muster.api.names import SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, ExitCode
+from muster.cli.names import namespace as namespace_name
 from muster.cli.output import output_option
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
     from muster.cli.target import Cluster
 
 system_namespace = click.option(
-    "--system-namespace", default=SYSTEM_NAMESPACE, show_default=True, metavar="NAME", help="Where Muster is."
+    "--system-namespace",
+    default=SYSTEM_NAMESPACE,
+    show_default=True,
+    metavar="NAME",
+    callback=namespace_name,
+    help="Where Muster is.",
 )
 
 

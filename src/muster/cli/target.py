@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import click
 
 from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.names import namespace as namespace_name
+from muster.cli.names import not_empty, valid_namespace
 
 if TYPE_CHECKING:
     from muster.embedded.layout import Layout
@@ -69,9 +71,23 @@ def cluster_options(*, short_namespace: bool = True) -> Callable[[Callable[..., 
     """Options that choose the cluster; the command gets them as one parameter, `target`."""
     names = ("-n", "--namespace") if short_namespace else ("--namespace",)
     options = (
-        click.option(*names, "namespace", default="", metavar="NAME", help="Namespace (the context's)."),
-        click.option("--kubeconfig", default="", metavar="FILE", help="Kubeconfig (KUBECONFIG, ~/.kube/config)."),
-        click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig (its current one)."),
+        click.option(
+            *names, "namespace", default="", metavar="NAME", callback=namespace_name, help="Namespace (the context's)."
+        ),
+        click.option(
+            "--kubeconfig",
+            default="",
+            metavar="FILE",
+            callback=not_empty,
+            help="Kubeconfig (KUBECONFIG, ~/.kube/config).",
+        ),
+        click.option(
+            "--context",
+            default="",
+            metavar="NAME",
+            callback=not_empty,
+            help="Context of the kubeconfig (its current one).",
+        ),
         click.option("--embedded", is_flag=True, help="The cluster that `muster up` started on this machine."),
     )
 
@@ -121,6 +137,12 @@ def _embedded(layout: Layout, target: Target) -> Cluster:
 
 
 def _cluster(config: ClusterConfig, target: Target) -> Cluster:
+    if not (target.namespace or valid_namespace(config.namespace)):
+        raise CliError(
+            f"context {config.context!r} has {config.namespace!r} as its namespace, which cannot be one",
+            "correct it: kubectl config set-context --current --namespace NAME; or use --namespace",
+            ExitCode.NO_CLUSTER,
+        )
     layout = embedded_at(config.server)
     address = urlsplit(config.server).netloc
     spec = layout.read_spec() if layout else None

@@ -12,6 +12,7 @@ import click
 
 from muster.api.words import counted
 from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.names import not_empty
 from muster.cli.output import console, interactive, note, paint
 from muster.cli.program import prefix
 
@@ -24,7 +25,7 @@ _NODES, _GPUS = 4, 8
 @click.command()
 @click.option("--nodes", type=click.IntRange(1, 64), help=f"Nodes ({_NODES}).")
 @click.option("--gpus", type=click.IntRange(0, 64), help=f"GPUs each node declares ({_GPUS}); they need not exist.")
-@click.option("--name", default="", help="Name, where there are several.")
+@click.option("--name", default="", callback=not_empty, help="Name, where there are several.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API server (a free one).")
 @click.option(
     "--network", type=click.Choice(["host", "netns"]), help="Loopback addresses, or a namespace per pod (host)."

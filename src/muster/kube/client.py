@@ -32,7 +32,7 @@ class Client(RestClient):
     async def get(self, kind: type[T], name: str, namespace: str | None = None) -> T:
         """Read one object; from the context's namespace when a namespaced kind is asked for without one."""
         resource = kind.RESOURCE
-        return decode(await self.request("GET", resource.path(self._namespace(resource, namespace), name)), kind)
+        return decode(await self.request("GET", resource.object_path(self._namespace(resource, namespace), name)), kind)
 
     async def list(
         self,
@@ -150,7 +150,7 @@ class Client(RestClient):
 
         Our structs are partial: replace only kinds that are ours, or a subresource we own; patch everything else.
         """
-        path = obj.RESOURCE.path(obj.namespace or None, obj.name, subresource)
+        path = obj.RESOURCE.object_path(obj.namespace or None, obj.name, subresource)
         return decode(await self.request("PUT", path, body=encode(obj)), type(obj))
 
     async def patch(
@@ -173,7 +173,7 @@ class Client(RestClient):
             params["force"] = "true"
         body = await self.request(
             "PATCH",
-            kind.RESOURCE.path(self._namespace(kind.RESOURCE, namespace), name, subresource),
+            kind.RESOURCE.object_path(self._namespace(kind.RESOURCE, namespace), name, subresource),
             params=params,
             body=patch if isinstance(patch, bytes) else encode(patch),
             headers={"Content-Type": content_type},
@@ -199,7 +199,7 @@ class Client(RestClient):
         options = _delete_options(uid, resource_version, grace_s)
         if propagation:
             options["propagationPolicy"] = propagation
-        path = kind.RESOURCE.path(self._namespace(kind.RESOURCE, namespace), name)
+        path = kind.RESOURCE.object_path(self._namespace(kind.RESOURCE, namespace), name)
         await self.request("DELETE", path, body=encode(options) if len(options) > 2 else None)
 
     async def bind(self, pod_name: str, node: str, *, namespace: str, uid: str) -> None:
@@ -210,7 +210,7 @@ class Client(RestClient):
             "metadata": {"name": pod_name, "namespace": namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self.request("POST", Pod.RESOURCE.path(namespace, pod_name, "binding"), body=encode(binding))
+        await self.request("POST", Pod.RESOURCE.object_path(namespace, pod_name, "binding"), body=encode(binding))
 
     async def evict(
         self, pod_name: str, *, namespace: str, uid: str = "", grace_s: int | None = None, dry_run: bool = False
@@ -227,13 +227,13 @@ class Client(RestClient):
         options = _delete_options(uid, "", grace_s)
         if len(options) > 2:
             eviction["deleteOptions"] = options
-        path = Pod.RESOURCE.path(namespace, pod_name, "eviction")
+        path = Pod.RESOURCE.object_path(namespace, pod_name, "eviction")
         params = {"dryRun": "All"} if dry_run else {}
         await self.request("POST", path, params=params, body=encode(eviction), retry_refused=False)
 
     async def create_token(self, service_account: str, request: TokenRequest, *, namespace: str) -> TokenRequest:
         """Issue a token for a service account."""
-        path = ServiceAccount.RESOURCE.path(namespace, service_account, "token")
+        path = ServiceAccount.RESOURCE.object_path(namespace, service_account, "token")
         return decode(await self.request("POST", path, body=encode(request)), TokenRequest)
 
     async def watch(

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
+from muster.kube.errors import Invalid
 from muster.kube.struct import KubeStruct
+
+_PLAIN_SEGMENT: Final = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._~]*")
+
+
+def path_segment(value: str, what: str = "name") -> str:
+    """Return a name as one escaped segment of a URL path.
+
+    Raises:
+        Invalid: the name would reach another path; client-go refuses the same names (rest.IsValidPathSegmentName).
+    """
+    if _PLAIN_SEGMENT.fullmatch(value):
+        return value
+    if value in ("", ".", "..") or any(character in "/%\\" or not character.isprintable() for character in value):
+        raise Invalid(0, "InvalidName", f"{value!r} cannot be the {what} of an object")
+    return quote(value, safe="")
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -25,14 +43,24 @@ class Resource(msgspec.Struct, frozen=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """Return the URL path of a collection (all namespaces when `namespace` is None), an object or a subresource."""
+        """Return the URL path of a collection (all namespaces when `namespace` is None), an object or a subresource.
+
+        Raises:
+            Invalid: `namespace` or `name` cannot be a segment of a path.
+        """
         path = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if namespace and self.namespaced:
-            path += f"/namespaces/{namespace}"
+            path += f"/namespaces/{path_segment(namespace, 'namespace')}"
         path += f"/{self.plural}"
         if name:
-            path += f"/{name}"
+            path += f"/{path_segment(name)}"
         return f"{path}/{subresource}" if subresource else path
+
+    def object_path(self, namespace: str | None, name: str, subresource: str = "") -> str:
+        """Return the path of one object. Raises Invalid also for an empty name: its path is that of the collection."""
+        if not name:
+            raise Invalid(0, "InvalidName", f"the name of a {self.kind} is missing")
+        return self.path(namespace, name, subresource)
 
 
 class OwnerReference(KubeStruct):

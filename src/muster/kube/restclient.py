@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
 from typing import Self
+from urllib.parse import unquote
 
 import aiohttp
 from prometheus_client import Counter, Histogram
 
 from muster.kube.config import ClusterConfig
-from muster.kube.errors import ApiError, NotFound, ServerTimeout, TooManyRequests, Unavailable
+from muster.kube.errors import ApiError, Invalid, NotFound, ServerTimeout, TooManyRequests, Unavailable
 from muster.kube.meta import Resource
 from muster.kube.metrics import KubeMetrics, kube_metrics
 from muster.kube.struct import decode
@@ -104,6 +105,7 @@ class RestClient:
             idempotent: whether it may be sent twice; by default all but POST and PATCH may.
             retry_refused: whether to repeat what 429 or 503 with Retry-After refused.
         """
+        _check_path(path)
         verb = verb or method
         if idempotent is None:
             idempotent = method not in ("POST", "PATCH")
@@ -162,12 +164,14 @@ class RestClient:
         self, method: str, path: str, *, params: Mapping[str, str] | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Open an answer of unknown length, such as a log; read its `content`."""
+        _check_path(path)
         return self._transport.stream(method, path, params=params or {})
 
     def websocket(
         self, path: str, *, params: Mapping[str, str] | None = None, protocols: Sequence[str] = ()
     ) -> AbstractAsyncContextManager[aiohttp.ClientWebSocketResponse]:
         """Open a WebSocket, such as exec with protocol `v5.channel.k8s.io`."""
+        _check_path(path)
         return self._transport.websocket(path, params=params or {}, protocols=protocols)
 
     async def resource(self, api_version: str, kind: str) -> Resource:
@@ -196,6 +200,19 @@ class RestClient:
             counted = self._counted[(verb, answer.status)] = (requests, self._metrics.request_seconds.labels(verb))
         counted[0].inc()
         counted[1].observe(time.perf_counter() - started)
+
+
+def _check_path(path: str) -> None:
+    """Refuse a path that a URL library would shorten: `/a/../b` and `/a//b` reach another object than was meant.
+
+    Raises:
+        Invalid: a segment of the path is empty, `.` or `..`, escaped or not.
+    """
+    bare = path.partition("?")[0]
+    if "//" not in bare and "/." not in bare and "%" not in bare and "#" not in bare:
+        return
+    if "#" in bare or any(unquote(segment) in ("", ".", "..") for segment in bare.split("/")[1:]):
+        raise Invalid(0, "InvalidPath", f"{path!r} cannot be requested: a segment of it is empty, '.' or '..'")
 
 
 def _may_retry(error: ApiError, idempotent: bool, retry_refused: bool) -> bool:
