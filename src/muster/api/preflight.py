@@ -44,6 +44,13 @@ class PreflightSpec(KubeStruct, kw_only=True):
     level: Annotated[int, Meta(ge=1, le=3, description="Level of the tests.")]
     passed: Annotated[bool, Meta(description="Whether all of them were passed.")]
     time: Annotated[datetime, Meta(description="When they ended.")]
+    revoked_time: Annotated[
+        datetime | None,
+        Meta(
+            description="When the controller stopped trusting the node because its driver changed. Earlier findings"
+            " that the test cleared stay cleared."
+        ),
+    ] = None
     versions: Annotated[dict[str, str], Meta(description="Versions of what took part, by name.")] = field(
         default_factory=dict
     )

@@ -45,24 +45,29 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Tested(msgspec.Struct, frozen=True):
-    """What trust needs of a record: whose it is, how it ended, and when, in seconds since the epoch."""
+    """What trust needs of a record: whose it is, how it ended, and when, in seconds since the epoch.
+
+    `revoked`: the controller saw another driver after the test.
+    """
 
     identity: Identity
     passed: bool
     at: float
+    revoked: bool = False
 
 
 def tested(spec: PreflightSpec) -> Tested:
     """Return what counts of a record."""
-    return Tested(Identity(spec.node_uid, spec.boot_id, spec.driver), spec.passed, spec.time.timestamp())
+    identity = Identity(spec.node_uid, spec.boot_id, spec.driver)
+    return Tested(identity, spec.passed, spec.time.timestamp(), spec.revoked_time is not None)
 
 
 def doubt(node: Identity, record: Tested | None) -> Doubt:
     """Return why the node is not trusted.
 
     The driver counts where both sides name one: the node does where GPU feature discovery labels it. A driver that was
-    changed in a running boot on a node without these labels is seen by the node's agent, and the controller takes the
-    record back (fleet/preflight).
+    changed in a running boot on a node without these labels is seen by the node's agent, and the controller revokes
+    the record (fleet/preflight).
     """
     if record is None:
         return Doubt.NEVER
@@ -71,7 +76,7 @@ def doubt(node: Identity, record: Tested | None) -> Doubt:
         return Doubt.OTHER_NODE
     if of.boot_id != node.boot_id:
         return Doubt.REBOOTED
-    if of.driver and node.driver and of.driver != node.driver:
+    if record.revoked or (of.driver and node.driver and of.driver != node.driver):
         return Doubt.NEW_DRIVER
     return Doubt.NONE if record.passed else Doubt.FAILED
 

@@ -89,9 +89,12 @@ def test_a_node_is_tested_and_used_tested_anew_when_the_record_is_not_its_own_an
     status = {"nodeUID": node["metadata"]["uid"], "bootID": node["status"]["nodeInfo"]["bootID"], "driver": "570"}
     patch = json.dumps({"status": {**status, "time": "2026-01-01T00:00:00Z"}})
     cluster.kubectl("patch", "nodehealth", NODE, "--subresource=status", "--type=merge", f"--patch={patch}")
-    revoked = lambda: record(cluster).get("metadata", {}).get("uid") != second["metadata"]["uid"]  # noqa: E731
-    eventually("the record is taken back", revoked, WAIT_S)
-    passed_since(cluster)
+    retested = lambda: record(cluster)["spec"].get("versions", {}).get("agent_driver") == "570"  # noqa: E731
+    eventually("the record is revoked and the node tested again", retested, WAIT_S)
+    third = record(cluster)
+    assert third["metadata"]["uid"] == second["metadata"]["uid"]
+    assert third["spec"]["passed"]
+    assert "revokedTime" not in third["spec"]
     bound(cluster, "three")
 
     assert forbidden(cluster, ACCOUNT) == set()

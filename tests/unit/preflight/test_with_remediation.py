@@ -9,10 +9,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from muster.api.names import HEALTH_CONFIG_MAP, remediation_name
+from muster.fleet.preflight.config import CONFIG_KEY as CONFIG_KEY_PREFLIGHT
+from muster.fleet.preflight.config import CONFIG_MAP
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
 from tests.unit.preflight.test_controller import NAMESPACE, World
 
+MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 SESSIONS = "/apis/muster.dev/v1alpha1/noderemediations"
 
 
@@ -21,9 +24,8 @@ class Ward(World):
 
     def __init__(self) -> None:
         super().__init__()
-        maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         text = "mode: act\nbreaker: {nodes: 10}\nquarantined: {all: 10, pool: 10, team: 10}\n"
-        self.call("POST", maps, {"metadata": {"name": HEALTH_CONFIG_MAP}, "data": {CONFIG_KEY: text}})
+        self.call("POST", MAPS, {"metadata": {"name": HEALTH_CONFIG_MAP}, "data": {CONFIG_KEY: text}})
         self.remediation = RemediationController(
             self.cluster.client("remediation"),
             NAMESPACE,
@@ -124,5 +126,38 @@ def test_the_policy_names_the_level_of_the_test_that_lets_a_node_back() -> None:
         assert ward.phase("a") == "Released", ward.call("GET", SESSIONS)["items"]
         assert ward.records()["a"]["level"] == 3
         assert 2 not in ward.levels
+
+    ward.run(story)
+
+
+def test_another_driver_does_not_bring_back_findings_that_a_test_cleared() -> None:
+    """Issue 11.34: the record went with the driver, and a healthy machine was replaced for an old finding."""
+    ward = Ward()
+    path = "/apis/muster.dev/v1alpha1/nodehealths"
+    ward.call("PATCH", f"{MAPS}/{CONFIG_MAP}", {"data": {CONFIG_KEY_PREFLIGHT: "image: none\nlevels: {boot: 3}\n"}})
+
+    def report(driver: str, *findings: dict[str, str]) -> None:
+        status = {"nodeUID": ward.uid("a"), "bootID": "a-boot-1", "driver": driver, "time": ward.stamp}
+        ward.call("PATCH", f"{path}/a/status", {"status": {**status, "findings": list(findings)}})
+
+    async def story() -> None:
+        ward.add_node("a")
+        ward.call("POST", path, {"metadata": {"name": "a"}})
+        report("550")
+        seen = {"firstTime": ward.stamp, "lastTime": ward.stamp}
+        await asyncio.sleep(60)
+        assert ward.records()["a"]["passed"] is True
+        old = {"check": "xid", "component": "0000:01:00.0", "code": "79", **seen}
+        report("550", old)
+        await asyncio.sleep(60)
+        report("570", old)
+        await asyncio.sleep(10)
+        assert "revokedTime" in ward.records()["a"]
+        assert ward.taints("a") == {"muster.dev/preflight"}
+        await asyncio.sleep(60)
+        assert ward.tested == ["a", "a"]
+        assert "revokedTime" not in ward.records()["a"]
+        assert ward.taints("a") == set()
+        assert ward.call("GET", SESSIONS)["items"] == []
 
     ward.run(story)

@@ -122,7 +122,7 @@ class World:
             self.tests.pop(action.test.name, None)
         elif isinstance(action, Revoke):
             self.said.append("revoked")
-            self.change(action.node, record=None)
+            self.change(action.node, record=replace(action.record, revoked_time=datetime.fromtimestamp(self.now, UTC)))
         elif isinstance(action, PutTaint):
             self.change(action.node, pending=True)
         else:

@@ -50,6 +50,23 @@ def test_the_policy_and_its_line_decide() -> None:
     assert each.findings[0].component == "0000:3b:00"
 
 
+def test_a_revoked_pass_still_clears_earlier_findings() -> None:
+    """Issue 11.34: another driver revoked the pass, and an old finding had a healthy machine replaced (seed 888005)."""
+    test = preflight(passed=True, at=NOW - 1, level=3)
+    revoked = replace(test, spec=replace(test.spec, revoked_time=datetime.fromtimestamp(NOW, UTC)))
+    assert found(health(XID_79), test) is None
+    assert found(health(XID_79), revoked) is None
+    later = replace(XID_79, first_s=NOW + 1, last_s=NOW + 1)
+    assert found(health(later), revoked, NOW + 2) is not None
+
+
+def test_a_revoked_failure_is_not_evidence() -> None:
+    """Issue 11.34: the failed test was of another driver."""
+    test = preflight(passed=False, at=NOW - 1)
+    assert found(None, test) is not None
+    assert found(None, replace(test, spec=replace(test.spec, revoked_time=datetime.fromtimestamp(NOW, UTC)))) is None
+
+
 def test_the_policy_of_the_nodes_pool_decides() -> None:
     text = "version: 1\nrevision: t\nextends: default\npools:\n- name: old\n  nodeSelector: {muster.dev/pool: old}\n"
     policy = read_policy(text + "  codes: {xid: {79: {action: replace}}}\n", "mine")

@@ -32,7 +32,7 @@ def accepted(test: TestView, said: PreflightSpec, node: NodeView, now: float) ->
     """
     ended = said.time.timestamp()
     text = said.time.astimezone(UTC).isoformat()
-    known = node.own_record
+    known = node.boot_record
     time = max(ended, test.made_at)
     if known is not None and (known.time.timestamp() >= time or known.versions.get(ENDED) == text):
         return None

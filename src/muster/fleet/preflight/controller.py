@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -270,12 +271,14 @@ class PreflightController:
         await self._delete(test.name, test.uid)
 
     async def _revoke(self, action: Revoke) -> None:
+        """Mark the record. Deleting it would bring back findings that its test cleared."""
         known = self._known.records.get(action.node)
-        if known is None:
+        if known is None or known.spec.revoked_time is not None:
             return
-        await self._client.delete(
-            Preflight, action.node, uid=known.uid, resource_version=known.metadata.resource_version
-        )
+        meta = ObjectMeta(name=known.name, uid=known.uid, resource_version=known.metadata.resource_version)
+        meta = replace(meta, owner_references=known.metadata.owner_references)
+        spec = replace(known.spec, revoked_time=datetime.fromtimestamp(self._clock(), UTC))
+        await self._client.replace(Preflight(metadata=meta, spec=spec))
         self._teller.revoked(action.node, action.record)
 
     async def _delete(self, name: str, uid: str) -> None:

@@ -64,12 +64,18 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         return doubt(self.identity, tested(self.record) if self.record is not None else None)
 
     @property
-    def own_record(self) -> PreflightSpec | None:
-        """The record, where it is of this node in this boot."""
+    def boot_record(self) -> PreflightSpec | None:
+        """The record, where it is of this node in this boot. It may be revoked."""
         record, own = self.record, self.identity
         if record is None or (record.node_uid, record.boot_id) != (own.node_uid, own.boot_id):
             return None
         return record
+
+    @property
+    def own_record(self) -> PreflightSpec | None:
+        """The record, where it is of this node in this boot and is not revoked."""
+        record = self.boot_record
+        return record if record is not None and record.revoked_time is None else None
 
 
 class End(msgspec.Struct, frozen=True):

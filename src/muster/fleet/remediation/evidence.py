@@ -21,7 +21,8 @@ CHECK = "preflight"
 def tested_of(preflight: Preflight) -> Tested:
     """The newest test as remediation looks at it."""
     spec = preflight.spec
-    return Tested(spec.node_uid, spec.boot_id, spec.level, spec.passed, spec.time.timestamp())
+    revoked = spec.revoked_time is not None
+    return Tested(spec.node_uid, spec.boot_id, spec.level, spec.passed, spec.time.timestamp(), revoked)
 
 
 def decision_of(
@@ -42,7 +43,7 @@ def decision_of(
         boot_id: the boot it is in: a test that failed in another one says nothing of this one.
         labels: of the node, for the policy of its pool.
         health: what its agent said.
-        preflight: its newest test.
+        preflight: its newest test. A pass clears earlier findings, also after it was revoked for another driver.
         session: what is being done about it.
         policy: what findings mean.
         now: seconds since the epoch.
@@ -54,7 +55,7 @@ def decision_of(
     if said is not None:
         findings.append(said)
     tested = preflight.spec if preflight is not None and preflight.spec.node_uid == uid else None
-    if tested is not None and not tested.passed and tested.boot_id == boot_id:
+    if tested is not None and not tested.passed and tested.boot_id == boot_id and tested.revoked_time is None:
         findings.append(_failed(tested.time.timestamp(), preflight))
     if not findings:
         return Decision()

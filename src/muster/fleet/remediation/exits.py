@@ -40,8 +40,10 @@ def is_booted(session: NodeRemediation) -> bool:
 
 
 def is_own(tested: Tested | None, node: NodeView) -> bool:
-    """Whether the test is of this node, in the boot it is in."""
-    return tested is not None and tested.node_uid == node.uid and tested.boot_id == node.boot_id
+    """Whether the test is of this node, in the boot it is in, and still counts."""
+    if tested is None or tested.revoked:
+        return False
+    return tested.node_uid == node.uid and tested.boot_id == node.boot_id
 
 
 def passed(session: NodeRemediation, node: NodeView, tested: Tested | None, evidence: Evidence | None) -> bool:

@@ -294,7 +294,7 @@ class Known:
         tested = self.tested.get(name)
         if tested is not None and tested.node_uid == node.uid:
             self._joined.add(node.uid)
-        trusted = node.uid in self._joined  # also when that record is taken back, as with another driver
+        trusted = node.uid in self._joined  # also when that record is deleted
         view = node_view(node, trusted=trusted, team_key=self._team_key)
         before = self.nodes.get(name)
         if view != before:

@@ -97,13 +97,14 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tested(msgspec.Struct, frozen=True):
-    """A node's newest Preflight."""
+    """A node's newest Preflight. If it is `revoked`, the node has another driver now and is not trusted."""
 
     node_uid: str
     boot_id: str
     level: int
     passed: bool
     time_s: float
+    revoked: bool = False
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True):

@@ -149,7 +149,8 @@ class Run:
             prefix="node",
         )
         self._prepare()
-        self.owner = Owner(self.cluster, [job for job in scenario.jobs if job.single or scenario.roads is None])
+        modelled = [job for job in scenario.jobs if job.single or scenario.roads is None]
+        self.owner = Owner(self.cluster, modelled, self._is_off)
         self.replicas = [self._replica(number) for number in range(scenario.replicas)]
 
     def _make_cluster(self) -> VirtualCluster:
@@ -157,6 +158,10 @@ class Run:
 
     def _prepare(self) -> None:
         """Make what controllers are given beside the API server."""
+
+    def _is_off(self, node: str) -> bool:
+        """Whether a node's machine is off for good."""
+        return False
 
     def _check(self, stale_s: float) -> NoGangPartBoundForLong:
         view = self.view

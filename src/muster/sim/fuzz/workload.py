@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -141,25 +142,37 @@ class Job:
         self.lost: dict[str, float] = {}
         self.without: dict[str, list[str]] = {}
 
-    @property
-    def over(self) -> bool:
-        """Whether it has succeeded and left nothing."""
-        return self.phase == "Succeeded" and not self.pods
-
 
 class Owner:
-    """Carries all jobs of a run from submission to success."""
+    """Carries all jobs of a run from submission to success.
 
-    def __init__(self, cluster: VirtualCluster, specs: list[JobSpec]) -> None:
+    Args:
+        cluster: where they are.
+        specs: the jobs.
+        is_off: whether a node's machine is off for good. Its deleted pods stay until the Node object goes (Kubernetes
+            docs, "Non-graceful node shutdown handling").
+    """
+
+    def __init__(
+        self, cluster: VirtualCluster, specs: list[JobSpec], is_off: Callable[[str], bool] = lambda node: False
+    ) -> None:
         self.jobs = {spec.name: Job(spec) for spec in specs}
-        self._cluster = cluster
+        self._cluster, self._is_off = cluster, is_off
         self._looking: set[str] = set()
         cluster.core.store.listeners.append(self._changed)
 
     @property
     def unfinished(self) -> list[str]:
         """Jobs that are not over, and are to be some time."""
-        return sorted(name for name, job in self.jobs.items() if not (job.over or job.spec.endless))
+        return sorted(name for name, job in self.jobs.items() if not (self._is_over(job) or job.spec.endless))
+
+    def _is_over(self, job: Job) -> bool:
+        """Whether the job has succeeded and its pods are gone, except deleted ones on machines that are off."""
+        left = (item for item in job.pods.values() if not self._stays(item))
+        return job.phase == "Succeeded" and next(left, None) is None
+
+    def _stays(self, item: Item) -> bool:
+        return item.terminating and self._is_off(item.fields.get("spec.nodeName", ""))
 
     async def run(self) -> None:
         """Submit the jobs as they arrive; what follows happens by itself."""

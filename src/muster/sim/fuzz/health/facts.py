@@ -186,6 +186,8 @@ class HealthFacts:
             self.against[status["nodeUID"]].setdefault((code, time), Seen(code, time, self._clock()))
 
     def _test(self, spec: Obj) -> None:
+        if "revokedTime" in spec:
+            return  # not another test
         uid, passed = spec["nodeUID"], bool(spec["passed"])
         time = self.ended.get(uid, self._clock()) if passed else self._clock()
         self.tests[uid].append(Tested(spec["bootID"], passed, time, self._clock()))

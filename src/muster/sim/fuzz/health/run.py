@@ -99,6 +99,10 @@ class HealthRun(Run):
         )
         self._providers = {VENDOR: self._vendor}
 
+    def _is_off(self, node: str) -> bool:
+        machine = self._ward.machines.get(node)
+        return machine is not None and (machine.off or machine.hung)
+
     def _acts(self, node: str, session: str, step: str) -> None:
         """A machine is about to be reset or rebooted."""
         self._steps.acts(session, step)

@@ -15,8 +15,8 @@ UNTESTED = {"key": TAINT_PREFLIGHT, "value": "untested", "effect": "NoSchedule"}
 
 
 def is_trusted(node: Obj, record: Obj | None) -> bool:
-    """Whether the node's newest test was passed, and was of this node in this boot."""
-    if record is None:
+    """Whether the node's newest test was passed, was of this node in this boot, and is not revoked."""
+    if record is None or "revokedTime" in record["spec"]:
         return False
     spec, boot = record["spec"], section(section(node, "status"), "nodeInfo").get("bootID", "")
     return bool(spec["passed"]) and spec["nodeUID"] == node["metadata"]["uid"] and spec["bootID"] == boot
