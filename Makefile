@@ -51,12 +51,14 @@ generate: setup ## Write the CRDs, schemas and pages that come from the code
 	$(BIN)/python -m muster.api.generate
 	$(BIN)/python -m muster.trainingjobs.faultpage
 	$(BIN)/python -m muster.fleet.health.schema
+	$(BIN)/python -m muster.chart.generate
 	$(BIN)/python -m muster.cli.reference
 
 check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.api.generate --check
 	$(BIN)/python -m muster.trainingjobs.faultpage --check
 	$(BIN)/python -m muster.fleet.health.schema --check
+	$(BIN)/python -m muster.chart.generate --check
 	$(BIN)/python -m muster.cli.reference --check
 
 lock: ## Resolve pyproject.toml into requirements/*.txt (needs uv)

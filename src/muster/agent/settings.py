@@ -30,7 +30,7 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     enabled: bool = True
     period_seconds: Seconds | None = None
     timeout_seconds: Seconds | None = None
-    options: msgspec.Raw = msgspec.Raw(b"{}")
+    options: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Final
 
 import msgspec
 
 from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
+from muster.fleet.configschema import schema
 from muster.fleet.joins.record import TAINT_JOINING
 from muster.kube.affinity import Toleration
 from muster.kube.quantity import QuantityError, milli
@@ -15,13 +17,17 @@ _STATES = (TAINT_JOINING, TAINT_PREFLIGHT, TAINT_QUARANTINE, "node.kubernetes.io
 """Taints that say how a node is, and for whom it is not: who tolerates them is on nodes that are not to be touched."""
 
 
+OPERATORS: Final = ("Equal", "Exists")
+EFFECTS: Final = ("", "NoSchedule", "NoExecute", "PreferNoSchedule")
+
+
 class TolerationText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A toleration as it is written: nothing but its fields."""
 
-    key: str = ""
-    operator: str = "Equal"
+    key: Annotated[str, schema(minLength=1)] = ""
+    operator: Annotated[str, schema(enum=OPERATORS)] = "Equal"
     value: str = ""
-    effect: str = ""
+    effect: Annotated[str, schema(enum=EFFECTS)] = ""
 
     def toleration(self) -> Toleration:
         """Return it as pods have it."""
@@ -43,9 +49,9 @@ def wrong_toleration(toleration: TolerationText) -> Iterator[str]:
         yield "has no key and so tolerates every taint, those of joining and broken nodes too; name the key"
     elif toleration.key.startswith(_STATES):
         yield f"{toleration.key} says that pods are to keep away just now; take the toleration out"
-    if toleration.operator not in ("Equal", "Exists"):
+    if toleration.operator not in OPERATORS:
         yield f"operator {toleration.operator!r} is none; use Equal or Exists"
     elif toleration.operator == "Exists" and toleration.value:
         yield "operator Exists has no value; take one of them out"
-    if toleration.effect not in ("", "NoSchedule", "NoExecute", "PreferNoSchedule"):
+    if toleration.effect not in EFFECTS:
         yield f"effect {toleration.effect!r} is none; use NoSchedule, NoExecute, or leave it out"

@@ -1,3 +1,26 @@
+{{- /* Adds the values that are absent. `helm upgrade --reuse-values` renders this chart with the values of the chart that
+       was installed before, which lacks every value added since. Every template calls this first. A second call changes
+       nothing. */}}
+{{- define "muster.defaults" -}}
+{{- include "muster.fill" (dict "values" .Values "defaults" (.Files.Get "files/defaults.yaml" | fromYaml)) -}}
+{{- end }}
+{{- /* Maps and lists of Kubernetes' own shape are passed on as they are: a user removes a default with KEY=null. The
+       texts of ConfigMaps (config, policy) are not merged either: the programs know the defaults of their fields. */}}
+{{- define "muster.fill" -}}
+{{- $kubernetes := list "affinity" "annotations" "nodeSelector" "podSecurityContext" "resources" "tolerations" -}}
+{{- $whole := list "config" "policy" -}}
+{{- range $key, $default := .defaults -}}
+{{- $value := get $.values $key -}}
+{{- if has $key $kubernetes -}}
+{{- else if kindIs "invalid" $value -}}
+{{- $_ := set $.values $key $default -}}
+{{- else if and (hasKey $.values $key | not) (kindIs "string" $value) -}}
+{{- $_ := set $.values $key $default -}}
+{{- else if and (kindIs "map" $default) (kindIs "map" $value) (has $key $whole | not) -}}
+{{- include "muster.fill" (dict "values" $value "defaults" $default) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
 {{- define "muster.labels" -}}
 app.kubernetes.io/name: muster
 app.kubernetes.io/instance: {{ .Release.Name }}

@@ -15,9 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
+from typing import Annotated
 
 import msgspec
 
+from muster.fleet.configschema import Quantities, Selector, Whole, schema
 from muster.fleet.configtext import ConfigText
 from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
 from muster.kube.affinity import Toleration
@@ -56,21 +58,23 @@ class BalloonPool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    name: str
-    node_selector: dict[str, str]
-    replicas: int
-    resources: dict[str, str | int | float]
-    tolerations: list[TolerationText] = msgspec.field(default_factory=list)
+    name: Annotated[str, schema(pattern=f"^{_NAME.pattern}$")]
+    node_selector: Selector
+    replicas: Whole
+    resources: Quantities
+    tolerations: list[Annotated[TolerationText, schema(required=["key"])]] = msgspec.field(default_factory=list)
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BalloonsText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of the text."""
+
     pools: list[_Pool] = msgspec.field(default_factory=list)
     image: str = ""
 
 
 def parse_config(text: str) -> tuple[BalloonPool, ...]:
     """Return the pools by name. Raises ConfigTextError with every line that is wrong."""
-    read = ConfigText(text, _File, PAGE)
+    read = ConfigText(text, BalloonsText, PAGE)
     read.check(_problems(read.value))
     pools = [
         BalloonPool(
@@ -86,7 +90,7 @@ def parse_config(text: str) -> tuple[BalloonPool, ...]:
     return tuple(sorted(pools, key=lambda pool: pool.name))
 
 
-def _problems(file: _File) -> Iterator[tuple[str, str]]:
+def _problems(file: BalloonsText) -> Iterator[tuple[str, str]]:
     for number, pool in enumerate(file.pools):
         at = f"$.pools[{number}]"
         if not _NAME.fullmatch(pool.name):

@@ -9,9 +9,11 @@ maxNodes: 50                           # never more than so many in a period
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 
+from muster.fleet.configschema import Positive, schema
 from muster.fleet.configtext import ConfigText
 
 CONFIG_MAP = "muster-joins"
@@ -23,9 +25,9 @@ class JoinsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     """Which nodes are held back, and between what bounds they are opened."""
 
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
-    period_s: float = msgspec.field(default=5.0, name="periodSeconds")
-    start_nodes: int = 5
-    max_nodes: int = 50
+    period_s: Annotated[float, schema(minimum=1, maximum=300)] = msgspec.field(default=5.0, name="periodSeconds")
+    start_nodes: Positive = 5
+    max_nodes: Positive = 50
 
 
 def parse_config(text: str) -> JoinsConfig:

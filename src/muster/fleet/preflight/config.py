@@ -16,12 +16,13 @@ resources: {cpu: "4", memory: 32Gi}            # requests beside all GPUs of the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import yaml
 
 from muster.api.trust import GPU
+from muster.fleet.configschema import Positive, Whole, schema
 from muster.fleet.configtext import ConfigText
 from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
 from muster.gputest.backends import check_name
@@ -51,8 +52,8 @@ class Levels(_Text):
 class Retests(_Text):
     """When idle nodes are tested again, and how many at the same time."""
 
-    every_hours: float = 168.0
-    at_once: int = 5
+    every_hours: Annotated[float, schema(minimum=1, maximum=100_000)] = 168.0
+    at_once: Whole = 5
 
 
 class PreflightConfig(_Text):
@@ -60,14 +61,14 @@ class PreflightConfig(_Text):
 
     image: str = ""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    run_as_user: int | None = 65532
+    run_as_user: Whole | None = 65532
     runtime_class: str = ""
-    backend: str = "nvidia"
+    backend: Annotated[str, schema(pattern="^(nvidia|cpu(:[0-9]+)?)$")] = "nvidia"
     levels: Levels = Levels()
-    at_once: int = 50
+    at_once: Positive = 50
     retests: Retests = Retests()
-    start_s: float = msgspec.field(default=1800.0, name="startSeconds")
-    tolerations: tuple[TolerationText, ...] = ()
+    start_s: Annotated[float, schema(minimum=10, maximum=86_400)] = msgspec.field(default=1800.0, name="startSeconds")
+    tolerations: tuple[Annotated[TolerationText, schema(required=["key"])], ...] = ()
     resources: dict[str, str | int | float] = msgspec.field(default_factory=lambda: {"cpu": "4", "memory": "32Gi"})
 
 

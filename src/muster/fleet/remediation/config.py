@@ -20,11 +20,12 @@ dead: {enabled: true, peers: 2, silentSeconds: 20, nodes: 3}   # a Lease that st
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import yaml
 
+from muster.fleet.configschema import Positive, Seconds, Whole, schema
 from muster.fleet.configtext import ConfigText
 from muster.kube.struct import KubeStruct
 
@@ -32,8 +33,9 @@ CONFIG_KEY = "remediation.yaml"
 PAGE = "docs/remediation.md"
 
 Mode = Literal["observe", "dry-run", "act"]
-Amount = int | str
-"""So many, or a share of the nodes such as `10%`."""
+Percent = Annotated[str, schema(pattern=r"^[0-9.]+%$")]
+Amount = Whole | Percent
+"""A number of nodes, or a share of them such as `10%`."""
 
 
 class _Text(KubeStruct, forbid_unknown_fields=True):
@@ -43,16 +45,16 @@ class _Text(KubeStruct, forbid_unknown_fields=True):
 class Breaker(_Text):
     """How fast nodes may be put into quarantine."""
 
-    share: str = "10%"
-    nodes: int = 2
-    window_s: float = msgspec.field(default=3600.0, name="windowSeconds")
+    share: Percent = "10%"
+    nodes: Whole = 2
+    window_s: Seconds = msgspec.field(default=3600.0, name="windowSeconds")
 
 
 class SharedFaults(_Text):
     """From how many nodes on the same fault is not the nodes' own."""
 
-    nodes: int = 5
-    window_s: float = msgspec.field(default=600.0, name="windowSeconds")
+    nodes: Whole = 5
+    window_s: Seconds = msgspec.field(default=600.0, name="windowSeconds")
 
 
 class Limits(_Text):
@@ -74,21 +76,21 @@ class WorkLimits(Limits):
 class Deadlines(_Text):
     """How long a rung may take, in seconds, until the next one is entered."""
 
-    quarantine_s: float = msgspec.field(default=604800.0, name="quarantineSeconds")
-    drain_s: float = msgspec.field(default=1800.0, name="drainSeconds")
-    reset_s: float = msgspec.field(default=900.0, name="resetSeconds")
-    reboot_s: float = msgspec.field(default=1800.0, name="rebootSeconds")
-    replace_s: float = msgspec.field(default=3600.0, name="replaceSeconds")
-    test_s: float = msgspec.field(default=7200.0, name="testSeconds")
+    quarantine_s: Seconds = msgspec.field(default=604800.0, name="quarantineSeconds")
+    drain_s: Seconds = msgspec.field(default=1800.0, name="drainSeconds")
+    reset_s: Seconds = msgspec.field(default=900.0, name="resetSeconds")
+    reboot_s: Seconds = msgspec.field(default=1800.0, name="rebootSeconds")
+    replace_s: Seconds = msgspec.field(default=3600.0, name="replaceSeconds")
+    test_s: Seconds = msgspec.field(default=7200.0, name="testSeconds")
 
 
 class Dead(_Text):
     """When a node counts as dead, before Kubernetes says so."""
 
     enabled: bool = True
-    peers: int = 2
-    silent_s: float = msgspec.field(default=20.0, name="silentSeconds")
-    nodes: int = 3
+    peers: Positive = 2
+    silent_s: Seconds = msgspec.field(default=20.0, name="silentSeconds")
+    nodes: Whole = 3
 
 
 class RemediationConfig(_Text):
@@ -101,7 +103,7 @@ class RemediationConfig(_Text):
     quarantined: Limits = Limits()
     working: WorkLimits = WorkLimits()
     deadlines: Deadlines = Deadlines()
-    spare_s: float = msgspec.field(default=300.0, name="spareSeconds")
+    spare_s: Seconds = msgspec.field(default=300.0, name="spareSeconds")
     dead: Dead = Dead()
 
 

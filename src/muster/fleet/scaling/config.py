@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
 from muster.api.names import LABEL_TEAM
+from muster.fleet.configschema import Quantities, Seconds, Whole, schema
 from muster.fleet.configtext import ConfigText, ConfigTextError
 from muster.fleet.scaling.snapshot import POLL_S, PoolSpec, Template
 from muster.kube.node import Taint
@@ -44,35 +46,44 @@ PODS_PER_NODE = 110
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
+_TAINT = {
+    "key": {"type": "string", "minLength": 1},
+    "value": {"type": "string"},
+    "effect": {"enum": sorted([*HARD_EFFECTS, PREFER_NO_SCHEDULE])},
+}
+
+
 class _Template(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    capacity: dict[str, str | int | float]
+    capacity: Quantities
     labels: dict[str, str] = msgspec.field(default_factory=dict)
-    taints: list[Taint] = msgspec.field(default_factory=list)
+    taints: list[Annotated[Taint, schema(properties=_TAINT)]] = msgspec.field(default_factory=list)
     assigned: list[str] = msgspec.field(default_factory=lambda: [LABEL_TEAM])
 
 
 class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    name: str
-    provider: str
-    max: int
+    name: Annotated[str, schema(pattern=f"^{_NAME.pattern}$")]
+    provider: Annotated[str, schema(enum=["aws", EXTERNAL])]
+    max: Whole
     template: _Template
     group: str = ""
-    min: int = 0
-    price: float = 0.0
+    min: Whole = 0
+    price: Annotated[float, schema(minimum=0)] = 0.0
     options: dict[str, str] = msgspec.field(default_factory=dict)
-    idle_seconds: float = 600.0
-    cool_down_seconds: float = 300.0
-    join_timeout_seconds: float = 900.0
-    poll_seconds: float = POLL_S
+    idle_seconds: Seconds = 600.0
+    cool_down_seconds: Annotated[float, schema(minimum=0)] = 300.0
+    join_timeout_seconds: Seconds = 900.0
+    poll_seconds: Annotated[float, schema(minimum=1, maximum=300)] = POLL_S
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScalingText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of the text."""
+
     pools: list[_Pool] | None = None
 
 
 def parse_config(text: str, providers: frozenset[str]) -> tuple[PoolSpec, ...]:
     """Return the pools by price, then name. Raises ConfigTextError; `providers` are those that exist here."""
-    read = ConfigText(text, _File, "docs/fleet.md")
+    read = ConfigText(text, ScalingText, "docs/fleet.md")
     pools = read.value.pools
     if pools is None:
         raise ConfigTextError("it is empty; write `pools: []` where no pool is to be scaled")
