@@ -383,7 +383,7 @@ except muster.StaleAttempt as error:
     assert "refused: attempt 1 is over, the job is at attempt 2" in node.output
     assert stub.checkpoint is not None
     assert stub.checkpoint["step"] == 1
-    assert os.listdir(tmp_path / "ckpt") == [os.path.basename(stub.checkpoint["path"])]
+    assert sorted(os.listdir(tmp_path / "ckpt")) == [".muster", os.path.basename(stub.checkpoint["path"])]
 
 
 async def test_code_is_unpacked_into_the_working_directory_once(stub: StubController, tmp_path: Path) -> None:

@@ -66,7 +66,14 @@ class Rdma(KubeStruct):
 class CheckpointSpec(KubeStruct):
     """Where the program keeps its checkpoints."""
 
-    path: Annotated[str, Meta(min_length=1, description="Folder or URL given to the program; Muster does not read it.")]
+    path: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Folder or URL below which the job gets its own, NAME-UID (status.checkpointDir). The program "
+            "is given that one. Muster does not read URLs.",
+        ),
+    ]
 
 
 class MpiSpec(KubeStruct):
@@ -331,6 +338,13 @@ class TrainingJobStatus(KubeStruct):
         Meta(description="How often its nodes were taken back for other jobs; charged to nobody, bounded by nothing."),
     ] = 0
     progress: Annotated[Progress | None, Meta(description="What the program said last.")] = None
+    checkpoint_dir: Annotated[
+        str,
+        Meta(
+            description="The job's own folder or URL for checkpoints, below spec.checkpoint.path; fixed when the job "
+            "first starts. Empty where the job began under an earlier version: its folder is the path itself."
+        ),
+    ] = ""
     last_checkpoint: Annotated[CheckpointStatus | None, Meta(description="What a restart resumes from.")] = None
     faults: Annotated[tuple[Fault, ...], Meta(max_length=8, description="The newest faults, newest last.")] = ()
     excluded_nodes: Annotated[

@@ -2,7 +2,7 @@
 
 A checkpoint is written under a temporary name, flushed to disk, renamed, and counts once the controller has
 confirmed it. Names carry the attempt: a process of an older attempt that still writes cannot touch what the current
-one wrote.
+one wrote. A record beside it (`muster.sdk.records`) says which job wrote it: only what this job wrote is removed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
+import time
 from typing import Callable, Iterator, NamedTuple
 
-from muster.sdk import place, reports
+from muster.sdk import place, records, reports
 from muster.sdk.errors import StaleAttempt
 
 _NAME = re.compile(r"step-(\d+)-attempt-(\d+)(?:-(\d+))?$")
-_TEMPORARY = re.compile(r"\.writing-step-\d+-attempt-(\d+)-\d+$")
 
 
 class Checkpoint(NamedTuple):
@@ -30,7 +31,10 @@ _committed: Checkpoint | None = None
 
 
 def checkpoint_dir() -> str:
-    """The folder for checkpoints (the job's `checkpoint.path`); RuntimeError where none is set."""
+    """The folder for this job's checkpoints; RuntimeError where none is set.
+
+    Under Muster it is a folder of the job's own below its `checkpoint.path`.
+    """
     folder = os.environ.get("MUSTER_CHECKPOINT_DIR", "")
     if not folder:
         raise RuntimeError(
@@ -51,7 +55,7 @@ def last_checkpoint() -> Checkpoint | None:
     found = list(_finished(checkpoint_dir()))
     if not found:
         return None
-    (_, step, _), path = max(found)
+    (step, _, _), path = max(found)
     return Checkpoint(path, step)
 
 
@@ -60,10 +64,12 @@ def save_checkpoint(
 ) -> Checkpoint | None:
     """Write a checkpoint, make it durable and have it confirmed; then remove old ones. Rank 0 saves, others get None.
 
+    Only checkpoints that this job wrote are removed, never those of another job or of another program.
+
     Args:
         step: the step it belongs to.
         write: called with a path that does not exist yet; makes a file or a folder there.
-        keep: finished checkpoints to keep. The confirmed one and the one this attempt began from always stay.
+        keep: confirmed checkpoints to keep. The newest one and the one this attempt began from always stay.
         deadline_s: how long to wait for the controller.
 
     Raises:
@@ -75,52 +81,88 @@ def save_checkpoint(
         return None
     folder = checkpoint_dir()
     os.makedirs(folder, exist_ok=True)
-    name = f"step-{step:08d}-attempt-{place.attempt()}"
-    temporary = os.path.join(folder, f".writing-{name}-{os.getpid()}")
+    name = _unused_name(folder, f"step-{step:08d}-attempt-{place.attempt()}")
+    path, temporary = os.path.join(folder, name), os.path.join(folder, f".writing-{name}-{os.getpid()}")
+    record = records.new(name, int(step), place.attempt(), os.path.basename(temporary))
     _remove(temporary)
+    _record(folder, record)
     try:
         write(temporary)
         _flush(temporary)
-        path, again = os.path.join(folder, name), 0
-        while os.path.lexists(path):  # the same step saved twice
-            again += 1
-            path = os.path.join(folder, f"{name}-{again}")
         os.rename(temporary, path)
     except BaseException:
         _remove(temporary)
+        records.remove(folder, record)
         raise
     _flush_one(folder)
     began_from = last_checkpoint()
     try:
-        reports.report(step=step, checkpoint=path, deadline_s=deadline_s)
+        reports.commit(int(step), path, deadline_s)
     except StaleAttempt:
         _remove(path)
+        records.remove(folder, record)
         raise
+    _record(folder, record._replace(confirmed=time.time()))
     _committed = Checkpoint(path, step)
     protected = {path, os.environ.get("MUSTER_CHECKPOINT", ""), began_from.path if began_from else ""}
-    _prune(folder, keep, protected)
+    _prune(folder, keep, {os.path.realpath(each) for each in protected if each})
     return _committed
 
 
+def _unused_name(folder: str, name: str) -> str:
+    """The name, with a number after it where the same step was saved before."""
+    again, unused = 0, name
+    while os.path.lexists(os.path.join(folder, unused)):
+        again += 1
+        unused = f"{name}-{again}"
+    return unused
+
+
 def _finished(folder: str) -> Iterator[tuple[tuple[int, int, int], str]]:
-    """((attempt, step, times saved), path) of each finished checkpoint."""
+    """((step, attempt, times saved), path) of each finished checkpoint."""
     if os.path.isdir(folder):
         for name in os.listdir(folder):
             match = _NAME.match(name)
             if match:
-                yield (int(match[2]), int(match[1]), int(match[3] or 0)), os.path.join(folder, name)
+                yield (int(match[1]), int(match[2]), int(match[3] or 0)), os.path.join(folder, name)
+
+
+def _record(folder: str, record: records.Record) -> None:
+    """Write the record; where that cannot be, the checkpoint counts all the same, and nothing of it is ever removed."""
+    try:
+        records.write(folder, record)
+    except OSError as error:
+        where = os.path.join(folder, records.FOLDER)
+        print(
+            f"muster: cannot write to {where} ({error.strerror}): {record.name} will not be removed when it is old",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _prune(folder: str, keep: int, protected: set[str]) -> None:
-    """Remove all but the newest `keep`, and what older attempts left half-written; never what a newer attempt made."""
-    ours = sorted((entry for entry in _finished(folder) if entry[0][0] <= place.attempt()), reverse=True)
-    for _, path in ours[max(keep, 1) :]:
-        if path not in protected:
-            _remove(path)
-    for name in os.listdir(folder):
-        match = _TEMPORARY.match(name)
-        if match and int(match[1]) < place.attempt():
-            _remove(os.path.join(folder, name))
+    """Remove what this job wrote and needs no more; what a newer attempt, another job or a person made stays.
+
+    That is: all but the newest `keep` confirmed checkpoints, those that were never confirmed although a newer one was,
+    and what older attempts left half-written.
+    """
+    mine = records.new("", 0, place.attempt())
+    ours = [each for each in records.read(folder) if each.uid == mine.uid and each.temporary]
+    ours = [each for each in ours if each.attempt <= mine.attempt]
+    handed = os.path.realpath(os.environ.get("MUSTER_CHECKPOINT") or os.devnull)
+    for index, each in enumerate(ours):  # what was handed over had been confirmed: the writer died before it said so
+        if not each.confirmed and os.path.realpath(os.path.join(folder, each.name)) == handed:
+            ours[index] = each._replace(confirmed=each.written)
+            _record(folder, ours[index])
+    ours.sort(key=lambda each: (each.confirmed > 0, each.attempt, each.step, each.written), reverse=True)
+    for index, each in enumerate(ours):
+        path, temporary = os.path.join(folder, each.name), os.path.join(folder, each.temporary)
+        wanted = index < max(keep, 1) if each.confirmed else not mine.attempt  # another program may be writing it
+        if wanted or os.path.realpath(path) in protected:
+            continue
+        _remove(path)
+        _remove(temporary)
+        records.remove(folder, each)
 
 
 def _flush(path: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import json
 import os
 import random
@@ -15,7 +16,7 @@ import threading
 import time
 from typing import Any, Mapping
 
-from muster.sdk import place
+from muster.sdk import place, records
 from muster.sdk.errors import ControllerUnavailable, StaleAttempt
 
 PROGRESS_INTERVAL_S = 1.0
@@ -199,6 +200,30 @@ def report(
     else:
         body["checkpoint"] = {"path": os.fspath(checkpoint), "step": body["step"]}
         link.commit(body, deadline_s)
+        _record(body["step"], os.fspath(checkpoint))
+
+
+def commit(step: int, path: str, deadline_s: float) -> None:
+    """Have a finished checkpoint confirmed, as `report` does, for one who keeps its record."""
+    link = reporter()
+    if link is not None:
+        link.commit({"step": step, "checkpoint": {"path": path, "step": step}}, deadline_s)
+
+
+def _record(step: int, path: str) -> None:
+    """Note beside a checkpoint that the program wrote by itself that it was confirmed, where it lies in the folder."""
+    folder = os.environ.get("MUSTER_CHECKPOINT_DIR", "")
+    name = os.path.relpath(path, folder) if folder and "://" not in folder + path else ".."
+    if name.split(os.sep)[0] in ("..", "."):
+        return
+    record = records.new(name, step, place.attempt())
+    ours = [each for each in records.read(folder) if each.uid == record.uid]
+    known = next((each for each in ours if each.name == name), record)
+    with contextlib.suppress(OSError):
+        records.write(folder, known._replace(confirmed=record.written))
+        reported = [each for each in ours if each.name != name and not each.temporary]
+        for each in reported[: -(records.REPORTED_MAX - 1)]:
+            records.remove(folder, each)
 
 
 def should_checkpoint() -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from muster.api import names
+from muster.api.checkpoint_dir import folder_of
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
@@ -180,8 +181,9 @@ def _environment(job: TrainingJob, slot: int, settings: PodSettings) -> list[Jso
         ours.update(MUSTER_CODE_URL=spec.code.url, MUSTER_CODE_SHA256=spec.code.sha256)
     if spec.working_dir or spec.code is not None:
         ours["MUSTER_WORKDIR"] = spec.working_dir or WORK_DIRECTORY
-    if spec.checkpoint is not None:
-        ours["MUSTER_CHECKPOINT_DIR"] = spec.checkpoint.path
+    checkpoints = folder_of(job)
+    if checkpoints:
+        ours["MUSTER_CHECKPOINT_DIR"] = checkpoints
     downward = {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_IP": "status.podIP"}
     own = {variable.name for variable in spec.env}
     nccl = {**(NCCL_DEFAULTS if spec.gpus_per_node else {}), **spec.nccl_env}

@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from muster.api.checkpoint_dir import folder_of
 from muster.api.training_job import Cause, Fault, Restarts, Timeline, TrainingJob, TrainingJobStatus
 from muster.kube.meta import Condition
 from muster.kube.struct import encode
@@ -87,8 +88,9 @@ def budget_used_up(exhausted: tuple[Cause, int]) -> str:
 
 
 def next_attempt(job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status with the next attempt's number, which asks for all nodes again."""
-    return replace(status, attempt=status.attempt + 1, size=job.spec.replicas, left_out=())
+    """The status with the next attempt's number, which asks for all nodes again; the first fixes the folder."""
+    folder = status.checkpoint_dir if status.attempt else folder_of(job)
+    return replace(status, attempt=status.attempt + 1, size=job.spec.replicas, left_out=(), checkpoint_dir=folder)
 
 
 def with_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 import muster
-from muster.sdk import checkpoints
+from muster.sdk import checkpoints, records
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("MUSTER_URL", "MUSTER_ATTEMPT", "MUSTER_CHECKPOINT", "MUSTER_CHECKPOINT_STEP", "RANK"):
+    for name in (
+        "MUSTER_URL", "MUSTER_ATTEMPT", "MUSTER_CHECKPOINT", "MUSTER_CHECKPOINT_STEP", "RANK", "MUSTER_JOB",
+        "MUSTER_JOB_UID", "MUSTER_NAMESPACE",
+    ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", str(tmp_path / "ckpt"))
     monkeypatch.setattr(checkpoints, "_committed", None)
@@ -21,6 +24,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def text(content: str) -> Callable[[str], object]:
     return lambda path: Path(path).write_text(content)
+
+
+def listed(folder: Path) -> list[str]:
+    """What lies in the folder, without Muster's records."""
+    return sorted(name for name in os.listdir(folder) if name != records.FOLDER)
+
+
+def as_job(monkeypatch: pytest.MonkeyPatch, name: str, attempt: int = 1) -> None:
+    """From now on this process is rank 0 of a job."""
+    for key, value in (("MUSTER_JOB", name), ("MUSTER_JOB_UID", f"uid-{name}"), ("MUSTER_NAMESPACE", "ns")):
+        monkeypatch.setenv(key, value)
+    restarted(monkeypatch, attempt)
 
 
 def restarted(monkeypatch: pytest.MonkeyPatch, attempt: int) -> None:
@@ -58,7 +73,8 @@ def test_a_writer_that_fails_leaves_nothing_and_the_last_one_stands(folder: Path
     with pytest.raises(OSError, match="disk full"):
         muster.save_checkpoint(2, broken)
     assert muster.last_checkpoint() == good
-    assert os.listdir(folder) == ["step-00000001-attempt-0"]
+    assert listed(folder) == ["step-00000001-attempt-0"]
+    assert [each.name for each in records.read(folder)] == ["step-00000001-attempt-0"]
 
 
 def test_a_folder_is_a_checkpoint_too(folder: Path) -> None:
@@ -76,22 +92,113 @@ def test_a_folder_is_a_checkpoint_too(folder: Path) -> None:
 
 
 def test_old_ones_go_but_never_the_one_this_attempt_began_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_job(monkeypatch, "train", attempt=1)
     first = muster.save_checkpoint(1, text("1"))
     assert first is not None
-    restarted(monkeypatch, 3)
+    as_job(monkeypatch, "train", attempt=4)
+    muster.save_checkpoint(1, text("of a newer attempt"))
+    as_job(monkeypatch, "train", attempt=3)
     monkeypatch.setenv("MUSTER_CHECKPOINT", first.path)
     monkeypatch.setenv("MUSTER_CHECKPOINT_STEP", "1")
-    for name in ("step-00000009-attempt-2", ".writing-step-00000009-attempt-2-77", "step-00000001-attempt-4", "notes"):
-        (folder / name).write_text("x")
     for step in (2, 3, 4):
         muster.save_checkpoint(step, text(str(step)))
-    assert sorted(os.listdir(folder)) == [
-        "notes",
-        "step-00000001-attempt-0",  # begun from
+    assert listed(folder) == [
+        "step-00000001-attempt-1",  # begun from
         "step-00000001-attempt-4",  # a newer attempt's
         "step-00000003-attempt-3",
         "step-00000004-attempt-3",
     ]
+
+
+def test_two_jobs_in_one_folder_remove_only_what_they_wrote(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 11.2: pruning by one job deleted the other's confirmed checkpoint."""
+    folder.mkdir()
+    unmarked = ("step-00000900-attempt-1", ".writing-step-00000900-attempt-1-77", "notes")
+    for name in unmarked:  # of an older version, or of a person: without a record nobody knows whose they are
+        (folder / name).write_text("x")
+    as_job(monkeypatch, "one")
+    muster.save_checkpoint(1, text("one"))
+    muster.save_checkpoint(2, text("one"))
+    for attempt in (1, 2):
+        as_job(monkeypatch, "two", attempt)
+        for step in (101, 102, 103):
+            muster.save_checkpoint(step, text("two"))
+    kept = {"step-00000001-attempt-1", "step-00000002-attempt-1", *unmarked}
+    assert {*listed(folder)} == kept | {"step-00000102-attempt-2", "step-00000103-attempt-2"}
+    monkeypatch.delenv("MUSTER_ATTEMPT")  # a script without Muster, in the same folder
+    for step in (201, 202, 203):
+        muster.save_checkpoint(step, text("script"))
+    assert kept < {*listed(folder)}
+    assert {"step-00000102-attempt-2", "step-00000202-attempt-0", "step-00000203-attempt-0"} < {*listed(folder)}
+    assert "step-00000201-attempt-0" not in listed(folder)
+
+
+def test_what_an_attempt_left_unconfirmed_goes_with_the_next_confirmed_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11.2: only confirmed checkpoints count as kept; a writer that was killed leaves nothing behind for ever."""
+    as_job(monkeypatch, "train", attempt=1)
+    muster.save_checkpoint(1, text("1"))
+
+    def killed(path: str) -> None:
+        Path(path).write_text("half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dead:  # a process that was killed removes nothing
+        dead.setattr(checkpoints, "_remove", lambda path: None)
+        dead.setattr(records, "remove", lambda folder, record: None)
+        with pytest.raises(KeyboardInterrupt):
+            muster.save_checkpoint(2, killed)
+    assert len(listed(folder)) == 2
+    as_job(monkeypatch, "train", attempt=2)
+    muster.save_checkpoint(3, text("3"))
+    assert listed(folder) == ["step-00000001-attempt-1", "step-00000003-attempt-2"]
+    assert [(each.step, each.confirmed > 0) for each in records.read(folder)] == [(1, True), (3, True)]
+
+
+def test_a_folder_where_records_cannot_be_written_keeps_everything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Issue 11.2: nothing is removed by its name alone."""
+    folder.mkdir()
+    (folder / records.FOLDER).write_text("a file where the folder of records should be")
+    as_job(monkeypatch, "train")
+    for step in (1, 2, 3):
+        assert muster.save_checkpoint(step, text("x")) is not None
+    assert len(listed(folder)) == 3
+    assert "will not be removed when it is old" in capfd.readouterr().err
+
+
+def test_what_a_folder_holds_says_whose_it_is_and_that_it_was_confirmed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11.2: another job continues from a folder after the job that wrote it was deleted."""
+    for job in ("one", "two"):
+        monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", str(folder / job))
+        as_job(monkeypatch, job)
+        muster.save_checkpoint(7, text(job))
+        (folder / job / "step-00000009-attempt-1").write_text("never confirmed")
+    found = records.of_job(str(folder), "ns", "one")
+    assert found is not None
+    assert (found.record.step, found.record.uid, Path(found.path).read_text()) == (7, "uid-one", "one")
+    assert records.of_job(str(folder), "another", "one") is None
+    assert [each.record.job for each in records.all_below(str(folder))] == ["two", "one"]
+    inside, itself = records.at(str(folder / "two")), records.at(found.path)
+    assert inside is not None
+    assert itself is not None
+    assert (inside.record.job, itself.record.step) == ("two", 7)
+    unmarked = records.at(str(folder / "one" / "step-00000009-attempt-1"))
+    assert unmarked is not None
+    assert (unmarked.record.step, unmarked.record.confirmed) == (9, 0)
+    assert records.at(str(folder / "three")) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"name": 3}', '{"name": "../../etc", "step": 1}', "\0"])
+def test_a_file_that_is_not_a_record_is_left_alone(folder: Path, content: str) -> None:
+    """Issue 11.2: a record names a checkpoint in its own folder, or it is none."""
+    muster.save_checkpoint(1, text("1"))
+    (folder / records.FOLDER / "bad.json").write_text(content)
+    assert [each.step for each in records.read(str(folder))] == [1]
 
 
 def test_only_rank_0_saves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ async def test_a_checkpoint_nobody_confirms_fails_at_its_deadline(stub: StubCont
     with pytest.raises(muster.ControllerUnavailable, match=r"not confirmed within 0\.5 s: .*refused"):
         await asyncio.to_thread(muster.save_checkpoint, 5, lambda path: Path(path).touch(), 2, 0.5)
     assert time.monotonic() - began >= 0.4
-    assert os.listdir(tmp_path / "ckpt") == ["step-00000005-attempt-2"]
+    assert sorted(os.listdir(tmp_path / "ckpt")) == [".muster", "step-00000005-attempt-2"]
     assert muster.last_checkpoint() is None
 
 
@@ -95,7 +95,7 @@ async def test_a_stale_attempt_is_told_and_cleans_up(stub: StubController, tmp_p
     stub.attempt = 3
     with pytest.raises(muster.StaleAttempt, match="attempt 2 is over, the job is at attempt 3"):
         await asyncio.to_thread(muster.save_checkpoint, 5, lambda path: Path(path).touch())
-    assert os.listdir(tmp_path / "ckpt") == []
+    assert [path for path in (tmp_path / "ckpt").rglob("*") if path.name != ".muster"] == []
     assert stub.checkpoint is None
 
 

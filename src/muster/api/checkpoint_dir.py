@@ -1,0 +1,31 @@
+"""Where a job keeps its checkpoints: a folder of its own, so that jobs which share a path cannot harm each other."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from muster.api.training_job import TrainingJob
+
+_UID_CHARS: Final = 8
+
+
+def own_folder(path: str, name: str, uid: str) -> str:
+    """The folder or URL of one job below `spec.checkpoint.path`: PATH/NAME-UID8."""
+    own = f"{name}-{uid[:_UID_CHARS]}"
+    if "://" in path:
+        parts = urlsplit(path)
+        return parts._replace(path=f"{parts.path.rstrip('/')}/{own}").geturl()
+    return f"{path.rstrip('/')}/{own}"
+
+
+def folder_of(job: TrainingJob) -> str:
+    """The folder or URL that a job uses; "" where it keeps no checkpoints.
+
+    A job that began under a version without folders of their own keeps the path itself: nothing is recorded for it.
+    """
+    if job.status.checkpoint_dir or job.spec.checkpoint is None:
+        return job.status.checkpoint_dir
+    if job.status.attempt > 0:
+        return job.spec.checkpoint.path
+    return own_folder(job.spec.checkpoint.path, job.name, job.uid)

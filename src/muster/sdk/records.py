@@ -1,0 +1,178 @@
+"""Records of checkpoints on disk: which job wrote one, at which step, and whether the controller confirmed it.
+
+A folder of checkpoints holds them in `.muster/`, one small JSON file for each checkpoint. They say which checkpoints a
+job may remove (only its own), and let another job continue from one after the job that wrote it was deleted.
+Standard library only, and nothing from beside it: the rank supervisor runs this file as a program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import urllib.parse
+from typing import Any, Iterator, NamedTuple
+
+FOLDER = ".muster"
+REPORTED_MAX = 5
+"""Records kept of checkpoints that the program wrote by itself and reported; there is no other bound on them."""
+_RECORD_BYTES_MAX = 64 * 1024
+
+
+class Record(NamedTuple):
+    """What is known of one checkpoint.
+
+    Attributes:
+        name: its path below the folder that holds the record.
+        step: the step it was written at.
+        attempt: the attempt that wrote it; 0 outside Muster.
+        uid: UID of the job that wrote it; "" outside Muster.
+        job: that job's name.
+        namespace: that job's namespace.
+        written: when writing began, in seconds since the epoch.
+        confirmed: when the controller confirmed it, in seconds since the epoch; 0 while it has not.
+        temporary: the name under which save_checkpoint writes it; "" where the program wrote it by itself.
+    """
+
+    name: str
+    step: int
+    attempt: int
+    uid: str
+    job: str
+    namespace: str
+    written: float
+    confirmed: float = 0.0
+    temporary: str = ""
+
+
+class Found(NamedTuple):
+    """A checkpoint on disk, and what its record says."""
+
+    path: str
+    record: Record
+
+
+def new(name: str, step: int, attempt: int, temporary: str = "") -> Record:
+    """The record of a checkpoint that this process writes now; its job is the one in the environment."""
+    env = os.environ if attempt else {}  # outside an attempt it belongs to no job
+    uid, job, namespace = (env.get(key, "") for key in ("MUSTER_JOB_UID", "MUSTER_JOB", "MUSTER_NAMESPACE"))
+    return Record(name, step, attempt, uid, job, namespace, time.time(), 0.0, temporary)
+
+
+def write(folder: str, record: Record) -> None:
+    """Write a record, durably and in one step. Raises OSError."""
+    below = os.path.join(folder, FOLDER)
+    os.makedirs(below, exist_ok=True)
+    path = os.path.join(below, _file(record.name))
+    partial = f"{path}.{os.getpid()}.new"
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(record._asdict(), file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    handle = os.open(below, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(folder: str, record: Record) -> None:
+    """Remove a record, not its checkpoint."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, FOLDER, _file(record.name)))
+
+
+def read(folder: str) -> list[Record]:
+    """All records in a folder, oldest first. A file that is not a record is left alone."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(os.path.join(folder, FOLDER)):
+            if name.endswith(".json"):
+                record = _read(os.path.join(folder, FOLDER, name))
+                if record is not None:
+                    found.append(record)
+    return sorted(found, key=lambda each: (each.written, each.step))
+
+
+def confirmed(folder: str) -> Iterator[Found]:
+    """The confirmed checkpoints in a folder that are still there, newest first; those of one job follow each other.
+
+    Clocks of nodes differ: within a job the attempt decides, and within an attempt the clock of its one writer.
+    """
+    jobs: dict[str, list[Record]] = {}
+    for record in read(folder):
+        if record.confirmed and os.path.lexists(os.path.join(folder, record.name)):
+            jobs.setdefault(record.uid, []).append(record)
+    for ours in sorted(jobs.values(), key=lambda each: max(one.confirmed for one in each), reverse=True):
+        for record in sorted(ours, key=lambda each: (each.attempt, each.written), reverse=True):
+            yield Found(os.path.join(folder, record.name), record)
+
+
+def all_below(root: str) -> list[Found]:
+    """The newest confirmed checkpoint of each job in a folder or in one of its subfolders, newest first."""
+    newest: dict[str, Found] = {}
+    for folder in [root, *_subfolders(root)]:
+        for found in confirmed(folder):
+            known = newest.get(found.record.uid)
+            if known is None or (known.record.attempt, known.record.written) < (
+                found.record.attempt,
+                found.record.written,
+            ):
+                newest[found.record.uid] = found
+    return sorted(newest.values(), key=lambda each: each.record.confirmed, reverse=True)
+
+
+def of_job(root: str, namespace: str, job: str) -> Found | None:
+    """The newest confirmed checkpoint of a job of this name in `root`; the newest job where several had the name."""
+    wanted = (namespace, job)
+    return next((each for each in all_below(root) if (each.record.namespace, each.record.job) == wanted), None)
+
+
+def at(path: str) -> Found | None:
+    """What lies at a path: the newest confirmed checkpoint in it, or the checkpoint that it is; None: there is none."""
+    if not os.path.lexists(path):
+        return None
+    inside = next(confirmed(path), None)
+    if inside is not None:
+        return inside
+    folder, name = os.path.split(os.path.abspath(path))
+    record = next((each for each in read(folder) if each.name == name), None)
+    return Found(path, record or Record(name, step_in(name), 0, "", "", "", 0.0))
+
+
+def step_in(name: str) -> int:
+    """The step in a name such as step-00000040-attempt-1; 0 where it has none."""
+    word, _, rest = name.partition("-")
+    digits = rest.partition("-")[0]
+    return int(digits) if word == "step" and digits.isdigit() else 0
+
+
+def _subfolders(root: str) -> list[str]:
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        return sorted(each.path for each in entries if each.name != FOLDER and each.is_dir())
+    return []
+
+
+def _file(name: str) -> str:
+    return urllib.parse.quote(name, safe="") + ".json"
+
+
+def _read(path: str) -> Record | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            said: Any = json.loads(file.read(_RECORD_BYTES_MAX))
+        record = Record(**{name: said[name] for name in Record._fields if name in said})
+        if not all(isinstance(getattr(record, name), kind) for name, kind in _TYPES.items()):
+            return None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    inside = record.name and not os.path.isabs(record.name) and ".." not in record.name.split("/")
+    return record if inside and os.path.basename(record.temporary) == record.temporary else None
+
+
+_TYPES: dict[str, Any] = {
+    "name": str, "step": int, "attempt": int, "uid": str, "job": str, "namespace": str,
+    "written": (int, float), "confirmed": (int, float), "temporary": str,
+}  # fmt: skip

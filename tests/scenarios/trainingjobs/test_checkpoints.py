@@ -1,0 +1,113 @@
+"""Issue 11.2: a checkpoint belongs to its job, also where jobs share a path. Issue 11.21: one that was deleted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from muster.api.training_job import TrainingJobStatus
+from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+SAVING = """
+    import os, pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    mine = "{name}-%d" % muster.attempt()
+    last = muster.last_checkpoint()
+    step = int(pathlib.Path(last.path).read_text()) if last else 0
+    (folder / ("began-" + mine)).write_text("%d %s" % (step, last.path if last else ""))
+    (folder / ("pid-" + mine)).write_text(str(os.getpid()))
+    while not (folder / "done").exists():
+        step += 1
+        muster.report(step=step, total_steps=1000)
+        if step % 2 == 0 and step < {last_saved}:
+            muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
+        time.sleep(0.05)
+"""
+
+
+class Saving:
+    """Jobs on one node each that save to one and the same path."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena, self.folder = arena, arena.folder
+        self.path = self.folder / "checkpoints"
+
+    async def submit(self, name: str, *, last_saved: int = 10**6, checkpoint: object = None) -> None:
+        program = SAVING.format(folder=str(self.folder), name=name, last_saved=last_saved)
+        checkpoint = {"path": str(self.path)} | (checkpoint if isinstance(checkpoint, dict) else {})
+        await self.arena.submit(name, program, replicas=1, backoffLimit=0, unknownLimit=3, checkpoint=checkpoint)
+
+    async def saved(self, name: str, step: int, attempt: int = 1) -> TrainingJobStatus:
+        """The status once this attempt has a confirmed checkpoint of this step or a later one."""
+        return await self.arena.reaches(
+            name,
+            lambda status: (
+                status.last_checkpoint
+                and status.last_checkpoint.step >= step
+                and status.last_checkpoint.attempt == attempt
+            ),
+        )
+
+    async def began(self, name: str, attempt: int) -> tuple[int, str]:
+        """The step and the path that an attempt began from."""
+        path = self.folder / f"began-{name}-{attempt}"
+
+        async def written() -> bool:
+            return path.exists() and bool(path.read_text())
+
+        await until(f"attempt {attempt} of {name} began", written)
+        step, _, where = path.read_text().partition(" ")
+        return int(step), where
+
+    def kill(self, name: str, attempt: int) -> None:
+        """Its rank is killed."""
+        os.kill(int((self.folder / f"pid-{name}-{attempt}").read_text()), signal.SIGKILL)
+
+    async def end(self, *names: str) -> None:
+        (self.folder / "done").touch()
+        for name in names:
+            await self.arena.phase(name, "Succeeded")
+
+
+def there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def in_folder(path: str) -> list[str]:
+    return sorted(each.name for each in Path(path).glob("step-*"))
+
+
+@pytest.fixture
+def saving(arena: Arena) -> Saving:
+    return Saving(arena)
+
+
+async def test_two_jobs_with_one_path_keep_all_their_confirmed_checkpoints(saving: Saving) -> None:
+    """Issue 11.2: pruning by one job deleted the other's; after a fault that one failed and was charged."""
+    await saving.submit("one", last_saved=5)  # it saves at 2 and 4, then runs on
+    await saving.submit("two")
+    one, two = await saving.saved("one", 4), await saving.saved("two", 20)
+    assert one.last_checkpoint is not None
+    assert two.last_checkpoint is not None
+    for name in ("one", "two"):
+        saving.kill(name, 1)
+    assert await saving.began("one", 2) == (4, one.last_checkpoint.path)
+    step, where = await saving.began("two", 2)
+    assert step >= two.last_checkpoint.step
+    assert there(where)
+    two = await saving.saved("two", step + 8, attempt=2)
+    jobs = {name: await saving.arena.job(name) for name in ("one", "two")}
+    for name, job in jobs.items():
+        assert job.status.checkpoint_dir == f"{saving.path}/{name}-{job.uid[:8]}"
+        assert job.status.restarts is not None
+        assert (job.status.restarts.total, job.status.phase) == (1, "Running")
+    assert in_folder(jobs["one"].status.checkpoint_dir) == ["step-00000002-attempt-1", "step-00000004-attempt-1"]
+    assert there(where), "the one that this attempt began from stays"
+    await saving.end("one", "two")
