@@ -37,6 +37,7 @@ from .link import ControllerLink
 from .output import OutputPump
 from .processes import Child, descendants, oom_kills
 from .rankenv import write_rank_env
+from .rankwatch import RankWatch
 from .settings import Settings
 from .shells import RemoteCommands
 from .shellserver import ShellServer
@@ -69,6 +70,7 @@ class Supervisor:
         self.since = time.time()
         self.leave_at: float | None = None  # since SIGTERM: when to stop what still runs
         self.output = OutputPump()
+        self.watch = RankWatch(folder)
         self.door = RankDoor(os.path.join(folder, "ranks"), self.post, self)
         self.commands = RemoteCommands(self)
         self.shells = ShellServer(settings, self.commands)
@@ -251,7 +253,12 @@ class Supervisor:
             return
         ended_at, tail, outcome, mpi = time.time(), rank.tail(), outcome_of(status), attempt.launcher == "mpi"
         abort = next(filter(None, (ABORT.search(line) for line in reversed(tail))), None)
-        if mpi and abort is not None:
+        noted = self.watch.exit_code(rank.pid)
+        if noted is not None and (abort is not None or not (orphan or rank.signalled)):
+            # MPI_Abort, or our SIGKILL, only ended what had failed already
+            said = [line for line in tail if not ABORT.search(line)]
+            self.rank_failed(attempt, rank, (noted, 0), "rank exited", said, ended_at)
+        elif mpi and abort is not None:
             code = int(abort.group(1)) & 255 or 1
             self.fail(attempt, rank.number, (code, 0), "rank called MPI_Abort", tail, ended_at)
         elif orphan or rank.signalled or (mpi and outcome[0] in LAUNCHER_GONE):
@@ -259,9 +266,15 @@ class Supervisor:
         else:
             memory = outcome[1] == signal.SIGKILL and oom_kills() > attempt.oom_kills
             reason = "rank exited: out of memory, killed by the kernel" if memory else "rank exited"
-            self.fail(attempt, rank.number, outcome, reason, tail, ended_at)
-            if attempt.launcher != "mpi":
-                self.stop("finished", self.grace_s)
+            self.rank_failed(attempt, rank, outcome, reason, tail, ended_at)
+
+    def rank_failed(
+        self, attempt: Attempt, rank: Rank, outcome: tuple[int, int], reason: str, tail: list[str], ended_at: float
+    ) -> None:
+        """A rank failed by itself: tell it; mpiexec stops the other ranks, without it this node's are stopped here."""
+        self.fail(attempt, rank.number, outcome, reason, tail, ended_at)
+        if attempt.launcher != "mpi":
+            self.stop("finished", self.grace_s)
 
     def rank_orphaned(self, rank: Rank) -> None:
         """A rank's parent was killed by the launcher: the rank is ours now."""
@@ -306,6 +319,7 @@ class Supervisor:
             if rank.orphaned_at is not None and self.state == "running":
                 self.tick_orphan(rank, now - rank.orphaned_at)
         if self.state == "running" and attempt is not None:
+            self.watch.tick(now)
             ended = attempt.began and not attempt.roots and not alive
             if attempt.exit is None and attempt.launcher_exit and (ended or now > attempt.launcher_exit_due):
                 self.fail(attempt, -1, *attempt.launcher_exit)
@@ -364,6 +378,7 @@ class Supervisor:
             attempt.roots.clear()
             shutil.rmtree(self.ssh_folder, ignore_errors=True)
             remove_leftovers(self.since)
+            self.watch.forget()
             if self.then == "finished" and attempt.exit is None:
                 attempt.exit = {
                     "attempt": attempt.number, "rank": -1, "code": 0, "signal": 0, "time": time.time(), "tail": [],

@@ -53,6 +53,14 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def start_ticks(pid: int) -> str:
+    """When a process started, in ticks since the machine did (proc_pid_stat(5)); "" if it is gone or a zombie."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+        return fields[19].decode() if fields[0] not in (b"Z", b"X") else ""
+    return ""
+
+
 class Child:
     """A process started by the main thread, reaped by it."""
 

@@ -14,6 +14,7 @@ import threading
 from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name, write_all
 from .exits import outcome_of, signal_group
 from .messages import receive_message, send_message
+from .rankhook import FOLDER, NAME
 
 
 def command_rank(arguments: list[str]) -> int:
@@ -47,6 +48,8 @@ def command_rank(arguments: list[str]) -> int:
         return 143
     env.update({name: value for name, value in reply["env"].items() if name not in numbers and value is not None})
     env.update({name: numbers[name] or reply["env"].get(name, "0") for name in numbers})
+    env[FOLDER] = os.path.join(os.path.dirname(env["MUSTER_RANK_SOCKET"]), NAME)
+    env["PYTHONPATH"] = os.pathsep.join(part for part in (env[FOLDER], env.get("PYTHONPATH", "")) if part)
     for name in ("MUSTER_RANK", "MUSTER_WORLD_SIZE", "MUSTER_LOCAL_RANK", "MUSTER_RANK_SOCKET"):
         env.pop(name, None)
     child: subprocess.Popen[bytes] | None = None

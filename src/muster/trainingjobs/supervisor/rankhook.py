@@ -1,0 +1,180 @@
+"""What each rank's Python loads at start, as `sitecustomize`: a rank that fails says so before it ends.
+
+An uncaught exception prints a traceback, and then Python waits: for threads, for `MPI_Finalize`, for a process group
+whose other members are in the middle of a collective. So the rank leaves a note for its supervisor, which ends the
+process if it does not end by itself. With mpi4py, `MPI_Abort` takes the place of `MPI_Finalize`.
+
+The supervisor writes this file into its private folder and puts that folder first into the rank's PYTHONPATH. Only
+the first Python of a rank sees it: children, such as workers of multiprocessing, start without it. A `sitecustomize`
+of the image or the user is loaded as before. Nothing here may fail a program, or change its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing typing would slow down each start
+if TYPE_CHECKING:
+    from types import CodeType, TracebackType
+    from typing import Any
+
+FOLDER, NAME = "MUSTER_RANK_HOOK", "hook"
+FAILING, HANDLER, STACKS = "failing-", "handler-", "stacks-"
+STACK_SIGNAL = 12
+"""Above SIGRTMIN: programs and launchers use the named signals, glibc the first two real-time ones."""
+
+
+def begin() -> None:
+    """Take the folder out of the environment, load the next `sitecustomize`, then watch for the end."""
+    folder = os.environ.pop(FOLDER, "")
+    if not folder:
+        return
+    kept = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each != folder]
+    if any(kept):
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    sys.path[:] = [each for each in sys.path if each != folder]
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if getattr(error, "name", "") != "sitecustomize":
+            raise
+        if ours is not None:
+            sys.modules["sitecustomize"] = ours
+    finally:
+        try:  # noqa: SIM105  # each import slows down each start
+            Watch(folder)
+        except Exception:  # the program runs without it too
+            pass
+
+
+class Watch:
+    """Notes the failure of this process's main thread: not of its children, not of its other threads."""
+
+    def __init__(self, folder: str) -> None:
+        import _thread
+        import atexit
+        import threading
+
+        self._folder, self._pid, self._thread = folder, os.getpid(), _thread.get_ident()
+        self._noted = False
+        self._before, sys.excepthook = sys.excepthook, self.excepthook
+        self._watch_exit()
+        atexit.register(self.ending)
+        self._shutdown = getattr(threading, "_shutdown", None)
+        if self._shutdown is not None:  # threads are waited for before functions of atexit are called
+            threading._shutdown = self.shutdown  # type: ignore[attr-defined]
+        self._offer_stacks()
+
+    def excepthook(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        """Print as before; note the failure if Python itself calls: after a call by a console the program continues."""
+        self._before(kind, value, trace)
+        if _outermost() is _code_of(sys.excepthook):
+            self.failing(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    def shutdown(self, *arguments: Any, **more: Any) -> Any:
+        """Takes the place of `threading._shutdown`."""
+        self.ending()
+        return self._shutdown(*arguments, **more) if self._shutdown is not None else None
+
+    def ending(self) -> None:
+        """The interpreter ends. If another excepthook printed the exception, Python has kept the traceback."""
+        trace = getattr(sys, "last_traceback", None)
+        code = trace.tb_frame.f_code if trace is not None else None
+        if trace is None or code is None:
+            return
+        main = getattr(sys.modules.get("__main__"), "__dict__", None)
+        script = code.co_name == "<module>" and trace.tb_frame.f_globals is main
+        console = code.co_filename.startswith("<") and code.co_filename != "<string>"  # which is that of python -c
+        if (script and not console) or code.co_name == "_run_module_as_main":
+            self.failing(1)
+
+    def failing(self, code: int) -> None:
+        """Leave the note: this process is about to end with that exit code, which is not 0."""
+        import _thread
+
+        if self._noted or os.getpid() != self._pid or _thread.get_ident() != self._thread:
+            return
+        self._noted = True
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+            _write(os.path.join(self._folder, FAILING + str(self._pid)), f"{_started()} {code}\n")
+            mpi: Any = sys.modules.get("mpi4py.MPI")
+            if mpi is not None:  # has MPI_Abort called when Python has finished, as `python -m mpi4py` does
+                mpi._set_abort_status(code)
+        except Exception:
+            pass
+
+    def _watch_exit(self) -> None:
+        """Have `sys.exit` and `exit` raise a SystemExit that notices when Python takes it, and not the program."""
+        watch = self
+
+        class Exit(SystemExit):
+            def __del__(self) -> None:
+                code = self.code
+                number = 0 if code is None else code & 255 if isinstance(code, int) else 1
+                if number and _outermost() is Exit.__del__.__code__:
+                    watch.failing(number)
+
+            def __reduce__(self) -> Any:
+                return SystemExit, self.args
+
+        Exit.__name__ = Exit.__qualname__ = "SystemExit"
+        Exit.__module__ = "builtins"
+
+        def exit(*status: Any) -> Any:
+            """Exit the interpreter by raising SystemExit(status), as the function of Python does."""
+            if len(status) > 1:
+                raise TypeError(f"exit expected at most 1 argument, got {len(status)}")
+            raise Exit(*(status[0] if status and isinstance(status[0], tuple) else status))
+
+        sys.exit = exit
+        import _sitebuiltins
+
+        _sitebuiltins.SystemExit = Exit  # type: ignore[attr-defined]  # which exit() and quit() raise
+
+    def _offer_stacks(self) -> None:
+        """Register a signal that writes the stacks of this process into a file, and say so to the supervisor."""
+        import faulthandler
+        import signal
+
+        number = signal.SIGRTMIN + STACK_SIGNAL
+        if signal.getsignal(number) != signal.SIG_DFL:
+            return
+        self._stacks = open(os.path.join(self._folder, STACKS + str(self._pid)), "a")  # noqa: SIM115
+        faulthandler.register(number, file=self._stacks, all_threads=True, chain=False)
+        _write(os.path.join(self._folder, HANDLER + str(self._pid)), f"{_started()} {number}\n")
+
+
+def _outermost() -> CodeType:
+    """The code of the outermost Python function that runs in this thread."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code
+
+
+def _code_of(hook: Any) -> Any:
+    """The code that runs first when Python calls this excepthook; None if that is not written in Python."""
+    return getattr(hook if hasattr(hook, "__code__") else type(hook).__call__, "__code__", None)
+
+
+def _started() -> str:
+    """When this process started, in ticks since the machine did (proc_pid_stat(5)): the kernel reuses pids."""
+    with open("/proc/self/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[19].decode()
+
+
+def _write(path: str, text: str) -> None:
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
+if __name__ == "sitecustomize":
+    begin()

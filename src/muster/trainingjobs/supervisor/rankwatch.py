@@ -1,0 +1,63 @@
+"""What ranks leave in the supervisor's private folder (`rankhook.py`), and what follows from it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from .basics import log, write_file
+from .processes import start_ticks
+from .rankhook import FAILING, HANDLER, NAME, STACKS
+
+EXIT_S = 10.0
+"""A rank that failed has this long for its own end: handlers of atexit, threads, the last lines of output."""
+
+
+class RankWatch:
+    """Ends processes that noted that they fail, and then do not end."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.join(folder, NAME)
+        os.mkdir(self.folder, 0o700)
+        source = __spec__.loader.get_source(__name__.rpartition(".")[0] + ".rankhook")  # type: ignore[union-attr]
+        write_file(os.path.join(self.folder, "sitecustomize.py"), source)
+        self._noted: dict[int, float] = {}  # processes that fail, and since when that is known
+
+    def exit_code(self, pid: int) -> int | None:
+        """The exit code that a process noted before it ended, or still does; None if it noted none."""
+        note = self._read(FAILING, pid)
+        return note[1] if note is not None else None
+
+    def forget(self) -> None:
+        """The attempt is over: remove the notes of its processes."""
+        self._noted.clear()
+        for name in os.listdir(self.folder):
+            if name.startswith((FAILING, HANDLER, STACKS)):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self.folder, name))
+
+    def tick(self, now: float) -> None:
+        """Look for notes; kill the processes whose time is over."""
+        for pid in self._pids(FAILING):
+            since = self._noted.setdefault(pid, now)
+            note = self._read(FAILING, pid)
+            if now - since < EXIT_S or note is None or start_ticks(pid) != note[0]:
+                continue
+            log(f"process {pid} failed with exit code {note[1]} and did not end within {EXIT_S:.0f} s: killed")
+            self._noted[pid] = float("inf")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _pids(self, kind: str) -> list[int]:
+        ends = [name[len(kind) :] for name in os.listdir(self.folder) if name.startswith(kind)]
+        return [int(end) for end in ends if end.isdigit()]
+
+    def _read(self, kind: str, pid: int) -> tuple[str, int] | None:
+        """(start time, number) of a process's note."""
+        try:
+            with open(os.path.join(self.folder, f"{kind}{pid}"), encoding="ascii") as file:
+                started, number = file.read().split()
+            return started, int(number)
+        except (OSError, ValueError):
+            return None
