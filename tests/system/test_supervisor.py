@@ -23,7 +23,10 @@ TRAIN = [sys.executable, str(Path(__file__).resolve().parents[2] / "examples" / 
 
 @pytest.fixture
 async def stub(tmp_path: Path) -> AsyncIterator[StubController]:
-    async with StubController(tmp_path) as controller:
+    """Issue 11: everything lies below a folder whose name has spaces and a letter that is not ASCII."""
+    folder = tmp_path / "a höme with spaces"
+    folder.mkdir()
+    async with StubController(folder) as controller:
         yield controller
 
 

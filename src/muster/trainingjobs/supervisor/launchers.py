@@ -21,6 +21,8 @@ from .settings import Settings
 from .sshd import client_command
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
+_AGENT = "muster-agent"
+"""The program that mpiexec runs in the role of ssh."""
 
 
 def which(name: str, env: Mapping[str, str]) -> str | None:
@@ -44,6 +46,8 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
 
     -genvnone: a rank has the environment of its own pod, which its node's supervisor gives to the remote command, not
     that of rank 0's. -localhost: an address the others reach; a pod's host name often has no DNS record.
+    mpiexec finds the agent on its PATH by a bare name: Hydra hands a path on to its proxies without quotes, so that a
+    space in it ends the path there.
     """
     program = next((path for path in (which(n, env) for n in ("mpiexec.hydra", "mpiexec", "mpirun")) if path), None)
     if program is None:
@@ -56,7 +60,7 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotStart(f"launcher mpi: {program} --version: {error}") from error
     open_mpi = re.search(r"(?:Open MPI|OpenRTE|PRRTE|prterun)\D*(\d+)", version)
-    files = {name: os.path.join(folder, name) for name in ("shell.json", "hosts", "agent")}
+    files = {name: os.path.join(folder, name) for name in ("shell.json", "hosts", _AGENT)}
     config: dict[str, Any] = {
         "attempt": attempt.number,
         "jobUID": settings.job_uid,
@@ -70,10 +74,11 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
     texts = {
         "shell.json": json.dumps(config),
         "hosts": "".join(slots.format(host["address"], host["ranks"]) for host in attempt.hosts),
-        "agent": agent,
+        _AGENT: agent,
     }
     for name, path in files.items():
-        write_file(path, texts[name], 0o700 if name == "agent" else 0o600)
+        write_file(path, texts[name], 0o700 if name == _AGENT else 0o600)
+    env["PATH"] = os.pathsep.join([folder, env["PATH"]] if env.get("PATH") else [folder, os.defpath])
     env["MUSTER_SHELL_CONFIG"] = files["shell.json"]
     total = sum(int(host["ranks"]) for host in attempt.hosts)
     rank = [*SELF, "rank", "--", *attempt.command]
@@ -81,7 +86,7 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
         env.update({name + "_ALLOW_RUN_AS_ROOT" + end: "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")})
         family, kind = ("--prtemca", "plm_ssh") if int(open_mpi.group(1)) >= 5 else ("--mca", "plm_rsh")
         return [
-            program, "--hostfile", files["hosts"], family, kind + "_agent", files["agent"],
+            program, "--hostfile", files["hosts"], family, kind + "_agent", _AGENT,
             family, kind + "_no_tree_spawn", "1", "--leave-session-attached", "--bind-to", "none", "--map-by", "slot",
             *attempt.extra_arguments, "-np", str(total), *rank,
         ]  # fmt: skip
@@ -91,7 +96,7 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
     elif "Intel" in version:  # whose -localhost does not reach its bootstrap proxies
         interface = ["-iface", interface_of(settings.address)]
     return [
-        program, "-launcher", "ssh", "-launcher-exec", files["agent"], "-f", files["hosts"],
+        program, "-launcher", "ssh", "-launcher-exec", _AGENT, "-f", files["hosts"],
         "-localhost", settings.address, *interface, "-genvnone",
         *attempt.extra_arguments, "-n", str(total), *rank,
     ]  # fmt: skip
