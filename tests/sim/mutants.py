@@ -19,11 +19,10 @@ from muster.scheduler.reporting import Reporter
 from muster.scheduler.reservations import Reservations
 from muster.scheduler.slots import SlotReview
 from muster.scheduler.writer import PlacementWriter
-from muster.trainingjobs import attempt
+from muster.trainingjobs import runrecord
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.faults import Verdict
-from muster.trainingjobs.plan import Action, RunPlan
-from muster.trainingjobs.runplan import run_plan
+from muster.trainingjobs.plan import Action
 
 Mutant = Callable[[], Any]
 MUTANTS: dict[str, Mutant] = {}
@@ -167,13 +166,11 @@ def begin_with_those_who_are_there(stack: ExitStack) -> None:
     advance = Attempt._advance
 
     def begin(self: Attempt) -> list[Action]:
-        return self._begin_running() if any(slot.member for slot in self.slots) else advance(self)
-
-    def plan(self: Attempt) -> RunPlan:
-        return run_plan(self.snapshot, [slot for slot in self.slots if slot.member])
+        self.part = [slot for slot in self.slots if slot.member]
+        self.outside = [slot for slot in self.slots if not slot.member]
+        return self._begin_running() if self.part else advance(self)
 
     stack.enter_context(patch.object(Attempt, "_advance", begin))
-    stack.enter_context(patch.object(Attempt, "_run_plan", plan))
 
 
 @_mutant
@@ -185,7 +182,8 @@ def charge_the_user(stack: ExitStack) -> None:
 @_mutant
 def start_over(stack: ExitStack) -> None:
     """A restarted job begins at its first step, whatever was saved."""
-    stack.enter_context(patch.object(attempt, "run_plan", lambda *args: replace(run_plan(*args), checkpoint=None)))
+    record = runrecord.begin
+    stack.enter_context(patch.object(runrecord, "begin", lambda *args: replace(record(*args), checkpoint=None)))
 
 
 @_mutant

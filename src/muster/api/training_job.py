@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, field
 
 from muster.api.names import GROUP, NODES_PER_GANG_MAX, VERSION
+from muster.api.run_record import RunRecord
 from muster.kube.meta import Condition, KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
@@ -329,6 +330,9 @@ class TrainingJobStatus(KubeStruct):
         tuple[int, ...],
         Meta(max_length=LEFT_OUT_MAX, description="Slots the current attempt goes on without (noSpare: Shrink)."),
     ] = ()
+    run: Annotated[
+        RunRecord | None, Meta(description="What the running attempt depends on, written when it began.")
+    ] = None
     restarts: Annotated[Restarts | None, Meta(description="Restarts so far, by whose fault they were.")] = None
     backoff: Annotated[
         Backoff | None, Meta(description="Whether the program fails again and again, and until when it is held.")

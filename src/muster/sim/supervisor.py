@@ -143,6 +143,8 @@ class SimSupervisor:
             "shellPort": SHELL_PORT,
             "address": self.identity.address,
         }
+        if self.state != "idle":
+            body["nodeRank"] = self.node_rank
         return body if self._exit is None else body | {"exit": self._exit}
 
     def _tell(self) -> None:

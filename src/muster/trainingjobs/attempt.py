@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from muster.api.training_job import TrainingJobStatus
 from muster.api.words import counted
 from muster.kube.pod import Pod
-from muster.trainingjobs import admission, growing, incident, lastcall, outcome, pausing, statuses
+from muster.trainingjobs import admission, growing, incident, lastcall, outcome, pausing, runrecord, statuses
 from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
 from muster.trainingjobs.faults import Evidence, row_named, row_of
 from muster.trainingjobs.plan import (
@@ -74,7 +74,11 @@ class Attempt:
         return [self._direct(None), *(self._node_back() or self._make_pods()), *self._advance()]
 
     def _run_on(self) -> list[Action]:
-        """What a running attempt needs: that it is told so, and the slots it goes on without."""
+        """What a running attempt needs: its record, its directive, and the slots it goes on without."""
+        if runrecord.in_rank_order(self.status, self.part) is None:
+            record = runrecord.restored(self.snapshot, self.part)
+            if record is not None:
+                return [self._write(replace(self.status, run=record), "Recorded")]
         if not self.outside:
             return [self._direct(self._run_plan()), *self._progress()]
         more = growing.ready(self.snapshot, self.outside, self.broken, self.now)
@@ -91,12 +95,20 @@ class Attempt:
     # -- faults
 
     def _broken(self) -> Iterator[tuple[int, Evidence]]:
+        part = {slot.number for slot in self.part} if self.running else set()
+        empty = any(slot.pod is None for slot in self.part)
+        whole = not self.running or empty or runrecord.has_its_pods(self.status, self.part)
         for slot in self.slots:
             evidence = broken(self.snapshot, slot, self.clock)
-            if evidence is None and self.running and slot.pod is None and slot in self.part:
+            if evidence is None and slot.number in part and (slot.pod is None or not (whole or self._runs(slot))):
                 evidence = gone(slot, self.clock)
             if evidence is not None:
                 yield slot.number, evidence
+
+    def _runs(self, slot: Slot) -> bool:
+        """Whether the slot's pod is one that the attempt began with, or may be: its supervisor is yet to say."""
+        member = slot.member
+        return member is None or (member.attempt == self.status.attempt and member.state != "idle")
 
     def _exits(self, attempt: int) -> list[Evidence]:
         found = (rank_exit(slot, attempt) for slot in self.slots)
@@ -341,6 +353,7 @@ class Attempt:
             ready_slots=size,
             size=size,
             left_out=tuple(slot.number for slot in self.outside),
+            run=runrecord.begin(self.snapshot, self.part),
             message=message,
             start_time=status.start_time or statuses.at(self.now),
             observed_generation=self.job.metadata.generation,
@@ -358,8 +371,7 @@ class Attempt:
 
     def _run_plan(self) -> RunPlan | None:
         """The plan once every supervisor is known; after that the shell keeps it for the attempt."""
-        known = all(slot.member is not None and slot.member.address for slot in self.part)
-        return run_plan(self.snapshot, self.part) if known else None
+        return run_plan(self.snapshot, self.part)
 
     def _progress(self) -> list[Action]:
         """Write progress when it is due, and at once when it is the first useful step after a fault."""

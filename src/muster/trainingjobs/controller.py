@@ -12,6 +12,7 @@ from typing import Final
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.handover import Handover
+from muster.api.run_record import RunRecord
 from muster.api.training_job import CheckpointStatus, TrainingJob
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
@@ -97,6 +98,7 @@ class TrainingJobController:
         self._pacer = Pacer()
         self._observed = Observed()
         self._written: dict[str, TrainingJob] = {}
+        self._runs: dict[str, RunRecord] = {}
         self._term: Term | None = None
         self._leading_since = 0.0
         self._rest_until: dict[str, float] = {}
@@ -154,6 +156,7 @@ class TrainingJobController:
             self._book.forget(gone.uid)
             self._observed.forget(gone.uid)
             self._written.pop(gone.uid, None)
+            self._runs.pop(gone.uid, None)
             self._pacer.forget(gone.key)
             self._rest_until.pop(gone.key, None)
             self._waits_for.pop(gone.key, None)
@@ -254,6 +257,7 @@ class TrainingJobController:
             self._term, self._leading_since = term, now
             self.members.clear()
             self._waits_for.clear()
+            self._runs.clear()
 
     def _newest(self, key: str) -> TrainingJob | None:
         """The job as the cache has it, or as our last write returned it while the cache is behind."""
@@ -271,6 +275,17 @@ class TrainingJobController:
     def _wrote(self, job: TrainingJob, action: WriteStatus) -> None:
         self._written[job.uid] = job
         log.info("%s: %s: %s", job.key, action.reason, action.status.message)
+        record = action.status.run
+        if record is None:
+            self._runs.pop(job.uid, None)
+            return
+        self._runs[job.uid] = record
+        if job.status.run is None:
+            log.warning(
+                "%s: the API server dropped status.run: the CustomResourceDefinition trainingjobs.muster.dev is "
+                "older than this controller; apply the one of this version, so that a new leader knows the attempt",
+                job.key,
+            )
 
     def _snapshot(self, job: TrainingJob, now: float) -> JobSnapshot:
         pods = self.caches.pods_of(job)
@@ -288,6 +303,7 @@ class TrainingJobController:
             leases=self._leases(job, pods, members, now),
             members=members,
             seen=self._observed.look(job.uid, pods, nodes, now),
+            run=self._runs.get(job.uid),
             progress=self._book.newest(job.uid, job.status.attempt),
             hardware=self.caches.hardware_of(nodes),
             waits_for=self._waits_for.get(job.key),

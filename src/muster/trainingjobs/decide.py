@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from muster.api.validate import validate
 from muster.api.words import counted
-from muster.trainingjobs import giveway, lastcall, statuses
+from muster.trainingjobs import giveway, lastcall, runrecord, statuses
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.plan import (
     Action,
@@ -45,6 +45,7 @@ ENDED: Final = ("Succeeded", "Failed")
 
 def decide(snapshot: JobSnapshot, now: float) -> Plan:
     """What to do about one job; see the module for the order of things."""
+    snapshot = runrecord.remembered(snapshot)
     job, clock = snapshot.job, Clock(now)
     if job.metadata.deletion_timestamp is not None:
         return Plan()  # its pods belong to it and go with it

@@ -248,7 +248,7 @@ class Members:
             "nodeRank": rank,
             "nodes": len(run.hosts),
             "key": self.attempt_key(job_uid, attempt),
-            "masterAddress": run.hosts[0].address,
+            "masterAddress": run.master_address,
             "masterPort": run.master_port,
             "hosts": [
                 {"address": host.address, "shellPort": host.shell_port, "ranks": run.ranks_per_node} for host in ours

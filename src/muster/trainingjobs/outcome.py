@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from muster.api.training_job import Cause, Progress, TrainingJobStatus
-from muster.trainingjobs import statuses
+from muster.trainingjobs import runrecord, statuses
 from muster.trainingjobs.plan import Action, Reason, RecordEvent, WriteStatus
-from muster.trainingjobs.runplan import rank_order
 from muster.trainingjobs.slots import Clock, Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot
 
@@ -50,13 +49,14 @@ def useful(status: TrainingJobStatus, progress: Progress, now: float) -> Trainin
 
 
 def _succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
-    """With mpi the launcher speaks for all ranks; else every node must have finished."""
-    attempt, part = snapshot.job.status.attempt, taking_part(snapshot, slots)
-    if snapshot.job.spec.launcher == "mpi":
-        if not any(slot.member is not None and slot.member.state == "finished" for slot in part):
-            return False
-        return _finished_well(rank_order(part, snapshot.nodes)[0], attempt)
-    return all(_finished_well(slot, attempt) for slot in part)
+    """With mpi the recorded launcher speaks for all ranks. Else, or if none is known, every node must have finished."""
+    status, part = snapshot.job.status, taking_part(snapshot, slots)
+    record = runrecord.recorded(status)
+    if (record.launcher if record is not None else snapshot.job.spec.launcher) == "mpi":
+        launcher = runrecord.launcher(status, part)
+        if launcher is not None:
+            return _finished_well(launcher, status.attempt)
+    return bool(part) and all(_finished_well(slot, status.attempt) for slot in part)
 
 
 def _finished_well(slot: Slot, attempt: int) -> bool:

@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from muster.api.training_job import CheckpointStatus, Launcher, RemoteShell, TrainingJobStatus
+from muster.api.run_record import HandedCheckpoint
+from muster.api.training_job import Launcher, RemoteShell, TrainingJobStatus
 
 Desired = Literal["hold", "run", "exit"]
 
@@ -20,6 +21,8 @@ Reason = Literal[
     "Growing",
     "Starting",
     "Running",
+    "Recorded",
+    "StatusLost",
     "Restarting",
     "AttemptEnded",
     "Reattributed",
@@ -49,7 +52,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How ranks of one attempt find each other; decided once, when every supervisor has joined."""
+    """How ranks of one attempt start and find each other, as its record in the status says."""
 
     launcher: Launcher
     command: tuple[str, ...]
@@ -57,8 +60,9 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     remote_shell: RemoteShell = "supervisor"
     ranks_per_node: int
     hosts: tuple[Host, ...]
+    master_address: str
     master_port: int
-    checkpoint: CheckpointStatus | None
+    checkpoint: HandedCheckpoint | None
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,6 +57,7 @@ class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
     attempt: int
     shell_port: int
     address: str
+    node_rank: int = -1
     exit: RankExit | None = None
 
 
@@ -148,6 +149,7 @@ class RendezvousServer:
             attempt=said.attempt,
             address=said.address,
             shell_port=said.shell_port,
+            node_rank=said.node_rank,
             exit=_bounded(said.exit),
         )
         answer = await self._members.poll(_gang_uid(pod), _job_key(pod), member, said.revision)

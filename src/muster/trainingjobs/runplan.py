@@ -1,51 +1,32 @@
-"""How the ranks of an attempt find each other: the order of nodes, the master, the remote shells."""
+"""The directive of a running attempt, built from its record: a new leader builds the same one."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
-from muster.api.names import LABEL_RACK, LABEL_ZONE
-from muster.kube.node import Node
+from muster.trainingjobs import runrecord
 from muster.trainingjobs.plan import Host, RunPlan
 from muster.trainingjobs.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot
 
-_PORTS: Final = range(20_000, 32_000)
-"""Below the ports Linux gives to outgoing connections (net.ipv4.ip_local_port_range) and above the usual services."""
 
-
-def run_plan(snapshot: JobSnapshot, slots: Sequence[Slot]) -> RunPlan:
-    """The plan of the current attempt; every slot's supervisor must have joined."""
+def run_plan(snapshot: JobSnapshot, slots: Sequence[Slot]) -> RunPlan | None:
+    """The plan of the current attempt; None without a record, or while some supervisor has not announced itself."""
     spec, status = snapshot.job.spec, snapshot.job.status
-    hosts = tuple(_host(slot) for slot in rank_order(slots, snapshot.nodes))
+    record, ordered = runrecord.recorded(status), runrecord.in_rank_order(status, slots)
+    if record is None or ordered is None or not all(slot.member and slot.member.address for slot in ordered):
+        return None
     return RunPlan(
-        launcher=spec.launcher,
+        launcher=record.launcher,
         command=(*spec.command, *spec.args),
         mpi_args=spec.mpi.extra_args if spec.mpi is not None else (),
         remote_shell=spec.mpi.remote_shell if spec.mpi is not None else "supervisor",
-        ranks_per_node=spec.ranks,
-        hosts=hosts,
-        master_port=master_port(snapshot.job.uid, status.attempt),
-        checkpoint=status.last_checkpoint,
+        ranks_per_node=record.ranks_per_node,
+        hosts=tuple(_host(slot) for slot in ordered),
+        master_address=record.master_address,
+        master_port=record.master_port,
+        checkpoint=record.checkpoint,
     )
-
-
-def rank_order(slots: Sequence[Slot], nodes: Mapping[str, Node]) -> list[Slot]:
-    """Slots in order of node ranks: neighbours in the network are neighbours in rank, slot numbers settle the rest."""
-
-    def place(slot: Slot) -> tuple[str, str, int]:
-        node = nodes.get(slot.node)
-        labels = node.metadata.labels if node is not None else {}
-        return labels.get(LABEL_ZONE, ""), labels.get(LABEL_RACK, ""), slot.number
-
-    return sorted(slots, key=place)
-
-
-def master_port(uid: str, attempt: int) -> int:
-    """The port of MASTER_PORT: the same for a restarted controller, another one for each attempt."""
-    return _PORTS[zlib.crc32(f"{uid}/{attempt}".encode()) % len(_PORTS)]
 
 
 def _host(slot: Slot) -> Host:

@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from muster.api.placement import Placement
+from muster.api.run_record import RunRecord
 from muster.api.training_job import Progress, TrainingJob
 from muster.kube.node import Node
 from muster.kube.pod import Pod
@@ -39,6 +40,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         state_at: when the controller heard of that state for that attempt.
         address: where ranks of other nodes reach it.
         shell_port: its remote shell.
+        node_rank: the node rank that it was given for that attempt; -1 where it did not say.
         exit: how the first rank that failed here ended, or the launcher.
         exit_at: when the controller heard of `exit`.
         heard_at: when it was last known alive: a poll arrived or was open.
@@ -53,6 +55,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     state_at: float = 0.0
     address: str = ""
     shell_port: int = 0
+    node_rank: int = -1
     exit: RankExit | None = None
     exit_at: float = 0.0
     heard_at: float = 0.0
@@ -126,6 +129,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         leases: when those nodes were last known to have renewed their Lease, where somebody looked.
         members: by pod UID.
         seen: since when what is so of its pods and nodes has been so, as this process saw it.
+        run: the record of its newest attempt as this process wrote it; None where it wrote none.
         progress: the newest report of the current attempt; None where there was none.
         hardware: evidence about its nodes.
         waits_for: why the scheduler has no nodes for it; None where it has said nothing to this leader.
@@ -145,6 +149,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     leases: Mapping[str, float] = msgspec.field(default_factory=dict)
     members: Mapping[str, Member] = msgspec.field(default_factory=dict)
     seen: Seen = msgspec.field(default_factory=dict)
+    run: RunRecord | None = None
     progress: Progress | None = None
     hardware: tuple[HardwareEvidence, ...] = ()
     waits_for: Wait | None = None

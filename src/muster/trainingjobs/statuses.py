@@ -90,7 +90,8 @@ def budget_used_up(exhausted: tuple[Cause, int]) -> str:
 def next_attempt(job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStatus:
     """The status with the next attempt's number, which asks for all nodes again; the first fixes the folder."""
     folder = status.checkpoint_dir if status.attempt else folder_of(job)
-    return replace(status, attempt=status.attempt + 1, size=job.spec.replicas, left_out=(), checkpoint_dir=folder)
+    number, size = status.attempt + 1, job.spec.replicas
+    return replace(status, attempt=number, size=size, left_out=(), checkpoint_dir=folder, run=None)
 
 
 def with_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:

@@ -20,6 +20,7 @@ RUN = RunPlan(
     mpi_args=(),
     ranks_per_node=2,
     hosts=tuple(Host(slot, f"p{slot}", f"10.0.0.{slot}", 1000 + slot) for slot in range(3)),
+    master_address="10.0.0.0",
     master_port=20_001,
     checkpoint=None,
 )

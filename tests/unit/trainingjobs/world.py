@@ -248,7 +248,9 @@ class World:
                     assert self.job is not None
                     self.told_run.add(directive.attempt)
                     assert self.job.status.attempt == directive.attempt
-                    member = replace(member, state="running", attempt=directive.attempt, exit=None)
+                    assert directive.run is not None
+                    rank = next(rank for rank, host in enumerate(directive.run.hosts) if host.pod_uid == uid)
+                    member = replace(member, state="running", attempt=directive.attempt, exit=None, node_rank=rank)
             elif newer:
                 member = replace(member, attempt=directive.attempt)
         before = self.members.get(uid)

@@ -98,6 +98,8 @@ class Supervisor:
             "shellPort": self.shells.port,
             "address": self.settings.address,
         }
+        if self.attempt is not None:
+            body["nodeRank"] = self.attempt.node_rank
         if self.last is not None and self.last.exit is not None:
             body["exit"] = self.last.exit
         self.link.report(body)

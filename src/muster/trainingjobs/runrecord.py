@@ -1,0 +1,172 @@
+"""The record of a running attempt: written once when the attempt begins, and the only source of its facts from then on.
+
+Nodes are deleted and relabelled, specs are edited, and checkpoints follow each other while an attempt runs. So who
+the launcher is, which rank a slot has, and where the ranks meet is never derived a second time. Where the record is
+missing (a job that began under an earlier version, a status that was edited by hand) the supervisors' own reports
+count: each knows the node rank that it was given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from muster.api.names import LABEL_RACK, LABEL_ZONE
+from muster.api.run_record import RANK_RANGES_MAX, HandedCheckpoint, RunRecord, SlotRange
+from muster.api.training_job import TrainingJobStatus
+from muster.kube.node import Node
+from muster.trainingjobs.slots import Slot
+from muster.trainingjobs.snapshot import JobSnapshot
+
+_PORTS: Final = range(20_000, 32_000)
+"""Below the ports Linux gives to outgoing connections (net.ipv4.ip_local_port_range) and above the usual services."""
+_DIGEST_CHARS: Final = 16
+
+
+def begin(snapshot: JobSnapshot, part: Sequence[Slot]) -> RunRecord:
+    """The record of an attempt that begins now with these slots; every supervisor has joined."""
+    last = snapshot.job.status.last_checkpoint
+    from_here = HandedCheckpoint(path=last.path, step=last.step) if last is not None else None
+    return _record(snapshot, rank_order(part, snapshot.nodes), from_here)
+
+
+def recorded(status: TrainingJobStatus) -> RunRecord | None:
+    """The record of the current attempt; None where the status has none."""
+    return status.run if status.run is not None and status.run.attempt == status.attempt else None
+
+
+def remembered(snapshot: JobSnapshot) -> JobSnapshot:
+    """The snapshot with the record that this process wrote, where the status has lost or changed it.
+
+    The next write restores it. So an API server that drops the field, because its CustomResourceDefinition is older,
+    does not cause one write after another.
+    """
+    job, record = snapshot.job, snapshot.run
+    if record is None or record.attempt != job.status.attempt or record == job.status.run:
+        return snapshot
+    return replace(snapshot, job=replace(job, status=replace(job.status, run=record)))
+
+
+def restored(snapshot: JobSnapshot, part: Sequence[Slot]) -> RunRecord | None:
+    """The record of a running attempt whose status has no usable one; None where it cannot be known.
+
+    Either every supervisor has said which node rank it has, or no supervisor has begun.
+    """
+    attempt = snapshot.job.status.attempt
+    members = [slot.member for slot in part]
+    if any(member is None or not member.address or member.attempt != attempt for member in members):
+        return None
+    if all(member is not None and member.state == "idle" for member in members):
+        return begin(snapshot, part)
+    ranks = {node_rank(slot, attempt): slot for slot in part}
+    if sorted(ranks) != list(range(len(part))):
+        return None
+    return _record(snapshot, [ranks[number] for number in range(len(part))], None)  # every rank has its own already
+
+
+def in_rank_order(status: TrainingJobStatus, part: Sequence[Slot]) -> list[Slot] | None:
+    """The slots by node rank, as recorded; None where there is no record, or it is not one of these slots."""
+    record = recorded(status)
+    if record is None or record.nodes != len(part):
+        return None
+    by_number = {slot.number: slot for slot in part}
+    numbers = list(_numbers(record.rank_order, len(part))) or sorted(by_number)
+    if len(numbers) != len(part) or set(numbers) != set(by_number):
+        return None
+    return [by_number[number] for number in numbers]
+
+
+def launcher(status: TrainingJobStatus, part: Sequence[Slot]) -> Slot | None:
+    """The slot where mpiexec runs, as recorded, or as its own supervisor says; None where neither is known."""
+    record = recorded(status)
+    if record is not None and record.launcher_slot is not None:
+        return next((slot for slot in part if slot.number == record.launcher_slot), None)
+    return next((slot for slot in part if node_rank(slot, status.attempt) == 0), None)
+
+
+def has_its_pods(status: TrainingJobStatus, part: Sequence[Slot]) -> bool:
+    """Whether the slots hold the pods that the attempt began with; true where there is no record to say otherwise."""
+    record, ordered = recorded(status), in_rank_order(status, part)
+    return record is None or ordered is None or not record.pods or record.pods == _digest(ordered)
+
+
+def node_rank(slot: Slot, attempt: int) -> int:
+    """The node rank that the slot's supervisor says it has in this attempt; -1 where it says none."""
+    member = slot.member
+    if member is None or member.attempt != attempt or member.state == "idle":
+        return -1
+    return member.node_rank
+
+
+def rank_order(slots: Sequence[Slot], nodes: Mapping[str, Node]) -> list[Slot]:
+    """Slots in order of node ranks: neighbours in the network are neighbours in rank, slot numbers settle the rest.
+
+    An order of more ranges than a record holds is kept by zone alone; if that does not fit either, by slot number.
+    """
+
+    def label(slot: Slot, name: str) -> str:
+        node = nodes.get(slot.node)
+        return node.metadata.labels.get(name, "") if node is not None else ""
+
+    orders: tuple[Callable[[Slot], tuple[str, str, int]], ...] = (
+        lambda slot: (label(slot, LABEL_ZONE), label(slot, LABEL_RACK), slot.number),
+        lambda slot: (label(slot, LABEL_ZONE), "", slot.number),
+    )
+    for order in orders:
+        ordered = sorted(slots, key=order)
+        if len(ranges([slot.number for slot in ordered])) <= RANK_RANGES_MAX:
+            return ordered
+    return sorted(slots, key=lambda slot: slot.number)
+
+
+def ranges(numbers: Iterable[int]) -> tuple[SlotRange, ...]:
+    """Slot numbers as ranges; empty where they only rise, which is what an empty order means."""
+    listed = list(numbers)
+    if listed == sorted(listed):
+        return ()
+    found: list[SlotRange] = []
+    for number in listed:
+        last = found[-1] if found else None
+        if last is not None and number == last.first + last.count:
+            found[-1] = SlotRange(first=last.first, count=last.count + 1)
+        else:
+            found.append(SlotRange(first=number))
+    return tuple(found)
+
+
+def master_port(uid: str, attempt: int) -> int:
+    """The port of MASTER_PORT: another one for each attempt."""
+    return _PORTS[zlib.crc32(f"{uid}/{attempt}".encode()) % len(_PORTS)]
+
+
+def _record(snapshot: JobSnapshot, ordered: Sequence[Slot], checkpoint: HandedCheckpoint | None) -> RunRecord:
+    spec, status = snapshot.job.spec, snapshot.job.status
+    first = ordered[0]
+    assert first.member is not None, "every supervisor has joined"
+    return RunRecord(
+        attempt=status.attempt,
+        launcher=spec.launcher,
+        launcher_slot=first.number,
+        nodes=len(ordered),
+        ranks_per_node=spec.ranks,
+        rank_order=ranges(slot.number for slot in ordered),
+        pods=_digest(ordered),
+        master_address=first.member.address,
+        master_port=master_port(snapshot.job.uid, status.attempt),
+        checkpoint=checkpoint,
+    )
+
+
+def _numbers(order: Iterable[SlotRange], most: int) -> Iterator[int]:
+    """The slot numbers of ranges; a range of more than there are slots is cut, so that a bad one costs nothing."""
+    for each in order:
+        yield from range(each.first, each.first + max(0, min(each.count, most + 1)))
+
+
+def _digest(ordered: Sequence[Slot]) -> str:
+    uids = ",".join(slot.pod.uid if slot.pod is not None else "" for slot in ordered)
+    return hashlib.sha256(uids.encode()).hexdigest()[:_DIGEST_CHARS]
