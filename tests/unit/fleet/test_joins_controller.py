@@ -178,14 +178,38 @@ def test_the_pace_falls_to_one_node_a_period_and_not_to_nothing_while_requests_a
         assert most_within(times[10:], PERIOD_S) == 1
         assert world.controller.pace.verdict is Verdict.OVERLOADED
         assert world.controller.may_add(10) == 0
-        events = world.call("GET", f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
-        slowed = [event["message"] for event in events if event["reason"] == "JoinsSlowed"]
-        assert slowed == ["2 nodes in 5 s: the API server refused 30 of 1030 requests"]
+        assert slowed(world) == ["2 nodes in 5 s: the API server refused 30 of 1030 requests"]
         world.refuse_each_period = 0
         await asyncio.sleep(600)
         assert world.controller.may_add(10) == 10
 
     world.run(story)
+
+
+def test_each_cause_of_an_overload_gets_an_event() -> None:
+    """Issue 11.33: where the API server did not answer first, the Event that it refuses requests was never written."""
+    world = World()
+
+    async def story() -> None:
+        for number in range(60):
+            world.add_node(f"n{number:02}", TAINT)
+        await asyncio.sleep(2.5 * PERIOD_S)
+        world.silent = True
+        await asyncio.sleep(3 * PERIOD_S)
+        world.silent, world.refuse_each_period = False, 30
+        await asyncio.sleep(10 * PERIOD_S)
+        assert [cause for cause in slowed(world) if "refused 30" in cause] != []
+        assert [cause for cause in slowed(world) if "does not say how it is" in cause] != []
+        assert len(slowed(world)) == 2
+        shown = json.loads(world.call("GET", f"{MAPS}/{CONFIG_MAP}")["metadata"]["annotations"][ANNOTATION_JOIN_PACE])
+        assert shown["cause"] == "RequestsRefused"
+
+    world.run(story)
+
+
+def slowed(world: World) -> list[str]:
+    events = world.call("GET", f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
+    return [event["message"] for event in events if event["reason"] == "JoinsSlowed"]
 
 
 def test_an_api_server_that_does_not_say_how_it_is_has_too_much_to_do() -> None:

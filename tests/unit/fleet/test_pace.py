@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.fleet.joins.pace import BACK_OFF, LEAST, STEP, Bounds, Pace, Verdict, coming_max, judge, onwards, start
+from muster.fleet.joins.pace import (
+    BACK_OFF,
+    LEAST,
+    STEP,
+    Bounds,
+    Cause,
+    Judgement,
+    Pace,
+    Verdict,
+    coming_max,
+    judge,
+    onwards,
+    start,
+)
 from muster.fleet.joins.scrape import Reading, Signals, between, read
 
 BOUNDS = Bounds(start=5, most=20, period_s=5.0)
@@ -27,11 +40,11 @@ BOUNDS = Bounds(start=5, most=20, period_s=5.0)
     ],
 )
 def test_what_the_api_server_can_take(signals: Signals, verdict: Verdict) -> None:
-    assert judge(signals)[0] is verdict
+    assert judge(signals).verdict is verdict
 
 
 def after(nodes: float, verdict: Verdict, opened: int, waiting: int = 100) -> float:
-    return onwards(Pace(nodes), verdict, "", opened, waiting, BOUNDS).nodes
+    return onwards(Pace(nodes), Judgement(verdict, Cause.NONE, ""), opened, waiting, BOUNDS).nodes
 
 
 def test_a_pace_that_is_used_grows_step_by_step_to_the_bound() -> None:
@@ -73,7 +86,7 @@ def test_the_pace_is_never_outside_its_bounds_and_never_grows_by_more_than_a_ste
     bounds = Bounds(start=first, most=first + more)
     pace = start(bounds)
     for verdict, opened, waiting in periods:
-        fresh = onwards(pace, verdict, "", opened, waiting, bounds)
+        fresh = onwards(pace, Judgement(verdict, Cause.NONE, ""), opened, waiting, bounds)
         assert LEAST <= fresh.nodes <= bounds.most
         if waiting or opened:
             assert fresh.nodes <= pace.nodes + STEP
@@ -134,4 +147,4 @@ def test_another_replica_or_a_restart_is_no_period() -> None:
 
 def test_an_eviction_that_a_budget_forbids_is_no_overload() -> None:
     later = PAGE.replace('subresource="eviction",verb="POST"} 70', 'subresource="eviction",verb="POST"} 700')
-    assert judge(between(read(PAGE), read(later)))[0] is Verdict.ROOM
+    assert judge(between(read(PAGE), read(later))).verdict is Verdict.ROOM

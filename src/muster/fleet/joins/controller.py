@@ -94,6 +94,8 @@ class JoinController:
         self._plan = Plan((), 0, 0)
         self.pace = paces.start(self._bounds)
         """The pace of the period that runs."""
+        self._reported: set[paces.Cause] = set()
+        """Causes of the overload that lasts now which an Event has named: each gets one."""
 
     def may_add(self, wanted: int) -> int:
         """Return how many of so many more nodes an autoscaler may ask for now, with those that are coming in mind."""
@@ -157,26 +159,31 @@ class JoinController:
 
     async def _look(self, opened: int) -> None:
         """Ask the API server how it is, and set the pace."""
-        before = self.pace
-        verdict, why = await self._verdict()
+        judgement = await self._judgement()
         waiting = self._plan.waiting + self._plan.coming
-        self.pace = paces.onwards(before, verdict, why, opened, waiting, self._bounds)
-        if verdict is paces.Verdict.OVERLOADED and waiting:
-            log.warning("joins: %s", pace_words(self.pace, self._config.period_s))
-            if before.verdict is not verdict and self._about is not None:
-                self._events.event(self._about, WARNING, "JoinsSlowed", pace_words(self.pace, self._config.period_s))
+        self.pace = paces.onwards(self.pace, judgement, opened, waiting, self._bounds)
+        if judgement.verdict is not paces.Verdict.OVERLOADED:
+            self._reported.clear()
+        elif waiting:
+            words = pace_words(self.pace, self._config.period_s)
+            log.warning("joins: %s", words)
+            if judgement.cause not in self._reported and self._about is not None:
+                self._reported.add(judgement.cause)
+                self._events.event(self._about, WARNING, "JoinsSlowed", words)
 
-    async def _verdict(self) -> tuple[paces.Verdict, str]:
+    async def _judgement(self) -> paces.Judgement:
         try:
             async with asyncio.timeout(SCRAPE_TIMEOUT_S):
                 reading = read(await self._scrape())
         except (TimeoutError, TooManyRequests, Unavailable, ServerTimeout) as error:
             self._metrics.scrapes.labels("unanswered").inc()
             said = str(error) or f"no answer within {SCRAPE_TIMEOUT_S:g} s"
-            return paces.Verdict.OVERLOADED, f"the API server does not say how it is: {said}"
+            why = f"the API server does not say how it is: {said}"
+            return paces.Judgement(paces.Verdict.OVERLOADED, paces.Cause.NO_ANSWER, why)
         except ApiError as error:
             self._metrics.scrapes.labels("refused").inc()
-            return paces.Verdict.UNKNOWN, f"the API server's metrics cannot be read: {error}"
+            why = f"the API server's metrics cannot be read: {error}"
+            return paces.Judgement(paces.Verdict.UNKNOWN, paces.Cause.UNREADABLE, why)
         self._metrics.scrapes.labels("read").inc()
         known = self._readings.pop(reading.replica, None)
         self._readings[reading.replica] = reading
@@ -233,7 +240,13 @@ class JoinController:
             return
         waiting = plan.waiting + plan.coming
         record = PaceRecord(
-            self.pace.allowance, self._config.period_s, self.pace.verdict, self.pace.why, waiting, self.coming_max
+            nodes=self.pace.allowance,
+            period_seconds=self._config.period_s,
+            verdict=self.pace.verdict,
+            why=self.pace.why,
+            waiting=waiting,
+            coming_max=self.coming_max,
+            cause=self.pace.cause,
         )
         shown = pace_of(self._about)
         if record == shown or not (waiting or (shown is not None and shown.waiting)):

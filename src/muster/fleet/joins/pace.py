@@ -39,6 +39,26 @@ class Verdict(StrEnum):
     UNKNOWN = "Unknown"
 
 
+class Cause(StrEnum):
+    """Why a verdict was reached. Values are in the ConfigMap's annotation and must not change."""
+
+    NONE = "None"
+    REFUSED = "RequestsRefused"
+    SLOW = "RequestsSlow"
+    SEATS = "SeatsInUse"
+    QUEUED = "RequestsQueued"
+    NO_ANSWER = "NoAnswer"
+    UNREADABLE = "MetricsUnreadable"
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """What the API server can take, why, and the same for people."""
+
+    verdict: Verdict
+    cause: Cause
+    why: str
+
+
 class Bounds(msgspec.Struct, frozen=True):
     """Nodes a period at first, and at most; and how long a period is."""
 
@@ -53,6 +73,7 @@ class Pace(msgspec.Struct, frozen=True):
     nodes: float
     verdict: Verdict = Verdict.UNKNOWN
     why: str = "nothing is known of the API server yet"
+    cause: Cause = Cause.NONE
 
     @property
     def allowance(self) -> int:
@@ -60,21 +81,23 @@ class Pace(msgspec.Struct, frozen=True):
         return int(self.nodes)
 
 
-def judge(signals: Signals) -> tuple[Verdict, str]:
-    """Say what the API server can take, and why, in words."""
+def judge(signals: Signals) -> Judgement:
+    """Say what the API server can take, and why."""
     if signals.refused > REFUSED_SHARE_MAX * signals.answered:
-        return Verdict.OVERLOADED, f"the API server refused {signals.refused:.0f} of {signals.answered:.0f} requests"
-    if signals.p99_s is not None and signals.p99_s > SLOW_S:
-        return Verdict.OVERLOADED, f"one in 100 requests took the API server more than {SLOW_S:g} s"
+        why = f"the API server refused {signals.refused:.0f} of {signals.answered:.0f} requests"
+        return Judgement(Verdict.OVERLOADED, Cause.REFUSED, why)
     if signals.p99_s is not None and signals.p99_s > STRAINED_S:
-        return Verdict.STRAINED, f"one in 100 requests took the API server more than {STRAINED_S:g} s"
+        verdict, limit_s = (Verdict.OVERLOADED, SLOW_S) if signals.p99_s > SLOW_S else (Verdict.STRAINED, STRAINED_S)
+        return Judgement(verdict, Cause.SLOW, f"one in 100 requests took the API server more than {limit_s:g} s")
     if signals.busy is not None and signals.busy > BUSY_MAX:
-        return Verdict.STRAINED, f"{signals.busy:.0%} of what the API server works on at once is in use"
+        why = f"{signals.busy:.0%} of what the API server works on at once is in use"
+        return Judgement(Verdict.STRAINED, Cause.SEATS, why)
     if signals.queued > 0:
-        return Verdict.STRAINED, f"{signals.queued:.0f} requests wait in the API server's queues"
+        why = f"{signals.queued:.0f} requests wait in the API server's queues"
+        return Judgement(Verdict.STRAINED, Cause.QUEUED, why)
     if signals.busy is None and not signals.answered:
-        return Verdict.UNKNOWN, "the API server says nothing of its load"
-    return Verdict.ROOM, "the API server has room"
+        return Judgement(Verdict.UNKNOWN, Cause.NONE, "the API server says nothing of its load")
+    return Judgement(Verdict.ROOM, Cause.NONE, "the API server has room")
 
 
 def start(bounds: Bounds) -> Pace:
@@ -82,18 +105,17 @@ def start(bounds: Bounds) -> Pace:
     return Pace(float(bounds.start))
 
 
-def onwards(pace: Pace, verdict: Verdict, why: str, opened: int, waiting: int, bounds: Bounds) -> Pace:
+def onwards(pace: Pace, judgement: Judgement, opened: int, waiting: int, bounds: Bounds) -> Pace:
     """Return the pace of the next period.
 
     Args:
         pace: of the period that is over.
-        verdict: on that period.
-        why: the same in words.
+        judgement: on that period.
         opened: nodes opened in it; a pace that was not used has not been tried, and does not grow.
         waiting: nodes that wait now; where none does, the pace goes back to where it starts.
         bounds: as configured; changed ones hold at once.
     """
-    nodes = min(pace.nodes, float(bounds.most))
+    verdict, nodes = judgement.verdict, min(pace.nodes, float(bounds.most))
     if verdict is Verdict.OVERLOADED:
         nodes *= BACK_OFF
     elif verdict is Verdict.UNKNOWN:
@@ -103,7 +125,7 @@ def onwards(pace: Pace, verdict: Verdict, why: str, opened: int, waiting: int, b
             nodes += STEP
         elif not waiting:
             nodes = min(nodes + STEP, float(bounds.start)) if nodes < bounds.start else float(bounds.start)
-    return Pace(min(max(nodes, LEAST), float(bounds.most)), verdict, why)
+    return Pace(min(max(nodes, LEAST), float(bounds.most)), verdict, judgement.why, judgement.cause)
 
 
 def coming_max(pace: Pace, bounds: Bounds) -> int:

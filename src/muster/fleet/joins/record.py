@@ -38,9 +38,10 @@ class PaceRecord(msgspec.Struct, frozen=True, rename="camel"):
         nodes: opened to pods in each period.
         period_seconds: how long that is.
         verdict: what the API server can take.
-        why: the same in words.
+        why: the reason, for people.
         waiting: nodes that wait for their turn, or until they are Ready.
         coming_max: nodes that an autoscaler may have on their way at once; -1 where nobody says.
+        cause: the reason, for programs.
     """
 
     nodes: int
@@ -49,6 +50,7 @@ class PaceRecord(msgspec.Struct, frozen=True, rename="camel"):
     why: str
     waiting: int
     coming_max: int = -1
+    cause: str = ""
 
 
 def is_held(node: Node) -> bool:
