@@ -20,6 +20,8 @@ NoSpare = Literal["Wait", "Shrink", "Requeue"]
 
 TESTED_WITHIN_MAX_H = 8760
 """A year: who asks for less fresh tests asks for nothing."""
+CHECKPOINTS_MAX = 5
+"""Confirmed checkpoints listed in a job's status."""
 LEFT_OUT_MAX = 256
 """Nodes that a job may go on without: their slots are listed in its status, which is bounded."""
 
@@ -64,6 +66,22 @@ class Rdma(KubeStruct):
     count: Annotated[int, Meta(ge=1, le=64, description="Devices per node.")] = 1
 
 
+class CheckpointFrom(KubeStruct):
+    """Another job's checkpoint, from which a job starts."""
+
+    job: Annotated[
+        str,
+        Meta(
+            description="A job in the same namespace, also one that was deleted: its newest confirmed checkpoint. That "
+            "of a deleted job is looked for below spec.checkpoint.path."
+        ),
+    ] = ""
+    path: Annotated[
+        str,
+        Meta(description="A checkpoint, a job's folder of checkpoints (the newest confirmed one in it), or a URL."),
+    ] = ""
+
+
 class CheckpointSpec(KubeStruct):
     """Where the program keeps its checkpoints."""
 
@@ -75,6 +93,13 @@ class CheckpointSpec(KubeStruct):
             "is given that one. Muster does not read URLs.",
         ),
     ]
+    from_: Annotated[
+        CheckpointFrom | None,
+        Meta(
+            description="What the job starts from, a job or a path; resolved once, when it first starts. It is never "
+            "removed by this job."
+        ),
+    ] = field(default=None, name="from")
 
 
 class MpiSpec(KubeStruct):
@@ -272,6 +297,15 @@ class CheckpointStatus(KubeStruct):
     time: Annotated[datetime | None, Meta(description="When it was reported.")] = None
 
 
+class CheckpointSource(KubeStruct):
+    """What spec.checkpoint.from turned out to be."""
+
+    job: Annotated[str, Meta(description="The job that wrote it, where that is known.")] = ""
+    uid: Annotated[str, Meta(description="UID of that job.")] = ""
+    path: Annotated[str, Meta(description="Where it lies. Empty until a node has looked for it.")] = ""
+    step: Annotated[int, Meta(description="The step it holds.")] = 0
+
+
 class Timeline(KubeStruct):
     """A fault and the way back to useful work, stage by stage."""
 
@@ -349,6 +383,17 @@ class TrainingJobStatus(KubeStruct):
             "first starts. Empty where the job began under an earlier version: its folder is the path itself."
         ),
     ] = ""
+    checkpoint_source: Annotated[
+        CheckpointSource | None, Meta(description="The checkpoint of another job from which this one started.")
+    ] = None
+    checkpoints: Annotated[
+        tuple[CheckpointStatus, ...],
+        Meta(
+            max_length=CHECKPOINTS_MAX,
+            description="The newest confirmed checkpoints, newest first. If one is gone, the next attempt starts from "
+            "the next older one. Attempt 0: another job's, from spec.checkpoint.from.",
+        ),
+    ] = ()
     last_checkpoint: Annotated[CheckpointStatus | None, Meta(description="What a restart resumes from.")] = None
     faults: Annotated[tuple[Fault, ...], Meta(max_length=8, description="The newest faults, newest last.")] = ()
     excluded_nodes: Annotated[

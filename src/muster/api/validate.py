@@ -15,6 +15,7 @@ from muster.api.training_job import (
     LEFT_OUT_MAX,
     QUANTITY,
     SHA256,
+    CheckpointSpec,
     CodeSource,
     TrainingJob,
     TrainingJobSpec,
@@ -78,6 +79,7 @@ def validate(job: TrainingJob) -> list[Problem]:
         problems.append(
             Problem("spec.mpi", f"means nothing to launcher {spec.launcher}; remove it or use launcher: mpi")
         )
+    problems += _checkpoint(spec.checkpoint)
     problems += _sizes(spec)
     problems += _template(spec.template)
     return problems
@@ -148,6 +150,16 @@ def _code(code: CodeSource) -> Iterator[Problem]:
         yield Problem("spec.code.sha256", "needed with url: 64 hex digits, as `sha256sum FILE` prints them")
     if code.sha256 and not code.url:
         yield Problem("spec.code.sha256", "goes with url only; remove it")
+
+
+def _checkpoint(checkpoint: CheckpointSpec | None) -> Iterator[Problem]:
+    source = checkpoint.from_ if checkpoint is not None else None
+    if source is None:
+        return
+    if bool(source.job) == bool(source.path):
+        yield Problem("spec.checkpoint.from", "give exactly one of job and path")
+    if source.job and not re.match(DNS_LABEL, source.job):
+        yield Problem("spec.checkpoint.from.job", f"{source.job!r} is not the name of a job; a folder goes into path")
 
 
 def _sizes(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 A folder of checkpoints holds them in `.muster/`, one small JSON file for each checkpoint. They say which checkpoints a
 job may remove (only its own), and let another job continue from one after the job that wrote it was deleted.
-Standard library only, and nothing from beside it: the rank supervisor runs this file as a program.
+Standard library only, and nothing from beside it: the rank supervisor loads this file alone.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 import urllib.parse
 from typing import Any, Iterator, NamedTuple
 
 FOLDER = ".muster"
+_NAME = re.compile(r"step-\d+-attempt-\d+(-\d+)?$")
 REPORTED_MAX = 5
 """Records kept of checkpoints that the program wrote by itself and reported; there is no other bound on them."""
 _RECORD_BYTES_MAX = 64 * 1024
@@ -112,8 +114,12 @@ def confirmed(folder: str) -> Iterator[Found]:
 
 def all_below(root: str) -> list[Found]:
     """The newest confirmed checkpoint of each job in a folder or in one of its subfolders, newest first."""
+    return _newest_in([root, *_subfolders(root)])
+
+
+def _newest_in(folders: list[str]) -> list[Found]:
     newest: dict[str, Found] = {}
-    for folder in [root, *_subfolders(root)]:
+    for folder in folders:
         for found in confirmed(folder):
             known = newest.get(found.record.uid)
             if known is None or (known.record.attempt, known.record.written) < (
@@ -127,7 +133,8 @@ def all_below(root: str) -> list[Found]:
 def of_job(root: str, namespace: str, job: str) -> Found | None:
     """The newest confirmed checkpoint of a job of this name in `root`; the newest job where several had the name."""
     wanted = (namespace, job)
-    return next((each for each in all_below(root) if (each.record.namespace, each.record.job) == wanted), None)
+    folders = [root, *(each for each in _subfolders(root) if os.path.basename(each).startswith(job + "-"))]
+    return next((each for each in _newest_in(folders) if (each.record.namespace, each.record.job) == wanted), None)
 
 
 def at(path: str) -> Found | None:
@@ -140,6 +147,18 @@ def at(path: str) -> Found | None:
     folder, name = os.path.split(os.path.abspath(path))
     record = next((each for each in read(folder) if each.name == name), None)
     return Found(path, record or Record(name, step_in(name), 0, "", "", "", 0.0))
+
+
+def of_others(root: str, uid: str) -> list[Found]:
+    """The newest checkpoint of each other job in a folder, newest first; last what lies there without a record."""
+    found = [each for each in all_below(root) if each.record.uid != uid]
+    recorded = {each.name for each in read(root)}
+    with contextlib.suppress(OSError):
+        names = [each for each in os.listdir(root) if _NAME.match(each) and each not in recorded]
+        newest = max(names, key=lambda each: (step_in(each), each), default="")
+        if newest:
+            found.append(Found(os.path.join(root, newest), Record(newest, step_in(newest), 0, "", "", "", 0.0)))
+    return found
 
 
 def step_in(name: str) -> int:

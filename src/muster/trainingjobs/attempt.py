@@ -10,7 +10,17 @@ from msgspec.structs import replace
 from muster.api.training_job import TrainingJobStatus
 from muster.api.words import counted
 from muster.kube.pod import Pod
-from muster.trainingjobs import admission, growing, incident, lastcall, outcome, pausing, runrecord, statuses
+from muster.trainingjobs import (
+    admission,
+    checkpoints,
+    growing,
+    incident,
+    lastcall,
+    outcome,
+    pausing,
+    runrecord,
+    statuses,
+)
 from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
 from muster.trainingjobs.faults import Evidence, row_named, row_of
 from muster.trainingjobs.plan import (
@@ -334,7 +344,10 @@ class Attempt:
         return f"{ready}/{size} nodes ready" + (f"; {said}" if said else "")
 
     def _begin_running(self) -> list[Action]:
-        status = admission.with_admission(self.snapshot, self.status, complete=True, bound=True, now=self.now)
+        choice = checkpoints.choose(self.snapshot, self.part)
+        if choice.problem:
+            return outcome.not_found(self.snapshot, choice.problem, self.now)
+        status = admission.with_admission(self.snapshot, choice.status, complete=True, bound=True, now=self.now)
         if status.phase == "Restarting" and self.fault is not None:
             status = self._stages(status, bound=True)
             for stage in ("ready", "running"):
@@ -343,6 +356,8 @@ class Attempt:
         size, wanted = len(self.part), len(self.slots)
         nodes = counted(size, "node") if size == wanted else f"{size} of {wanted} nodes: no spare one is there"
         message = f"attempt {status.attempt} runs on {nodes}"
+        if choice.event is not None:
+            message += f"; {choice.event.message}"
         status = statuses.with_condition(
             status, "Running", True, "Running", message, self.now, self.job.metadata.generation
         )
@@ -353,13 +368,14 @@ class Attempt:
             ready_slots=size,
             size=size,
             left_out=tuple(slot.number for slot in self.outside),
-            run=runrecord.begin(self.snapshot, self.part),
+            run=runrecord.begin(self.snapshot, self.part, choice.status.last_checkpoint),
             message=message,
             start_time=status.start_time or statuses.at(self.now),
             observed_generation=self.job.metadata.generation,
         )
         reason: Reason = "Running" if size == wanted else "Shrunk"
-        return [self._write(status, "Running"), RecordEvent(reason, message, warning=size < wanted)]
+        said = [RecordEvent(reason, message, warning=size < wanted), *([choice.event] if choice.event else [])]
+        return [self._write(status, "Running"), *said]
 
     def _kept(self, status: TrainingJobStatus) -> TrainingJobStatus:
         """The status with what the restart cost in the end: late evidence may have replaced more slots."""
@@ -398,6 +414,7 @@ class Attempt:
                 grace_s=self.job.spec.stop_grace_seconds,
                 run=run,
                 slots=pod_uids(self.slots),
+                look=() if self.running else checkpoints.to_look_at(self.status),
                 checkpoint_now=checkpoint_now
                 or (self.running and lastcall.asks(self.snapshot, self.slots, self.clock)),
             )

@@ -24,6 +24,7 @@ from muster.kube.leader import LeaderElector, Term
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
+from muster.trainingjobs import checkpoints
 from muster.trainingjobs.attempt import SILENCE
 from muster.trainingjobs.caches import Caches
 from muster.trainingjobs.decide import ENDED, decide
@@ -304,6 +305,7 @@ class TrainingJobController:
             members=members,
             seen=self._observed.look(job.uid, pods, nodes, now),
             run=self._runs.get(job.uid),
+            source=self._source(job),
             progress=self._book.newest(job.uid, job.status.attempt),
             hardware=self.caches.hardware_of(nodes),
             waits_for=self._waits_for.get(job.key),
@@ -315,6 +317,14 @@ class TrainingJobController:
             progress_due=self._pacer.due(job.key, now),
             settings=self._settings,
         )
+
+    def _source(self, job: TrainingJob) -> TrainingJob | None:
+        """The job that this one is to start from."""
+        spec = job.spec.checkpoint
+        if job.status.attempt > 0 or spec is None or spec.from_ is None or not spec.from_.job:
+            return None
+        found = self.caches.jobs.get(f"{job.namespace}/{spec.from_.job}")
+        return found if found is not None and found.uid != job.uid else None
 
     def _leases(
         self, job: TrainingJob, pods: tuple[Pod, ...], members: Mapping[str, Member], now: float
@@ -364,10 +374,12 @@ class TrainingJobController:
 
     async def _commit(self, job: TrainingJob, checkpoint: CheckpointStatus) -> None:
         """Write a checkpoint if its attempt is still the current one, which the API server itself checks."""
+        listed = checkpoints.with_newest(job.status, checkpoint)
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": job.uid},
             {"op": "test", "path": "/status/attempt", "value": checkpoint.attempt},
             {"op": "add", "path": "/status/lastCheckpoint", "value": to_dict(checkpoint)},
+            {"op": "add", "path": "/status/checkpoints", "value": [to_dict(each) for each in listed]},
         ]
         try:
             written = await self._client.patch(

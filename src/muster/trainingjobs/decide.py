@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from muster.api.validate import validate
 from muster.api.words import counted
-from muster.trainingjobs import giveway, lastcall, runrecord, statuses
+from muster.trainingjobs import checkpoints, giveway, lastcall, runrecord, statuses
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.plan import (
     Action,
@@ -40,6 +40,8 @@ from muster.trainingjobs.slots import Clock, Slot, pod_uids, slots_of
 from muster.trainingjobs.snapshot import JobSnapshot
 from muster.trainingjobs.stopping import delete_all, last_directive, lost
 
+_SOURCE_LOOK_S: Final = 5.0
+"""A job that another one waits for is looked at so often: its changes wake only itself."""
 ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -58,9 +60,9 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
     elif giveway.is_giving_way(job.status):
         actions += giveway.give_way(snapshot, slots, clock)
     elif job.status.phase in ("Suspended", "Stopping"):
-        actions += _resume(snapshot, slots, now)
+        actions += _resume(snapshot, slots, clock)
     elif job.status.attempt == 0:
-        actions += _begin(snapshot, now)
+        actions += _begin(snapshot, clock)
     else:
         actions += giveway.begin(snapshot, slots, clock) or Attempt(snapshot, slots, clock).actions()
     if not job.spec.suspend:
@@ -73,9 +75,9 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
     return Plan(actions=tuple(actions), wake_at=clock.wake_at)
 
 
-def _begin(snapshot: JobSnapshot, now: float) -> list[Action]:
+def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
     """The first attempt gets its number before anything is made; what cannot run says why and waits for an edit."""
-    job = snapshot.job
+    job, now = snapshot.job, clock.now
     generation = job.metadata.generation
     problems = validate(job)
     if problems:
@@ -88,13 +90,30 @@ def _begin(snapshot: JobSnapshot, now: float) -> list[Action]:
             WriteStatus(statuses.fitted(status), "InvalidSpec"),
             RecordEvent("InvalidSpec", message, warning=True),
         ]
+    waiting = _awaits_source(snapshot, clock)
+    if waiting is not None:
+        return waiting
     status = replace(
-        statuses.next_attempt(job, job.status),
+        checkpoints.with_source(snapshot, statuses.next_attempt(job, job.status)),
         phase="Pending",
         observed_generation=generation,
         message=f"creating {counted(job.spec.replicas, 'pod')}",
     )
     return [WriteStatus(status, "Created")]
+
+
+def _awaits_source(snapshot: JobSnapshot, clock: Clock) -> list[Action] | None:
+    """What a job does that is to start from a checkpoint which is yet to be written; None where it need not wait."""
+    job, message = snapshot.job, checkpoints.awaited(snapshot)
+    if not message:
+        return None
+    clock.passed(clock.now + _SOURCE_LOOK_S)
+    if job.status.message == message:
+        return []
+    status = replace(job.status, observed_generation=job.metadata.generation, message=message)
+    generation = job.metadata.generation
+    status = statuses.with_condition(status, "Admitted", False, "CheckpointAwaited", message, clock.now, generation)
+    return [WriteStatus(statuses.fitted(status), "CheckpointAwaited"), RecordEvent("CheckpointAwaited", message)]
 
 
 def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
@@ -119,14 +138,17 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
     return [WriteStatus(statuses.fitted(status), "Suspended"), RecordEvent("Suspended", "its nodes are free")]
 
 
-def _resume(snapshot: JobSnapshot, slots: list[Slot], now: float) -> list[Action]:
+def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
     """A new attempt, when the last pods of the old one are gone; nobody is charged."""
-    job = snapshot.job
+    job, now = snapshot.job, clock.now
     if snapshot.pods:
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Suspended")]
+    waiting = _awaits_source(snapshot, clock)
+    if waiting is not None:
+        return waiting
     generation = job.metadata.generation
     status = replace(
-        statuses.next_attempt(job, job.status),
+        checkpoints.with_source(snapshot, statuses.next_attempt(job, job.status)),
         phase="Pending",
         ready_slots=0,
         observed_generation=generation,

@@ -224,6 +224,8 @@ class Members:
             "graceS": directive.grace_s,
             "pollS": round(self.poll_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER), 3),
         }
+        if desired == "hold" and directive.look:
+            answer["look"] = list(directive.look)
         if desired == "run" and run is not None:
             answer["run"] = self._run(job_uid, directive.attempt, run, gang.ranks[pod_uid])
         return answer
@@ -275,4 +277,5 @@ class Members:
 
 
 def _content(member: Member) -> tuple[object, ...]:
-    return member.state, member.attempt, member.address, member.shell_port, member.exit
+    said = member.state, member.attempt, member.address, member.shell_port, member.exit
+    return *said, member.looking, member.looked, member.found

@@ -31,6 +31,11 @@ def failed(snapshot: JobSnapshot, exhausted: tuple[Cause, int], now: float) -> l
     return _end(snapshot, "Failed", "Failed", f"{statuses.budget_used_up(exhausted)}; {fault.message}", now)
 
 
+def not_found(snapshot: JobSnapshot, problem: str, now: float) -> list[Action]:
+    """The end of a job whose checkpoint to start from is not there: it never starts from the beginning instead."""
+    return _end(snapshot, "Failed", "CheckpointNotFound", problem, now)
+
+
 def useful(status: TrainingJobStatus, progress: Progress, now: float) -> TrainingJobStatus | None:
     """The status when the first step beyond the one at the newest fault was done; None before and after that."""
     fault = status.faults[-1] if status.faults else None

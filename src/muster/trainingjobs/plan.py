@@ -16,6 +16,10 @@ Reason = Literal[
     "InvalidSpec",
     "Suspended",
     "Resumed",
+    "CheckpointAwaited",
+    "CheckpointGone",
+    "CheckpointNotFound",
+    "ContinuesFrom",
     "Preempted",
     "Shrunk",
     "Growing",
@@ -78,6 +82,8 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     run: RunPlan | None = None
     slots: tuple[str, ...] = ()
     """Pod UID by slot; a supervisor in none of them is told to end."""
+    look: tuple[str, ...] = ()
+    """Checkpoints whose presence a supervisor that holds reports."""
     checkpoint_now: bool = False
     """Told to ranks that report: they are about to be stopped on purpose."""
 

@@ -181,9 +181,7 @@ def _environment(job: TrainingJob, slot: int, settings: PodSettings) -> list[Jso
         ours.update(MUSTER_CODE_URL=spec.code.url, MUSTER_CODE_SHA256=spec.code.sha256)
     if spec.working_dir or spec.code is not None:
         ours["MUSTER_WORKDIR"] = spec.working_dir or WORK_DIRECTORY
-    checkpoints = folder_of(job)
-    if checkpoints:
-        ours["MUSTER_CHECKPOINT_DIR"] = checkpoints
+    ours.update(_checkpoints(job))
     downward = {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_IP": "status.podIP"}
     own = {variable.name for variable in spec.env}
     nccl = {**(NCCL_DEFAULTS if spec.gpus_per_node else {}), **spec.nccl_env}
@@ -193,6 +191,20 @@ def _environment(job: TrainingJob, slot: int, settings: PodSettings) -> list[Jso
         *({"name": name, "value": value} for name, value in nccl.items() if value and name not in own),
         *(to_dict(variable) for variable in spec.env),
     ]
+
+
+def _checkpoints(job: TrainingJob) -> dict[str, str]:
+    """Where the job's checkpoints lie, where those of others do, and which of these is to be looked for."""
+    folder, spec, source = folder_of(job), job.spec.checkpoint, job.status.checkpoint_source
+    if not folder:
+        return {}
+    found = {"MUSTER_CHECKPOINT_DIR": folder}
+    if spec is not None and job.status.checkpoint_dir and "://" not in spec.path:
+        found["MUSTER_CHECKPOINT_ROOT"] = spec.path
+    if spec is not None and spec.from_ is not None and source is not None and not source.path:
+        found["MUSTER_CHECKPOINT_FROM_JOB"] = spec.from_.job
+        found["MUSTER_CHECKPOINT_FROM_PATH"] = spec.from_.path
+    return found
 
 
 def _mounts(spec: TrainingJobSpec) -> list[Json]:

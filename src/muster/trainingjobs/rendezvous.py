@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 
 from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
+from muster.api.training_job import CheckpointSource
 from muster.kube.errors import ApiError
 from muster.kube.pki import KeyPair
 from muster.kube.pod import Pod
@@ -59,6 +60,9 @@ class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
     address: str
     node_rank: int = -1
     exit: RankExit | None = None
+    looking: bool = False
+    looked: dict[str, bool | None] | None = None
+    found: CheckpointSource | None = None
 
 
 class ReportedCheckpoint(msgspec.Struct, frozen=True):
@@ -151,6 +155,9 @@ class RendezvousServer:
             shell_port=said.shell_port,
             node_rank=said.node_rank,
             exit=_bounded(said.exit),
+            looking=said.looking,
+            looked=said.looked,
+            found=said.found,
         )
         answer = await self._members.poll(_gang_uid(pod), _job_key(pod), member, said.revision)
         if not self._jobs.serving:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.api.run_record import RANK_RANGES_MAX, HandedCheckpoint, RunRecord, SlotRange
-from muster.api.training_job import TrainingJobStatus
+from muster.api.training_job import CheckpointStatus, TrainingJobStatus
 from muster.kube.node import Node
 from muster.trainingjobs.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot
@@ -27,9 +27,8 @@ _PORTS: Final = range(20_000, 32_000)
 _DIGEST_CHARS: Final = 16
 
 
-def begin(snapshot: JobSnapshot, part: Sequence[Slot]) -> RunRecord:
-    """The record of an attempt that begins now with these slots; every supervisor has joined."""
-    last = snapshot.job.status.last_checkpoint
+def begin(snapshot: JobSnapshot, part: Sequence[Slot], last: CheckpointStatus | None) -> RunRecord:
+    """The record of an attempt that begins now with these slots and this checkpoint; every supervisor has joined."""
     from_here = HandedCheckpoint(path=last.path, step=last.step) if last is not None else None
     return _record(snapshot, rank_order(part, snapshot.nodes), from_here)
 
@@ -61,7 +60,7 @@ def restored(snapshot: JobSnapshot, part: Sequence[Slot]) -> RunRecord | None:
     if any(member is None or not member.address or member.attempt != attempt for member in members):
         return None
     if all(member is not None and member.state == "idle" for member in members):
-        return begin(snapshot, part)
+        return begin(snapshot, part, snapshot.job.status.last_checkpoint)
     ranks = {node_rank(slot, attempt): slot for slot in part}
     if sorted(ranks) != list(range(len(part))):
         return None

@@ -117,12 +117,13 @@ def in_contact(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
 
 
 def joined(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
-    """Whether its supervisor is there, nothing of an older attempt runs, and ranks can be started."""
+    """Whether its supervisor is there and has looked for checkpoints, nothing older runs, and ranks can be started."""
     member, pod = slot.member, slot.pod
     return (
         pod is not None
         and member is not None
         and member.state == "idle"
+        and not member.looking
         and member.attempt >= snapshot.job.status.attempt
         and bool(member.address)
         and not pod.terminating

@@ -9,7 +9,7 @@ import msgspec
 
 from muster.api.placement import Placement
 from muster.api.run_record import RunRecord
-from muster.api.training_job import Progress, TrainingJob
+from muster.api.training_job import CheckpointSource, Progress, TrainingJob
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.trainingjobs.observed import Seen
@@ -46,6 +46,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         heard_at: when it was last known alive: a poll arrived or was open.
         silent_since: when its last poll ended with no new one; None while one is open.
         cut: that poll ended because the connection broke.
+        looking: it is yet to say which checkpoints it sees.
+        looked: which of the paths it was asked for are there; None for one that cannot be judged. None in all where it
+            has not said so.
+        found: the checkpoint that spec.checkpoint.from means, where it found one.
     """
 
     pod_uid: str
@@ -61,6 +65,9 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     heard_at: float = 0.0
     silent_since: float | None = None
     cut: bool = False
+    looking: bool = False
+    looked: Mapping[str, bool | None] | None = None
+    found: CheckpointSource | None = None
 
 
 class HardwareEvidence(msgspec.Struct, frozen=True):
@@ -130,6 +137,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         members: by pod UID.
         seen: since when what is so of its pods and nodes has been so, as this process saw it.
         run: the record of its newest attempt as this process wrote it; None where it wrote none.
+        source: the job that spec.checkpoint.from names, until this one has started; None where there is none.
         progress: the newest report of the current attempt; None where there was none.
         hardware: evidence about its nodes.
         waits_for: why the scheduler has no nodes for it; None where it has said nothing to this leader.
@@ -150,6 +158,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     members: Mapping[str, Member] = msgspec.field(default_factory=dict)
     seen: Seen = msgspec.field(default_factory=dict)
     run: RunRecord | None = None
+    source: TrainingJob | None = None
     progress: Progress | None = None
     hardware: tuple[HardwareEvidence, ...] = ()
     waits_for: Wait | None = None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from muster.api.training_job import TrainingJobStatus
+from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.kube.core import Event
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
 
@@ -76,6 +78,11 @@ class Saving:
             await self.arena.phase(name, "Succeeded")
 
 
+def delete(path: str) -> None:
+    """As a person would."""
+    shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
+
+
 def there(path: str) -> bool:
     return Path(path).exists()
 
@@ -111,3 +118,67 @@ async def test_two_jobs_with_one_path_keep_all_their_confirmed_checkpoints(savin
     assert in_folder(jobs["one"].status.checkpoint_dir) == ["step-00000002-attempt-1", "step-00000004-attempt-1"]
     assert there(where), "the one that this attempt began from stays"
     await saving.end("one", "two")
+
+
+async def suspended(saving: Saving, name: str, suspend: bool) -> None:
+    patch = {"spec": {"suspend": suspend}}
+    await saving.arena.client.patch(TrainingJob, name, patch, namespace=saving.arena.namespace)
+
+
+async def test_a_checkpoint_that_was_deleted_while_the_job_was_stopped_is_not_handed_over(saving: Saving) -> None:
+    """Issue 11.21: it was handed over all the same, and the program was charged."""
+    await saving.submit("one", last_saved=5)
+    status = await saving.saved("one", 4)
+    newest, older = status.checkpoints
+    await suspended(saving, "one", True)
+    await saving.arena.phase("one", "Suspended")
+    delete(newest.path)
+    await suspended(saving, "one", False)
+    assert await saving.began("one", 2) == (older.step, older.path)
+    status = await saving.arena.phase("one", "Running", 2)
+    assert f"confirmed checkpoints are gone, as every node reports: step 4 ({newest.path})" in status.message
+    assert (status.last_checkpoint, status.checkpoints) == (older, (older,))
+    assert status.restarts is None
+    events = (await saving.arena.client.list(Event, saving.arena.namespace)).items
+    assert [each.type for each in events if each.reason == "CheckpointGone"] == ["Warning"]
+    await suspended(saving, "one", True)
+    await saving.arena.phase("one", "Suspended")
+    delete(status.checkpoint_dir)
+    await suspended(saving, "one", False)
+    assert await saving.began("one", 3) == (0, "")
+    status = await saving.arena.phase("one", "Running", 3)
+    assert "none is left, so attempt 3 starts from the BEGINNING" in status.message
+    assert status.restarts is None
+    await saving.end("one")
+
+
+async def test_a_job_continues_from_another_ones_checkpoint_also_after_its_deletion(saving: Saving) -> None:
+    """Issue 11.2: what a folder holds says by itself whose it is, and that it was confirmed."""
+    client, namespace = saving.arena.client, saving.arena.namespace
+    await saving.submit("one", last_saved=5)
+    last = (await saving.saved("one", 4)).last_checkpoint
+    assert last is not None
+    await saving.submit("two", checkpoint={"from": {"job": "one"}})
+    assert await saving.began("two", 1) == (4, last.path)
+    await client.delete(TrainingJob, "one", namespace=namespace)
+    await saving.submit("three", checkpoint={"from": {"job": "one"}})
+    assert await saving.began("three", 1) == (4, last.path)
+    await saving.submit("four", last_saved=0, checkpoint={"from": {"path": str(Path(last.path).parent)}})
+    assert await saving.began("four", 1) == (4, last.path)
+    for name in ("two", "three", "four"):
+        source = (await saving.arena.phase(name, "Running")).checkpoint_source
+        assert source is not None
+        assert (source.job, source.path, source.step) == ("one", last.path, 4)
+    for name in ("two", "three"):
+        await saving.saved(name, 14)
+    assert in_folder(str(Path(last.path).parent)) == ["step-00000002-attempt-1", "step-00000004-attempt-1"]
+    await saving.end("two", "three", "four")
+
+
+async def test_a_job_that_is_to_continue_never_starts_from_the_beginning_instead(saving: Saving) -> None:
+    """Issue 11.2: what was asked for is not there."""
+    await saving.submit("lost", checkpoint={"from": {"job": "never-was"}})
+    status = await saving.arena.phase("lost", "Failed")
+    assert "there is no job never-was any more" in status.message
+    assert "spec.checkpoint.from.path" in status.message
+    assert not (saving.folder / "began-lost-1").exists()

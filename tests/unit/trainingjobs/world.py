@@ -8,11 +8,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
-from muster.api.training_job import CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
+from muster.api.training_job import CheckpointSource, CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeCondition, NodeStatus
 from muster.kube.pod import Pod, PodCondition, PodStatus
 from muster.kube.struct import decode, encode, from_dict
+from muster.trainingjobs.checkpoints import with_newest
 from muster.trainingjobs.decide import decide
 from muster.trainingjobs.observed import Observed
 from muster.trainingjobs.plan import (
@@ -81,6 +82,11 @@ class World:
         self.history: list[TrainingJobStatus] = []
         self.told_run: set[int] = set()
         self.uids = 0
+        self.source: TrainingJob | None = None
+        self.disk: set[str] | None = None
+        """Paths of checkpoints that every node sees; None where supervisors say nothing about them."""
+        self.found: CheckpointSource | None = None
+        """What supervisors find where spec.checkpoint.from is to be looked for."""
 
     # -- the controller
 
@@ -100,6 +106,7 @@ class World:
             contact_trusted=self.trusted,
             leases=self.leases,
             leaving=self.leaving,
+            source=self.source if self.job.status.attempt == 0 else None,
             strained_at=self.strained_at,
             progress_due=False,
         )
@@ -253,6 +260,9 @@ class World:
                     member = replace(member, state="running", attempt=directive.attempt, exit=None, node_rank=rank)
             elif newer:
                 member = replace(member, attempt=directive.attempt)
+        if directive is not None and self.disk is not None and member.state == "idle":
+            looked = {path: None if "://" in path else path in self.disk for path in directive.look}
+            member = replace(member, looked=looked, found=self.found)
         before = self.members.get(uid)
         same = before is not None and (before.state, before.attempt) == (member.state, member.attempt)
         state_at = before.state_at if before is not None and same else self.now
@@ -323,7 +333,8 @@ class World:
         assert self.job is not None
         status = self.job.status
         saved = CheckpointStatus(path=f"/{step}", step=step, attempt=status.attempt, time=moment(self.now))
-        self.job = replace(self.job, status=replace(status, last_checkpoint=saved))
+        listed = with_newest(status, saved)
+        self.job = replace(self.job, status=replace(status, last_checkpoint=saved, checkpoints=listed))
 
     def told_to_leave(self, why: str = "preempted by ns/urgent (priority 5)") -> None:
         """The scheduler wants the nodes back."""

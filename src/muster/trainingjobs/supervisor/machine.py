@@ -34,6 +34,7 @@ from .exits import outcome_of, signal_group
 from .launchers import mpi_command, torchrun_command
 from .leftovers import remove_leftovers
 from .link import ControllerLink
+from .look import Look, tell_of_others
 from .output import OutputPump
 from .processes import Child, descendants, oom_kills
 from .rankenv import write_rank_env
@@ -67,6 +68,7 @@ class Supervisor:
         self.then, self.exit_code = "", 0  # what follows stopping
         self.stop_deadline, self.kill_deadline = 0.0, float("inf")
         self.over = False
+        self.looked: Look | None = None  # at checkpoints, for the attempt that this node holds
         self.since = time.time()
         self.leave_at: float | None = None  # since SIGTERM: when to stop what still runs
         self.output = OutputPump()
@@ -102,6 +104,8 @@ class Supervisor:
             body["nodeRank"] = self.attempt.node_rank
         if self.last is not None and self.last.exit is not None:
             body["exit"] = self.last.exit
+        if self.looked is not None and self.state == "idle":
+            body.update(self.looked.answer())
         self.link.report(body)
 
     def ranks(self) -> list[Rank]:
@@ -138,8 +142,14 @@ class Supervisor:
             if attempt is not None:
                 self.begin(attempt)
             elif number > ours:
-                self.state, self.attempt, self.held = "idle", None, number
-                self.report()
+                self.hold(number)
+
+    def hold(self, number: int) -> None:
+        """Be idle for an attempt, and look which of the checkpoints it may start from are here."""
+        self.state, self.attempt, self.held = "idle", None, number
+        paths = [str(path) for path in self.directive.get("look") or ()]
+        self.looked = Look(paths, self.settings, lambda: self.post(self.report))
+        self.report()
 
     def begin(self, attempt: Attempt) -> None:
         """Start the attempt's part of this node."""
@@ -149,6 +159,8 @@ class Supervisor:
             f"from {attempt.checkpoint or 'the beginning'}"
         )
         self.report()
+        if attempt.node_rank == 0 and not attempt.checkpoint:
+            tell_of_others(self.settings)
         write_rank_env(attempt)
         env = self.environment(attempt)
         try:
@@ -327,6 +339,8 @@ class Supervisor:
                 self.fail(attempt, -1, *attempt.launcher_exit)
             if ended:
                 self.stop("finished", 0.0)
+        if self.looked is not None and self.looked.late(now):
+            self.report()
         if self.leave_at is not None and (self.state == "idle" or now >= self.leave_at):
             self.leave()
         if self.state != "stopping":
@@ -392,10 +406,11 @@ class Supervisor:
         if self.then == "exit" or (self.then == "idle" and self.leave_at is not None):
             self.over = True
             return
-        self.state = self.then
         if self.then == "idle":
-            self.attempt, self.held = None, max(self.held, int(self.directive["attempt"]))
-        self.report()
+            self.hold(max(self.held, int(self.directive["attempt"])))
+        else:
+            self.state = self.then
+            self.report()
         self.directed(self.directive)
 
     def terminate(self) -> None:

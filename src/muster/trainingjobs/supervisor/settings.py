@@ -45,6 +45,10 @@ class Settings:
         self.job = env["MUSTER_NAMESPACE"] + "/" + env["MUSTER_JOB"]
         self.job_uid = env["MUSTER_JOB_UID"]
         self.workdir = os.path.abspath(env.get("MUSTER_WORKDIR") or os.getcwd())
+        self.checkpoint_dir = env.get("MUSTER_CHECKPOINT_DIR", "")
+        self.checkpoint_root = env.get("MUSTER_CHECKPOINT_ROOT", "")
+        self.checkpoint_from_job = env.get("MUSTER_CHECKPOINT_FROM_JOB", "")
+        self.checkpoint_from_path = env.get("MUSTER_CHECKPOINT_FROM_PATH", "")
         self.code_archive = env.get("MUSTER_CODE_ARCHIVE", "")
         self.code_url = env.get("MUSTER_CODE_URL", "")
         self.code_sha256 = env.get("MUSTER_CODE_SHA256", "").lower()

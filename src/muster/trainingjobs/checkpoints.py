@@ -1,0 +1,157 @@
+"""Which checkpoint an attempt starts from: the newest confirmed one that the nodes still see.
+
+The job's status lists the newest confirmed checkpoints. While an attempt is prepared, every supervisor looks which of
+them are there, and says so before it counts as joined. A checkpoint counts as gone if every node of the attempt says
+so; a URL, a folder that does not answer, or a supervisor of an earlier version says nothing, and nothing is assumed
+then. The choice is written together with phase Running, so all ranks and a new leader use the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from muster.api.training_job import CHECKPOINTS_MAX, CheckpointSource, CheckpointStatus, TrainingJobStatus
+from muster.trainingjobs.plan import RecordEvent
+from muster.trainingjobs.slots import Slot
+from muster.trainingjobs.snapshot import JobSnapshot
+
+_PATHS_CHARS_MAX: Final = 4096
+"""Of the paths in the list together: a status holds 16 KB."""
+_NAMED: Final = 3
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """What an attempt starts from.
+
+    Attributes:
+        status: the status with what was chosen as its newest checkpoint.
+        event: what to say about it; None where there is nothing to say.
+        problem: why the job cannot start; "" where it can.
+    """
+
+    status: TrainingJobStatus
+    event: RecordEvent | None = None
+    problem: str = ""
+
+
+def with_newest(status: TrainingJobStatus, newest: CheckpointStatus) -> tuple[CheckpointStatus, ...]:
+    """The list with one more checkpoint, the oldest dropped beyond its bound."""
+    kept, chars = [newest], len(newest.path)
+    for each in known(status):
+        chars += len(each.path)
+        if each.path != newest.path and len(kept) < CHECKPOINTS_MAX and chars <= _PATHS_CHARS_MAX:
+            kept.append(each)
+    return tuple(kept)
+
+
+def known(status: TrainingJobStatus) -> tuple[CheckpointStatus, ...]:
+    """The confirmed checkpoints, newest first; of a job of an earlier version only the last is known."""
+    last = status.last_checkpoint
+    if last is None:
+        return ()
+    if status.checkpoints and status.checkpoints[0].path == last.path:
+        return status.checkpoints
+    return (last, *(each for each in status.checkpoints if each.path != last.path))[:CHECKPOINTS_MAX]
+
+
+def to_look_at(status: TrainingJobStatus) -> tuple[str, ...]:
+    """The paths whose presence the supervisors report before an attempt starts."""
+    return tuple(each.path for each in known(status))
+
+
+def awaited(snapshot: JobSnapshot) -> str:
+    """What a job that is to start from another one's checkpoint waits for; "" where it can start."""
+    source = snapshot.source
+    if snapshot.job.status.attempt > 0 or source is None or source.status.last_checkpoint is not None:
+        return ""
+    return f"job {source.name} has not confirmed a checkpoint yet; this job starts from its first one"
+
+
+def with_source(snapshot: JobSnapshot, status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status of the first attempt, with what it starts from as far as the API server knows."""
+    spec, source = snapshot.job.spec.checkpoint, snapshot.source
+    if spec is None or spec.from_ is None or status.checkpoint_source is not None:
+        return status
+    if source is not None:
+        theirs = tuple(replace(each, attempt=0, time=None) for each in known(source.status))
+        name = CheckpointSource(job=source.name, uid=source.uid, path=theirs[0].path, step=theirs[0].step)
+        return replace(status, checkpoint_source=name, checkpoints=theirs, last_checkpoint=theirs[0])
+    if "://" in spec.from_.path:
+        return _from(status, CheckpointSource(path=spec.from_.path))
+    return replace(status, checkpoint_source=CheckpointSource(job=spec.from_.job))
+
+
+def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
+    """What the attempt starts from that is about to run on these slots, which have all joined."""
+    status, event = snapshot.job.status, None
+    if status.checkpoint_source is not None and not status.checkpoint_source.path:
+        found = _found(part)
+        if found is None:
+            return Choice(status, problem=_not_found(snapshot))
+        status = _from(status, found)
+    if status.checkpoint_source is not None and status.last_checkpoint is not None and not status.ran_attempt:
+        event = RecordEvent("ContinuesFrom", _continues(status.checkpoint_source))
+    every = known(status)
+    chosen = next((each for each in every if not _gone(each.path, part, status.attempt)), None)
+    gone = every if chosen is None else every[: every.index(chosen)]
+    if not gone:
+        return Choice(status, event)
+    listed = ", ".join(f"step {each.step} ({each.path})" for each in gone[:_NAMED])
+    listed += f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+    lost = f"confirmed checkpoints are gone, as every node reports: {listed}"
+    if chosen is not None:
+        status = replace(status, checkpoints=every[len(gone) :], last_checkpoint=chosen)
+        text = f"{lost}; attempt {status.attempt} starts from the next older one: step {chosen.step} ({chosen.path})"
+        return Choice(status, RecordEvent("CheckpointGone", text, warning=True))
+    if status.checkpoint_source is not None:
+        return Choice(status, problem=f"{lost}; none is left of the job that this one continues, nor of its own")
+    status = replace(status, checkpoints=(), last_checkpoint=None)
+    text = f"{lost}; none is left, so attempt {status.attempt} starts from the BEGINNING"
+    return Choice(status, RecordEvent("CheckpointGone", text, warning=True))
+
+
+def _from(status: TrainingJobStatus, source: CheckpointSource) -> TrainingJobStatus:
+    first = CheckpointStatus(path=source.path, step=source.step)
+    return replace(status, checkpoint_source=source, checkpoints=(first,), last_checkpoint=first)
+
+
+def _found(part: Sequence[Slot]) -> CheckpointSource | None:
+    """What the supervisors found; nodes with a folder of their own may differ, and the largest step is the newest."""
+    found = [slot.member.found for slot in part if slot.member is not None and slot.member.found is not None]
+    return max(found, key=lambda each: (each.step, each.path), default=None)
+
+
+def _gone(path: str, part: Sequence[Slot], attempt: int) -> bool:
+    """Whether every node looked for it for this attempt, and none has it."""
+    members = [slot.member for slot in part]
+    return bool(members) and all(
+        member is not None
+        and member.attempt == attempt
+        and member.looked is not None
+        and member.looked.get(path) is False
+        for member in members
+    )
+
+
+def _continues(source: CheckpointSource) -> str:
+    whose = f"job {source.job}'s checkpoint" if source.job else "the checkpoint"
+    return f"starts from {whose} of step {source.step}: {source.path}"
+
+
+def _not_found(snapshot: JobSnapshot) -> str:
+    spec = snapshot.job.spec.checkpoint
+    assert spec is not None
+    assert spec.from_ is not None
+    if spec.from_.path:
+        return (
+            f"spec.checkpoint.from.path: there is no checkpoint at {spec.from_.path} on any of its nodes; "
+            "name a checkpoint, or a folder with confirmed ones, that the nodes mount"
+        )
+    return (
+        f"spec.checkpoint.from.job: there is no job {spec.from_.job} any more, and its nodes see no confirmed "
+        f"checkpoint of it below {spec.path}; name the checkpoint or its folder with spec.checkpoint.from.path"
+    )

@@ -1,0 +1,120 @@
+"""Which checkpoints this node sees: asked before an attempt starts, answered in time even where a folder hangs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+import time
+from typing import Any, Callable, Sequence
+
+from .basics import ARCHIVE, log
+from .settings import Settings
+
+ANSWER_S = 10.0
+"""A file system that has not answered by then (NFS whose server is away) says nothing."""
+AT_ONCE_S = 0.2
+OTHERS_SHOWN = 3
+_package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RECORDS = os.path.join(
+    os.path.join(os.path.dirname(ARCHIVE), "sdk", "muster") if ARCHIVE else _package, "sdk", "records.py"
+)
+"""What reads the records of checkpoints; it is part of the SDK."""
+
+
+class Look:
+    """One look at paths, in a thread of its own; `done` is called when it is over.
+
+    Args:
+        paths: which of these are there?
+        settings: of the pod; they name what spec.checkpoint.from means, where that is to be found.
+        done: called in another thread.
+    """
+
+    def __init__(self, paths: Sequence[str], settings: Settings, done: Callable[[], None]) -> None:
+        self.paths, self._settings = tuple(paths), settings
+        self._seen: dict[str, bool | None] = dict.fromkeys(self.paths)
+        self._found: dict[str, Any] | None = None
+        self._done = threading.Event()
+        self._deadline = time.monotonic() + ANSWER_S
+        finds = settings.checkpoint_from_job or settings.checkpoint_from_path
+        if not self.paths and not finds:
+            self._done.set()
+            return
+        threading.Thread(target=self._look, args=(done,), name="look", daemon=True).start()
+        self._done.wait(AT_ONCE_S)
+
+    def late(self, now: float) -> bool:
+        """Whether its time is up since the last call: what has not answered by now counts as not known."""
+        if self._done.is_set() or now < self._deadline:
+            return False
+        self._done.set()
+        return True
+
+    def answer(self) -> dict[str, Any]:
+        """What the controller is told."""
+        if not self._done.is_set():
+            return {"looking": True}
+        said: dict[str, Any] = {"looked": dict(self._seen)}
+        if self._found is not None:
+            said["found"] = self._found
+        return said
+
+    def _look(self, done: Callable[[], None]) -> None:
+        for path in self.paths:
+            self._seen[path] = is_there(os.path.join(self._settings.workdir, path)) if "://" not in path else None
+        if self.paths and self._seen[self.paths[0]] is False:
+            log(f"the newest checkpoint is not on this node: {self.paths[0]}")
+        self._found = self._find()
+        self._done.set()
+        done()
+
+    def _find(self) -> dict[str, Any] | None:
+        env = self._settings
+        if env.checkpoint_from_path:
+            found = records().at(os.path.join(env.workdir, env.checkpoint_from_path))
+        elif env.checkpoint_from_job and env.checkpoint_root:
+            root = os.path.join(env.workdir, env.checkpoint_root)
+            found = records().of_job(root, env.job.partition("/")[0], env.checkpoint_from_job)
+        else:
+            return None
+        if found is None:
+            return None
+        return {"path": found.path, "job": found.record.job, "uid": found.record.uid, "step": found.record.step}
+
+
+def tell_of_others(settings: Settings) -> None:
+    """Say in the log which other checkpoints lie where this job's folder is, for one that starts without any."""
+    if settings.checkpoint_root:
+        threading.Thread(target=_tell_of_others, args=(settings,), name="others", daemon=True).start()
+
+
+def _tell_of_others(settings: Settings) -> None:
+    root = os.path.join(settings.workdir, settings.checkpoint_root)
+    for found in records().of_others(root, settings.job_uid)[:OTHERS_SHOWN]:
+        whose = f"job {found.record.job}" if found.record.job else "a program that was not a job, or an earlier version"
+        log(
+            f"{root} holds a checkpoint of {whose}, step {found.record.step}. This job starts from the beginning, in "
+            f"{settings.checkpoint_dir}, and leaves it alone. To continue from it: --from-checkpoint {found.path}"
+        )
+
+
+def is_there(path: str) -> bool | None:
+    """Whether something lies at a path; None where that cannot be judged, such as for lack of permission."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        return None
+    return True
+
+
+def records() -> Any:
+    """The SDK's module of that name, as it lies beside this file: nothing of Muster can be imported here."""
+    spec = importlib.util.spec_from_file_location("muster_records", RECORDS)
+    if spec is None or spec.loader is None:
+        raise ImportError(RECORDS)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,224 @@
+"""Issue 11.21: what an attempt starts from when checkpoints are gone. Issue 11.2: starting from another job's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from muster.api.training_job import CheckpointSource, CheckpointStatus, TrainingJob, TrainingJobStatus
+from muster.api.validate import validate
+from muster.trainingjobs.checkpoints import known, with_newest
+from muster.trainingjobs.plan import Directive, RecordEvent
+from muster.trainingjobs.pods import build_pod
+from tests.unit.trainingjobs.world import PODS, World, make_job
+
+
+def saved(*steps: int, **spec: Any) -> World:
+    """A job that runs and has saved these checkpoints, oldest first."""
+    world = World(make_job(2, checkpoint={"path": "/c"}, backoffLimit=0, unknownLimit=9, **spec)).started()
+    for step in steps:
+        world.checkpoint(step)
+    return world
+
+
+def restarted(world: World, attempt: int = 2) -> tuple[str, list[str]]:
+    """Its node fails; the checkpoint that the next attempt is given, and what Events say of checkpoints."""
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    world.until("Running", attempt=attempt)
+    said = [each.message for each in world.actions(RecordEvent) if each.reason.startswith("Checkpoint")]
+    return handed(world.directive), said
+
+
+def handed(directive: Directive | None) -> str:
+    assert directive is not None
+    assert directive.run is not None
+    return directive.run.checkpoint.path if directive.run.checkpoint is not None else ""
+
+
+def test_the_newest_that_is_there_is_used() -> None:
+    world = saved(10, 20, 30)
+    world.disk = {"/10", "/20"}
+    path, said = restarted(world)
+    assert path == "/20"
+    assert said == [
+        "confirmed checkpoints are gone, as every node reports: step 30 (/30); attempt 2 starts from the next older "
+        "one: step 20 (/20)"
+    ]
+    assert said[0] in world.status.message
+    assert [each.step for each in world.status.checkpoints] == [20, 10]
+    assert world.status.last_checkpoint == world.status.checkpoints[0]
+    assert world.status.restarts is not None
+    assert world.status.restarts.user == 0
+
+
+def test_where_all_is_well_nothing_is_said() -> None:
+    world = saved(10, 20)
+    world.disk = {"/20"}  # older ones are removed by the job itself
+    assert restarted(world) == ("/20", [])
+    assert [each.step for each in world.status.checkpoints] == [20, 10]
+
+
+def test_it_starts_from_the_beginning_and_says_so_where_none_is_left() -> None:
+    world = saved(10, 20)
+    world.disk = set()
+    path, said = restarted(world)
+    assert path == ""
+    assert "step 20 (/20), step 10 (/10); none is left, so attempt 2 starts from the BEGINNING" in said[0]
+    assert (world.status.last_checkpoint, world.status.checkpoints) == (None, ())
+
+
+def test_supervisors_that_cannot_judge_leave_it_as_it_was() -> None:
+    world = saved(10, 20)
+    assert restarted(world) == ("/20", [])
+
+
+def test_one_node_that_sees_it_is_enough() -> None:
+    world = saved(10, 20)
+    world.disk = set()
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    supervise = world.supervise
+
+    def sees_on_slot_1(pod: Any) -> None:
+        world.disk = {"/20"} if pod.metadata.labels["muster.dev/slot"] == "1" else set()
+        supervise(pod)
+
+    world.supervise = sees_on_slot_1  # type: ignore[method-assign]
+    world.until("Running", attempt=2)
+    assert handed(world.directive) == "/20"
+
+
+def test_an_attempt_does_not_begin_while_a_node_still_looks() -> None:
+    world = saved(10)
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    supervise = world.supervise
+
+    def looks(pod: Any) -> None:
+        supervise(pod)
+        if pod.uid in world.members:
+            world.members[pod.uid] = replace(world.members[pod.uid], looking=True)
+
+    world.supervise = looks  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="Restarting and not Running"):
+        world.until("Running", attempt=2)
+    world.supervise = supervise  # type: ignore[method-assign]
+    for uid, member in world.members.items():
+        world.members[uid] = world.remembered[uid] = replace(member, looking=False)
+    world.until("Running", attempt=2)
+
+
+def test_the_list_is_bounded_and_names_each_path_once() -> None:
+    status = TrainingJobStatus()
+    for step in (1, 2, 3, 3, 4, 5, 6, 7):
+        newest = CheckpointStatus(path=f"/{step}", step=step)
+        status = replace(status, checkpoints=with_newest(status, newest), last_checkpoint=newest)
+    assert [each.step for each in status.checkpoints] == [7, 6, 5, 4, 3]
+    long = CheckpointStatus(path="/" + "x" * 4090, step=8)
+    assert with_newest(status, long) == (long, *status.checkpoints[:2])
+    old = CheckpointStatus(path="/old", step=1)
+    assert known(TrainingJobStatus(last_checkpoint=old)) == (old,), "of a job of an earlier version"
+
+
+# -- from another job
+
+
+def source(*steps: int) -> TrainingJob:
+    job = saved(*steps).job
+    assert job is not None
+    return replace(job, metadata=replace(job.metadata, name="other", uid="other-uid"))
+
+
+def starting(**source: str) -> World:
+    world = World(make_job(2, checkpoint={"path": "/c", "from": source}))
+    world.disk = set()
+    return world
+
+
+def env_of(world: World) -> dict[str, str]:
+    assert world.job is not None
+    pod = build_pod(world.job, 0, 1, (), PODS)
+    return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+
+
+def test_a_job_starts_from_the_newest_checkpoint_of_another() -> None:
+    world = starting(job="other")
+    world.source, world.disk = source(10, 20), {"/10", "/20"}
+    world.until("Running")
+    assert handed(world.directive) == "/20"
+    assert world.status.checkpoint_source == CheckpointSource(job="other", uid="other-uid", path="/20", step=20)
+    assert "starts from job other's checkpoint of step 20: /20" in world.status.message
+    assert "MUSTER_CHECKPOINT_FROM_JOB" not in env_of(world)
+    world.source = source(30)  # resolved once
+    path, _ = restarted(world)
+    assert path == "/20"
+    world.checkpoint(21)
+    world.disk.add("/21")
+    world.kill_node("n1")
+    world.node_ready("n1", False)
+    world.until("Running", attempt=3)
+    assert handed(world.directive) == "/21"
+
+
+def test_it_waits_for_the_first_checkpoint_of_a_job_that_has_none_yet() -> None:
+    world = starting(job="other")
+    world.source = source()
+    world.control()
+    assert (world.status.phase, world.status.attempt) == ("Pending", 0)
+    assert world.status.message == "job other has not confirmed a checkpoint yet; this job starts from its first one"
+    assert world.plan().wake_at is not None
+    world.source, world.disk = source(5), {"/5"}
+    world.until("Running")
+    assert handed(world.directive) == "/5"
+
+
+@pytest.mark.parametrize("named", [{"job": "other"}, {"path": "/c/other-1a2b3c4d"}])
+def test_of_a_deleted_job_or_a_path_the_nodes_find_it(named: dict[str, str]) -> None:
+    world = starting(**named)
+    world.found = CheckpointSource(job="other", uid="u", path="/c/other-1a2b3c4d/step-7", step=7)
+    world.control()
+    env = env_of(world)
+    assert (env["MUSTER_CHECKPOINT_FROM_JOB"], env["MUSTER_CHECKPOINT_FROM_PATH"]) == (
+        named.get("job", ""),
+        named.get("path", ""),
+    )
+    assert env["MUSTER_CHECKPOINT_ROOT"] == "/c"
+    world.until("Running")
+    assert handed(world.directive) == "/c/other-1a2b3c4d/step-7"
+    assert world.status.checkpoint_source == world.found
+    assert world.status.start_time is not None
+
+
+@pytest.mark.parametrize("named", [{"job": "other"}, {"path": "/nowhere"}])
+def test_a_job_never_starts_from_the_beginning_instead(named: dict[str, str]) -> None:
+    world = starting(**named)
+    world.until("Failed")
+    assert "spec.checkpoint.from." in world.status.message
+    assert world.status.restarts is None
+    assert world.told_run == set()
+
+
+def test_nor_does_it_when_all_that_it_had_is_gone() -> None:
+    world = starting(job="other")
+    world.source, world.disk = source(10), {"/10"}
+    world.until("Running")
+    world.disk = set()
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    world.until("Failed")
+    assert "step 10 (/10); none is left" in world.status.message
+
+
+def test_a_url_is_handed_over_as_it_is() -> None:
+    world = starting(path="s3://bucket/step-40")
+    world.until("Running")
+    assert handed(world.directive) == "s3://bucket/step-40"
+
+
+@pytest.mark.parametrize("named", [{}, {"job": "a", "path": "/b"}, {"job": "a/b"}, {"job": "Ab"}])
+def test_exactly_one_source_is_named(named: dict[str, str]) -> None:
+    job = make_job(2, checkpoint={"path": "/c", "from": named})
+    assert [each.field.startswith("spec.checkpoint.from") for each in validate(job)] == [True]
