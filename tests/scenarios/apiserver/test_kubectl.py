@@ -35,6 +35,18 @@ def apply(kubectl: ClusterAccess, namespace: str, obj: Any, *more: str) -> str:
     return kubectl.kubectl("apply", "-n", namespace, "-f", "-", *more, stdin=json.dumps(obj))
 
 
+def test_apply_of_a_list_with_a_bad_item_creates_the_others_and_names_it(
+    kubectl: ClusterAccess, namespace: str
+) -> None:
+    """Issue 11, not tried before: kubectl validates a List by OpenAPI v2, whose media type it must be able to parse."""
+    bad = {**POD, "metadata": {"name": "Bad_Name"}}
+    last = {**POD, "metadata": {"name": "last"}}
+    with pytest.raises(KubectlError, match="Bad_Name"):
+        apply(kubectl, namespace, {"apiVersion": "v1", "kind": "List", "items": [POD, bad, last]})
+    names = kubectl.kubectl("get", "pods", "-n", namespace, "-o", "name").split()
+    assert names == ["pod/last", "pod/web"]
+
+
 def test_apply_get_describe_label_delete(kubectl: ClusterAccess, namespace: str) -> None:
     assert "created" in apply(kubectl, namespace, POD)
     assert "unchanged" in apply(kubectl, namespace, POD)

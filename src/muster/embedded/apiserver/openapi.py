@@ -13,7 +13,8 @@ from muster.embedded.apiserver.registry import Registry, ResourceType
 from muster.embedded.apiserver.request import Request, Response, json_response
 from muster.embedded.objects import Obj, encode
 
-V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""What kube-apiserver answers with: kubectl asks for `v2@v1.0`, which it cannot parse itself as a media type."""
 _OBJECT: Obj = {"type": "object"}
 
 
