@@ -64,6 +64,8 @@ ANNOTATION_SCALE_UP: Final = "muster.dev/scale-up"
 APPROVED: Final = "approved"
 ANNOTATION_TEAM_RECORD: Final = "muster.dev/team-record"
 """On nodes: who gave the node to which team, since when and why (JSON); without it the label is somebody else's."""
+ANNOTATION_WHOLE_NODE: Final = "muster.dev/whole-node"
+"""On pods of a TrainingJob that has its nodes to itself: `any`, or `RESOURCE=COUNT`: only nodes of that GPU count."""
 ANNOTATION_PRIORITY: Final = "muster.dev/priority"
 """spec.priority of the job: the API server lets nobody set a pod's own priority except through a PriorityClass."""
 

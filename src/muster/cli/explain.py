@@ -15,9 +15,12 @@ from muster.cli.output import output_option, print_data
 from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
     from muster.kube.client import Client
+    from muster.kube.node import Node
     from muster.scheduler.explain import Explanation
     from muster.scheduler.gangs import Gang
     from muster.scheduler.podwire import SchedulingPod
@@ -88,7 +91,9 @@ def _read(file: str, namespace: str) -> TrainingJob:
 async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
     from muster.cli.teamkey import read_team_key
     from muster.cli.trusting import read_trusting
-    from muster.scheduler.explain import explain
+    from muster.cli.watch import get_job
+    from muster.kube.node import Node
+    from muster.scheduler.explain import Explanation, explain
     from muster.scheduler.loading import load_state
     from muster.scheduler.supposing import suppose_placed
 
@@ -98,10 +103,15 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
         state = await load_state(client, team_key, await read_trusting(client))
         now = time.time()
         _take_away(state, changes, namespace, now)
-        if supposed:
-            gang = _supposed(state, supposed, now, team_key)
-        else:
-            gang = await _find(client, state, namespace, name, now, team_key)
+        found: Gang | Explanation | None = None
+        if not supposed:
+            found = await _find(client, state, namespace, name)
+        if found is None:
+            job = supposed or await get_job(client, namespace, name)
+            found = _supposed(state, job, now, team_key, (await client.list_all(Node)).items)
+    if isinstance(found, Explanation):
+        return found
+    gang = found
     _add(state, gang, changes)
     changed = changes != Changes()
     if changed:
@@ -109,8 +119,11 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
     return explain(state.snapshot(), gang, now=now, supposed=changed)
 
 
-async def _find(client: Client, state: ClusterState, namespace: str, name: str, now: float, team_key: str) -> Gang:
-    """The gang of the job or, where there is no such job, of somebody else's workload; raises CliError."""
+async def _find(client: Client, state: ClusterState, namespace: str, name: str) -> Gang | None:
+    """Return the gang of the job or, if there is no such job, of another workload of that name.
+
+    None: the job exists and has no pods, because no controller runs, or it runs in shadow mode. Raises CliError.
+    """
     from muster.cli.watch import get_job
     from muster.scheduler.traits import ENDED_PHASES
 
@@ -123,13 +136,23 @@ async def _find(client: Client, state: ClusterState, namespace: str, name: str, 
         return foreign
     if job.status.phase in ENDED_PHASES:
         raise CliError(f"'{job.name}' wants no nodes: it is {job.status.phase}", "", ExitCode.CONFLICT)
-    # Nobody may have made its pods: no controller runs, or one in shadow mode.
-    return state.snapshot().find(namespace, job.name) or _supposed(state, job, now, team_key)
+    return state.snapshot().find(namespace, job.name)
 
 
-def _supposed(state: ClusterState, job: TrainingJob, now: float, team_key: str) -> Gang:
-    from muster.scheduler.explain import suppose
+def _supposed(
+    state: ClusterState, job: TrainingJob, now: float, team_key: str, nodes: Sequence[Node]
+) -> Gang | Explanation:
+    """Return the gang that the job's pods would be, or why its GPUs per node are not known."""
+    from msgspec.structs import replace
 
+    from muster.scheduler.explain import Explanation, suppose
+    from muster.trainingjobs.nodeuse import gpu_counts, node_use
+    from muster.trainingjobs.snapshot import Wait
+
+    use = node_use(job, gpu_counts(job, nodes, team_key))
+    if isinstance(use, Wait):
+        return Explanation(job.key, True, use.reason, use.message)
+    job = replace(job, status=replace(job.status, node_use=use))
     return suppose(state, _pod_of(job, team_key), job.spec.replicas, now=now)
 
 

@@ -89,7 +89,7 @@ def _row(job: TrainingJob) -> tuple[str, ...]:
         step,
         str(restarts(job)),
         age(job.metadata.creation_timestamp),
-        str(spec.replicas * spec.gpus_per_node),
+        str(spec.replicas * job.gpus),
         spec.launcher,
         status.message.splitlines()[0] if status.message else "",
     )

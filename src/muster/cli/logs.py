@@ -73,10 +73,8 @@ async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wante
 
     async with cluster.client() as client:
         job = await get_job(client, cluster.namespace, name)
-        if wanted.rank is not None and wanted.rank >= job.spec.replicas * job.spec.ranks:
-            raise BadInput(
-                f"'{name}' has no rank {wanted.rank}", f"it has 0 to {job.spec.replicas * job.spec.ranks - 1}"
-            )
+        if wanted.rank is not None and wanted.rank >= job.spec.replicas * job.ranks:
+            raise BadInput(f"'{name}' has no rank {wanted.rank}", f"it has 0 to {job.spec.replicas * job.ranks - 1}")
         if wanted.slot is not None and wanted.slot >= job.spec.replicas:
             raise BadInput(f"'{name}' has no slot {wanted.slot}", f"it has 0 to {job.spec.replicas - 1}")
         if previous:
@@ -127,7 +125,7 @@ def _chosen(job: TrainingJob, pods: list[Pod], wanted: Selection) -> list[Pod]:
 
     chosen = [pod for pod in pods if wanted.slot in (None, slot_of(pod))]
     if wanted.rank is not None:  # ranks are numbered in the order of slots unless the network suggests another one
-        guess = wanted.rank // job.spec.ranks
+        guess = wanted.rank // job.ranks
         chosen.sort(key=lambda pod: slot_of(pod) != guess)
         return chosen
     if len(chosen) > STREAMS_MAX:
@@ -189,14 +187,14 @@ async def _print(
     width = len(str(job.spec.replicas - 1))
     label = paint(f"[{slot:>{width}}]", _COLORS[slot % len(_COLORS)])
     kept: deque[str] = deque(maxlen=wanted.tail)
-    named = job.spec.launcher == "mpi" or job.spec.ranks > 1
+    named = job.spec.launcher == "mpi" or job.ranks > 1
     homes = set()
     try:
         async for line in log_lines(client, pod, attempt_of(pod), follow):
             if wanted.attempt not in (None, line.attempt):
                 continue
             homes.add(line.node)
-            if wanted.rank is not None and not line.of_rank(wanted.rank, job.spec.ranks, named=named):
+            if wanted.rank is not None and not line.of_rank(wanted.rank, job.ranks, named=named):
                 continue
             found.add(pod.uid)
             if follow and wanted.tail is None:
@@ -209,4 +207,4 @@ async def _print(
         silent.append(pod)
     for text in kept:
         click.echo(f"{label} {text}")
-    return wanted.rank is not None and homes - {-1} == {wanted.rank // job.spec.ranks}
+    return wanted.rank is not None and homes - {-1} == {wanted.rank // job.ranks}

@@ -88,8 +88,13 @@ class _Run(click.Command):
     type=click.IntRange(1, 20_000),
     help="Go on with as few where lost ones have no spare (wait for one).",
 )
-@click.option("--gpus", type=click.IntRange(0, 64), help="GPUs on each node (0).")
-@click.option("--ranks-per-node", type=click.IntRange(1, 256), help="Processes on each node (one per GPU).")
+@click.option("--gpus", type=click.IntRange(0, 64), help="GPUs on each node (all that its nodes have).")
+@click.option("--share-nodes", is_flag=True, help="Let other jobs use what this one leaves of its nodes.")
+@click.option(
+    "--ranks-per-node",
+    type=click.IntRange(1, 256),
+    help="Processes on each node (one per GPU; on an embedded cluster without --gpus one).",
+)
 @click.option("--launcher", type=click.Choice(LAUNCHERS), help="How ranks start (mpi).")
 @click.option("--image", help="Image of the workers; an embedded cluster needs none.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment; NAME alone passes yours on.")
@@ -190,6 +195,8 @@ def build(
         from muster.embedded.programs import THIS_MACHINE
 
         spec.setdefault("image", THIS_MACHINE)
+        if not file and flags["gpus"] is None:
+            spec.setdefault("ranksPerNode", 1)  # its nodes declare GPUs that need not exist
     if not spec.get("image") and not file:
         raise BadInput("--image is missing: which image do the workers run?", "any image with Python 3.8 in it")
     manifests.checked(manifest)
@@ -209,6 +216,7 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
         "minReplicas": flags["min_nodes"],
         "noSpare": "Shrink" if flags["min_nodes"] is not None else None,
         "gpusPerNode": flags["gpus"],
+        "nodeSharing": "Shared" if flags["share_nodes"] else None,
         "ranksPerNode": flags["ranks_per_node"],
         "launcher": flags["launcher"],
         "image": flags["image"],
@@ -282,10 +290,10 @@ async def _warn_if_too_large(client: Client, job: TrainingJob) -> None:
     from muster.kube.node import Node
 
     nodes = (await client.list(Node)).items
-    spec = job.spec
-    fit = sum(int(node.status.allocatable.get(spec.gpu_resource, 0)) >= spec.gpus_per_node for node in nodes)
+    spec, wanted = job.spec, job.spec.gpus_per_node or 0
+    fit = sum(int(node.status.allocatable.get(spec.gpu_resource, 0)) >= wanted for node in nodes)
     if fit < spec.replicas:
-        gpus = f" with {counted(spec.gpus_per_node, 'GPU')}" if spec.gpus_per_node else ""
+        gpus = f" with {counted(wanted, 'GPU')}" if wanted else ""
         note(f"no room for it now: the cluster has {counted(fit, 'node')}{gpus}; {prefix()} explain {job.name}")
 
 

@@ -66,13 +66,13 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: 
     from muster.cli import describe
 
     spec, status = job.spec, job.status
-    gpus = f" x {spec.gpus_per_node} {spec.gpu_resource}" if spec.gpus_per_node else ""
+    gpus = f" x {job.gpus} {spec.gpu_resource}" if job.gpus else ""
     fields = [
         ("Name", f"{job.name}  (namespace {job.namespace})"),
         ("Phase", _phase(job, pods)),
         (
             "Asked for",
-            f"{counted(spec.replicas, 'node')}{gpus}, {counted(spec.ranks, 'rank')} each, launcher {spec.launcher}",
+            f"{counted(spec.replicas, 'node')}{gpus}, {counted(job.ranks, 'rank')} each, launcher {spec.launcher}",
         ),
         ("Attempt", f"{describe.attempt(job)}, {describe.slots_text(job)}"),
         ("Borrows", borrowed),

@@ -114,10 +114,15 @@ def lean(node: Node) -> Node:
     """Return the node less what is only ever looked at one node at a time.
 
     That is images, addresses, annotations, and all that its system info says but for the boot. A cache of every node
-    is mostly made of those: a kubelet lists up to 50 images (its `nodeStatusMaxImages`).
+    is mostly made of those: a kubelet lists up to 50 images (its `nodeStatusMaxImages`). Of its capacity what is
+    allocatable is left out; devices that are broken at the moment are capacity only.
     """
     status = node.status
-    capacity = {} if status.allocatable else status.capacity
+    capacity = status.capacity
+    if status.allocatable:
+        capacity = {
+            name: amount for name, amount in capacity.items() if "/" in name and status.allocatable.get(name) != amount
+        }
     info = NodeSystemInfo(boot_id=status.node_info.boot_id) if status.node_info is not None else None
     return replace(
         node,

@@ -11,6 +11,7 @@ from muster.api.names import (
     ANNOTATION_GANG_SIZE,
     ANNOTATION_GANG_UID,
     ANNOTATION_TESTED_WITHIN,
+    ANNOTATION_WHOLE_NODE,
     LABEL_GANG,
     LABEL_SLOT,
     LABEL_TEAM,
@@ -85,8 +86,8 @@ def suppose(state: ClusterState, pod: SchedulingPod, size: int, *, now: float) -
 
     Take a snapshot after this; the gang is found in it under the pod's namespace and name.
     """
-    asked = pod.metadata.annotations.get(ANNOTATION_TESTED_WITHIN)
-    wish = {ANNOTATION_TESTED_WITHIN: asked} if asked is not None else {}
+    said = pod.metadata.annotations
+    wish: dict[str, str] = {key: said[key] for key in (ANNOTATION_TESTED_WITHIN, ANNOTATION_WHOLE_NODE) if key in said}
     for slot in range(size):
         meta = ObjectMeta(
             name=f"{pod.name}-{slot}",

@@ -122,6 +122,10 @@ def _match(pod: PodClass, node: NodeClass, team_key: str, *, pools: bool) -> Mat
     if missing:
         extended = tuple(resource for resource in missing if resource not in CORE)
         return Match(NodeReason(NodeWhy.TOO_SMALL, ", ".join(extended or missing)))
+    whole = pod.whole
+    if whole is not None and whole.resource and node.allocatable.get(whole.resource, 0) > whole.gpus:
+        have = node.allocatable[whole.resource]
+        return Match(NodeReason(NodeWhy.OTHER_GPU_COUNT, f"{have} {whole.resource}, and not {whole.gpus}"))
     if not node.pool.usable and not pod.tests:
         return Match(NodeReason(NodeWhy.MIXED_POOL, node.pool.value))
     if pools and node.pool is Pool.NONE and devices(pod.request) and not pod.tests:

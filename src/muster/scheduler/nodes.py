@@ -14,6 +14,7 @@ from muster.kube.taints import HARD_EFFECTS
 from muster.scheduler.buckets import Bucket, BucketKey, bucket_key
 from muster.scheduler.podclass import HostPort, PodClass
 from muster.scheduler.pools import Pool, pool_of
+from muster.scheduler.resources import WHOLE, WHOLE_PARTS
 from muster.scheduler.trust import NEEDS_NONE
 
 NOTHING: dict[str, int] = {}
@@ -107,7 +108,7 @@ class NodeRecord:
         self.closed = any(taint.key in CLOSING and taint.effect in HARD_EFFECTS for taint in self.taints)
         self.unschedulable = node.spec.unschedulable
         self.problem = node_problem(node)
-        self.allocatable = allocatable(node)
+        self.allocatable = {**allocatable(node), WHOLE: WHOLE_PARTS}
         self.judged = None
         self.stale = True
 

@@ -35,6 +35,7 @@ def shape_of(cls: PodClass) -> object:
         cls.tolerations,
         cls.volume_terms,
         cls.alone,
+        cls.whole,
         keys_of(cls),
     )
 

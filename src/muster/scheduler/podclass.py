@@ -9,14 +9,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from muster.api.names import ANNOTATION_TESTED_WITHIN, LABEL_GANG
+from muster.api.names import ANNOTATION_TESTED_WITHIN, ANNOTATION_WHOLE_NODE, LABEL_GANG
 from muster.api.trust import tested_within_h
+from muster.api.validate import NO_CLAIMS
+from muster.api.whole_node import WholeNode, whole_node
 from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Toleration
 from muster.kube.pod import Pod
 from muster.kube.resources import pod_request
 from muster.scheduler.peers import NOBODY, PeerTable
 from muster.scheduler.podwire import SchedulingPodSpec
 from muster.scheduler.relations import Peers, Relations, Term, asks_of_others, relations, unknown
+from muster.scheduler.resources import WHOLE, WHOLE_PARTS
 from muster.scheduler.trust import is_test
 from muster.scheduler.volumes import ClaimNeeds
 
@@ -30,7 +33,7 @@ class PodClass:
 
     Attributes:
         number: a small integer, in order of first appearance.
-        request: resources as integers, `pods: 1` included.
+        request: resources as integers, `pods: 1` and the parts of a whole node included.
         selector: nodeSelector.
         terms: required node affinity, one of which must match; None where there is none.
         volume_terms: (claim, terms) of each bound volume that is tied to nodes; each needs a matching term.
@@ -41,6 +44,7 @@ class PodClass:
         matches: the sets of pods, known from rules of pods, that pods of the class are in.
         tests: the pod tests its node.
         tested_within_h: its nodes have to have been tested within so many hours; 0 where it does not ask.
+        whole: its job has its nodes to itself, and these have that many GPUs; None where it shares them.
     """
 
     number: int
@@ -58,6 +62,7 @@ class PodClass:
     matches: frozenset[Peers] = NOBODY
     tests: bool = False
     tested_within_h: int = 0
+    whole: WholeNode | None = None
     subjects: tuple[Peers | Term, ...] = dataclasses.field(init=False, default=())
     """What a pod of the class counts for in its domains: the sets it is in, and whom it keeps away."""
 
@@ -132,13 +137,15 @@ class ClassTable:
                 claims,
                 LABEL_GANG in pod.metadata.labels,
                 pod.metadata.annotations.get(ANNOTATION_TESTED_WITHIN),
+                pod.metadata.annotations.get(ANNOTATION_WHOLE_NODE),
+                ours,
                 tests,
             )
         )
         key = (spec_key, asked)
         found = self._classes.get(key)
         if found is None:
-            found = make_class(next(self._numbers), pod, claims, asked)
+            found = make_class(next(self._numbers), pod, claims, asked, ours=ours)
             if tests or found.tested_within_h:
                 found = self._about_tests(found, tests=tests)
             self._classes[key] = found
@@ -153,16 +160,23 @@ class ClassTable:
         return dataclasses.replace(cls, tests=tests)
 
 
-def make_class(number: int, pod: Pod, claims: ClaimNeeds = (), asked: Relations | None = None) -> PodClass:
-    """Read the constraints of a pod. Raises ValueError for a quantity that is none."""
+def make_class(
+    number: int, pod: Pod, claims: ClaimNeeds = (), asked: Relations | None = None, *, ours: bool = True
+) -> PodClass:
+    """Read the constraints of a pod; `ours`: Muster places it. Raises ValueError for an invalid quantity."""
     spec = pod.spec
+    in_slot = LABEL_GANG in pod.metadata.labels
+    whole = whole_node(pod.metadata.annotations) if ours and in_slot else None
+    request = pod_request(spec)
+    if ours:
+        request[WHOLE] = WHOLE_PARTS if whole is not None else 1
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else ()
     terms = required.node_selector_terms if required else None
     return PodClass(
         number=number,
-        request=pod_request(spec),
+        request=request,
         ports=tuple(_host_ports(pod)),
         selector=spec.node_selector,
         terms=terms,
@@ -177,10 +191,11 @@ def make_class(number: int, pod: Pod, claims: ClaimNeeds = (), asked: Relations 
                 *(key for _, volume_terms in claims for key in _keys(volume_terms)),
             ]
         ),
-        alone=LABEL_GANG in pod.metadata.labels,
+        alone=in_slot,
         refusals=tuple(_refusals(pod)),
         relations=asked,
         tested_within_h=_within_h(pod),
+        whole=whole,
     )
 
 
@@ -220,7 +235,7 @@ def _refusals(pod: Pod) -> Iterable[str]:
     for field in dict.fromkeys(unknown(pod)):
         yield _unsupported(field)
     if spec.resource_claims:
-        yield _unsupported("spec.resourceClaims")
+        yield f"spec.resourceClaims {NO_CLAIMS}"
     if isinstance(spec, SchedulingPodSpec):
         if _unknown_group(spec):
             yield _unsupported("spec.schedulingGroup")

@@ -47,6 +47,7 @@ class NodeWhy(StrEnum):
     UNTESTED = "Untested"
     TAINT = "UntoleratedTaint"
     TOO_SMALL = "NodeTooSmall"
+    OTHER_GPU_COUNT = "OtherGpuCount"
     MIXED_POOL = "MixedPool"
     OUTSIDE_POOLS = "OutsidePools"
     CHANGES_HANDS = "ChangesHands"
@@ -90,6 +91,7 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.UNTESTED: "untested ({detail})",
         NodeWhy.TAINT: "with taint {detail}",
         NodeWhy.TOO_SMALL: "too small ({detail})",
+        NodeWhy.OTHER_GPU_COUNT: "with another GPU count ({detail})",
         NodeWhy.MIXED_POOL: "in a pool that is not exclusive ({detail})",
         NodeWhy.OUTSIDE_POOLS: "outside the pools (without label {detail})",
         NodeWhy.CHANGES_HANDS: "about to be given to another team",

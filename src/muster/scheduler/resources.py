@@ -6,7 +6,12 @@ from collections.abc import Iterable
 
 from muster.kube.resources import PODS, Amounts, raise_to
 
-CORE = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
+WHOLE = "whole-node"
+"""Parts of a node, counted as a resource that only the scheduler knows: a pod of a job that has its nodes to itself
+takes all of them, any other pod that Muster places takes one. So neither goes where the other is, and everything that
+counts room (preemption, backfill, projections) knows it. Pods of other schedulers take none."""
+WHOLE_PARTS = 1 << 20
+CORE = frozenset({"cpu", "memory", "ephemeral-storage", PODS, WHOLE})
 UNLIMITED = 1 << 62
 
 

@@ -12,7 +12,7 @@ from muster.scheduler.ledger import Ledger, fits
 from muster.scheduler.nodes import NodeRecord
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
-from muster.scheduler.resources import short_of
+from muster.scheduler.resources import WHOLE, short_of
 from muster.scheduler.rules import intruded
 from muster.scheduler.snapshot import Snapshot
 
@@ -129,7 +129,12 @@ def _room_for(
         if later and fits(member.cls, _with(bucket, later)):
             return None
     missing = short_of(member.cls.request, bucket.free)
-    return NodeReason(NodeWhy.IN_USE, ", ".join(missing) or "host port")
+    return NodeReason(NodeWhy.IN_USE, ", ".join(what for what in missing if what != WHOLE) or _holds_node(member.cls))
+
+
+def _holds_node(cls: PodClass) -> str:
+    """What is in the way although every resource is there."""
+    return "host port" if cls.ports else "another job on the node"
 
 
 def _planned_by_others(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:

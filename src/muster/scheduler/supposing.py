@@ -8,6 +8,7 @@ from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus
 from muster.scheduler.decide import decide
 from muster.scheduler.gangs import Gang
 from muster.scheduler.plan import WritePlacement
+from muster.scheduler.resources import WHOLE
 from muster.scheduler.state import ClusterState
 from muster.scheduler.whatif import best_kind
 
@@ -23,7 +24,7 @@ def suppose_nodes(state: ClusterState, gang: Gang, count: int) -> int:
             continue
         model = snapshot.nodes[next(iter(like.names))]
         free: dict[str, QuantityValue] = {
-            name: f"{value}m" if name == "cpu" else str(value) for name, value in like.free.items()
+            name: f"{value}m" if name == "cpu" else str(value) for name, value in like.free.items() if name != WHOLE
         }
         for number in range(count):
             name = f"(new node {number})"

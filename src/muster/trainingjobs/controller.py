@@ -31,6 +31,7 @@ from muster.trainingjobs.decide import ENDED, decide
 from muster.trainingjobs.executor import Executor
 from muster.trainingjobs.members import Members
 from muster.trainingjobs.metrics import training_job_metrics
+from muster.trainingjobs.nodeuse import NodeCounts
 from muster.trainingjobs.observed import Observed
 from muster.trainingjobs.plan import WriteStatus
 from muster.trainingjobs.pods import PodSettings
@@ -95,6 +96,8 @@ class TrainingJobController:
         self.caches = Caches(client, progress, clock, rng)
         self._events = EventRecorder(client, "muster-trainingjobs", instance=identity, clock=clock, rng=rng)
         self._executor = Executor(client, self.members, self._events, pods, self._metrics, self._wrote, clock)
+        self._gpu_counts = NodeCounts(self.caches.nodes.store, pods.team_key)
+        self._undecided: set[str] = set()
         self._book = ProgressBook()
         self._pacer = Pacer()
         self._observed = Observed()
@@ -161,6 +164,7 @@ class TrainingJobController:
             self._pacer.forget(gone.key)
             self._rest_until.pop(gone.key, None)
             self._waits_for.pop(gone.key, None)
+            self._undecided.discard(gone.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
@@ -173,6 +177,9 @@ class TrainingJobController:
                     self.members.forget(owner.uid, pod.uid)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if self._gpu_counts.changed(old, new):
+            for key in self._undecided:
+                self.controller.queue.add(key)
         if old is not None and new is not None and _vital(old) == _vital(new):
             return
         node = new or old
@@ -311,6 +318,7 @@ class TrainingJobController:
             waits_for=self._waits_for.get(job.key),
             leaving=job.key in self._handover.going,
             refusal=self._executor.refusal(job.uid),
+            gpu_counts=self._counts_for(job),
             leading_since=self._leading_since,
             contact_trusted=self.members.contact_trusted(),
             strained_at=self.strain.last,
@@ -325,6 +333,15 @@ class TrainingJobController:
             return None
         found = self.caches.jobs.get(f"{job.namespace}/{spec.from_.job}")
         return found if found is not None and found.uid != job.uid else None
+
+    def _counts_for(self, job: TrainingJob) -> Mapping[int, int]:
+        """What nodes have, before an attempt that decides how the job uses them."""
+        starts = job.status.attempt == 0 or job.status.phase in ("Suspended", "Stopping")
+        if not starts or job.spec.suspend or job.status.phase in ENDED:
+            self._undecided.discard(job.key)
+            return {}
+        self._undecided.add(job.key)
+        return self._gpu_counts.of(job)
 
     def _leases(
         self, job: TrainingJob, pods: tuple[Pod, ...], members: Mapping[str, Member], now: float

@@ -22,10 +22,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from muster.api.training_job import TrainingJob
 from muster.api.validate import validate
 from muster.api.words import counted
 from muster.trainingjobs import checkpoints, giveway, lastcall, runrecord, statuses
 from muster.trainingjobs.attempt import Attempt
+from muster.trainingjobs.nodeuse import node_use
 from muster.trainingjobs.plan import (
     Action,
     DeleteJob,
@@ -37,7 +39,7 @@ from muster.trainingjobs.plan import (
     WriteStatus,
 )
 from muster.trainingjobs.slots import Clock, Slot, pod_uids, slots_of
-from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.snapshot import JobSnapshot, Wait
 from muster.trainingjobs.stopping import delete_all, last_directive, lost
 
 _SOURCE_LOOK_S: Final = 5.0
@@ -93,9 +95,14 @@ def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
     waiting = _awaits_source(snapshot, clock)
     if waiting is not None:
         return waiting
+
+    use = node_use(job, snapshot.gpu_counts)
+    if isinstance(use, Wait):
+        return _undecided(job, use, now)
     status = replace(
         checkpoints.with_source(snapshot, statuses.next_attempt(job, job.status)),
         phase="Pending",
+        node_use=use,
         observed_generation=generation,
         message=f"creating {counted(job.spec.replicas, 'pod')}",
     )
@@ -114,6 +121,16 @@ def _awaits_source(snapshot: JobSnapshot, clock: Clock) -> list[Action] | None:
     generation = job.metadata.generation
     status = statuses.with_condition(status, "Admitted", False, "CheckpointAwaited", message, clock.now, generation)
     return [WriteStatus(statuses.fitted(status), "CheckpointAwaited"), RecordEvent("CheckpointAwaited", message)]
+
+
+def _undecided(job: TrainingJob, wait: Wait, now: float) -> list[Action]:
+    """Write once why the number of GPUs per node is not known."""
+    if statuses.condition_reason(job.status, "Admitted") == (wait.reason, statuses.shortened(wait.message)):
+        return []
+    generation = job.metadata.generation
+    status = replace(job.status, observed_generation=generation, message=f"waiting: {wait.text}")
+    status = statuses.with_condition(status, "Admitted", False, wait.reason, wait.message, now, generation)
+    return [WriteStatus(statuses.fitted(status), "Waiting"), RecordEvent("Waiting", wait.message, warning=True)]
 
 
 def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
@@ -146,10 +163,15 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Acti
     waiting = _awaits_source(snapshot, clock)
     if waiting is not None:
         return waiting
+
+    use = node_use(job, snapshot.gpu_counts)
+    if isinstance(use, Wait):
+        return _undecided(job, use, now)
     generation = job.metadata.generation
     status = replace(
         checkpoints.with_source(snapshot, statuses.next_attempt(job, job.status)),
         phase="Pending",
+        node_use=use,
         ready_slots=0,
         observed_generation=generation,
         message=f"resumed as attempt {job.status.attempt + 1}: creating {counted(job.spec.replicas, 'pod')}",

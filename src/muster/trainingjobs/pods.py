@@ -12,6 +12,7 @@ import msgspec
 from muster.api import names
 from muster.api.checkpoint_dir import folder_of
 from muster.api.training_job import TrainingJob, TrainingJobSpec
+from muster.api.whole_node import WholeNode, annotation
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
 
@@ -56,7 +57,7 @@ def build_pod(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
     pod["containers"] = [_worker(job, slot, worker, settings), *others]
     pod["initContainers"] = [_installer(settings), *(pod.get("initContainers") or [])]
     pod["volumes"] = [*_volumes(spec), *(pod.get("volumes") or [])]
-    pod["tolerations"] = [*(pod.get("tolerations") or []), *_tolerations(spec, settings.team_key)]
+    pod["tolerations"] = [*(pod.get("tolerations") or []), *_tolerations(job, settings.team_key)]
     if excluded:
         pod["affinity"] = _keeping_away(pod.get("affinity") or {}, excluded)
     pod.update(
@@ -94,6 +95,11 @@ def _metadata(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
     }
     if excluded:
         annotations[names.ANNOTATION_EXCLUDED] = ",".join(excluded)
+    use = job.status.node_use
+    annotations.pop(names.ANNOTATION_WHOLE_NODE, None)  # the template's would not be the job's own decision
+    if use is not None and job.exclusive:
+        counts = WholeNode(job.spec.gpu_resource, use.node_gpus) if use.node_gpus is not None else WholeNode()
+        annotations[names.ANNOTATION_WHOLE_NODE] = annotation(counts)
     if job.spec.tested_within_hours is not None:
         annotations[names.ANNOTATION_TESTED_WITHIN] = str(job.spec.tested_within_hours)
     if job.spec.priority is not None:
@@ -141,7 +147,7 @@ def _worker(job: TrainingJob, slot: int, template: Json, settings: PodSettings) 
         env=_environment(job, slot, settings),
         volumeMounts=[*_mounts(spec), *(template.get("volumeMounts") or [])],
     )
-    counted = _counted(spec)
+    counted = _counted(job)
     if counted:
         resources = dict(template.get("resources") or {})
         for kind in ("limits", "requests"):
@@ -155,9 +161,10 @@ def _worker(job: TrainingJob, slot: int, template: Json, settings: PodSettings) 
     return worker
 
 
-def _counted(spec: TrainingJobSpec) -> dict[str, str]:
+def _counted(job: TrainingJob) -> dict[str, str]:
     """Devices, which are given whole: limits and requests are equal."""
-    counted = {spec.gpu_resource: str(spec.gpus_per_node)} if spec.gpus_per_node else {}
+    spec = job.spec
+    counted = {spec.gpu_resource: str(job.gpus)} if job.gpus else {}
     if spec.rdma is not None:
         counted[spec.rdma.resource] = str(spec.rdma.count)
     return counted
@@ -184,7 +191,7 @@ def _environment(job: TrainingJob, slot: int, settings: PodSettings) -> list[Jso
     ours.update(_checkpoints(job))
     downward = {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_IP": "status.podIP"}
     own = {variable.name for variable in spec.env}
-    nccl = {**(NCCL_DEFAULTS if spec.gpus_per_node else {}), **spec.nccl_env}
+    nccl = {**(NCCL_DEFAULTS if job.gpus else {}), **spec.nccl_env}
     return [
         *({"name": name, "value": value} for name, value in ours.items()),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in downward.items()),
@@ -233,7 +240,7 @@ def _volumes(spec: TrainingJobSpec) -> list[Json]:
     return volumes
 
 
-def _tolerations(spec: TrainingJobSpec, team_key: str) -> list[Json]:
+def _tolerations(job: TrainingJob, team_key: str) -> list[Json]:
     """A node that is not ready loses its pods when Muster says so, not 300 s later through the taint manager.
 
     Pools are for gangs; elsewhere the toleration means nothing. Who borrows goes to nodes of every team.
@@ -243,10 +250,10 @@ def _tolerations(spec: TrainingJobSpec, team_key: str) -> list[Json]:
         for taint in ("not-ready", "unreachable")
     ]
     tolerations.append({"key": names.TAINT_POOL, "operator": "Exists", "effect": "NoSchedule"})
-    if spec.borrow:
+    if job.spec.borrow:
         tolerations.append({"key": team_key, "operator": "Exists", "effect": "NoSchedule"})
-    if spec.gpus_per_node:
-        tolerations.append({"key": spec.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
+    if job.gpus:
+        tolerations.append({"key": job.spec.gpu_resource, "operator": "Exists", "effect": "NoSchedule"})
     return tolerations
 
 

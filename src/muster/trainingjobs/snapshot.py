@@ -143,6 +143,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         waits_for: why the scheduler has no nodes for it; None where it has said nothing to this leader.
         leaving: pods of it are being evicted from nodes that are drained.
         refusal: why the newest pod could not be created.
+        gpu_counts: GPU count -> how many nodes that the job may use have it; looked up before an attempt that needs it.
         leading_since: when this controller began to answer supervisors.
         strained_at: when this controller was last too slow to hear everybody; 0 where it never was.
         contact_trusted: false while more than half of all supervisors are silent.
@@ -164,6 +165,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: Wait | None = None
     leaving: bool = False
     refusal: Refusal | None = None
+    gpu_counts: Mapping[int, int] = msgspec.field(default_factory=dict)
     leading_since: float = 0.0
     strained_at: float = 0.0
     contact_trusted: bool = True

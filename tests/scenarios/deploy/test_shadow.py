@@ -66,7 +66,8 @@ async def test_shadow_plans_everything_and_writes_nothing(shadowed: Shadowed, jo
     await asyncio.to_thread(claims, cluster, jobs.namespace)
     for claim in ("bound", "unbound"):
         volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
-        await jobs.submit(f"claims-{claim}", "", replicas=1, gpusPerNode=0, template={"spec": {"volumes": [volume]}})
+        template = {"spec": {"volumes": [volume]}}
+        await jobs.submit(f"claims-{claim}", "", replicas=1, gpusPerNode=0, nodeSharing="Shared", template=template)
 
     expected = [
         f"shadow: {jobs.namespace}/fits: would CreatePod fits-0-1",

@@ -18,7 +18,8 @@ from muster.cli.run import build
 
 FLAGS = dict.fromkeys(
     ("name", "nodes", "min_nodes", "gpus", "ranks_per_node", "launcher", "image", "checkpoint", "time_limit",
-     "backoff_limit", "priority", "code", "code_store", "shm", "rdma", "ipc_lock", "host_network", "borrow")
+     "backoff_limit", "priority", "code", "code_store", "shm", "rdma", "ipc_lock", "host_network", "borrow",
+     "share_nodes")
 ) | {"env": (), "image": "python:3.12"}  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def test_a_script_and_flags_become_a_job(folder: Path) -> None:
     flags = FLAGS | {
         "nodes": 4, "min_nodes": 3, "gpus": 8, "env": ("A=1=2",), "time_limit": "1h30m", "shm": "64Gi",
         "rdma": "rdma/hca=8", "ranks_per_node": 1, "checkpoint": "s3://b/c", "priority": 3, "backoff_limit": 0,
-        "ipc_lock": True,
+        "ipc_lock": True, "share_nodes": True,
     }  # fmt: skip
     made, archive = build("train.py", ("--lr", "0.1"), None, "team", flags, None)
     assert made["metadata"]["name"] == "train"
@@ -41,7 +42,7 @@ def test_a_script_and_flags_become_a_job(folder: Path) -> None:
     assert archive.files == 1
     assert made["spec"] == {
         "replicas": 4, "minReplicas": 3, "noSpare": "Shrink", "command": ["python3", "train.py"],
-        "args": ["--lr", "0.1"], "gpusPerNode": 8, "ranksPerNode": 1,
+        "args": ["--lr", "0.1"], "gpusPerNode": 8, "nodeSharing": "Shared", "ranksPerNode": 1,
         "image": "python:3.12", "env": [{"name": "A", "value": "1=2"}], "checkpoint": {"path": "s3://b/c"},
         "timeLimitSeconds": 5400, "backoffLimit": 0, "priority": 3, "sharedMemory": "64Gi",
         "rdma": {"resource": "rdma/hca", "count": 8}, "ipcLock": True,

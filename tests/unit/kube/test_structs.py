@@ -138,7 +138,8 @@ def test_a_lean_node_is_the_node_less_what_only_its_own_page_shows() -> None:
         "metadata": {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"rack": "r1"}},
         "spec": {"unschedulable": True, "taints": [{"key": "pool", "effect": "NoSchedule"}]},
         "status": {
-            "allocatable": {"nvidia.com/gpu": "7"},
+            "allocatable": {"cpu": "60", "nvidia.com/gpu": "7"},
+            "capacity": {"nvidia.com/gpu": "8"},  # one of them is broken
             "conditions": conditions,
             "nodeInfo": {"bootID": "b"},
         },
@@ -148,7 +149,7 @@ def test_a_lean_node_is_the_node_less_what_only_its_own_page_shows() -> None:
         "spec": kept["spec"],
         "status": {
             **kept["status"],
-            "capacity": {"nvidia.com/gpu": "8"},
+            "capacity": {"cpu": "64", "nvidia.com/gpu": "8"},
             "images": [{"names": ["registry/image:tag"], "sizeBytes": 1}],
             "nodeInfo": {"bootID": "b", "kernelVersion": "6.8"},
             "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],

@@ -72,6 +72,10 @@ NODES: dict[NodeWhy, tuple[Callable[[World], None], dict[str, Any]]] = {
         {},
     ),
     NodeWhy.TOO_SMALL: (lambda world: world.add_nodes("x", gpus=1), {}),
+    NodeWhy.OTHER_GPU_COUNT: (
+        lambda world: world.add_nodes("x", gpus=16),
+        {"whole": "nvidia.com/gpu=8"},
+    ),
     NodeWhy.MIXED_POOL: (lambda world: world.add_nodes("x", labels={LABEL_POOL: "a"}), {}),
     NodeWhy.OUTSIDE_POOLS: (lambda world: world.add_nodes("x", labels={LABEL_POOL: "a"}), {}),
     NodeWhy.CHANGES_HANDS: (lambda world: world.state.set_leaving(frozenset({"n0"})), {}),

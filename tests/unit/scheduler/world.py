@@ -158,8 +158,9 @@ class World:
         return pod
 
     def add_member(
-        self, gang: str, slot: int, size: int, *, attempt: int = 0, uid: str = "", **spec: Any
+        self, gang: str, slot: int, size: int, *, attempt: int = 0, uid: str = "", whole: str = "", **spec: Any
     ) -> SchedulingPod:
+        """`whole`: its job has its nodes to itself; the value of the annotation."""
         return self.add_pod(
             f"{gang}-{slot}-{attempt}",
             spec,
@@ -168,6 +169,7 @@ class World:
                 "muster.dev/gang-size": str(size),
                 "muster.dev/gang-uid": uid or f"uid-{gang}",
                 "muster.dev/attempt": str(attempt),
+                **({"muster.dev/whole-node": whole} if whole else {}),
             },
         )
 

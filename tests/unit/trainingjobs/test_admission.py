@@ -60,7 +60,7 @@ def test_the_condition_costs_no_write_of_its_own() -> None:
 
 
 def test_what_refused_pods_is_not_said_any_more_once_they_are_there() -> None:
-    world = World(make_job(replicas=2), nodes=0)
+    world = World(make_job(replicas=2, gpusPerNode=0), nodes=0)
     world.quota = 1
     for _ in range(4):
         world.control()

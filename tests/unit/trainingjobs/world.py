@@ -15,6 +15,7 @@ from muster.kube.pod import Pod, PodCondition, PodStatus
 from muster.kube.struct import decode, encode, from_dict
 from muster.trainingjobs.checkpoints import with_newest
 from muster.trainingjobs.decide import decide
+from muster.trainingjobs.nodeuse import gpu_counts
 from muster.trainingjobs.observed import Observed
 from muster.trainingjobs.plan import (
     Action,
@@ -102,6 +103,7 @@ class World:
             progress=self.progress,
             hardware=tuple(self.hardware),
             refusal=self.refusal,
+            gpu_counts=gpu_counts(self.job, self.nodes.values()),
             leading_since=self.leading_since,
             contact_trusted=self.trusted,
             leases=self.leases,
