@@ -7,13 +7,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from muster.api.names import GROUP, JOB_NAME_MAX, VERSION
+from muster.api import rules
+from muster.api.names import GROUP, VERSION
 from muster.api.node_health import NodeHealth, NodeHealthSpec, NodeHealthStatus
 from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, NodeRemediationStatus
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
 from muster.api.preflight import Preflight, PreflightSpec
+from muster.api.rules import Rule
 from muster.api.schema import Schema, struct_schema
-from muster.api.training_job import DNS_LABEL, LEFT_OUT_MAX, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from muster.api.training_job import TrainingJob, TrainingJobSpec, TrainingJobStatus
 from muster.kube.meta import Resource
 from muster.kube.struct import KubeStruct
 
@@ -38,19 +40,8 @@ class Kind(NamedTuple):
     """None: a record of one writer, without a status of its own."""
     short_names: tuple[str, ...]
     columns: tuple[Column, ...]
-    rules: tuple[tuple[str, str], ...] = ()
-    spec_rules: tuple[tuple[str, str], ...] = ()
-
-
-def _fixed(field: str, optional: bool = False) -> tuple[str, str]:
-    """A rule: the field changes only while the job is suspended."""
-    same = f"self.{field} == oldSelf.{field}"
-    if optional:
-        same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {same})"
-    return (
-        f"self.suspend || ({same})",
-        f"{field} cannot change while the job is active: set suspend to true, change it, then set suspend to false",
-    )
+    rules: tuple[Rule, ...] = ()
+    spec_rules: tuple[Rule, ...] = ()
 
 
 _AGE: Final = Column("AGE", "date", ".metadata.creationTimestamp", "Since it was created.")
@@ -73,29 +64,8 @@ KINDS: Final = (
             Column("LAUNCHER", "string", ".spec.launcher", "How ranks start.", 1),
             Column("MESSAGE", "string", ".status.message", "What the job does or waits for.", 1),
         ),
-        rules=(
-            (
-                f"size(self.metadata.name) <= {JOB_NAME_MAX} && self.metadata.name.matches('{DNS_LABEL}')",
-                f"the name must be at most {JOB_NAME_MAX} lower-case letters, digits and dashes: its pods are named "
-                "after it",
-            ),
-        ),
-        spec_rules=(
-            _fixed("replicas"),
-            _fixed("launcher"),
-            _fixed("gpusPerNode"),
-            _fixed("gpuResource"),
-            _fixed("ranksPerNode", optional=True),
-            (
-                "has(self.minReplicas) == (has(self.noSpare) && self.noSpare == 'Shrink')",
-                "minReplicas and noSpare: Shrink go together: set both or neither",
-            ),
-            (
-                f"!has(self.minReplicas) || (self.minReplicas <= self.replicas && "
-                f"self.replicas - self.minReplicas <= {LEFT_OUT_MAX})",
-                f"minReplicas must be at most replicas, and at most {LEFT_OUT_MAX} fewer",
-            ),
-        ),
+        rules=rules.TRAINING_JOB,
+        spec_rules=rules.TRAINING_JOB_SPEC,
     ),
     Kind(
         resource=Placement.RESOURCE,
@@ -159,9 +129,7 @@ KINDS: Final = (
             _AGE,
             Column("MESSAGE", "string", ".status.message", "What it does or waits for.", 1),
         ),
-        spec_rules=(
-            ("self.node == oldSelf.node && self.nodeUID == oldSelf.nodeUID", "the node of a remediation never changes"),
-        ),
+        spec_rules=rules.NODE_REMEDIATION_SPEC,
     ),
 )
 
@@ -242,8 +210,11 @@ def definition(kind: Kind) -> dict[str, Any]:
     }
 
 
-def _rules(rules: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
-    return [{"rule": rule, "message": message} for rule, message in rules]
+def _rules(rules: tuple[Rule, ...]) -> list[dict[str, str]]:
+    return [
+        {"rule": rule.cel, "message": rule.message, **({"fieldPath": rule.field} if rule.field else {})}
+        for rule in rules
+    ]
 
 
 def _column(column: Column) -> dict[str, Any]:

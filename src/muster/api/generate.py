@@ -18,6 +18,7 @@ from muster.api.crd import KINDS, Kind, definition, object_schema
 from muster.api.generated import write_or_check
 from muster.api.names import API_VERSION
 from muster.api.schema import Schema
+from muster.api.training_job import MUTABLE_FIELDS, TrainingJob
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 _HOW: Final = "python -m muster.api.generate"
@@ -84,6 +85,14 @@ def page(kind: Kind) -> str:
     for section in ("spec", "status"):
         if section in whole["properties"]:
             lines += _tables(section, whole["properties"][section])
+        if section == "spec" and kind.resource is TrainingJob.RESOURCE:
+            names = ", ".join(f"`{name}`" for name in sorted(MUTABLE_FIELDS))
+            lines += [
+                "### Changing a job",
+                "",
+                f"While a job is active, only these fields of `spec` may change: {names}.",
+            ]
+            lines += ["For all others set `suspend` to true, change them, then set `suspend` to false.", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -99,7 +108,7 @@ def _tables(path: str, schema: Schema) -> Iterator[str]:
         text = inner.get("description", "").replace("|", "\\|")
         yield f"| `{name}` | {_type(inner)} | {default} | {text} |"
         items = inner.get("items", inner)
-        if "properties" in items:
+        if "properties" in items and "x-kubernetes-preserve-unknown-fields" not in items:
             nested.append((f"{path}.{name}{'[]' if 'items' in inner else ''}", items))
     yield ""
     for rule in schema.get("x-kubernetes-validations", ()):

@@ -122,7 +122,7 @@ def _unknown(node: yaml.Node, schema: Schema, path: str) -> Iterator[Complaint]:
         field = f"{path}.{key.value}".removeprefix(".")
         if key.value in properties:
             yield from _unknown(value, properties[key.value], field)
-        else:
+        elif not schema.get("x-kubernetes-preserve-unknown-fields"):
             name = str(key.value)
             hint = field_hint(name, properties, _ELSEWHERE.get(path, {}).get(name.lower(), ""))
             yield _complain(key, f"{field}: unknown field; {hint}")

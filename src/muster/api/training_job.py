@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, field
 
@@ -17,6 +17,7 @@ RemoteShell = Literal["supervisor", "sshd"]
 Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "Stopping", "Succeeded", "Failed"]
 Cause = Literal["user", "infrastructure", "unknown"]
 NoSpare = Literal["Wait", "Shrink", "Requeue"]
+NodeSharing = Literal["Exclusive", "Shared"]
 
 TESTED_WITHIN_MAX_H = 8760
 """A year: who asks for less fresh tests asks for nothing."""
@@ -29,6 +30,22 @@ DNS_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 RESOURCE_NAME = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 QUANTITY = "^[0-9]+(\\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"
 SHA256 = "^[0-9a-f]{64}$"
+
+
+_ANY_OBJECT: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_TEMPLATE_SPEC: Final = {
+    **_ANY_OBJECT,
+    "description": "A PodSpec.",
+    "properties": {
+        "resourceClaims": {
+            "type": "array",
+            "items": _ANY_OBJECT,
+            "maxItems": 64,
+            "description": "Not supported yet: claims of DRA drivers (docs/scheduling.md).",
+        }
+    },
+}
+"""Of a pod template's spec, what a rule reads: unknown fields cannot be named in CEL."""
 
 
 class EnvVar(KubeStruct):
@@ -115,13 +132,51 @@ class MpiSpec(KubeStruct):
     ] = "supervisor"
 
 
+MUTABLE_FIELDS: Final = frozenset(
+    {
+        "suspend",
+        "priority",
+        "backoffLimit",
+        "infrastructureLimit",
+        "unknownLimit",
+        "timeLimitSeconds",
+        "ttlSecondsAfterFinished",
+    }
+)
+"""Fields of the spec that may change while a job is active. Every other one needs a suspended job: an attempt depends
+on it, and its pods are made from it."""
+
+
 class TrainingJobSpec(KubeStruct):
     """What to run, on how many whole nodes, and how much failure to accept."""
 
     replicas: Annotated[
         int, Meta(ge=1, le=NODES_PER_GANG_MAX, description="Whole nodes the gang needs. All of them or none are used.")
     ]
-    gpus_per_node: Annotated[int, Meta(ge=0, le=64, description="GPUs each node gives; 0 for a job without GPUs.")] = 0
+    gpus_per_node: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=64,
+                description="GPUs that each node gives; 0 for a job without GPUs. Where not given, all GPUs of a node: "
+                "the nodes that the job may use must then have one count, which status.nodeUse records. With "
+                "nodeSharing: Shared it is 0 where not given.",
+            ),
+        ]
+        | None
+    ) = None
+    node_sharing: (
+        Annotated[
+            NodeSharing,
+            Meta(
+                description="Exclusive, where not given: Muster places nothing else on the job's nodes, and the gang "
+                "never mixes nodes of different GPU counts. Shared: other jobs may use what this one leaves of its "
+                "nodes.",
+            ),
+        ]
+        | None
+    ) = None
     gpu_resource: Annotated[str, Meta(pattern=RESOURCE_NAME, description="Extended resource that counts GPUs.")] = (
         "nvidia.com/gpu"
     )
@@ -151,7 +206,8 @@ class TrainingJobSpec(KubeStruct):
         dict[str, Any],
         Meta(
             description="A PodTemplateSpec merged under what Muster writes: volumes, tolerations, labels, node "
-            "selectors. A container named worker in it is merged with the worker."
+            "selectors. A container named worker in it is merged with the worker.",
+            extra_json_schema={"properties": {"spec": _TEMPLATE_SPEC}},
         ),
     ] = field(default_factory=dict)
     priority: (
@@ -249,10 +305,16 @@ class TrainingJobSpec(KubeStruct):
     ) = None
     mpi: Annotated[MpiSpec | None, Meta(description="What concerns the launcher mpi only.")] = None
 
-    @property
-    def ranks(self) -> int:
-        """Ranks per node, with its default applied."""
-        return self.ranks_per_node if self.ranks_per_node is not None else max(1, self.gpus_per_node)
+
+class NodeUse(KubeStruct):
+    """How the job uses its nodes. Decided once, before the first pod, and kept through restarts."""
+
+    sharing: Annotated[NodeSharing, Meta(description="Whether the job has its nodes to itself.")] = "Shared"
+    gpus_per_node: Annotated[int, Meta(ge=0, description="GPUs that each node gives.")] = 0
+    node_gpus: Annotated[
+        int | None,
+        Meta(description="GPU count of the nodes that the gang may use; any count where not given."),
+    ] = None
 
 
 class Restarts(KubeStruct):
@@ -357,6 +419,12 @@ class TrainingJobStatus(KubeStruct):
     ] = 0
     ran_attempt: Annotated[int, Meta(description="Number of the newest attempt whose ranks were told to run.")] = 0
     ready_slots: Annotated[int, Meta(description="Slots whose supervisor has joined.")] = 0
+    node_use: Annotated[
+        NodeUse | None,
+        Meta(
+            description="How the job uses its nodes. Not given for a job that began before Muster recorded it: Shared."
+        ),
+    ] = None
     size: Annotated[
         int, Meta(description="Nodes of the current attempt: fewer than spec.replicas while it goes on without some.")
     ] = 0
@@ -417,3 +485,19 @@ class TrainingJob(KubeObject, kw_only=True):
 
     spec: TrainingJobSpec
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that each node gives: as recorded before the first pod, else as the spec says."""
+        use = self.status.node_use
+        return use.gpus_per_node if use is not None else self.spec.gpus_per_node or 0
+
+    @property
+    def ranks(self) -> int:
+        """Ranks per node: as the spec says, else one for each GPU, and one on a node without GPUs."""
+        return self.spec.ranks_per_node if self.spec.ranks_per_node is not None else max(1, self.gpus)
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether the job has its nodes to itself. A job that began before this was recorded shares them."""
+        return self.status.node_use is not None and self.status.node_use.sharing == "Exclusive"

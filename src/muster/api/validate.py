@@ -58,6 +58,11 @@ _OURS_IN_TEMPLATE: Final = {
     "automountServiceAccountToken": "workers get no token for the API server",
     "schedulingGates": "the gang is placed as one",
 }
+NO_CLAIMS: Final = (
+    "cannot be used yet: Muster's scheduler does not allocate devices of DRA drivers (dynamic resource allocation), it "
+    "counts those of device plugins; remove the claims and ask for GPUs by resource name, in a TrainingJob with "
+    "spec.gpusPerNode and spec.gpuResource (docs/scheduling.md, Dynamic resource allocation)"
+)
 _ENV_NAME: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 
@@ -190,6 +195,8 @@ def _template(template: dict[str, Any]) -> Iterator[Problem]:
     for field, instead in _OURS_IN_TEMPLATE.items():
         if field in spec:
             yield Problem(f"spec.template.spec.{field}", f"cannot be set here: {instead}")
+    if spec.get("resourceClaims"):
+        yield Problem("spec.template.spec.resourceClaims", NO_CLAIMS)
     for index, volume in enumerate(spec.get("volumes", ())):
         if isinstance(volume, dict) and volume.get("name") in RESERVED_VOLUMES:
             yield Problem(f"spec.template.spec.volumes[{index}].name", f"{volume['name']} is Muster's own; rename it")

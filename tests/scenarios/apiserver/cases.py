@@ -9,6 +9,7 @@ from tests.scenarios.apiserver import (
     cases_objects,
     cases_pods,
     cases_reading,
+    cases_rules,
 )
 
 CASES = [
@@ -18,4 +19,5 @@ CASES = [
     *cases_cluster.CASES,
     *cases_custom.CASES,
     *cases_reading.CASES,
+    *cases_rules.CASES,
 ]

@@ -201,12 +201,15 @@ async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, 
         return {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]}}
 
     try:
-        # no GPU: these hold nothing that the others want
-        await jobs.submit("claims", "", replicas=1, gpusPerNode=0, template=with_claim("data"))
-        await jobs.submit("waits", "", replicas=1, gpusPerNode=0, template=with_claim("later"))
-        unknown = {"spec": {"resourceClaims": [{"name": "link", "resourceClaimName": "link"}]}}
-        await jobs.submit("never", "", replicas=1, gpusPerNode=0, template=unknown)
-        await jobs.train("saves", 1, gpusPerNode=0, backoffLimit=100)
+        # no GPU, and shared nodes: these hold nothing that the others want
+        await jobs.submit("claims", "", replicas=1, gpusPerNode=0, nodeSharing="Shared", template=with_claim("data"))
+        await jobs.submit("waits", "", replicas=1, gpusPerNode=0, nodeSharing="Shared", template=with_claim("later"))
+        by_name = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
+        wishes = [{"weight": 1, "preference": by_name}]
+        preferred = {"preferredDuringSchedulingIgnoredDuringExecution": wishes}
+        unknown = {"spec": {"affinity": {"nodeAffinity": preferred}}}
+        await jobs.submit("never", "", replicas=1, gpusPerNode=0, nodeSharing="Shared", template=unknown)
+        await jobs.train("saves", 1, gpusPerNode=0, nodeSharing="Shared", backoffLimit=100)
 
         async def never() -> bool:
             pods = (await jobs.pods("never")).values()
@@ -226,7 +229,7 @@ async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, 
 
         await until("a checkpoint was refused", refused)
         # A policy is in force a while after it was made; the one that refused was the last of them.
-        await jobs.submit("placed-late", "", replicas=1, gpusPerNode=0, ttlSecondsAfterFinished=1)
+        await jobs.submit("placed-late", "", replicas=1, gpusPerNode=0, nodeSharing="Shared", ttlSecondsAfterFinished=1)
         await jobs.submit("bound", "", replicas=4)
 
         async def bind_refused() -> bool:

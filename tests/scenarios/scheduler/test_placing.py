@@ -124,7 +124,7 @@ async def test_a_constraint_that_is_not_supported_is_refused_on_the_pod(cluster:
 
     said = await until("a condition", refused)
     assert said.startswith("NotSupported: ")
-    assert "spec.resourceClaims is not supported yet by schedulerName muster" in said
+    assert "spec.resourceClaims cannot be used yet" in said
     assert await cluster.bound("apart") == {}
 
 

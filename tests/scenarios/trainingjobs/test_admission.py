@@ -24,18 +24,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 async def test_what_an_active_job_is_made_of_cannot_change(arena: Arena) -> None:
-    if arena.server.kind == "embedded":
-        pytest.skip("the embedded API server evaluates no CEL; docs say so")
+    """Issue 11.9: on both servers, and limits may change."""
     await arena.submit("train", train(arena))
     await arena.phase("train", "Running")
-    with pytest.raises(Invalid, match="set suspend to true, change it"):
-        await arena.client.patch(TrainingJob, "train", {"spec": {"replicas": 3}}, namespace=arena.namespace)
+    for change in ({"replicas": 3}, {"image": "other"}, {"command": ["other"]}):
+        with pytest.raises(Invalid, match="set suspend to true, change it"):
+            await arena.client.patch(TrainingJob, "train", {"spec": change}, namespace=arena.namespace)
+    await arena.client.patch(TrainingJob, "train", {"spec": {"backoffLimit": 7}}, namespace=arena.namespace)
     with pytest.raises(Invalid, match="at most 52"):
         await arena.submit("a" * 53, QUICK)
     with pytest.raises(Invalid, match="go together"):
         await arena.submit("shrinks", QUICK, noSpare="Shrink")
     with pytest.raises(Invalid, match="minReplicas must be at most replicas"):
         await arena.submit("shrinks", QUICK, noSpare="Shrink", minReplicas=3)
+    claims = {"spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "eight"}]}}
+    with pytest.raises(Invalid, match="DRA drivers"):  # issue 11.8
+        await arena.submit("claims", QUICK, template=claims)
 
 
 async def test_the_schema_refuses_what_makes_no_sense(arena: Arena) -> None:

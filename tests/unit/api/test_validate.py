@@ -51,6 +51,7 @@ def test_a_good_job_has_no_problem() -> None:
         (job(noSpare="Shrink", minReplicas=2), "spec.minReplicas"),
         (job(replicas=300, noSpare="Shrink", minReplicas=43), "spec.minReplicas"),
         (job(template={"kind": "Pod"}), "spec.template.kind"),
+        (job(template={"spec": {"resourceClaims": [{"name": "gpus"}]}}), "spec.template.spec.resourceClaims"),
         (job(template={"spec": {"schedulerName": "x"}}), "spec.template.spec.schedulerName"),
         (job(template={"spec": {"volumes": [{"name": "muster-shm"}]}}), "spec.template.spec.volumes[0].name"),
         (job(template={"spec": {"containers": [{"image": "x"}]}}), "spec.template.spec.containers[0].name"),

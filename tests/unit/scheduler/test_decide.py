@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from muster.api.validate import NO_CLAIMS
 from muster.kube.meta import ObjectMeta
 from muster.scheduler.placements import timestamp
 from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, Refuse, ReleaseGang, RemoveMember, WritePlacement
@@ -375,7 +376,6 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         ("two", {"affinity": {"podAffinity": rules}}, "an operator in a selector of spec.affinity.podAffinity"),
         ("three", {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Maybe"}]},
          "whenUnsatisfiable Maybe of spec.topologySpreadConstraints"),
-        ("four", {"resourceClaims": [{"name": "gpu"}]}, "spec.resourceClaims"),
         ("five", {"schedulingGroup": {"other": "x"}}, "spec.schedulingGroup"),
     ):  # fmt: skip
         world.add_pod(name, spec)
@@ -383,6 +383,16 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         assert len(refusals) == 1
         assert refusals[0].reason.text() == f"pod {name}: {field} is not supported yet by schedulerName muster"
     assert not any(isinstance(action, Bind) for action in world.decide().actions)
+
+
+def test_claims_of_dra_drivers_are_refused_with_what_to_do_instead() -> None:
+    """Issue 11.8."""
+    world = World()
+    world.add_nodes("a")
+    world.add_pod("claims", {"resourceClaims": [{"name": "gpu"}]})
+    (refusal,) = world.decide().actions
+    assert isinstance(refusal, Refuse)
+    assert refusal.reason.text() == f"pod claims: spec.resourceClaims {NO_CLAIMS}"
 
 
 def test_gated_and_mislabelled_gangs_wait_with_a_reason() -> None:

@@ -1,7 +1,7 @@
 """Structural schemas of custom kinds: pruning unknown fields, filling in defaults, validating.
 
 Source: k8s.io/apiextensions-apiserver `pkg/apiserver/schema` and `pkg/apiserver/validation`; the wording is that of
-k8s.io/kube-openapi `pkg/validation/errors`. CEL rules (x-kubernetes-validations) are not evaluated.
+k8s.io/kube-openapi `pkg/validation/errors`. Rules of our own kinds (x-kubernetes-validations) are in kinds/custom.py.
 """
 
 from __future__ import annotations

@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from muster.api.rules import BY_CEL, Rule
 from muster.embedded.apiserver import schemas
 from muster.embedded.apiserver.status import FieldError, bad_request, invalid, invalid_object
 from muster.embedded.apiserver.strategy import Context, Strategy
-from muster.embedded.objects import Obj, copy, encode
+from muster.embedded.objects import Obj, copy, encode, items, section
+
+_BLOCKING = ("FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany")
+_NOT_CHECKED = (
+    "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
+    "validation"
+)
+
+
+class _Placed(NamedTuple):
+    """A rule, and where in the object its `self` is: "" for the object itself."""
+
+    rule: Rule
+    at: str
+
+    def broken(self, obj: Obj, old: Obj | None) -> FieldError | None:
+        """Return the error where the rule does not hold."""
+        if self.rule.transition and old is None:
+            return None
+        mine = section(obj, self.at) if self.at else obj
+        before = (section(old, self.at) if self.at else old) if old is not None else {}
+        if self.rule.holds(mine, before):
+            return None
+        path = f"{self.at}{self.rule.field}".lstrip(".")
+        return FieldError("FieldValueInvalid", path or "<nil>", f"Invalid value: {self.rule.message}")
+
+
+def _rules_of(schema: Obj, at: str) -> list[_Placed]:
+    """The rules at this place of a schema that are ours; other CEL is not evaluated."""
+    known = (BY_CEL.get(str(each.get("rule"))) for each in items(schema, "x-kubernetes-validations"))
+    return [_Placed(rule, at) for rule in known if rule is not None]
 
 
 class CustomStrategy(Strategy):
@@ -16,6 +49,7 @@ class CustomStrategy(Strategy):
 
     def __init__(self, kind: str, version: str, schema: Obj, *, has_status: bool) -> None:
         self.schema = schema
+        self._rules = _rules_of(schema, "") + _rules_of(section(section(schema, "properties"), "spec"), "spec")
         self._kind, self._version, self._has_status = kind, version, has_status
 
     def default(self, context: Context, obj: Obj) -> None:
@@ -49,12 +83,21 @@ class CustomStrategy(Strategy):
         return result
 
     def validate(self, context: Context, obj: Obj, old: Obj | None) -> list[FieldError]:
-        """Check against the schema."""
-        return schemas.validate(obj, self.schema)
+        """Check against the schema, then the rules."""
+        return self._check(obj, old)
 
     def validate_status(self, context: Context, obj: Obj, old: Obj) -> list[FieldError]:
         """Check the whole object: the status is part of it."""
-        return schemas.validate(obj, self.schema)
+        return self._check(obj, old)
+
+    def _check(self, obj: Obj, old: Obj | None) -> list[FieldError]:
+        """Check rules only for an object of the right shape, as the real server does (customresource/strategy.go)."""
+        errors = schemas.validate(obj, self.schema)
+        if not self._rules:
+            return errors
+        if any(error.reason in _BLOCKING for error in errors):
+            return [*errors, invalid("<nil>", None, _NOT_CHECKED)]
+        return errors + [error for each in self._rules if (error := each.broken(obj, old)) is not None]
 
     def spec_changed(self, new: Obj, old: Obj) -> bool:
         """Everything but metadata, and the status where it has its own subresource, counts."""

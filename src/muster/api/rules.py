@@ -1,0 +1,130 @@
+"""Rules about our kinds beyond their schemas: each as CEL for the API server, and as a function for the embedded one.
+
+Both forms stand side by side in one table, so that both servers enforce the same. The embedded server finds a rule by
+its CEL text in the stored CustomResourceDefinition; it does not evaluate other CEL.
+Rules that compare with the old object: https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#transition-rules
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from muster.api.names import JOB_NAME_MAX
+from muster.api.training_job import DNS_LABEL, LEFT_OUT_MAX, MUTABLE_FIELDS, TrainingJobSpec
+from muster.api.validate import NO_CLAIMS
+
+Json = dict[str, Any]
+
+
+class Rule(NamedTuple):
+    """One rule about an object, or about its spec.
+
+    Attributes:
+        cel: the rule; `self` is the object or the spec, `oldSelf` what it was.
+        message: what to change, for people.
+        holds: the same rule: takes `self` and `oldSelf`.
+        transition: it reads `oldSelf`, so it is about updates only.
+        field: the path from `self` to the field that errors name; "" for `self` itself.
+    """
+
+    cel: str
+    message: str
+    holds: Callable[[Json, Json], bool]
+    transition: bool = False
+    field: str = ""
+
+
+def _same(path: str) -> str:
+    """CEL: the optional field is as it was."""
+    new, old = f"self.{path}", f"oldSelf.{path}"
+    return f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+
+
+_MAY_CHANGE: Final = (
+    "self.spec.suspend || !has(oldSelf.status) || !has(oldSelf.status.attempt) || oldSelf.status.attempt == 0"
+)
+
+
+def _may_change(new: Json, old: Json) -> bool:
+    """Whether the whole spec may change: the job is, or becomes, suspended, or it has not begun."""
+    return bool(_section(new, "spec").get("suspend")) or not _section(old, "status").get("attempt")
+
+
+def _fixed(field: str) -> Rule:
+    """A field that changes only while the job is suspended or has not begun."""
+
+    def holds(new: Json, old: Json) -> bool:
+        return _may_change(new, old) or _section(new, "spec").get(field) == _section(old, "spec").get(field)
+
+    return Rule(
+        f"{_MAY_CHANGE} || ({_same(f'spec.{field}')})",
+        f"{field} cannot change while the job is active: set suspend to true, change it, then set suspend to false",
+        holds,
+        transition=True,
+        field=f".spec.{field}",
+    )
+
+
+def _section(obj: Json, name: str) -> Json:
+    found = obj.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _has_good_name(new: Json, _: Json) -> bool:
+    name = str(_section(new, "metadata").get("name", ""))
+    return len(name) <= JOB_NAME_MAX and re.search(DNS_LABEL, name) is not None
+
+
+def _is_bounded(spec: Json, _: Json) -> bool:
+    fewest, all_of_them = spec.get("minReplicas"), spec.get("replicas", 0)
+    return fewest is None or (fewest <= all_of_them and all_of_them - fewest <= LEFT_OUT_MAX)
+
+
+TRAINING_JOB: Final = (
+    Rule(
+        f"size(self.metadata.name) <= {JOB_NAME_MAX} && self.metadata.name.matches('{DNS_LABEL}')",
+        f"the name must be at most {JOB_NAME_MAX} lower-case letters, digits and dashes: its pods are named after it",
+        _has_good_name,
+    ),
+    *(
+        _fixed(each.encode_name)
+        for each in msgspec.structs.fields(TrainingJobSpec)
+        if each.encode_name not in MUTABLE_FIELDS
+    ),
+)
+"""About a TrainingJob as a whole. What MUTABLE_FIELDS does not name is fixed: a new field is, too."""
+
+TRAINING_JOB_SPEC: Final = (
+    Rule(
+        "has(self.minReplicas) == (has(self.noSpare) && self.noSpare == 'Shrink')",
+        "minReplicas and noSpare: Shrink go together: set both or neither",
+        lambda spec, _: ("minReplicas" in spec) == (spec.get("noSpare") == "Shrink"),
+    ),
+    Rule(
+        f"!has(self.minReplicas) || (self.minReplicas <= self.replicas && "
+        f"self.replicas - self.minReplicas <= {LEFT_OUT_MAX})",
+        f"minReplicas must be at most replicas, and at most {LEFT_OUT_MAX} fewer",
+        _is_bounded,
+    ),
+    Rule(
+        "!has(self.template) || !has(self.template.spec) || !has(self.template.spec.resourceClaims) || "
+        "size(self.template.spec.resourceClaims) == 0",
+        f"template.spec.resourceClaims {NO_CLAIMS}",
+        lambda spec, _: not _section(_section(spec, "template"), "spec").get("resourceClaims"),
+    ),
+)
+
+NODE_REMEDIATION_SPEC: Final = (
+    Rule(
+        "self.node == oldSelf.node && self.nodeUID == oldSelf.nodeUID",
+        "the node of a remediation never changes",
+        lambda new, old: all(new.get(field) == old.get(field) for field in ("node", "nodeUID")),
+        transition=True,
+    ),
+)
+
+BY_CEL: Final = {rule.cel: rule for rule in (*TRAINING_JOB, *TRAINING_JOB_SPEC, *NODE_REMEDIATION_SPEC)}
