@@ -151,7 +151,7 @@ def _record(snapshot: JobSnapshot, ordered: Sequence[Slot], checkpoint: HandedCh
         launcher=spec.launcher,
         launcher_slot=first.number,
         nodes=len(ordered),
-        ranks_per_node=spec.ranks,
+        ranks_per_node=snapshot.job.ranks,
         rank_order=ranges(slot.number for slot in ordered),
         pods=_digest(ordered),
         master_address=first.member.address,
