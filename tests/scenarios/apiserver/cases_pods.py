@@ -126,7 +126,6 @@ CASES = [
                     "target": {"kind": "Node", "name": "n"},
                 },
             ),
-            post(PODS + "/a/binding", {"metadata": {"name": "a"}, "target": {"kind": "Node"}}),
             post(PODS + "/a/binding", {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "diff-node"}}),
             post(PODS + "/a/binding", {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "diff-node"}}),
             get(PODS + "/a"),

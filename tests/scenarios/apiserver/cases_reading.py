@@ -51,7 +51,6 @@ CASES = [
             get(CM + "?resourceVersion=999999999"),
             get(CM + "?resourceVersionMatch=Exact"),
             get(CM + "?watch=true&sendInitialEvents=true"),
-            get(CM + "?watch=true&resourceVersion=abc"),
             get(CM + "?resourceVersion=abc"),
             Step("DELETE", CM + "?labelSelector=none=none"),
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -165,3 +166,20 @@ def test_everything_listed_can_be_listed(kubectl: ClusterAccess) -> None:
     assert "pods" in names
     kubectl.kubectl("get", ",".join(names), "-A", "--ignore-not-found")
     assert "v1.36" in kubectl.kubectl("version")
+
+
+def test_explain_knows_the_fields_of_built_in_kinds(kubectl: ClusterAccess) -> None:
+    """Issue 11.31: names and types of fields, and no invented descriptions."""
+    shown = kubectl.kubectl("explain", "pod.spec.containers")
+    for line in (r"name\s+<string> -required-", r"env\s+<\[\]EnvVar>", r"resources\s+<ResourceRequirements>"):
+        assert re.search(line, shown), shown
+    assert re.search(r"renewTime\s+<MicroTime|renewTime\s+<string>", kubectl.kubectl("explain", "lease.spec"))
+    assert "FIELD: limits" in kubectl.kubectl("explain", "pod.spec.containers.resources.limits")
+    with pytest.raises(KubectlError, match='field "nowhere" does not exist'):
+        kubectl.kubectl("explain", "pod.spec.nowhere")
+
+
+def test_apply_refuses_a_field_that_a_kind_does_not_have(kubectl: ClusterAccess, namespace: str) -> None:
+    mistyped = {**POD, "spec": {**POD["spec"], "restartPolcy": "Never"}}
+    with pytest.raises(KubectlError, match=r'unknown field "spec\.restartPolcy"'):
+        apply(kubectl, namespace, mistyped)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.embedded.objects import micro_timestamp
 from tests.support.apicore import PODS, Cluster, bind, pod
 
 MERGE = "application/merge-patch+json"
@@ -19,7 +20,7 @@ def node(cluster: Cluster, name: str) -> None:
 
 
 def renew(cluster: Cluster, name: str) -> None:
-    patch = {"spec": {"renewTime": str(cluster.clock.now())}}
+    patch = {"spec": {"renewTime": micro_timestamp(cluster.clock.now())}}
     cluster.ok("PATCH", f"{LEASES}/{name}", patch, content_type=MERGE)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 
 from muster.embedded.apiserver import discovery, openapi, protobuf
+from muster.embedded.apiserver.bodies import BodyError, read_object
 from muster.embedded.apiserver.builtin import CREATE_ONLY, builtin_types
 from muster.embedded.apiserver.deletes import Deletes, read_options
+from muster.embedded.apiserver.incoming import received
 from muster.embedded.apiserver.kinds.crds import resource_type
 from muster.embedded.apiserver.patches import APPLY_PATCH, applied_object, change_for
 from muster.embedded.apiserver.podsubresources import PodSubresources
@@ -24,23 +26,33 @@ from muster.embedded.apiserver.status import (
     StatusError,
     bad_request,
     forbidden,
+    forbidden_field,
+    invalid,
+    invalid_object,
     method_not_allowed,
     no_such_resource,
     not_found,
     success,
+    unsupported,
     unsupported_media_type,
 )
 from muster.embedded.apiserver.strategy import Context
 from muster.embedded.apiserver.tokens import TokenAuthority
 from muster.embedded.apiserver.watches import WatchResponse
 from muster.embedded.apiserver.writes import Writes, key_of
-from muster.embedded.objects import Clock, Obj, decode
+from muster.embedded.objects import Clock, Obj
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
 
+MANAGER_CHARACTERS_MAX = 128
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 Answer = Response | WatchResponse | ProxyResponse
 FOUND_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_SENT_TO = {
+    "token": ("authentication.k8s.io/v1", "TokenRequest"),
+    "binding": ("v1", "Binding"),
+    "eviction": ("policy/v1", "Eviction"),
+}
 COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 
 
@@ -128,7 +140,8 @@ class ApiCore:
         if resource.verbs == CREATE_ONLY:
             if request.method != "POST" or route.name:
                 raise method_not_allowed()
-            body = review(resource.kind, resource.api_version, self._body(request), request.user, self.tokens)
+            sent = self._body_as(request, resource.api_version, resource.kind)
+            body = review(resource.kind, resource.api_version, sent, request.user, self.tokens)
             return json_response(201, body)
         verbs = FOUND_VERBS if route.name else COLLECTION_VERBS
         verb = verbs.get(request.method, "")
@@ -206,7 +219,7 @@ class ApiCore:
             return self._finalize(route, request, dry_run)
         if request.method != "POST":
             raise method_not_allowed()
-        body = self._body(request)
+        body = self._body_as(request, *_SENT_TO[name])
         if name == "token":
             if self.tokens is None:
                 raise no_such_resource()
@@ -220,11 +233,16 @@ class ApiCore:
         if resource is None or item is None:
             raise not_found("namespaces", "", route.name)
         old, new = item.object(), item.object()
-        new["spec"] = self._body(request).get("spec") or {}
+        new["spec"] = self._body_as(request, "v1", "Namespace").get("spec") or {}
         return self.reads.render(resource, self.writes.commit(resource, item, new, old, dry_run=dry_run), request)
 
     def _patch(self, route: Route, resource: ResourceType, request: Request, dry_run: bool) -> Answer:
         content_type = request.headers.get("content-type", "")
+        if "force" in request.query and not content_type.startswith(APPLY_PATCH):
+            error = forbidden_field("force", "may not be specified for non-apply patch")
+            raise invalid_object("PatchOptions", "meta.k8s.io", "", [error])
+        if request.query.get("force", "true").lower() not in ("true", "false", "1", "0"):
+            raise bad_request("force has to be true or false")
         change = change_for(content_type, request.body, custom=resource.custom)
         self.context.patching = not content_type.startswith(APPLY_PATCH)
         applied: Obj | None = None
@@ -234,6 +252,8 @@ class ApiCore:
                     'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
                 )
             applied = applied_object(request.body)
+            if not (applied.get("kind") and applied.get("apiVersion")):
+                raise bad_request(f"invalid object type: {applied.get('apiVersion')}, Kind={applied.get('kind')}")
             items = self.store.define(resource.storage).items
             if key_of(route.namespace, route.name) not in items:
                 applied.setdefault("metadata", {}).setdefault("name", route.name)
@@ -265,23 +285,39 @@ class ApiCore:
         return listing
 
     def _dry_run(self, request: Request) -> bool:
+        self._check_write_options(request)
         value = request.query.get("dryRun")
         if value not in (None, "", "All"):
-            raise StatusError(
-                422,
-                "Invalid",
-                'CreateOptions.meta.k8s.io "" is invalid: '
-                f'dryRun: Unsupported value: "{value}": supported values: "All"',
-            )
+            error = unsupported("dryRun", value, ["All"])
+            raise invalid_object("CreateOptions", "meta.k8s.io", "", [error])
         return value == "All"
+
+    def _check_write_options(self, request: Request) -> None:
+        errors = []
+        validation, manager = request.query.get("fieldValidation", ""), request.query.get("fieldManager", "")
+        if validation not in ("", "Strict", "Warn", "Ignore"):
+            errors.append(unsupported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
+        if len(manager) > MANAGER_CHARACTERS_MAX or not manager.isprintable():
+            what = f"must be at most {MANAGER_CHARACTERS_MAX} printable characters"
+            errors.append(invalid("fieldManager", manager, what))
+        if errors:
+            raise invalid_object("CreateOptions", "meta.k8s.io", "", errors)
+
+    def _body_as(self, request: Request, api_version: str, kind: str) -> Obj:
+        """Return a body that is not stored, as the kind that its path takes."""
+        body = self._body(request)
+        for field, expected in (("apiVersion", api_version), ("kind", kind)):
+            if body.get(field) not in (None, "", expected):
+                raise bad_request(f"{field} is {body[field]!r}; this path takes a {kind} of {api_version}")
+        return received(self.context, body, api_version, kind)
 
     def _body(self, request: Request) -> Obj:
         media = request.headers.get("content-type", "application/json").partition(";")[0].strip()
         if media == protobuf.MEDIA_TYPE:
             return protobuf.decode_body(request.body)
-        if media not in ("application/json", ""):
+        if media != "application/json":
             raise unsupported_media_type(["application/json"])
         try:
-            return decode(request.body)
-        except ValueError as error:
-            raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
+            return read_object(request.body)
+        except BodyError as error:
+            raise bad_request(f"couldn't get version/kind; {error}") from None

@@ -6,17 +6,20 @@ Source: kubernetes k8s.io/apiserver `pkg/registry/rest/delete.go`, `pkg/registry
 from __future__ import annotations
 
 from muster.embedded.apiserver import protobuf
+from muster.embedded.apiserver.bodies import read_object
+from muster.embedded.apiserver.incoming import typed
 from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.request import Request
 from muster.embedded.apiserver.status import (
     bad_request,
     conflict,
+    invalid,
     invalid_object,
     not_found,
     unsupported,
 )
 from muster.embedded.apiserver.strategy import Context, DeleteOptions
-from muster.embedded.objects import Obj, decode, items, section, timestamp
+from muster.embedded.objects import Obj, items, section, timestamp
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _POLICIES = ("Background", "Foreground", "Orphan")
@@ -32,7 +35,7 @@ def read_options(request: Request) -> DeleteOptions:
     if request.body.strip():
         try:
             binary = request.headers.get("content-type", "").startswith(protobuf.MEDIA_TYPE)
-            body = protobuf.decode_body(request.body) if binary else decode(request.body)
+            body = protobuf.decode_body(request.body) if binary else read_object(request.body)
         except ValueError as error:
             raise bad_request(f"couldn't decode the DeleteOptions: {error}") from None
     return options_of(body, request)
@@ -44,8 +47,16 @@ def options_of(body: Obj, request: Request | None = None) -> DeleteOptions:
     Raises:
         StatusError: 422 where they make no sense.
     """
+    if body.get("kind") not in (None, "", "DeleteOptions"):
+        raise bad_request(f"DeleteOptions are wanted, not a {body['kind']}")
+    body = typed(body, "meta.k8s.io/v1", "DeleteOptions")
     grace = body.get("gracePeriodSeconds")
     policy = body.get("propagationPolicy") or ""
+    errors = [unsupported("dryRun", value, ["All"]) for value in body.get("dryRun") or () if value != "All"]
+    if body.get("orphanDependents") is not None and policy:
+        errors.append(invalid("propagationPolicy", policy, "orphanDependents and propagationPolicy exclude each other"))
+    if errors:
+        raise invalid_object("DeleteOptions", "meta.k8s.io", "", errors)
     dry_run = bool(body.get("dryRun"))
     if request is not None:
         if grace is None:

@@ -1,4 +1,4 @@
-"""OpenAPI: enough for kubectl to see that the server validates fields itself, and the full schema of custom kinds.
+"""OpenAPI: fields of built-in kinds from the field table, without descriptions, and the full schema of custom kinds.
 
 v3 is JSON. v2 is asked for as protobuf, and an empty document is a valid one: clients then rely on v3 or on the types
 built into them.
@@ -6,16 +6,32 @@ built into them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator
+from typing import Final
 
+from muster.embedded.apiserver.fieldtable import SCALARS, field_table, type_name
 from muster.embedded.apiserver.registry import Registry, ResourceType
 from muster.embedded.apiserver.request import Request, Response, json_response
 from muster.embedded.objects import Obj, encode
 
 V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 """What kube-apiserver answers with: kubectl asks for `v2@v1.0`, which it cannot parse itself as a media type."""
-_OBJECT: Obj = {"type": "object"}
+_SCALAR_SCHEMAS: Final[dict[str, Obj]] = {
+    "s": {"type": "string"},
+    "b": {"type": "boolean"},
+    "i": {"type": "integer", "format": "int64"},
+    "j": {"type": "integer", "format": "int32"},
+    "f": {"type": "number", "format": "double"},
+    "q": {"oneOf": [{"type": "string"}, {"type": "number"}]},
+    "x": {"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]},
+    "t": {"type": "string", "format": "date-time"},
+    "u": {"type": "string", "format": "date-time"},
+    "B": {"type": "string", "format": "byte"},
+    "o": {"type": "object"},
+    "a": {},
+}
 
 
 def answer(registry: Registry, request: Request) -> Response | None:
@@ -52,13 +68,18 @@ def _document(prefix: str, resources: list[ResourceType]) -> Obj:
     schemas: Obj = {}
     for resource in resources:
         gvk = {"group": resource.group, "version": resource.version, "kind": resource.kind}
-        schema_name = ".".join(
-            [*reversed((resource.group or "core.api.k8s.io").split(".")), resource.version, resource.kind]
-        )
-        schemas[schema_name] = {
-            **(resource.schema or _plain_schema(resource)),
-            "x-kubernetes-group-version-kind": [gvk],
-        }
+        if resource.schema is not None:
+            name = ".".join([*reversed(resource.group.split(".")), resource.version, resource.kind])
+            schemas[name] = {**resource.schema, "x-kubernetes-group-version-kind": [gvk]}
+        else:
+            name = type_name(resource.api_version, resource.kind)
+            schemas.update((part, _schema(part)) for part in _parts(name) if part not in schemas)
+            described = f"{resource.kind}: the embedded server knows the names and types of fields, no descriptions."
+            schemas[name] = {
+                **_schema(name),
+                "description": described,
+                "x-kubernetes-group-version-kind": [gvk],
+            }
         if "patch" not in resource.verbs:
             continue
         middle = "/namespaces/{namespace}" if resource.namespaced else ""
@@ -89,16 +110,32 @@ def _parameter(name: str) -> Obj:
     return {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
 
 
-def _plain_schema(resource: ResourceType) -> Obj:
-    text = {"type": "string"}
-    return {
-        "type": "object",
-        "description": f"{resource.kind}: the embedded server publishes no field descriptions for built-in kinds.",
-        "properties": {
-            "apiVersion": text,
-            "kind": text,
-            "metadata": _OBJECT,
-            "spec": _OBJECT,
-            "status": _OBJECT,
-        },
-    }
+@functools.cache
+def _parts(name: str) -> tuple[str, ...]:
+    """Return the types that a type is made of, itself included."""
+    found, waiting = {name}, [name]
+    while waiting:
+        for field in field_table()[waiting.pop()].values():
+            inner = field.type.strip("[]{}")
+            if inner not in SCALARS and inner not in found:
+                found.add(inner)
+                waiting.append(inner)
+    return tuple(sorted(found))
+
+
+@functools.cache
+def _schema(name: str) -> Obj:
+    fields = field_table()[name]
+    schema: Obj = {"type": "object", "properties": {field: _type(each.type) for field, each in fields.items()}}
+    needed = [field for field, each in fields.items() if each.required]
+    return {**schema, "required": needed} if needed else schema
+
+
+def _type(kind: str) -> Obj:
+    if kind in _SCALAR_SCHEMAS:
+        return _SCALAR_SCHEMAS[kind]
+    if kind[0] == "[":
+        return {"type": "array", "items": _type(kind[1:-1])}
+    if kind[0] == "{":
+        return {"type": "object", "additionalProperties": _type(kind[1:-1])}
+    return {"allOf": [{"$ref": f"#/components/schemas/{kind}"}]}

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-import yaml
-
+from muster.embedded.apiserver.bodies import BodyError, check_nesting, read_json, read_yaml
 from muster.embedded.apiserver.status import StatusError, bad_request, unsupported_media_type
 from muster.embedded.apiserver.strategic import strategic_merge
-from muster.embedded.objects import Obj, copy
+from muster.embedded.objects import Obj, copy, encode
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 MAX_OPERATIONS = 10_000
+COPIED_BYTES_MAX = 3 << 20
+"""What the copy operations of one patch may add, as in kube-apiserver."""
 
 
 def json_patch(document: Obj, operations: Any) -> Obj:
@@ -34,11 +34,17 @@ def json_patch(document: Obj, operations: Any) -> Obj:
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}",
         )
     result: Any = copy(document)
-    for operation in operations:
-        try:
+    copied = 0
+    try:
+        for operation in operations:
             result = _apply(result, operation)
-        except (KeyError, IndexError, ValueError, TypeError):
-            raise _unprocessable() from None
+            if operation["op"] == "copy":
+                copied += len(encode(_read(result, _pointer(operation["from"]))))
+                if copied > COPIED_BYTES_MAX:
+                    raise ValueError("the copies are too large")
+        check_nesting(result)
+    except (KeyError, IndexError, ValueError, TypeError, RecursionError):
+        raise _unprocessable() from None
     if not isinstance(result, dict):
         raise _unprocessable()
     return result
@@ -74,6 +80,8 @@ def _apply(document: Any, operation: Obj) -> Any:
 def _pointer(text: str) -> list[str]:
     if text == "":
         return []
+    if not isinstance(text, str):
+        raise TypeError("a path is a string")
     if not text.startswith("/"):
         raise ValueError(f"path {text} does not start with /")
     return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
@@ -172,24 +180,32 @@ def change_for(content_type: str, body: bytes, *, custom: bool) -> Callable[[Obj
         raise bad_request("error decoding patch: a JSON object is wanted")
     if media == MERGE_PATCH or (media == APPLY_PATCH and custom):
         return lambda obj: merge_patch(obj, patch)
-    return lambda obj: strategic_merge(obj, patch)
+    return lambda obj: _strategic(obj, patch)
+
+
+def _strategic(obj: Obj, patch: Obj) -> Obj:
+    """Apply a strategic merge patch; a directive with a value of another type than it takes is refused."""
+    try:
+        merged = strategic_merge(obj, patch)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise bad_request(f"unable to apply the strategic merge patch: {error}") from None
+    if not isinstance(merged, dict):
+        raise bad_request("unable to apply the strategic merge patch: the result is not an object")
+    return merged
 
 
 def _decode(body: bytes) -> Any:
     try:
-        return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+        return read_json(body)
+    except BodyError as error:
         raise bad_request(f"error decoding patch: {error}") from None
 
 
 def _decode_yaml(body: bytes) -> Obj:
     try:
-        value = msgspec.json.decode(body) if body.lstrip()[:1] == b"{" else yaml.safe_load(body)
-    except (msgspec.DecodeError, yaml.YAMLError) as error:
+        return read_yaml(body)
+    except BodyError as error:
         raise bad_request(f"error decoding YAML: {error}") from None
-    if not isinstance(value, dict):
-        raise bad_request("error decoding YAML: an object is wanted")
-    return value
 
 
 def applied_object(body: bytes) -> Obj:

@@ -19,10 +19,12 @@ from muster.embedded.apiserver.status import (
     conflict,
     forbidden,
     internal,
+    invalid_object,
     not_found,
     required,
     stale,
     too_many_requests,
+    unsupported,
 )
 from muster.embedded.apiserver.strategy import Context, DeleteOptions
 from muster.embedded.apiserver.writes import key_of
@@ -55,12 +57,11 @@ class PodSubresources:
         target = section(body, "target")
         errors = []
         if target.get("kind") not in (None, "", "Node"):
-            message = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
-            errors.append(required("target.kind", message))
+            errors.append(unsupported("target.kind", target["kind"], ["Node", "<empty>"]))
         if not target.get("name"):
             errors.append(required("target.name"))
-        if errors:
-            raise StatusError(500, "", ", ".join(map(str, errors)))
+        if errors:  # kube-apiserver answers with 500 here
+            raise invalid_object("Binding", "", name, errors)
         meta = section(body, "metadata")
         if meta.get("name") and meta["name"] != name:
             raise bad_request("name in URL does not match name in Binding object")
@@ -95,6 +96,8 @@ class PodSubresources:
         Raises:
             StatusError: 429 where the budget does not allow it, 409 where a precondition fails.
         """
+        if section(body, "metadata").get("name", name) != name:
+            raise bad_request("name in URL does not match name in Eviction object")
         item = self._get(namespace, name)
         asked = options_of(section(body, "deleteOptions"))
         rehearsal = DeleteOptions(asked.grace_s, asked.propagation, asked.uid, asked.version, True)

@@ -130,6 +130,9 @@ class Reads:
         table = self._table(resource)
         current = self._context.store.version
         limit = request.number("limit") or 0
+        request.number("timeoutSeconds")
+        if "sendInitialEvents" in request.query:
+            raise _list_forbidden("sendInitialEvents is forbidden for list", "sendInitialEvents")
         token = request.query.get("continue", "")
         text = request.query.get("resourceVersion", "")
         match = request.query.get("resourceVersionMatch", "")
@@ -238,9 +241,9 @@ def _include(request: Request) -> str:
 def _version(text: str) -> int:
     if not text:
         return 0
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 2**64):
         what = f'strconv.ParseUint: parsing "{text}": invalid syntax'
-        raise StatusError(500, "", str(invalid("resourceVersion", text, what)))
+        raise bad_request(str(invalid("resourceVersion", text, what)))  # kube-apiserver answers a watch with 500
     return int(text)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +23,7 @@ class User:
     extra: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 ADMIN = User("kubernetes-admin", groups=("system:masters", "system:authenticated"))
 
 
@@ -38,17 +40,9 @@ class Request:
     raw_query: str = ""  # where a parameter is repeated (exec's command)
 
     def flag(self, name: str) -> bool:
-        """Return a boolean query parameter.
-
-        Raises:
-            StatusError: 400 where it is neither true nor false.
-        """
+        """Return a boolean query parameter: everything is true but what says that it is not, as in kube-apiserver."""
         text = self.query.get(name)
-        if text is None or text in ("", "0", "false"):
-            return False
-        if text in ("1", "true"):
-            return True
-        raise bad_request(f'invalid value "{text}" for query parameter {name}: want true or false')
+        return text is not None and text.lower() not in ("", "0", "false")
 
     def number(self, name: str) -> int | None:
         """Return a whole-number query parameter, None where absent.
@@ -57,12 +51,11 @@ class Request:
             StatusError: 400 where it is no number.
         """
         text = self.query.get(name)
-        if not text:
+        if text is None:
             return None
-        try:
-            return int(text)
-        except ValueError:
-            raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+        if not _INTEGER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
+            raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+        return int(text)
 
 
 @dataclasses.dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,10 @@ from muster.embedded.apiserver.metrics import Metrics
 from muster.embedded.apiserver.proxy import KubeletProxy
 from muster.embedded.apiserver.record import Recorder
 from muster.embedded.apiserver.request import ProxyResponse, Request, Response, json_response
-from muster.embedded.apiserver.status import StatusError, unauthorized
+from muster.embedded.apiserver.status import StatusError, internal, unauthorized
 from muster.embedded.apiserver.watches import WatchResponse
+
+log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 3 << 20
 WRITE_TIMEOUT_S = 60.0
@@ -67,7 +70,7 @@ class Server:
 
     async def _handle(self, incoming: web.BaseRequest) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in incoming.headers.items()}
-        path = incoming.path
+        path = incoming.rel_url.raw_path  # escaped as it came: a name may hold an escaped slash
         request = Request(incoming.method, path, _query(incoming), headers, raw_query=incoming.rel_url.raw_query_string)
         watch = request.query.get("watch") in ("1", "true")
         done = self.metrics.started(request, watch=watch)
@@ -82,6 +85,10 @@ class Server:
         except (ConnectionResetError, asyncio.CancelledError):
             code = 499
             raise
+        except Exception as error:
+            log.exception("%s %s failed", request.method, path)
+            failed = internal(f"{type(error).__name__}; the log of the API server says more")
+            return _whole(json_response(failed.code, failed.status()))
         finally:
             done(code)
             if self._recorder is not None:

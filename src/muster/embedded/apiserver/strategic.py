@@ -47,23 +47,30 @@ def strategic_merge(document: Any, patch: Any, parent: str = "") -> Any:
     if not isinstance(patch, dict):
         return copy(patch)
     directive = patch.get("$patch")
+    if directive not in (None, "merge", "replace", "delete"):
+        raise ValueError(f"unknown patch type: {directive}")
     if directive == "replace":
         return {key: copy(value) for key, value in patch.items() if key != "$patch"}
     if directive == "delete":
         return {}
     result: Obj = dict(document) if isinstance(document, dict) else {}
     retain = patch.get("$retainKeys")
-    if isinstance(retain, list):
+    if retain is not None:
+        if not isinstance(retain, list):
+            raise TypeError("invalid patch format of retainKeys")
         result = {key: value for key, value in result.items() if key in retain}
     orders: dict[str, list[Any]] = {}
     for key, value in patch.items():
         if key in ("$patch", "$retainKeys"):
             continue
         if key.startswith("$setElementOrder/"):
+            if not isinstance(value, list):
+                raise TypeError(f"{key} has to be a list")
             orders[key.partition("/")[2]] = value
         elif key.startswith("$deleteFromPrimitiveList/"):
             name = key.partition("/")[2]
-            result[name] = [item for item in result.get(name) or [] if item not in value]
+            if isinstance(result.get(name) or [], list):
+                result[name] = [item for item in result.get(name) or [] if item not in value]
         elif value is None:
             result.pop(key, None)
         elif isinstance(value, list):
@@ -91,6 +98,8 @@ def _merge_list(current: Any, patch: list[Any], name: str, parent: str) -> list[
     added = []
     for item in patch:
         identity = item.get(key)
+        if identity is None:
+            raise ValueError(f"map: {item} does not contain declared merge key: {key}")
         position = next((i for i, old in enumerate(merged) if old.get(key) == identity), None)
         if item.get("$patch") == "delete":
             merged = [old for old in merged if old.get(key) != identity]

@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable
 
 from muster.embedded.apiserver import eventversions, names
+from muster.embedded.apiserver.finish import convert
+from muster.embedded.apiserver.incoming import received
 from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.status import (
     StatusError,
@@ -49,7 +51,7 @@ class Writes:
         meta = metadata(obj)
         self._check_namespace(resource, namespace, meta)
         if meta.get("resourceVersion") not in (None, "", "0"):
-            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+            raise bad_request("resourceVersion should not be set on objects to be created")
         for name in ("selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "generation"):
             meta.pop(name, None)
         generated = self._name(resource, namespace, meta)
@@ -104,7 +106,7 @@ class Writes:
                 return self.create(resource, namespace, create_with, dry_run=dry_run), True
             raise not_found(resource.plural, resource.group, name)
         old = item.object()
-        new = self.incoming(resource, namespace, change(item.object()))
+        new = self.incoming(resource, namespace, change(convert(resource, item.object())))
         self._check_identity(resource, name, new, old)
         new = self._prepare(resource, new, old, subresource)
         return self.commit(resource, item, new, old, dry_run=dry_run), False
@@ -128,6 +130,10 @@ class Writes:
         Raises:
             StatusError: 400 where it is another kind or another namespace.
         """
+        for name in ("apiVersion", "kind"):
+            if not isinstance(obj.get(name, ""), str | None):
+                raise bad_request(f"couldn't get version/kind; json: {name} has to be a string")
+        obj = self._typed(resource, obj)
         if resource.group == "events.k8s.io" and obj.get("apiVersion") != "v1":
             obj = eventversions.to_core_v1(obj)
         expected = "v1" if resource.storage == "events" else resource.api_version
@@ -147,8 +153,6 @@ class Writes:
                 f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
                 f"no kind {kind!r} is registered for this path".replace("'", '"')
             )
-        if not isinstance(obj.get("metadata") or {}, dict):
-            raise bad_request("metadata must be an object")
         ordered: Obj = {"kind": kind, "apiVersion": found, "metadata": obj.get("metadata") or {}}
         ordered.update((key, value) for key, value in obj.items() if key not in ordered)
         meta = ordered["metadata"]
@@ -167,10 +171,23 @@ class Writes:
             raise bad_request("namespace is not allowed on this type")
         return ordered
 
+    def _typed(self, resource: ResourceType, obj: Obj) -> Obj:
+        """Check the types of all fields of a built-in kind, and those of the metadata of a custom one."""
+        context = self._context
+        if not resource.custom:
+            version = "v1" if obj.get("apiVersion") == "v1" else resource.api_version
+            return received(context, obj, version, resource.kind)
+        meta = obj.get("metadata")
+        if meta is None:
+            return obj
+        if not isinstance(meta, dict):
+            raise bad_request("metadata must be an object")
+        return {**obj, "metadata": received(context, meta, resource.api_version, resource.kind, "meta.v1.ObjectMeta")}
+
     def _check_identity(self, resource: ResourceType, name: str, new: Obj, old: Obj) -> None:
         meta, before = new["metadata"], old["metadata"]
         if not meta.get("name"):
-            meta["name"] = name
+            raise bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
         if meta["name"] != name:
             raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
         if meta.get("uid") and meta["uid"] != before["uid"]:

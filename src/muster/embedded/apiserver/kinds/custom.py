@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from muster.api.rules import BY_CEL, Rule
 from muster.embedded.apiserver import schemas
-from muster.embedded.apiserver.status import FieldError, bad_request, invalid, invalid_object
+from muster.embedded.apiserver.incoming import report_unknown
+from muster.embedded.apiserver.status import FieldError
 from muster.embedded.apiserver.strategy import Context, Strategy
-from muster.embedded.objects import Obj, copy, encode, items, section
+from muster.embedded.objects import Obj, copy, items, section
 
 _BLOCKING = ("FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany")
 _NOT_CHECKED = (
@@ -60,15 +61,7 @@ class CustomStrategy(Strategy):
         """
         dropped = schemas.prune(obj, self.schema)
         if dropped:
-            texts = [f'unknown field "{path}"' for path in dropped]
-            if context.field_validation == "Strict":
-                problem = f"strict decoding error: {', '.join(texts)}"
-                if context.patching:
-                    raise invalid_object("", "", "", [invalid("patch", encode(obj).decode(), problem)])
-                what = f'{self._kind} in version "{self._version}" cannot be handled as a {self._kind}: '
-                raise bad_request(what + problem)
-            if context.field_validation != "Ignore":
-                context.warnings.extend(texts)
+            report_unknown(context, obj, self._version, self._kind, dropped)
         schemas.default(obj, self.schema)
 
     def prepare_create(self, context: Context, obj: Obj) -> None:
