@@ -14,7 +14,7 @@ from muster.cli.up import layout_of, translated, waiting
 @click.option("--name", default="", callback=not_empty, help="Name of the cluster, where there are several.")
 def command(name: str) -> int:
     """Stop the cluster on this machine and remove all of it: processes, jobs, files, the kubeconfig context."""
-    from muster.cli.kubeconfig import remove_context, user_kubeconfig
+    from muster.cli.kubeconfig import remove_from_all
     from muster.embedded import cluster
     from muster.embedded.layout import DEFAULT_NAME
 
@@ -33,6 +33,6 @@ def command(name: str) -> int:
     with waiting(f"removing the cluster '{spec.name}'") as on_stage, translated():
         on_stage("stopping its processes")
         cluster.stop(layout)
-    remove_context(user_kubeconfig(), spec.context)
+    remove_from_all(spec.context)
     click.echo(f"the cluster '{spec.name}' is gone")
     return ExitCode.DONE

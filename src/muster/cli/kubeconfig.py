@@ -13,15 +13,38 @@ from typing import Any
 import yaml
 
 from muster.cli.errors import CliError, ExitCode
+from muster.kube.config import kubeconfig_files
+from muster.kube.errors import ConfigError
+from muster.kube.kubeconfig import is_there
 
 _LOCK_WAIT_S = 10.0
 _SECTIONS = ("clusters", "users", "contexts")
 
 
 def user_kubeconfig() -> Path:
-    """The file kubectl would write to: the first of KUBECONFIG, else ~/.kube/config."""
-    listed = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return Path(listed[0]) if listed else Path.home() / ".kube" / "config"
+    """The file kubectl would write to: the first of KUBECONFIG that exists, else its last, else ~/.kube/config.
+
+    Raises:
+        CliError: that cannot be found out.
+    """
+    try:
+        listed = kubeconfig_files()
+        return next((path for path in listed if is_there(path)), listed[-1])
+    except ConfigError as error:
+        raise CliError(str(error), "set HOME or KUBECONFIG", ExitCode.NO_CLUSTER) from None
+
+
+def remove_from_all(context: str) -> None:
+    """Take a context added by add_context() out of every file of KUBECONFIG: another one may have been the first."""
+    for path in kubeconfig_files():
+        remove_context(path, context)
+
+
+def check_writable(path: Path) -> None:
+    """Find out before a cluster is started whether its context can be added. Raises CliError."""
+    with _locked(path):
+        if is_there(path):
+            _load(path)
 
 
 def add_context(path: Path, source: Path, context: str) -> bool:
@@ -79,7 +102,7 @@ def _others(document: dict[str, Any], section: str, name: str) -> list[Any]:
 def _load(path: Path) -> dict[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         what = str(error).splitlines()[0]
         raise CliError(f"cannot read the kubeconfig {path}: {what}", exit_code=ExitCode.NO_CLUSTER) from None
     if document is None:
@@ -108,10 +131,25 @@ def _write(path: Path, document: dict[str, Any]) -> None:
         raise
 
 
+def _not_writable(path: Path, error: OSError) -> CliError:
+    return CliError(
+        f"the kubeconfig {path} cannot be written: {error.strerror}",
+        "set KUBECONFIG to a file, or HOME to a folder, that you can write",
+        ExitCode.NO_CLUSTER,
+    )
+
+
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold `<path>.lock`, the lock kubectl itself takes (client-go, clientcmd.lockFile)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise CliError(
+            f"the kubeconfig {path} is a folder", "set KUBECONFIG to a file, or unset it", ExitCode.NO_CLUSTER
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(path, error) from None
     lock = path.with_name(path.name + ".lock")
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
@@ -124,6 +162,8 @@ def _locked(path: Path) -> Iterator[None]:
                     f"{path} is locked: {lock} exists", "remove it if no kubectl is at work", ExitCode.CONFLICT
                 ) from None
             time.sleep(0.05)
+        except OSError as error:
+            raise _not_writable(path, error) from None
     try:
         yield
     finally:

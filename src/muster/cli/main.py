@@ -127,8 +127,10 @@ def run(arguments: Sequence[str], program: str = "muster") -> int:
 
 def _translated(error: Exception) -> CliError:
     """What an exception from below means to the user; only API errors have a meaning of their own."""
-    from muster.kube.errors import ApiError
+    from muster.kube.errors import ApiError, ConfigError
 
+    if isinstance(error, ConfigError):
+        return CliError(str(error), exit_code=ExitCode.NO_CLUSTER)
     if isinstance(error, ApiError):
         from muster.cli.errors import from_api_error
 

@@ -154,7 +154,7 @@ def _load(kubeconfig: str, context: str) -> ClusterConfig:
     from muster.kube.config import load_config
     from muster.kube.errors import ConfigError
 
-    if kubeconfig and not Path(kubeconfig).is_file():
+    if kubeconfig and not Path(kubeconfig).exists():
         raise CliError(f"there is no kubeconfig {kubeconfig}", "check --kubeconfig", ExitCode.NO_CLUSTER)
     try:
         return load_config(Path(kubeconfig) if kubeconfig else None, context or None)
@@ -163,26 +163,29 @@ def _load(kubeconfig: str, context: str) -> ClusterConfig:
 
 
 def _has_kubeconfig() -> bool:
-    """Whether kubectl would find a kubeconfig that names a context."""
-    import yaml
+    """Return whether the user's kubeconfig chooses a cluster.
 
-    listed = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    for path in [Path(part) for part in listed] or [Path.home() / ".kube" / "config"]:
-        with contextlib.suppress(OSError):
-            try:
-                document = yaml.safe_load(path.read_text())
-            except yaml.YAMLError:
-                return True  # what is wrong with it is said when it is loaded
-            if isinstance(document, dict) and document.get("current-context"):
-                return True
-    return bool(listed) and not any(Path(part).exists() for part in listed)
+    KUBECONFIG always does: where it cannot be used, another cluster would be a surprise. ~/.kube/config does where it
+    names a current context, or where it cannot be read, which is an error when it is loaded.
+    """
+    from muster.kube.config import kubeconfig_files
+    from muster.kube.errors import ConfigError
+    from muster.kube.kubeconfig import is_there, read_kubeconfigs
+
+    if os.environ.get("KUBECONFIG"):
+        return True
+    try:
+        default = kubeconfig_files()[0]
+        return is_there(default) and bool(read_kubeconfigs([default])["current-context"])
+    except ConfigError:
+        return True
 
 
 def _candidates() -> list[Layout]:
     from muster.embedded.layout import Layout, clusters_root, default_root
 
     roots = [default_root()]
-    if clusters_root().is_dir():
+    with contextlib.suppress(OSError):  # a folder that cannot be read holds no cluster of ours
         roots += sorted(path for path in clusters_root().iterdir() if path not in roots)
     return [Layout(root) for root in roots]
 

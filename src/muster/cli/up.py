@@ -35,7 +35,7 @@ def command(nodes: int | None, gpus: int | None, name: str, port: int | None, ne
 
     What was stored by an earlier one continues, jobs included. `muster down` removes everything.
     """
-    from muster.cli.kubeconfig import add_context, user_kubeconfig
+    from muster.cli.kubeconfig import add_context, check_writable, user_kubeconfig
     from muster.embedded import cluster
     from muster.embedded.layout import DEFAULT_NAME, ClusterSpec
 
@@ -52,10 +52,11 @@ def command(nodes: int | None, gpus: int | None, name: str, port: int | None, ne
     )
     if stored and (layout.read_daemon() or cluster.starting(layout)):
         return _up_already(stored.same_shape(wanted) and port in (None, stored.port), layout)
+    path = user_kubeconfig()
+    check_writable(path)
     started = time.monotonic()
     with waiting(f"starting the cluster '{name}'") as on_stage, translated():
         spec = cluster.start(layout, wanted, on_stage)
-    path = user_kubeconfig()
     current = add_context(path, layout.kubeconfig, spec.context)
     gpus_text = f" with {counted(spec.gpus, 'GPU')} each" if spec.gpus else ""
     took = f"{time.monotonic() - started:.1f} s"
@@ -119,6 +120,13 @@ def translated() -> Iterator[None]:
         raise CliError(str(error), error.hint) from None
     except ControlError as error:
         raise CliError(str(error)) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise CliError(
+            f"the cluster's folder cannot be used: {where}{error.strerror or error}",
+            "set HOME, XDG_STATE_HOME or MUSTER_STATE_DIR to a folder that you can write",
+            ExitCode.NO_CLUSTER,
+        ) from None
 
 
 @contextlib.contextmanager

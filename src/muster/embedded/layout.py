@@ -10,6 +10,7 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
+from muster.kube.config import home_folder
 from muster.kube.pki import write_private
 
 DEFAULT_NAME = "embedded"
@@ -153,7 +154,7 @@ def default_root(name: str = DEFAULT_NAME) -> Path:
 
 def clusters_root() -> Path:
     """The folder that holds the state folders of this user's clusters."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    state = os.environ.get("XDG_STATE_HOME") or home_folder() / ".local" / "state"
     return Path(state) / "muster"
 
 

@@ -20,7 +20,7 @@ from muster.kube.credentials import (
     TokenFile,
 )
 from muster.kube.errors import ConfigError
-from muster.kube.kubeconfig import read_kubeconfigs
+from muster.kube.kubeconfig import is_there, read_kubeconfigs
 from muster.kube.kubeconfigentries import ClusterEntry, ContextEntry, ExecEntry, UserEntry, find_entry
 
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -88,13 +88,12 @@ def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str |
         return from_kubeconfig([Path(kubeconfig).expanduser()], context)
     variable = os.environ.get("KUBECONFIG", "")
     if variable:
-        listed = [Path(part).expanduser() for part in variable.split(os.pathsep) if part]
-        present = [path for path in listed if path.exists()]
+        present = [path for path in kubeconfig_files() if is_there(path)]
         if not present:
             raise ConfigError(f"KUBECONFIG names no file that exists ({variable}); correct or unset it")
         return from_kubeconfig(present, context)
-    default = Path.home() / ".kube" / "config"
-    if default.exists():
+    default = home_folder() / ".kube" / "config"
+    if is_there(default):
         return from_kubeconfig([default], context)
     folder = Path(os.environ.get(SERVICE_ACCOUNT_DIR_VARIABLE, SERVICE_ACCOUNT_DIR))
     if (folder / "token").exists() and context is None:
@@ -103,6 +102,23 @@ def load_config(kubeconfig: str | os.PathLike[str] | None = None, context: str |
         f"no cluster found: set KUBECONFIG, pass --kubeconfig, or create {default}; "
         "'muster up' starts an embedded cluster"
     )
+
+
+def kubeconfig_files() -> list[Path]:
+    """Return the files that KUBECONFIG lists, else ~/.kube/config; they need not exist. Raises ConfigError."""
+    try:
+        listed = [Path(part).expanduser() for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    except RuntimeError as error:
+        raise ConfigError(f"KUBECONFIG cannot be read: {error}") from None
+    return listed or [home_folder() / ".kube" / "config"]
+
+
+def home_folder() -> Path:
+    """Return the user's home folder. Raises ConfigError where the user has none."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigError("this user has no home folder: set HOME to a folder") from None
 
 
 def in_cluster(folder: Path | None = None) -> ClusterConfig:

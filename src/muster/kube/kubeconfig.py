@@ -14,13 +14,28 @@ def read_kubeconfigs(paths: list[Path]) -> dict[str, Any]:
     return _merge([_load(path) for path in paths])
 
 
+def is_there(path: Path) -> bool:
+    """Return whether a kubeconfig exists; kubectl skips those of a list that do not, and no others.
+
+    Raises:
+        ConfigError: that cannot be found out.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"kubeconfig {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return True
+
+
 def _load(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"kubeconfig {path} cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError):
         # The parser's own message may quote the file, keys and tokens included.
         raise ConfigError(f"kubeconfig {path} is not YAML") from None

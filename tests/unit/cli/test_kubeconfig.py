@@ -93,9 +93,9 @@ def test_kubectls_lock_is_honoured(tmp_path: Path, source: Path, monkeypatch: py
     assert not path.exists()
 
 
-def test_the_first_file_of_kubeconfig_is_the_one_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_files_that_do_not_exist_the_last_one_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(("", "/a/b", "/c")))
-    assert user_kubeconfig() == Path("/a/b")
+    assert user_kubeconfig() == Path("/c")
     monkeypatch.delenv("KUBECONFIG")
     monkeypatch.setenv("HOME", "/home/x")
     assert user_kubeconfig() == Path("/home/x/.kube/config")
