@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from muster.api.crd import KINDS, definition
-from muster.drills.fields import GROUPS, table_of
 from muster.embedded.apiserver import fieldtable
+from muster.embedded.apiserver.fieldwriter import GROUPS, table_of
 from tests.scenarios.apiserver.malformed import EXISTING, JOBS, KNOWN_DIFFERENCES, Malformed, requests
 from tests.support.apiserver import Api
 from tests.support.controlplane import RealCluster

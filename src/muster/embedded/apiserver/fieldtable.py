@@ -1,7 +1,7 @@
 """Names and types of the fields of built-in kinds, as a table that a person can read.
 
-The table is `builtinfields.txt`. It holds facts of the API alone, no descriptions: `python -m muster.drills.fields`
-reads them from the OpenAPI documents of a real API server, and a scenario test compares both.
+The table is `builtinfields.txt`. It holds facts of the API alone, no descriptions: fieldwriter.py reads them from the
+OpenAPI documents of a real API server, and a scenario test compares both.
 
 A line `[core.v1]` begins a group; `Name field:type ...` is a type of it, and lines that begin with a space go on with
 the type before. A field that ends in `!` is required. Types: `s` string, `b` boolean, `i` and `j` integers of 64 and 32

@@ -15,6 +15,7 @@ from muster.sim.replay.table import BadTrace, Row, read_rows, read_text
 TASK_COLUMNS = (
     "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_spec", "qos", "creation_time", "deletion_time", "scheduled_time",
 )  # fmt: skip
+TIME_COLUMNS = ("creation_time", "deletion_time", "scheduled_time")
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 
@@ -37,6 +38,7 @@ def read_nodes(path: Path) -> list[NodeShape]:
 
 def read_tasks(path: Path, text: str) -> Workload:
     """Return the tasks that ran; those that were never scheduled are counted only. Raises BadTrace."""
+    _check_times(path, text)
     left_out: Counter[str] = Counter()
     found: list[Job] = []
     for row in read_rows(path, text, TASK_COLUMNS, "an OpenB task list"):
@@ -49,6 +51,18 @@ def read_tasks(path: Path, text: str) -> Workload:
     first = found[0].submit_s if found else 0.0
     jobs = [Job(j.name, j.submit_s - first, j.run_s, 1, j.shape, j.gang, j.priority) for j in found]
     return Workload("OpenB", jobs, left_out)
+
+
+def _check_times(path: Path, text: str) -> None:
+    """Refuse the variants of the task list without times: they only ask which tasks fit a cluster at once."""
+    header = {name.strip() for name in text.partition("\n")[0].split(",")}
+    if {"cpu_milli", "num_gpu"} <= header and header.isdisjoint(TIME_COLUMNS):
+        raise BadTrace(
+            path,
+            1,
+            f"an OpenB task list without times (no {', '.join(TIME_COLUMNS)}) is a packing problem; a replay needs to "
+            "know when tasks come and how long they run; use a variant of the list that has these columns",
+        )
 
 
 def _task(row: Row, created: float) -> Job:

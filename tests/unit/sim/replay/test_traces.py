@@ -147,3 +147,12 @@ def test_a_file_that_is_none_or_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadTrace, match="is not text"):
         read_trace(tmp_path / "binary", 8)
+
+
+def test_an_openb_list_without_times_is_named_a_packing_problem(tmp_path: Path) -> None:
+    """Issue 11.32: variants of the published list have these columns only."""
+    path = tmp_path / "pods.csv"
+    for more in ("", ",gpu_spec,qos"):
+        path.write_text(f"name,cpu_milli,memory_mib,num_gpu,gpu_milli{more}\nopenb-pod-0000,12000,16384,1,1000\n")
+        with pytest.raises(BadTrace, match=r"is a packing problem.* use a variant of the list that has these columns"):
+            read_trace(path, 8)

@@ -1,6 +1,6 @@
 """Writes the table of built-in kinds' fields from what a real API server publishes.
 
-python -m muster.drills.fields starts a control plane, reads its OpenAPI documents and writes the table.
+`python -m muster.embedded.apiserver.fieldwriter` starts a control plane, reads its OpenAPI documents and writes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _PLAIN: Final = {
     "apiextensions.v1.JSONSchemaPropsOrBool": "a",
     "apiextensions.v1.JSONSchemaPropsOrStringArray": "a",
 }
-_HEADER: Final = "# Fields of built-in kinds, written by `python -m muster.drills.fields`; fieldtable.py reads it.\n"
+_HEADER: Final = "# Fields of built-in kinds, written by fieldwriter.py and read by fieldtable.py.\n"
 _WIDTH: Final = 118
 
 
