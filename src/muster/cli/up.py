@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from muster.embedded.layout import ClusterSpec, Layout
 
 _NODES, _GPUS = 4, 8
+_LOG_MIN_FILES = 2
 
 
 @click.command()
@@ -30,7 +31,28 @@ _NODES, _GPUS = 4, 8
 @click.option(
     "--network", type=click.Choice(["host", "netns"]), help="Loopback addresses, or a namespace per pod (host)."
 )
-def command(nodes: int | None, gpus: int | None, name: str, port: int | None, network: str | None) -> int:
+@click.option(
+    "--container-log-max-size",
+    "log_size",
+    metavar="QUANTITY",
+    callback=lambda context, parameter, value: _log_size(value),
+    help="Size at which the log of a container is rotated (10Mi).",
+)
+@click.option(
+    "--container-log-max-files",
+    "log_files",
+    type=click.IntRange(_LOG_MIN_FILES),
+    help="Most files of a container's log (5).",
+)
+def command(
+    nodes: int | None,
+    gpus: int | None,
+    name: str,
+    port: int | None,
+    network: str | None,
+    log_size: str | None,
+    log_files: int | None,
+) -> int:
     """Start a cluster on this machine: a Kubernetes API, nodes whose pods are processes, and Muster itself.
 
     What was stored by an earlier one continues, jobs included. `muster down` removes everything.
@@ -49,9 +71,12 @@ def command(nodes: int | None, gpus: int | None, name: str, port: int | None, ne
         gpus=base.gpus if gpus is None else gpus,
         port=port or 0,
         network="netns" if (network or base.network) == "netns" else "host",
+        container_log_max_size=log_size or base.container_log_max_size,
+        container_log_max_files=log_files or base.container_log_max_files,
     )
     if stored and (layout.read_daemon() or cluster.starting(layout)):
-        return _up_already(stored.same_shape(wanted) and port in (None, stored.port), layout)
+        same = stored.same_shape(wanted) and stored.with_logs(wanted) == stored and port in (None, stored.port)
+        return _up_already(same, layout)
     path = user_kubeconfig()
     check_writable(path)
     started = time.monotonic()
@@ -101,7 +126,30 @@ def _up_already(same: bool, layout: Layout) -> int:
 
 
 def _shape(spec: ClusterSpec) -> str:
-    return f"{counted(spec.nodes, 'node')} with {counted(spec.gpus, 'GPU')} each, port {spec.port}"
+    shape = f"{counted(spec.nodes, 'node')} with {counted(spec.gpus, 'GPU')} each, port {spec.port}"
+    standard = type(spec)()
+    if spec.with_logs(standard) == spec:
+        return shape
+    return f"{shape}, container logs of {spec.container_log_max_files} x {spec.container_log_max_size}"
+
+
+def _log_size(value: str | None) -> str | None:
+    """The size of a container's log; raises BadInput where it is none or too small."""
+    from muster.embedded.kubelet.settings import LOG_MIN_BYTES
+    from muster.kube.quantity import QuantityError, to_int
+
+    if value is None:
+        return None
+    try:
+        size = to_int(value)
+    except QuantityError:
+        size = 0
+    if size < LOG_MIN_BYTES:
+        raise BadInput(
+            f"--container-log-max-size {value}: not a size of at least {LOG_MIN_BYTES >> 10}Ki",
+            "write bytes or a quantity such as 512Ki or 10Mi",
+        )
+    return value
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ import msgspec
 from muster.embedded import control, programs
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec, Layout, ProcessId
+from muster.embedded.programlogs import keep_bounded
 from muster.embedded.ranks import kill_rank
 from muster.embedded.readiness import NotReadyError, answers, healthy, install_kinds, poll, ready_nodes
 from muster.embedded.supervision import Supervised, clock
@@ -55,6 +56,7 @@ class Daemon:
             loop.add_signal_handler(number, self.stopping.set)
         async with control.serve(self.layout.control_socket, self.answer):
             watching = asyncio.create_task(self._watch())
+            bounding = asyncio.create_task(keep_bounded(self.layout.logs))
             starting = asyncio.create_task(self._start())
             stopped = asyncio.create_task(self.stopping.wait())
             try:
@@ -68,7 +70,7 @@ class Daemon:
                 print(f"cannot start: {error}", file=sys.stderr, flush=True)
                 return 1
             finally:
-                for task in (watching, starting, stopped):
+                for task in (watching, bounding, starting, stopped):
                     task.cancel()
                 await asyncio.to_thread(self._end)
         return 0

@@ -33,6 +33,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         cpus: CPUs each node declares.
         memory_gib: memory each node declares, GiB.
         node_grace_s: silence after which a node counts as lost, in seconds.
+        container_log_max_size: the size at which the log of a container is rotated, a quantity.
+        container_log_max_files: how many files of a container's log are kept.
     """
 
     name: str = DEFAULT_NAME
@@ -46,6 +48,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cpus: int = 64
     memory_gib: int = 512
     node_grace_s: float = 10.0
+    container_log_max_size: str = "10Mi"
+    container_log_max_files: int = 5
 
     @property
     def context(self) -> str:
@@ -59,6 +63,14 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def same_shape(self, other: Self) -> bool:
         """Whether both ask for the same nodes and network."""
         return (self.nodes, self.gpus, self.network) == (other.nodes, other.gpus, other.network)
+
+    def with_logs(self, other: Self) -> Self:
+        """This shape with the other one's bounds of container logs."""
+        return msgspec.structs.replace(
+            self,
+            container_log_max_size=other.container_log_max_size,
+            container_log_max_files=other.container_log_max_files,
+        )
 
 
 class ProcessId(msgspec.Struct, frozen=True):

@@ -76,6 +76,8 @@ def kubelet(spec: ClusterSpec, number: int, kubeconfig: Path, folder: Path, *tru
             f"--memory={spec.memory_gib}Gi",
             f"--network={spec.network}",
             f"--lease-period-s={spec.node_grace_s / 4:g}",
+            f"--container-log-max-size={spec.container_log_max_size}",
+            f"--container-log-max-files={spec.container_log_max_files}",
             *trust,
             *(f"--label={key}={value}" for key, value in labels.items()),
         ],

@@ -213,11 +213,14 @@ class NodeUnderTest:
 
         await until("the pod is gone", check, timeout_s)
 
+    def kubectl_command(self, *arguments: str) -> list[str]:
+        return [kubectl_program(), f"--kubeconfig={self.server.kubeconfig}", f"--namespace={NAMESPACE}", *arguments]
+
     def kubectl(
         self, *arguments: str, stdin: bytes = b"", timeout_s: float = 30.0
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [kubectl_program(), f"--kubeconfig={self.server.kubeconfig}", f"--namespace={NAMESPACE}", *arguments],
+            self.kubectl_command(*arguments),
             input=stdin,
             capture_output=True,
             timeout=timeout_s,

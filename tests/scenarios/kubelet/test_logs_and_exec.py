@@ -7,12 +7,13 @@ import re
 import ssl
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode
 from tests.support.waiting import until
 
 
@@ -132,3 +133,49 @@ async def test_nobody_without_the_token_or_certificate_gets_in(node: NodeUnderTe
     for path in ("/pods", f"/containerLogs/{NAMESPACE}/{pod.name}/main", f"/exec/{NAMESPACE}/{pod.name}/main"):
         assert await asyncio.to_thread(ask, path) == 401
         assert await asyncio.to_thread(ask, path, Authorization="Bearer wrong") == 401
+
+
+FLOOD = """
+import os, sys, time
+first, go = int(sys.argv[1]), sys.argv[2]
+for number in range(80_000):
+    if number == 10:
+        sys.stdout.flush()
+        while not os.path.exists(go):
+            time.sleep(0.05)
+    if number == first:
+        sys.stdout.flush()
+        while not os.path.exists(go + "2"):
+            time.sleep(0.05)
+    print(f"{number:06d} {'x' * 40}", file=sys.stderr if number % 1000 == 999 else sys.stdout)
+"""
+
+
+async def test_flood_is_bounded_and_followed_across_rotation(start_node: StartNode, tmp_path: Path) -> None:
+    """Issue 11.4: logs are rotated; `kubectl logs -f` goes on, and `kubectl logs` serves the newest file."""
+    size, files, first = 64 << 10, 50, 25_000
+    node = await start_node(f"--container-log-max-size={size >> 10}Ki", f"--container-log-max-files={files}")
+    go = tmp_path / "go"
+    pod = await node.running(await node.run("python3", "-c", FLOOD, str(first), str(go)))
+    folder = node.state_dir / "pods" / pod.uid / "logs" / "main"
+    follower = await asyncio.create_subprocess_exec(
+        *node.kubectl_command("logs", "--follow", pod.name), stdout=asyncio.subprocess.PIPE
+    )
+    assert follower.stdout is not None
+    assert (await follower.stdout.readline()).startswith(b"000000 ")
+    go.touch()
+    lines = [int((await follower.stdout.readline()).split()[0]) for _ in range(first - 1)]
+    assert sorted(lines) == list(range(1, first)), "the follower got every line of about thirty files"
+    (tmp_path / "go2").touch()
+    rest = asyncio.create_task(follower.stdout.read())
+    pod = await node.finished(pod)
+    assert (await rest).endswith(b"x\n")
+    assert await follower.wait() == 0
+    kept = {path.name: path.stat().st_size for path in await asyncio.to_thread(lambda: list(folder.iterdir()))}
+    assert len(kept) == files
+    assert sum(kept.values()) <= files * size
+    newest = node.logs(pod).splitlines()
+    assert sorted(int(line.split()[0]) for line in newest)[-1] == 79_999
+    assert kept["0.log"] >= sum(len(line) for line in newest)
+    tail = node.logs(pod, "--tail=100000").splitlines()
+    assert tail == newest, "as in the kubelet, rotated files are not served"

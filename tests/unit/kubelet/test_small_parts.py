@@ -1,4 +1,4 @@
-"""Address and GPU pools, back-off, atomic folders, log files."""
+"""Address and GPU pools, back-off, atomic folders."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from muster.embedded.kubelet.atomic_folder import write_atomically
 from muster.embedded.kubelet.backoff import RestartBackoff
-from muster.embedded.kubelet.logs import LogOptions, read_log, read_tail
 from muster.embedded.kubelet.pool import AddressPool, DevicePool, Exhausted
-from muster.embedded.kubelet.shim import LineLog
 
 
 def test_backoff_starts_at_once_then_ten_seconds_doubling_to_five_minutes() -> None:
@@ -104,37 +102,3 @@ def test_folder_drops_what_is_gone_and_refuses_to_be_left(tmp_path: Path) -> Non
     for path in ("../x", "/x", "a/../../x"):
         with pytest.raises(ValueError, match="leaves the volume"):
             write_atomically(tmp_path, {path: (b"", 0o644)})
-
-
-async def read(file: Path, options: LogOptions) -> bytes:
-    return b"".join([chunk async for chunk in read_log(file, options, lambda: True)])
-
-
-@given(st.binary(max_size=300), st.lists(st.integers(min_value=1, max_value=50), max_size=8))
-def test_what_is_written_is_what_is_read(data: bytes, cuts: list[int]) -> None:
-    import asyncio
-    import tempfile
-
-    with tempfile.NamedTemporaryFile() as file:
-        log = LineLog(file.fileno(), "stdout")
-        rest = data
-        for cut in cuts:
-            log.feed(rest[:cut])
-            rest = rest[cut:]
-        log.feed(rest)
-        log.close()
-        assert asyncio.run(read(Path(file.name), LogOptions())) == data
-
-
-async def test_tail_and_limits(tmp_path: Path) -> None:
-    file = tmp_path / "0.log"
-    with file.open("wb") as stream:
-        log = LineLog(stream.fileno(), "stdout")
-        for number in range(5000):
-            log.feed(f"{number}\n".encode())
-    assert await read(file, LogOptions(tail_lines=2)) == b"4998\n4999\n"
-    assert await read(file, LogOptions(tail_lines=0)) == b""
-    assert len(await read(file, LogOptions(tail_lines=9999))) == sum(len(f"{number}\n") for number in range(5000))
-    assert await read(file, LogOptions(limit_bytes=3)) == b"0\n1"
-    assert read_tail(file, 2, 6) == "\n4999\n"
-    assert await read(tmp_path / "none.log", LogOptions(tail_lines=3)) == b""

@@ -14,11 +14,11 @@ import uvloop
 
 from muster.embedded.kubelet.kubelet import Kubelet
 from muster.embedded.kubelet.network import NetworkError
-from muster.embedded.kubelet.settings import Settings
+from muster.embedded.kubelet.settings import LOG_MIN_BYTES, LOG_MIN_FILES, Settings
 from muster.kube.config import load_config
 from muster.kube.errors import ConfigError
 from muster.kube.node import Taint
-from muster.kube.quantity import QuantityError, parse_quantity
+from muster.kube.quantity import QuantityError, parse_quantity, to_int
 
 _FIRST_OCTET = 10  # node K has 127.(10+K).0.0/16
 
@@ -48,6 +48,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--sync-period-s", type=float, default=60.0, help="seconds between looks at mounted ConfigMaps; default: 60")
     add("--restart-backoff-s", type=float, default=10.0, help="first delay of CrashLoopBackOff; default: 10")
     add("--pod-pids-limit", type=int, default=0, help="most processes of a container; default: no limit")
+    add(
+        "--container-log-max-size",
+        default="10Mi",
+        metavar="QUANTITY",
+        help="size at which a container's log is rotated; default: %(default)s",
+    )
+    add(
+        "--container-log-max-files",
+        type=int,
+        default=5,
+        metavar="COUNT",
+        help="most files of a container's log, at least 2; default: %(default)s",
+    )
     add("--new-boot", action="store_true", help="as after a reboot of the machine: a new boot ID")
     add("--kubelet-token-file", type=Path, help="bearer token that may read logs and execute commands")
     add("--client-ca-file", type=Path, help="authority of client certificates that may do so")
@@ -67,11 +80,21 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         cidr = cidr or (f"10.{octet}.0.0/16" if arguments.network == "netns" else f"127.{octet}.0.0/16")
     if not address or not cidr:
         raise ValueError("give --index, or both --address and --pod-cidr")
-    for flag, quantity in (("--cpus", arguments.cpus), ("--memory", arguments.memory)):
+    quantities = (
+        ("--cpus", arguments.cpus),
+        ("--memory", arguments.memory),
+        ("--container-log-max-size", arguments.container_log_max_size),
+    )
+    for flag, quantity in quantities:
         try:
             parse_quantity(quantity)
         except QuantityError as error:
             raise ValueError(f"{flag}: {error}") from None
+    log_max_bytes = to_int(arguments.container_log_max_size)
+    if log_max_bytes < LOG_MIN_BYTES:
+        raise ValueError(f"--container-log-max-size must be at least {LOG_MIN_BYTES >> 10}Ki")
+    if arguments.container_log_max_files < LOG_MIN_FILES:
+        raise ValueError(f"--container-log-max-files must be at least {LOG_MIN_FILES}")
     return Settings(
         node=arguments.node,
         cluster_id=arguments.cluster_id,
@@ -92,6 +115,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         sync_period_s=arguments.sync_period_s,
         restart_backoff_s=arguments.restart_backoff_s,
         pod_pids_limit=arguments.pod_pids_limit,
+        container_log_max_bytes=log_max_bytes,
+        container_log_max_files=arguments.container_log_max_files,
         new_boot=arguments.new_boot,
         token_file=arguments.kubelet_token_file,
         client_ca_file=arguments.client_ca_file,

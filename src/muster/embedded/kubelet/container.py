@@ -23,6 +23,7 @@ from muster.embedded.kubelet.logs import log_files
 from muster.embedded.kubelet.podcontext import PodContext
 from muster.embedded.kubelet.probes import ContainerProbes
 from muster.embedded.kubelet.process import Process, StartError
+from muster.embedded.kubelet.shim import rotated_logs
 from muster.embedded.kubelet.sweep import SweepError, sweep
 from muster.embedded.kubelet.termination import termination_message
 from muster.kube.container import (
@@ -184,7 +185,13 @@ class ContainerRunner:
         self.launched = launched
         self._group = launched.group
         try:
-            self.process = await Process.start(launched.process_spec(log=self.log))
+            settings = self._context.services.settings
+            spec = launched.process_spec(
+                log=self.log,
+                log_max_bytes=settings.container_log_max_bytes,
+                log_max_files=settings.container_log_max_files,
+            )
+            self.process = await Process.start(spec)
         except StartError as error:
             self._event("Warning", "Failed", f"Error: {error}")
             await asyncio.to_thread(self._group.remove)
@@ -314,8 +321,9 @@ class ContainerRunner:
         """Keep the log before this one, and no older."""
         for file in log_files(self._context.log_folder(self.spec.name)):
             if int(file.stem) < self.status.restart_count - 1:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(file)
+                for path in (*rotated_logs(str(file)), str(file)):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
 
     def _event(self, kind: str, reason: str, message: str) -> None:
         self._context.services.event(self._context.pod, kind, reason, message)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable
 from urllib.parse import urlsplit
 
 from muster.embedded.kubelet.cgroups import ControlGroups
+from muster.embedded.kubelet.logcompression import keep_compressed
 from muster.embedded.kubelet.manager import PodManager
 from muster.embedded.kubelet.network import HostNetwork, NamespaceNetwork, PodNetwork
 from muster.embedded.kubelet.node import NodeRegistration
@@ -54,7 +55,10 @@ class Kubelet:
             server = KubeletServer(settings)
             port = await server.start()
             registration = NodeRegistration(client, settings, port)
-            tasks = [asyncio.create_task(self._end_orphans())]
+            tasks = [
+                asyncio.create_task(self._end_orphans()),
+                asyncio.create_task(keep_compressed(settings.pods_dir)),
+            ]
             cgroups = ControlGroups(settings.cluster_id, settings.node)
             manager = None
             try:

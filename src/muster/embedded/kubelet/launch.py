@@ -52,9 +52,10 @@ class Launch:
     gid: int | None
     groups: Sequence[int] | None
 
-    def process_spec(self, *, log: str) -> ProcessSpec:
-        """The container's main process."""
-        return self._spec(self.argv, log=log, stdio=None, tty=self.tty)
+    def process_spec(self, *, log: str, log_max_bytes: int, log_max_files: int) -> ProcessSpec:
+        """The container's main process, and where its output goes."""
+        spec = self._spec(self.argv, log=log, stdio=None, tty=self.tty)
+        return dataclasses.replace(spec, log_max_bytes=log_max_bytes, log_max_files=log_max_files)
 
     def command_spec(self, argv: Sequence[str], stdio: tuple[int, int, int], *, tty: bool = False) -> ProcessSpec:
         """Another process in the container."""

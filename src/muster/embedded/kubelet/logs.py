@@ -1,16 +1,28 @@
-"""Reading container logs: a file per start, a line per record (time, stream, F or P, text; see shim.LineLog)."""
+"""Reading container logs: a file per start, a line per record (time, stream, F or P, text; see shim.LineLog).
+
+As in the kubelet, a reader gets the newest file of a start only, and with `follow` the files that come after it:
+https://kubernetes.io/docs/concepts/cluster-administration/logging/#log-rotation
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime
+import gzip
+import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import IO, cast
+
+from muster.embedded.kubelet.shim import rotated_logs
 
 _POLL_S = 0.1
 _CHUNK_BYTES = 1 << 16
+_RECORD_BYTES_MAX = 1 << 20
+_HEAD_BYTES = 128
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,44 +45,77 @@ class LogOptions:
 
 
 def log_files(folder: Path) -> list[Path]:
-    """The logs of a container, oldest start first."""
+    """The current log file of each start of a container, oldest start first; rotated files are left out."""
     return sorted(folder.glob("*.log"), key=lambda file: int(file.stem)) if folder.is_dir() else []
 
 
 def read_tail(file: Path, lines: int, limit_bytes: int) -> str:
     """The text of the last lines of a log."""
-    if not file.is_file():
+    try:
+        with file.open("rb") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            most = min(end, (limit_bytes + _CHUNK_BYTES) * 4)  # a record holds a time and a stream beside its text
+            stream.seek(max(_tail_start(stream, lines, end), end - most))
+            records = stream.read(most).split(b"\n")[:-1]
+    except FileNotFoundError:
         return ""
-    text = b"".join(_text(record, False) for record in _last_records(file, lines)[1])
+    text = b"".join(_text(record, False) for record in records)
     return text[-limit_bytes:].decode(errors="replace")
 
 
 async def read_log(file: Path, options: LogOptions, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Yield a log as its reader wants it; with follow, until `ended` says that nothing more will come."""
+    """Yield a log as its reader wants it, in pieces of bounded size.
+
+    Without follow it ends at the size that the file had when it was opened. With follow it continues in the files that
+    come after it, until `ended` returns that nothing more will come. If a slow reader's file was removed by rotation
+    before its successor was opened, the oldest file that is left follows.
+    """
     left = options.limit_bytes
-    position, records = (0, []) if options.tail_lines is None else _last_records(file, options.tail_lines)
     since = options.since.strftime("%Y-%m-%dT%H:%M:%S.%f").encode() if options.since else b""
+    stream = _open(file)
     rest = b""
-    while True:
-        chunk = b"".join(
-            _text(record, options.timestamps) for record in records if not since or record[: len(since)] >= since
-        )
-        if left is not None:
-            chunk = chunk[:left]
-            left -= len(chunk)
-        if chunk:
-            yield chunk
-        if left == 0:
-            return
-        was_over = ended()
-        data = _read(file, position)
-        position += len(data)
-        *complete, rest = (rest + data).split(b"\n")
-        records = complete
-        if not data:
-            if was_over or not options.follow:
+    try:
+        position = end = 0
+        if stream is not None:
+            end = stream.seek(0, os.SEEK_END)
+            if options.tail_lines is not None:
+                position = await asyncio.to_thread(_tail_start, stream, options.tail_lines, end)
+            stream.seek(position)
+        while True:
+            was_over = ended()
+            size = _CHUNK_BYTES if options.follow else min(_CHUNK_BYTES, end - position)
+            data = stream.read(size) if stream is not None else b""
+            position += len(data)
+            *records, rest = (rest + data).split(b"\n")
+            if len(rest) > _RECORD_BYTES_MAX:  # no writer of ours makes such a record: the file is damaged
+                rest = b""
+            chunk = b"".join(
+                _text(record, options.timestamps) for record in records if not since or record[: len(since)] >= since
+            )
+            if left is not None:
+                chunk = chunk[:left]
+                left -= len(chunk)
+            if chunk:
+                yield chunk
+            if left == 0:
                 return
-            await asyncio.sleep(_POLL_S)
+            if data:
+                await asyncio.sleep(0)  # a flood must not keep the kubelet from its other work
+                continue
+            if not options.follow:
+                return
+            following = _following(stream, file)
+            if following is not None:
+                if stream is not None:
+                    stream.close()
+                stream, rest = following, b""
+            elif was_over:
+                return
+            else:
+                await asyncio.sleep(_POLL_S)
+    finally:
+        if stream is not None:
+            stream.close()
 
 
 def since_time(since_seconds: str | None, since: str | None) -> datetime.datetime | None:
@@ -80,31 +125,65 @@ def since_time(since_seconds: str | None, since: str | None) -> datetime.datetim
     return datetime.datetime.fromisoformat(since).astimezone(datetime.UTC) if since else None
 
 
-def _read(file: Path, position: int) -> bytes:
+def _open(path: Path | str) -> IO[bytes] | None:
     try:
-        with file.open("rb") as stream:
-            stream.seek(position)
-            return stream.read(_CHUNK_BYTES)
+        return cast(IO[bytes], gzip.open(path, "rb")) if str(path).endswith(".gz") else open(path, "rb")
     except FileNotFoundError:
-        return b""
+        return None
 
 
-def _last_records(file: Path, count: int) -> tuple[int, list[bytes]]:
-    """Where the file ends, and its last `count` complete records."""
-    if not file.is_file():
-        return 0, []
-    with file.open("rb") as stream:
-        stream.seek(0, 2)
-        position = end = stream.tell()
-        data = b""
-        while position > 0 and data.count(b"\n") <= count:
-            step = min(_CHUNK_BYTES, position)
-            position -= step
-            stream.seek(position)
-            data = stream.read(step) + data
-    complete = data.rfind(b"\n") + 1
-    records = data[:complete].split(b"\n")[:-1]
-    return end - (len(data) - complete), records[len(records) - count if count < len(records) else 0 :]
+def _following(stream: IO[bytes] | None, file: Path) -> IO[bytes] | None:
+    """The log's file after the one that was read to its end; None while that one is still written."""
+    if stream is None:
+        return _open(file)
+    while True:
+        rotated = rotated_logs(str(file))
+        at = _find(stream, rotated)
+        if at is None and _find(stream, [str(file)]) is not None:
+            return None
+        later = rotated if at is None else rotated[at + 1 :]
+        opened = _open(later[0] if later else file)
+        if later or rotated_logs(str(file)) == rotated:
+            return opened
+        if opened is not None:  # the current file was rotated while it was opened: look for the one before it
+            opened.close()
+
+
+def _find(stream: IO[bytes], paths: Sequence[str]) -> int | None:
+    """Which of the paths is the file that `stream` reads, or holds it compressed; None if it was removed."""
+    own = os.fstat(stream.fileno())
+    for number, path in enumerate(paths):
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+                return number
+    head = os.pread(stream.fileno(), _HEAD_BYTES, 0)  # begins with a time in nanoseconds
+    for number, path in enumerate(paths):
+        if path.endswith(".gz"):
+            with contextlib.suppress(FileNotFoundError), gzip.open(path) as compressed:
+                if compressed.read(_HEAD_BYTES) == head:
+                    return number
+    return None
+
+
+def _tail_start(stream: IO[bytes], lines: int, end: int) -> int:
+    """The position at which the last `lines` complete records before `end` begin."""
+    position, missing, tail = end, lines + 1, 0
+    while position > 0:
+        step = min(_CHUNK_BYTES, position)
+        position -= step
+        stream.seek(position)
+        chunk = stream.read(step)
+        count = chunk.count(b"\n")
+        if count < missing:
+            missing -= count
+            continue
+        at = len(chunk)
+        for _ in range(missing):
+            at = chunk.rindex(b"\n", 0, at)
+        tail = position + at + 1
+        break
+    return tail
 
 
 def _text(record: bytes, timestamps: bool) -> bytes:

@@ -32,6 +32,7 @@ class ProcessSpec:
         env: its whole environment.
         cwd: the folder it starts in.
         log: where its output goes, for containers.
+        log_max_bytes, log_max_files: when the log is rotated, and how many files are kept.
         stdio: file descriptors for its stdin, stdout and stderr instead, for exec.
         tty: give it a terminal of its own (with `stdio`, that one must be a terminal).
         cgroups: `cgroup.procs` files it joins.
@@ -43,6 +44,8 @@ class ProcessSpec:
     env: Mapping[str, str]
     cwd: str
     log: str | None = None
+    log_max_bytes: int = 10 << 20
+    log_max_files: int = 5
     stdio: tuple[int, int, int] | None = None
     tty: bool = False
     cgroups: Sequence[str] = ()

@@ -8,6 +8,11 @@ from pathlib import Path
 
 from muster.kube.node import Taint
 
+LOG_MIN_BYTES = 64 << 10
+"""The smallest size of a container's log: a part of a line (16 KiB) always fits."""
+LOG_MIN_FILES = 2
+"""The kubelet refuses fewer: one file is written, and one rotated file is kept."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -35,6 +40,8 @@ class Settings:
             its own.
         pod_pids_limit: how many processes a container may have, where control groups allow; 0 for no limit.
         restart_backoff_s: the first delay of CrashLoopBackOff, in seconds.
+        container_log_max_bytes: the size at which a container's log is rotated, in bytes.
+        container_log_max_files: how many files of a container's log are kept, the current one included; at least 2.
     """
 
     node: str
@@ -61,6 +68,8 @@ class Settings:
     serving_ca: Path | None = None
     pod_pids_limit: int = 0
     restart_backoff_s: float = 10.0
+    container_log_max_bytes: int = 10 << 20
+    container_log_max_files: int = 5
 
     @property
     def pods_dir(self) -> Path:

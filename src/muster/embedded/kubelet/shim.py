@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import selectors
 import signal
 import sys
@@ -27,6 +28,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNET = 0x40000000  # linux/sched.h
 _CHUNK_BYTES = 65536
+_PART_BYTES = 16384
+_ROTATED = r"\.\d{8}-\d{6}(\.\d{6})?(\.gz)?"
 _KILL_DEADLINE_S = 10.0
 _DRAIN_DEADLINE_S = 2.0
 _EXIT_START_ERROR = 128  # what containerd reports for a container that could not be started
@@ -70,10 +73,122 @@ def kill_process(pid: int, started: int) -> None:
             os.close(handle)
 
 
-class LineLog:
-    """Appends what a stream carries to a log file, a line each: time, stream, F (whole) or P (part), text."""
+def rotated_logs(log: str) -> list[str]:
+    """The rotated files of a log, oldest first: `N.log.YYYYmmdd-HHMMSS`, with `.gz` where it is compressed.
 
-    def __init__(self, file: int, stream: str) -> None:
+    The names are those of the kubelet (kubernetes, pkg/kubelet/logs). If several files are rotated within a second,
+    the later ones have a fraction of it: `N.log.YYYYmmdd-HHMMSS.ffffff`.
+    """
+    folder, name = os.path.split(log)
+    try:
+        names = [each for each in os.listdir(folder) if re.fullmatch(re.escape(name) + _ROTATED, each)]
+    except FileNotFoundError:
+        return []
+    return [os.path.join(folder, each) for each in sorted(names, key=lambda each: each.removesuffix(".gz"))]
+
+
+class LogFile:
+    """A container's log on disk: bounded by rotation, and no failure of the disk ends its writer.
+
+    When the file reaches `max_bytes` it is renamed, and the oldest of more than `max_files` files is removed. If it
+    cannot be renamed, it is emptied: the bound holds in any case. What cannot be written is dropped, and a line says
+    how much, once the disk takes lines again.
+    """
+
+    def __init__(self, path: str, max_bytes: int, max_files: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._lost_bytes = 0
+        self._lost_why = ""
+        self._rotated_us = 0
+        self._file = self._open()
+        self._size = os.fstat(self._file).st_size
+
+    def append(self, stream: bytes, lines: list[tuple[bytes, bytes]]) -> None:
+        """Write lines (text, and F for a whole line or P for a part), each with the time and its stream."""
+        head = _stamp() + b" " + stream + b" "
+        if self._lost_bytes:
+            lost = f"--- muster: {self._lost_bytes} bytes of output were lost: {self._lost_why}\n"
+            if self._write(head + b"F " + lost.encode()):
+                self._lost_bytes = 0
+        batch: list[bytes] = []
+        size = 0
+        for line, tag in lines:
+            record = head + tag + b" " + line + b"\n"
+            if batch and self._size + size + len(record) > self._max_bytes:
+                self._write_or_count(b"".join(batch))
+                batch, size = [], 0
+            if self._size and self._size + size + len(record) > self._max_bytes:
+                self._rotate()
+            batch.append(record)
+            size += len(record)
+        self._write_or_count(b"".join(batch))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def _write_or_count(self, data: bytes) -> None:
+        if not self._write(data):
+            self._lost_bytes += len(data)
+
+    def _write(self, data: bytes) -> bool:
+        """Append all of `data` or nothing of it; returns which."""
+        rest = data
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)  # half a record must not spoil the next one
+            self._lost_why = error.strerror or str(error)
+            return False
+        self._size += len(data)
+        return True
+
+    def _rotate(self) -> None:
+        """Begin a new file, and keep `max_files` with it."""
+        target = self._rotated_name()
+        try:
+            os.rename(self._path, target)
+            try:
+                fresh = self._open()
+            except OSError:
+                os.rename(target, self._path)
+                raise
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, 0)
+        else:
+            os.close(self._file)
+            self._file = fresh
+        self._size = 0
+        rotated = rotated_logs(self._path)
+        for path in rotated[: max(len(rotated) - (self._max_files - 1), 0)]:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def _rotated_name(self) -> str:
+        """A name that sorts after all earlier ones, whatever the clock does."""
+        second = 1_000_000
+        now_us = time.time_ns() // 1000
+        if now_us // second > self._rotated_us // second:
+            self._rotated_us = now_us // second * second
+        else:
+            self._rotated_us = max(now_us, self._rotated_us + 1)
+        seconds, fraction = divmod(self._rotated_us, second)
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(seconds))
+        return f"{self._path}.{stamp}" + (f".{fraction:06d}" if fraction else "")
+
+
+class LineLog:
+    """Appends what a stream carries to a log, a line each: time, stream, F (whole) or P (part), text."""
+
+    def __init__(self, file: LogFile, stream: str) -> None:
         self._file = file
         self._stream = stream.encode()
         self._rest = b""
@@ -81,26 +196,24 @@ class LineLog:
     def feed(self, data: bytes) -> None:
         """Take what was read; a line without its end waits for more, up to 16 KiB."""
         *lines, rest = (self._rest + data).split(b"\n")
-        if len(rest) > 16384:
-            self._write([*((line, b"F") for line in lines), (rest, b"P")])
+        whole = [(line, b"F") for line in lines]
+        if len(rest) > _PART_BYTES:
+            whole.append((rest, b"P"))
             rest = b""
-        elif lines:
-            self._write([(line, b"F") for line in lines])
+        if whole:
+            self._file.append(self._stream, whole)
         self._rest = rest
 
     def close(self) -> None:
         """Write the last line where it had no end."""
         if self._rest:
-            self._write([(self._rest, b"P")])
+            self._file.append(self._stream, [(self._rest, b"P")])
             self._rest = b""
 
-    def _write(self, lines: list[tuple[bytes, bytes]]) -> None:
-        seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanoseconds:09d}Z"
-        head = stamp.encode() + b" " + self._stream + b" "
-        data = b"".join(head + tag + b" " + line + b"\n" for line, tag in lines)
-        while data:
-            data = data[os.write(self._file, data) :]
+
+def _stamp() -> bytes:
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanoseconds:09d}Z").encode()
 
 
 class Shim:
@@ -187,7 +300,7 @@ class Shim:
         """The main process's three files, and what we read of it."""
         if self._spec.get("stdio"):
             return list(self._spec["stdio"]), []
-        log = os.open(self._spec["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        log = LogFile(self._spec["log"], self._spec["log_max_bytes"], self._spec["log_max_files"])
         if self._spec.get("tty"):
             ours, theirs = pty.openpty()
             return [theirs, theirs, theirs], [(ours, LineLog(log, "stdout"))]
