@@ -11,7 +11,7 @@ import click
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.jobnames import JOB_NAMES, job_argument, job_names
 from muster.cli.names import NODE_NAMES
-from muster.cli.output import output_option, print_data
+from muster.cli.output import output_option, print_data, say
 from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def command(
         print_data(explanation.data(), output)
     else:
         for line in explanation.lines():
-            click.echo(line)
+            say(line)
     return ExitCode.DONE
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,8 +14,10 @@ import click
 
 from muster.api.training_job import TrainingJob
 from muster.cli import describe
-from muster.cli.errors import ExitCode
-from muster.cli.output import PHASE_COLORS, console, interactive, note
+from muster.cli.controlbytes import visible
+from muster.cli.errors import CliError, ExitCode
+from muster.cli.logs import labelled, print_lines
+from muster.cli.output import PHASE_COLORS, colored, console, fitted, interactive, note
 from muster.cli.watch import job_states
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 PLAIN_PROGRESS_EVERY_S = 5.0
 _BAR_WIDTH = 40
+_LAST_OUTPUT_S = 20.0
 
 
 class JobView:
@@ -62,11 +66,25 @@ class JobView:
 
     def say(self, line: str) -> None:
         """Print a line that stays, with the time since the start."""
-        stamped = f"{time.monotonic() - self._started:6.1f}s  {line}"
+        stamp = f"{time.monotonic() - self._started:6.1f}s  "
+        stream = sys.stderr if self._to_stderr else sys.stdout
+        first, *rest = fitted(visible(line), indent=len(stamp), stream=stream)
+        stamped = "\n".join([stamp + first, *(" " * len(stamp) + more for more in rest)])
         if self._live:
-            self._live.console.print(stamped, markup=False)
+            self._live.console.print(stamped, markup=False, soft_wrap=True)
         else:
             click.echo(stamped, err=self._to_stderr)
+
+    def output(self, slot: int, texts: Sequence[str]) -> None:
+        """Print lines that the ranks of a slot wrote; they stay."""
+        width = len(str(self._job.spec.replicas - 1)) if self._job else 1
+        if self._live:
+            from rich.text import Text
+
+            shown = "\n".join(labelled(slot, width, texts, colored()))
+            self._live.console.print(Text.from_ansi(shown), soft_wrap=True)
+        else:
+            print_lines(slot, width, texts, err=self._to_stderr)
 
     @property
     def live(self) -> bool:
@@ -145,14 +163,57 @@ def render(job: TrainingJob) -> RenderableType:
     return Group(*parts)
 
 
-async def follow(client: Client, namespace: str, name: str, *, stdout_is_data: bool = False) -> TrainingJob:
-    """Show a job until it has ended or is suspended, on stderr with `stdout_is_data`; returns its last state."""
+async def follow(
+    client: Client, namespace: str, name: str, *, stdout_is_data: bool = False, output: bool = False
+) -> TrainingJob:
+    """Show a job until it has ended or is suspended; returns its last state.
+
+    Args:
+        client: how to reach the cluster.
+        namespace: the job's namespace.
+        name: the job's name.
+        stdout_is_data: print on stderr.
+        output: show what the ranks write, between what happens to the job.
+    """
     with JobView(stdout_is_data=stdout_is_data) as view:
-        async for job in job_states(client, namespace, name):
+        watching = asyncio.create_task(_watch(client, namespace, name, view))
+        reading = asyncio.create_task(_read_output(client, namespace, name, view)) if output else None
+        try:
+            await asyncio.wait({watching, *([reading] if reading else [])}, return_when=asyncio.FIRST_COMPLETED)
+            if reading is not None and reading.done():
+                reading.result()
+            job = await watching
+            if reading is not None and describe.finished(job):  # what was written last comes before how it ended
+                await asyncio.wait({reading}, timeout=_LAST_OUTPUT_S)
+                if reading.done():
+                    reading.result()
             view.show(job)
-            if describe.finished(job) or (job.spec.suspend and job.status.phase == "Suspended"):
-                return job
+            return job
+        finally:
+            for task in (watching, reading):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _watch(client: Client, namespace: str, name: str, view: JobView) -> TrainingJob:
+    async for job in job_states(client, namespace, name):
+        if describe.finished(job) or (job.spec.suspend and job.status.phase == "Suspended"):
+            return job
+        view.show(job)
     raise AssertionError("job_states never ends by itself")
+
+
+async def _read_output(client: Client, namespace: str, name: str, view: JobView) -> None:
+    """Show what the ranks write until the job ends; an API server that is away ends only this part."""
+    from muster.cli.logstream import JobLogs, Selection
+    from muster.kube.errors import ApiError
+
+    try:
+        job = await client.get(TrainingJob, name, namespace)
+        await JobLogs(client=client, job=job, wanted=Selection(), sink=view.output).follow()
+    except (ApiError, CliError) as error:
+        view.say(f"the output of the ranks is not shown any more: {error}; muster logs {name} -f shows it")
 
 
 async def wait(client: Client, namespace: str, name: str) -> TrainingJob:

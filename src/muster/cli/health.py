@@ -16,7 +16,7 @@ from muster.cli.errors import BadInput, ExitCode
 from muster.cli.healthcheck import command as check
 from muster.cli.healthcheck import read_policy_file
 from muster.cli.names import node_argument
-from muster.cli.output import note, output_option, print_data
+from muster.cli.output import note, output_option, print_data, say
 from muster.cli.tablegroup import system_namespace, table_group
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -78,7 +78,7 @@ def replay(log: str, policy: str | None, labels: tuple[str, ...], everything: bo
         return ExitCode.DONE
     for host, each in sorted(steps.items()):
         for text in _timeline(host, each, everything):
-            click.echo(text)
+            say(text)
     note(f"{lines:,} lines, {sum(map(len, hosts.values())):,} findings, policy {decides.revision}")
     return ExitCode.DONE
 
@@ -126,9 +126,9 @@ def _explain_log(log: str, policy: str | None, labels: Sequence[str], output: st
         print_data([{"node": host, **to_builtins(decision)} for host, decision in last.items()], output)
         return ExitCode.DONE
     for host, decision in last.items():
-        click.echo(f"{host or 'this node'}:")
+        say(f"{host or 'this node'}:")
         for text in lines(decision, decides):
-            click.echo(f"  {text}")
+            say(text, head="  ")
     if not last:
         click.echo("nothing was found")
     return ExitCode.DONE

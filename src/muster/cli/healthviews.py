@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import click
 from msgspec import to_builtins
 
 from muster.cli.errors import ExitCode
 from muster.cli.healthconfig import tell
 from muster.cli.nodehealth import SILENT_S, found_wrong, read_fleet, read_node
-from muster.cli.output import age, duration, note, print_data, print_table
+from muster.cli.output import age, duration, note, print_data, print_table, say
 from muster.cli.program import prefix
 from muster.fleet.health.explain import lines
 
@@ -72,11 +71,11 @@ async def explain_node(cluster: Cluster, namespace: str, name: str, output: str)
         about = {"node": name, "reported": report.reported, "care": report.care, "configProblems": problems}
         print_data({**to_builtins(about), **to_builtins(report.decision)}, output)
         return _code(problems)
-    click.echo(f"{name}:")
+    say(f"{name}:")
     for text in lines(report.decision, report.policy):
-        click.echo(f"  {text}")
+        say(text, head="  ")
     if report.care != "None":
-        click.echo(f"  now: {report.care}; {prefix()} nodes history {name} says since when and why")
+        say(f"now: {report.care}; {prefix()} nodes history {name} says since when and why", head="  ")
     if report.silent(time.time()):
         since = f"since {report.reported:%FT%TZ}" if report.reported is not None else "yet"
         note(f"its agent has not reported {since}: what is wrong now may not be known")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -15,6 +16,9 @@ from muster.kube.pod import Pod
 MARKER = re.compile(r"^--- muster: attempt (\d+)\b(?:: node (\d+) of \d+)?")
 _RANK = re.compile(r"^\[rank (\d+)\] ")
 _LINE_CHARS_MAX = 64 * 1024
+_HELD_BYTES_MAX = 16 << 20
+"""More than a log file holds where the kubelet rotates at its default, so a marker in it is found."""
+IDLE_S = 0.3
 
 
 class LogLine(NamedTuple):
@@ -30,9 +34,16 @@ class LogLine(NamedTuple):
     attempt: int
     node: int = -1
 
-    def of_rank(self, rank: int, ranks_per_node: int, *, named: bool) -> bool:
-        """Whether the rank wrote it, or it marks an attempt on its node; `named`: lines begin with their rank."""
-        if self.node != rank // ranks_per_node:
+    def of_rank(self, rank: int, ranks_per_node: int, *, named: bool, slot: int = -1) -> bool:
+        """Whether the rank wrote it, or it marks an attempt on its node.
+
+        Args:
+            rank: the rank.
+            ranks_per_node: how many ranks a node has.
+            named: lines begin with their rank.
+            slot: taken for the node rank if the log's begin, and its marker with it, was removed by rotation.
+        """
+        if (self.node if self.node >= 0 else slot) != rank // ranks_per_node:
             return False
         found = _RANK.match(self.text)
         if found or not named:
@@ -43,9 +54,17 @@ class LogLine(NamedTuple):
 class AttemptReader:
     """Cuts a stream of bytes into lines and counts attempts by the supervisor's marker lines."""
 
-    def __init__(self, first_attempt: int) -> None:
-        """Lines before any marker belong to `first_attempt`."""
-        self._attempt = first_attempt
+    def __init__(self, first_attempt: int, current: int = 0, *, hold: bool = False) -> None:
+        """Take a pod made at `first_attempt` of a job that is at attempt `current`.
+
+        Lines before any marker belong to the attempt before that of the marker, and at least to `first_attempt`. With
+        `hold` they wait for the marker; if none comes within 16 MiB, or without `hold`, they belong to `current`.
+        """
+        self._first = first_attempt
+        self._attempt = self._current = max(first_attempt, current)
+        self._hold = hold and self._current > first_attempt
+        self._held: list[str] = []
+        self._held_bytes = 0
         self._node = -1
         self._rest = b""
 
@@ -55,34 +74,58 @@ class AttemptReader:
         if len(self._rest) > _LINE_CHARS_MAX:
             whole.append(self._rest)
             self._rest = b""
-        return [self._line(line) for line in whole]
+        return [line for raw in whole for line in self._take(raw)]
 
     def end(self) -> list[LogLine]:
-        """What was left without a line's end."""
+        """What was left without a line's end, or waited for a marker."""
         rest, self._rest = self._rest, b""
-        return [self._line(rest)] if rest else []
+        lines = self._take(rest) if rest else []
+        return self._release(self._current) + lines
 
-    def _line(self, raw: bytes) -> LogLine:
+    def _take(self, raw: bytes) -> list[LogLine]:
         text = raw.decode("utf-8", "replace").rstrip("\r")
         found = MARKER.match(text)
         if found:
             self._attempt = int(found[1])
             self._node = int(found[2]) if found[2] else self._node
-        return LogLine(text, self._attempt, self._node)
+            return [*self._release(max(self._first, self._attempt - 1)), LogLine(text, self._attempt, self._node)]
+        if not self._hold:
+            return [LogLine(text, self._attempt, self._node)]
+        self._held.append(text)
+        self._held_bytes += len(raw)
+        return self._release(self._current) if self._held_bytes > _HELD_BYTES_MAX else []
+
+    def _release(self, attempt: int) -> list[LogLine]:
+        held, self._held, self._hold = self._held, [], False
+        return [LogLine(text, attempt) for text in held]
 
 
-async def log_lines(client: Client, pod: Pod, first_attempt: int, follow: bool) -> AsyncIterator[LogLine]:
-    """The lines of a pod's worker; with `follow`, until the worker ends or the connection does."""
+async def log_lines(
+    client: Client, pod: Pod, reader: AttemptReader, *, follow: bool, tail: int | None = None
+) -> AsyncIterator[list[LogLine]]:
+    """The lines of a pod's worker as they arrive; with `follow`, until the worker ends or the connection does.
+
+    An empty list means that nothing came for a moment: what was written before is read.
+    """
     path = pod.RESOURCE.path(pod.namespace, pod.name, "log")
-    params = {"container": WORKER_CONTAINER} | ({"follow": "true"} if follow else {})
-    reader = AttemptReader(first_attempt)
+    params = {"container": WORKER_CONTAINER}
+    if follow:
+        params["follow"] = "true"
+    if tail is not None:
+        params["tailLines"] = str(tail)
     async with client.stream("GET", path, params=params) as response:
         try:
-            async for data in response.content.iter_any():
-                for line in reader.feed(data):
-                    yield line
+            idle = False
+            while not response.content.at_eof():
+                try:
+                    async with asyncio.timeout(None if idle or not follow else IDLE_S):
+                        data = await response.content.readany()
+                except TimeoutError:
+                    idle = True
+                    yield []
+                    continue
+                yield reader.feed(data)
         except aiohttp.ClientError:
             if not follow:
                 raise
-    for line in reader.end():
-        yield line
+    yield reader.end()

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from muster.cli.controlbytes import visible
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.jobnames import job_argument
-from muster.cli.output import note, paint
+from muster.cli.output import colored, note
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
+    from muster.cli.logstream import Selection
     from muster.cli.target import Cluster
-    from muster.kube.client import Client
     from muster.kube.pod import Pod
 
-STREAMS_MAX = 32
-_POLL_S = 1.0
-_DRAIN_S = 15.0
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
-
-
-class Selection(NamedTuple):
-    """Which lines to print; None means any."""
-
-    slot: int | None
-    attempt: int | None
-    tail: int | None
-    rank: int | None = None
 
 
 @click.command()
@@ -62,43 +53,66 @@ def command(
         raise BadInput("--rank and --slot exclude each other")
     if previous and attempt is not None:
         raise BadInput("--previous and --attempt exclude each other")
-    return asyncio.run(_logs(resolve(target), name, previous, follow, Selection(slot, attempt, tail, rank)))
+    logs = _logs(resolve(target), name, previous, follow, slot=slot, attempt=attempt, tail=tail, rank=rank)
+    return asyncio.run(logs)
 
 
-async def _logs(cluster: Cluster, name: str, previous: bool, follow: bool, wanted: Selection) -> int:
+async def _logs(
+    cluster: Cluster,
+    name: str,
+    previous: bool,
+    follow: bool,
+    *,
+    slot: int | None,
+    attempt: int | None,
+    tail: int | None,
+    rank: int | None,
+) -> int:
     from muster.cli import describe
     from muster.cli.follow import detachable
-    from muster.cli.pods import members
+    from muster.cli.logstream import JobLogs, Selection
+    from muster.cli.pods import check_rank
     from muster.cli.watch import get_job
 
     async with cluster.client() as client:
         job = await get_job(client, cluster.namespace, name)
-        if wanted.rank is not None and wanted.rank >= job.spec.replicas * job.ranks:
-            raise BadInput(f"'{name}' has no rank {wanted.rank}", f"it has 0 to {job.spec.replicas * job.ranks - 1}")
-        if wanted.slot is not None and wanted.slot >= job.spec.replicas:
-            raise BadInput(f"'{name}' has no slot {wanted.slot}", f"it has 0 to {job.spec.replicas - 1}")
+        if rank is not None:
+            check_rank(job, rank)
+        if slot is not None and slot >= job.spec.replicas:
+            raise BadInput(f"'{name}' has no slot {slot}", f"it has 0 to {job.spec.replicas - 1}")
         if previous:
             newest = describe.attempt(job)
             if newest < 2:
                 raise CliError(f"'{name}' is at attempt {newest}: there is no earlier one", "", ExitCode.NOT_FOUND)
-            wanted = wanted._replace(attempt=newest - 1)
-        found: set[str] = set()
-        silent: list[Pod] = []
+            attempt = newest - 1
+        wanted = Selection(slot, attempt, tail, rank)
+        width = len(str(job.spec.replicas - 1))
+        logs = JobLogs(client=client, job=job, wanted=wanted, sink=lambda slot, texts: print_lines(slot, width, texts))
         if follow:
             with detachable(name, prefix(), "logs {} -f"):
-                job = await _follow(client, job, wanted, found, silent)
+                job = await logs.follow()
         else:
-            pods = _chosen(job, await members(client, job), wanted)
-            if not pods:
-                note(f"'{name}' has no pods now ({job.status.phase})")
-            for pod in pods:
-                if await _print(client, job, pod, wanted, found, silent, follow=False):
-                    break
-    if silent:
-        note(_not_started(job, silent))
-    if wanted.attempt is not None and not found:
+            await logs.print_now()
+    if logs.silent:
+        note(_not_started(job, logs.silent))
+    if wanted.attempt is not None and not logs.found:
         raise CliError(_nothing_of(wanted, describe.attempt(job)), "", ExitCode.NOT_FOUND)
     return ExitCode.DONE
+
+
+def print_lines(slot: int, width: int, texts: Sequence[str], *, err: bool = False) -> None:
+    """Print lines of a slot, each after its number; a program's colours stay where stdout is coloured."""
+    lines = labelled(slot, width, texts, colored(sys.stderr if err else sys.stdout))
+    click.echo("".join(f"{line}\n" for line in lines), nl=False, err=err)
+
+
+def labelled(slot: int, width: int, texts: Sequence[str], colors: bool) -> Iterator[str]:
+    """Lines of a slot after its number; with `colors` both are coloured."""
+    label = f"[{slot:>{width}}]"
+    if colors:
+        label = click.style(label, fg=_COLORS[slot % len(_COLORS)])
+    for text in texts:
+        yield f"{label} {visible(text, colors=colors)}"
 
 
 def _nothing_of(wanted: Selection, current: int) -> str:
@@ -118,93 +132,3 @@ def _not_started(job: TrainingJob, pods: list[Pod]) -> str:
     states = Counter(state_of(pod) for pod in pods).most_common()
     shown = [state for state, _ in states] if len(states) == 1 else [f"{count} {state}" for state, count in states]
     return f"{len(pods)} of {job.spec.replicas} slots have not started: {', '.join(shown)}"
-
-
-def _chosen(job: TrainingJob, pods: list[Pod], wanted: Selection) -> list[Pod]:
-    from muster.cli.pods import slot_of
-
-    chosen = [pod for pod in pods if wanted.slot in (None, slot_of(pod))]
-    if wanted.rank is not None:  # ranks are numbered in the order of slots unless the network suggests another one
-        guess = wanted.rank // job.ranks
-        chosen.sort(key=lambda pod: slot_of(pod) != guess)
-        return chosen
-    if len(chosen) > STREAMS_MAX:
-        note(f"'{job.name}' has {len(chosen)} pods: showing the first {STREAMS_MAX}; choose with --slot")
-    return chosen[:STREAMS_MAX]
-
-
-async def _follow(
-    client: Client, job: TrainingJob, wanted: Selection, found: set[str], silent: list[Pod]
-) -> TrainingJob:
-    """Print every chosen pod's log, those of later attempts too, until the job ends; returns the job as it ended."""
-    from muster.cli import describe
-    from muster.cli.pods import members
-    from muster.cli.watch import get_job
-
-    streams: dict[str, asyncio.Task[bool]] = {}
-    try:
-        while True:
-            current = await get_job(client, job.namespace, job.name)
-            for pod in _chosen(job, await members(client, job), wanted)[:STREAMS_MAX]:
-                started = any(status.state and not status.state.waiting for status in pod.status.container_statuses)
-                if started and pod.uid not in streams:
-                    streams[pod.uid] = asyncio.create_task(_print(client, job, pod, wanted, found, silent, follow=True))
-            if describe.finished(current):
-                if streams:  # a node that is gone ends no stream
-                    await asyncio.wait(streams.values(), timeout=_DRAIN_S)
-                break
-            await asyncio.sleep(_POLL_S)
-    finally:
-        for task in streams.values():
-            task.cancel()
-        results = await asyncio.gather(*streams.values(), return_exceptions=True)
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    return current
-
-
-async def _print(
-    client: Client,
-    job: TrainingJob,
-    pod: Pod,
-    wanted: Selection,
-    found: set[str],
-    silent: list[Pod],
-    *,
-    follow: bool,
-) -> bool:
-    """Print what is wanted of a pod's log; returns whether the wanted rank was at home here all the time.
-
-    The uids of pods that had something go into `found`, whatever --tail leaves of it, and pods that have not started
-    into `silent`.
-    """
-    from muster.cli.loglines import log_lines
-    from muster.cli.pods import attempt_of, slot_of
-    from muster.kube.errors import Invalid, NotFound
-
-    slot = slot_of(pod)
-    width = len(str(job.spec.replicas - 1))
-    label = paint(f"[{slot:>{width}}]", _COLORS[slot % len(_COLORS)])
-    kept: deque[str] = deque(maxlen=wanted.tail)
-    named = job.spec.launcher == "mpi" or job.ranks > 1
-    homes = set()
-    try:
-        async for line in log_lines(client, pod, attempt_of(pod), follow):
-            if wanted.attempt not in (None, line.attempt):
-                continue
-            homes.add(line.node)
-            if wanted.rank is not None and not line.of_rank(wanted.rank, job.ranks, named=named):
-                continue
-            found.add(pod.uid)
-            if follow and wanted.tail is None:
-                click.echo(f"{label} {line.text}")
-            else:
-                kept.append(line.text)
-    except NotFound:
-        return False  # replaced meanwhile; its successor is printed in its turn
-    except Invalid:
-        silent.append(pod)
-    for text in kept:
-        click.echo(f"{label} {text}")
-    return wanted.rank is not None and homes - {-1} == {wanted.rank // job.ranks}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
+from muster.cli.controlbytes import guarded, visible
 from muster.cli.errors import CliError, ExitCode
 
 
@@ -23,6 +25,8 @@ class Entry(NamedTuple):
     section: str
 
 
+_HELP_NARROW, _HELP_MIN = 52, 20
+"""Click writes help 50 columns wide at least, unless it is given a width."""
 JOBS, TEAMS, CLUSTERS, OTHER = "Training jobs", "Teams and nodes", "Clusters on this machine", "Other"
 HIDDEN = ""
 
@@ -52,6 +56,21 @@ COMMANDS: dict[str, Entry] = {
 }
 
 
+class _HelpFormatter(click.HelpFormatter):
+    """Help whose first column takes at most half of a narrow terminal."""
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write a list of definitions."""
+        super().write_dl(rows, min(col_max, self.width // 2), col_spacing)
+
+
+click.Context.formatter_class = _HelpFormatter
+
+
+class _ReaderGone(Exception):
+    """The reader of stdout has what it wanted: `muster logs ... | head`."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when called; each module holds one click command named `command`."""
 
@@ -68,6 +87,13 @@ class LazyGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.module}.command is not a click command")
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does, but a closed pipe is not an error: click would exit with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGone from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -99,9 +125,16 @@ def cli(debug: bool) -> None:
 
 def run(arguments: Sequence[str], program: str = "muster") -> int:
     """Run the command line; returns the exit status, having said what went wrong."""
+    with guarded():
+        return _run(arguments, program)
+
+
+def _run(arguments: Sequence[str], program: str) -> int:
     debug = "--debug" in arguments[:1] or bool(os.environ.get("MUSTER_DEBUG"))
     try:
-        status = cli.main(list(arguments), program, standalone_mode=False)
+        columns = shutil.get_terminal_size().columns
+        width = max(columns - 2, _HELP_MIN) if columns < _HELP_NARROW else None
+        status = cli.main(list(arguments), program, standalone_mode=False, terminal_width=width)
         return status if isinstance(status, int) else ExitCode.DONE
     except CliError as error:
         return _fail(error)
@@ -116,7 +149,7 @@ def run(arguments: Sequence[str], program: str = "muster") -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # `muster logs ... | head`: the reader has what it wanted
+    except _ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     except Exception as error:
@@ -162,11 +195,13 @@ def _sentence(text: str) -> str:
 
 def _fail(error: CliError) -> int:
     """Print an error and its hint; returns its exit status."""
-    from muster.cli.output import paint
+    from muster.cli.output import fitted, paint
 
-    click.echo(f"{paint('error:', 'red', bold=True, stream=sys.stderr)} {error.message}", err=True)
-    if error.hint:
-        click.echo(f"{paint('hint:', 'cyan', stream=sys.stderr)} {error.hint}", err=True)
+    for head, color, text in (("error:", "red", error.message), ("hint:", "cyan", error.hint)):
+        if text:
+            label = paint(head, color, bold=head == "error:", stream=sys.stderr)
+            lines = fitted(f"{head} {visible(text)}", stream=sys.stderr)
+            click.echo("\n".join([label + lines[0].removeprefix(head), *lines[1:]]), err=True)
     return error.exit_code
 
 

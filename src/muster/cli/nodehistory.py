@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from muster.cli.controlbytes import visible
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.names import node_argument
 from muster.cli.output import duration, note, output_option, print_data
@@ -64,7 +65,7 @@ def command(name: str, output: str, target: Target) -> int:
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for entry in entries:
         for line in _lines(entry, room):
-            click.echo(line)
+            click.echo(visible(line))
     return ExitCode.DONE
 
 

@@ -6,14 +6,12 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-import click
-
 from muster.api.names import CONTROLLER_LEASE
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.names import node_argument
 from muster.cli.nodehistory import command as history
 from muster.cli.noderequest import quarantine, release
-from muster.cli.output import age, note, output_option, print_data, print_table
+from muster.cli.output import age, note, output_option, print_data, print_table, say
 from muster.cli.tablegroup import system_namespace, table_group
 from muster.cli.target import Target, cluster_options, if_allowed, resolve
 from muster.cli.watch import nearest
@@ -96,7 +94,7 @@ def why(name: str, system_namespace: str, output: str, target: Target) -> int:
     from muster.cli.nodewords import lines
 
     for line in lines(account, state):
-        click.echo(line)
+        say(line)
     return ExitCode.DONE
 
 

@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+
+from muster.cli.controlbytes import json_escaped, unguarded, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +30,8 @@ PHASE_COLORS = {
 }
 
 _GAP = 3
+_NARROWEST = 20
+_CELL_MIN = 4
 _CUT_TO = 20
 """A last column that is wider is cut to what fits, if that much does."""
 
@@ -54,14 +59,60 @@ def phase(text: str) -> str:
 
 def note(text: str) -> None:
     """Say something that is not the command's data: stderr, so that pipes stay clean."""
-    click.echo(text, err=True)
+    click.echo("\n".join(fitted(visible(text), stream=sys.stderr)), err=True)
 
 
 def console() -> Console:
     """A rich console on stdout, for live displays."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, file=unguarded(sys.stdout))
+
+
+def say(text: str, *, head: str = "", hang: int | None = None) -> None:
+    """Print text for people on stdout, folded where the terminal is too narrow.
+
+    Args:
+        text: what a user, a program or an object says; made visible here.
+        head: begins the first line; of our own making, and may be painted.
+        hang: how far further lines are indented; as long as `head` if it is left out.
+    """
+    used = len(click.unstyle(head))
+    hang = used if hang is None else hang
+    first, *rest = visible(text).split("\n")
+    lines = [*_folded(first, used, hang), *(part for line in rest for part in _folded(line, hang, hang))]
+    click.echo("\n".join([head + lines[0][used:], *lines[1:]]).rstrip(" "))
+
+
+def say_command(line: str) -> None:
+    """Print a command to copy, without its comment where that does not fit; a command itself is never folded."""
+    room = text_width()
+    click.echo(f"  {visible(line if not room or len(line) + 2 <= room else line.partition('   #')[0])}")
+
+
+def fitted(text: str, *, indent: int = 0, stream: TextIO | None = None) -> list[str]:
+    """The lines of a text, folded between words where the terminal is too narrow for them and `indent` spaces."""
+    return [part[indent:] for line in text.split("\n") for part in _folded(line, indent, indent, stream)]
+
+
+def _folded(line: str, start: int, hang: int, stream: TextIO | None = None) -> list[str]:
+    """A line after `start` spaces, and what does not fit beside it after `hang`."""
+    room = text_width(stream)
+    if not room or start + len(line) <= room:
+        return [" " * start + line]
+    own = len(line) - len(line.lstrip(" "))
+    wide = max(room, hang + own + _NARROWEST)
+    before, after = " " * (start + own), " " * (hang + own)
+    words = line.lstrip(" ")
+    folded = textwrap.wrap(words, wide, initial_indent=before, subsequent_indent=after, break_on_hyphens=False)
+    return folded or [before]
+
+
+def text_width(stream: TextIO | None = None) -> int:
+    """Columns that text must fit into: those of the terminal, or COLUMNS; 0 where lines may be of any length."""
+    if (stream or sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return shutil.get_terminal_size().columns
+    return 0
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str] = ()) -> None:
@@ -70,6 +121,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional:
     A terminal that is too narrow is spared the columns named in `optional`: those in which no row says anything, then
     the first ones first, which is told on stderr; of a last column that is long, it gets what fits.
     """
+    rows = [[visible(cell.replace("\n", " ")) for cell in row] for row in rows]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     kept = list(range(len(headers)))
     widths = [max(len(row[column]) for row in (headers, *rows)) for column in kept]
@@ -85,21 +137,32 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional:
         if name in headers:
             kept.remove(headers.index(name))
             left_out.append(name)
+    if room:
+        _narrow(widths, kept, room)
     for number, row in enumerate((headers, *rows)):
         cells = []
-        used = 0
         for column in kept:
             cell = row[column]
-            last = column == kept[-1]
-            if last and widths[column] > _CUT_TO and _CUT_TO <= room - used < len(cell):
-                cell = cell[: room - used - 1] + "…"
-            padding = "" if last else " " * (widths[column] - len(cell) + _GAP)
-            shown = paint(cell, bold=True) if number == 0 else phase(cell)
-            cells.append(shown + padding)
-            used += len(cell) + len(padding)
+            if len(cell) > widths[column]:
+                cell = cell[: widths[column] - 1] + "…"
+            padding = "" if column == kept[-1] else " " * (widths[column] - len(cell) + _GAP)
+            cells.append((paint(cell, bold=True) if number == 0 else phase(cell)) + padding)
         click.echo("".join(cells).rstrip())
     if left_out:
         note(f"left out, the terminal is too narrow: {', '.join(left_out)}")
+
+
+def _narrow(widths: list[int], kept: Sequence[int], room: int) -> None:
+    """Make columns narrower until a row fits: the last one first, down to 20, then the widest one, down to 4."""
+    last = kept[-1]
+    while (over := sum(widths[column] + _GAP for column in kept) - _GAP - room) > 0:
+        if widths[last] > _CUT_TO:
+            widths[last] = max(widths[last] - over, _CUT_TO)
+            continue
+        widest = max(kept, key=lambda column: widths[column])
+        if widths[widest] <= _CELL_MIN:
+            return
+        widths[widest] -= 1
 
 
 def _least(widths: Sequence[int], kept: Sequence[int]) -> int:
@@ -110,11 +173,14 @@ def _least(widths: Sequence[int], kept: Sequence[int]) -> int:
 def print_data(data: Any, form: str) -> None:
     """Print plain data as `json` or `yaml`."""
     if form == "json":
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        click.echo(json_escaped(json.dumps(data, indent=2, ensure_ascii=False)))
         return
     import yaml
 
-    click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    if visible(text) != text:  # YAML writes such characters as they are unless everything is ASCII
+        text = yaml.safe_dump(data, sort_keys=False)
+    click.echo(text, nl=False)
 
 
 def output_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -53,3 +53,10 @@ def pod_of_slot(job: TrainingJob, pods: list[Pod], slot: int) -> Pod:
     if not found:
         raise CliError(f"slot {slot} of '{job.name}' has no pod now ({job.status.phase})", "", ExitCode.NOT_FOUND)
     return found[-1]
+
+
+def check_rank(job: TrainingJob, rank: int) -> None:
+    """Raise CliError where a job has no such rank."""
+    if not 0 <= rank < job.spec.replicas * job.ranks:
+        last = job.spec.replicas * job.ranks - 1
+        raise CliError(f"'{job.name}' has no rank {rank}", f"it has 0 to {last}", ExitCode.BAD_INPUT)

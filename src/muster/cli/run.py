@@ -112,7 +112,7 @@ class _Run(click.Command):
 @click.option("--ipc-lock", is_flag=True, help="Let ranks lock memory, which RDMA needs.")
 @click.option("--host-network", is_flag=True, help="Use the node's own network.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest and create nothing.")
-@click.option("--follow", is_flag=True, help="Watch the job until it ends; exit as it did.")
+@click.option("--follow", is_flag=True, help="Watch the job, and what its ranks write, until it ends; exit as it did.")
 @click.option("--wait", is_flag=True, help="Wait in silence until the job ends; exit as it did.")
 @output_option("json", "yaml")
 @cluster_options(short_namespace=False)
@@ -254,7 +254,7 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, outpu
             return ExitCode.DONE
         with detachable(job.name, prefix()):
             if follow:
-                ended = await follow_job(client, job.namespace, job.name, stdout_is_data=bool(output))
+                ended = await follow_job(client, job.namespace, job.name, stdout_is_data=bool(output), output=True)
             else:
                 ended = await wait_for_job(client, job.namespace, job.name)
         if output:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from muster.cli.controlbytes import unguarded
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.output import duration, interactive, note, output_option, print_data
 
@@ -127,7 +128,7 @@ def command(
     except InvariantBroken as error:
         raise CliError(f"the scheduler broke a rule: {error}", "this is a bug of Muster; please report it") from error
     if progress is not None:
-        click.echo("\r\x1b[K", err=True, nl=False)
+        click.echo("\r\x1b[K", file=unguarded(sys.stderr), nl=False)
     report = summarise(workload, len(shapes), conditions, outcome)
     for path in pictures:
         _draw(report, path)
@@ -216,6 +217,8 @@ def _progress(jobs: int) -> Callable[[float, int], None] | None:
         return None
 
     def show(now_s: float, came: int) -> None:
-        click.echo(f"\rday {now_s / 86400:.1f}, {came:,} of {jobs:,} jobs submitted ", err=True, nl=False)
+        click.echo(
+            f"\rday {now_s / 86400:.1f}, {came:,} of {jobs:,} jobs submitted ", file=unguarded(sys.stderr), nl=False
+        )
 
     return show

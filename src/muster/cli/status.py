@@ -12,7 +12,7 @@ import click
 from muster.api.words import counted
 from muster.cli.errors import ExitCode
 from muster.cli.jobnames import job_argument
-from muster.cli.output import age, output_option, paint, phase, print_data, print_table
+from muster.cli.output import age, output_option, paint, phase, print_data, print_table, say, say_command
 from muster.cli.pods import slot_of, state_of
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
@@ -83,36 +83,40 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: 
     ]
     for label, value in fields:
         if value:
-            click.echo(f"{paint(label + ':', bold=True)}{' ' * (_LABEL_WIDTH - 1 - len(label))}{value}")
+            head = f"{paint(label + ':', bold=True)}{' ' * (_LABEL_WIDTH - 1 - len(label))}"
+            if label == "Phase":
+                head, value = head + phase(status.phase), value.removeprefix(status.phase)
+            say(value, head=head, hang=_LABEL_WIDTH)
     if pods:
         click.echo()
         rows = [_slot(pod) for pod in pods]
         print_table(("SLOT", "NODE", "POD", "SINCE ATTEMPT", "STATE"), rows[:SLOTS_SHOWN], ("SINCE ATTEMPT",))
         left = Counter(row[-1] for row in rows[SLOTS_SHOWN:])
         for state, count in left.most_common():
-            click.echo(f"and {count} more: {state}")
+            say(f"and {count} more: {state}")
     for number, fault in enumerate(describe.newest_first(status.faults)):
         click.echo()
-        click.echo(f"{paint('Fault', 'red', bold=True)} {age(fault.time, now)} ago: {describe.fault_headline(fault)}")
+        headline = f" {age(fault.time, now)} ago: {describe.fault_headline(fault)}"
+        say(headline, head=paint("Fault", "red", bold=True), hang=2)
         over = number > 0 or describe.finished(job)
         for line in describe.fault_details(fault, final=number == 0 and describe.never_came(job), over=over):
-            click.echo(f"  {line}")
+            say(line, head="  ")
     click.echo()
     click.echo(paint("Next:", bold=True))
     for line in describe.next_steps(job, prefix(), behind=_behind(job, pods)):
-        click.echo(f"  {line}")
+        say_command(line)
 
 
 def _phase(job: TrainingJob, pods: list[Pod]) -> str:
     """Phase and message; of a message that a fault repeats below, the first line."""
     status = job.status
     first, *rest = status.message.splitlines() or [""]
-    lines = [phase(status.phase) + (f": {first}" if first else "")]
+    lines = [status.phase + (f": {first}" if first else "")]
     if _behind(job, pods):
         lines[0] += " (pods have failed; the controller has not acted on it yet)"
     if not status.faults:
         lines += rest
-    return f"\n{' ' * _LABEL_WIDTH}".join(lines)
+    return "\n".join(lines)
 
 
 def _behind(job: TrainingJob, pods: list[Pod]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ import click
 from muster.api.words import counted
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.names import not_empty
-from muster.cli.output import console, interactive, note, paint
+from muster.cli.output import console, interactive, note
 from muster.cli.program import prefix
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ _LOG_MIN_FILES = 2
     "--container-log-max-files",
     "log_files",
     type=click.IntRange(_LOG_MIN_FILES),
+    metavar="COUNT",
     help="Most files of a container's log (5).",
 )
 def command(
@@ -190,6 +190,6 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
         nonlocal last
         if stage != last:
             last = stage
-            note(paint(f"{what}: {stage}", stream=sys.stderr))
+            note(f"{what}: {stage}")
 
     yield say

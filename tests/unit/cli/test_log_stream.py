@@ -1,0 +1,174 @@
+"""Issue 11.4: `muster logs` streams in bounded memory, ends with its reader, and knows attempts after rotation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from muster.cli.loglines import AttemptReader
+from muster.cli.logstream import Tail
+
+BASE = "/api/v1/namespaces/default/pods"
+JOB = "/apis/muster.dev/v1alpha1/namespaces/default/trainingjobs/train"
+TIMEOUT_S = 60
+META = {"namespace": "default", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+
+
+class FakeCluster:
+    """An API server with one running job of one pod, whose log is written by the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kubeconfig = folder / "config"
+        self.first_was_read = threading.Event()
+        self.queries: list[dict[str, str]] = []
+        self.flooded = 0
+        self._loop = asyncio.new_event_loop()
+        self._ready, self._stop = threading.Event(), asyncio.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path == JOB:
+            spec = {"replicas": 1, "launcher": "none", "image": "i", "command": ["true"]}
+            status = {"phase": "Running", "attempt": 1}
+            return web.json_response(
+                {
+                    "apiVersion": "muster.dev/v1alpha1",
+                    "kind": "TrainingJob",
+                    "metadata": {"name": "train", "uid": "job", **META},
+                    "spec": spec,
+                    "status": status,
+                }
+            )
+        if request.path == BASE:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [self._pod()]})
+        self.queries.append(dict(request.query))
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"first\n")
+        await asyncio.to_thread(self.first_was_read.wait, TIMEOUT_S)
+        for number in range(100_000):
+            await response.write(b"%07d " % number + b"x" * 1000 + b"\n")
+            self.flooded += 1
+        return response
+
+    def _pod(self) -> dict[str, Any]:
+        owner = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "job"}
+        meta = {
+            "name": "train-0-1",
+            "uid": "pod",
+            "labels": {"muster.dev/gang": "train", "muster.dev/slot": "0"},
+            "annotations": {"muster.dev/attempt": "1"},
+            "ownerReferences": [owner],
+            **META,
+        }
+        state = {"name": "worker", "state": {"running": {}}}
+        return {"metadata": meta, "spec": {}, "status": {"phase": "Running", "containerStatuses": [state]}}
+
+    async def _serve(self) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app, shutdown_timeout=1, handler_cancellation=True)
+        await runner.setup()
+        await web.SockSite(runner, self._listener).start()
+        self._ready.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    def __enter__(self) -> FakeCluster:
+        self._thread.start()
+        assert self._ready.wait(TIMEOUT_S)
+        server = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "c", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+            "current-context": "c",
+        }
+        self.kubeconfig.write_text(yaml.safe_dump(config))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.first_was_read.set()
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(TIMEOUT_S)
+        self._loop.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    with FakeCluster(tmp_path) as found:
+        yield found
+
+
+@pytest.mark.parametrize("flags", [(), ("--follow",)])
+def test_lines_come_at_once_and_a_closed_pipe_ends_quietly(cluster: FakeCluster, flags: tuple[str, ...]) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-m", "muster.cli.main", "logs", "train", *flags],
+        env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert program.stdout is not None
+    assert program.stderr is not None
+    with program.stdout, program.stderr:
+        assert program.stdout.readline() == b"[0] first\n"
+        cluster.first_was_read.set()
+        assert program.stdout.readline().startswith(b"[0] 0000000 x")
+        program.stdout.close()
+        assert program.wait(TIMEOUT_S) == 0
+        assert program.stderr.read() == b""
+    assert cluster.flooded < 100_000
+
+
+def test_follower_without_output_notices_that_its_reader_is_gone(cluster: FakeCluster) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-m", "muster.cli.main", "logs", "train", "--follow", "--tail", "7"],
+        env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig)},
+        stdout=subprocess.PIPE,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"[0] first\n"
+    program.stdout.close()
+    assert program.wait(TIMEOUT_S) == 0
+    assert cluster.queries[0] == {"container": "worker", "follow": "true", "tailLines": "7"}
+
+
+def test_tail_is_bounded_in_bytes() -> None:
+    tail = Tail(1_000_000)
+    for _ in range(80):
+        tail.add("x" * (1 << 20))
+    assert len(tail.take()) == 64
+    assert tail.take() == []
+
+
+def test_lines_whose_marker_was_rotated_away_belong_to_the_attempt_before_the_next_one() -> None:
+    reader = AttemptReader(1, 4, hold=True)
+    assert reader.feed(b"lost begin\n") == []
+    lines = reader.feed(b"--- muster: attempt 3: node 0 of 2, none, x ---\nthree\n")
+    assert [(line.text[:10], line.attempt) for line in lines] == [("lost begin", 2), ("--- muster", 3), ("three", 3)]
+
+
+def test_lines_without_any_marker_belong_to_the_current_attempt() -> None:
+    reader = AttemptReader(1, 4, hold=True)
+    assert reader.feed(b"[rank 3] a\n[rank 2] b\n") == []
+    lines = reader.end()
+    assert [line.attempt for line in lines] == [4, 4]
+    assert [line.text for line in lines if line.of_rank(3, 2, named=True, slot=1)] == ["[rank 3] a"]
+    flood = AttemptReader(1, 4, hold=True)
+    released = [line for _ in range(300) for line in flood.feed(b"y" * 65535 + b"\n")]
+    assert {line.attempt for line in released} == {4}
+    assert flood._held == []
