@@ -1,7 +1,9 @@
 """The real control plane for tests, and a plain word at the end of every run about whether there was one.
 
 Where it comes from: MUSTER_TEST_KUBECONFIG (a cluster of yours), else KUBEBUILDER_ASSETS, else what `make controlplane`
-builds. Without any, tests that need it are skipped with the reason; with MUSTER_REQUIRE_REAL=1 they fail.
+builds. Without any, tests that need it are skipped with the reason; with MUSTER_REQUIRE_REAL=1 they fail. `.ci/nightly`
+sets KUBEBUILDER_ASSETS to the oldest Kubernetes that Muster claims to run on. Tests of what that one lacks are marked
+`kubernetes_since`.
 """
 
 from __future__ import annotations
@@ -75,6 +77,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         found.reason = "every test that needs it was skipped before asking for it"
     except ControlPlaneUnavailableError as error:
         found.reason = str(error)
+
+
+def kubernetes_version(binaries: Path) -> tuple[int, int]:
+    """Major and minor version of the control plane."""
+    program = [binaries / "kube-apiserver", "--version"]
+    said = subprocess.run(program, capture_output=True, text=True, timeout=30, check=True).stdout
+    major, minor = said.rpartition(" v")[2].split(".")[:2]
+    return int(major), int(minor)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker, binaries = item.get_closest_marker("kubernetes_since"), item.config.stash[_FOUND].binaries
+    if marker is None or binaries is None or not item.get_closest_marker("real"):
+        return
+    wanted = tuple(map(int, marker.args[0].split(".")))
+    if kubernetes_version(binaries) < wanted:
+        pytest.skip(f"Kubernetes older than {marker.args[0]} answers otherwise: docs/compatibility.md")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

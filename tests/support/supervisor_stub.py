@@ -22,6 +22,8 @@ from muster.drills.children import Child
 from muster.kube.pki import CertificateAuthority
 from tests.support.waiting import TIMEOUT_S, until
 
+WORKER_PYTHON = os.environ.get("MUSTER_TEST_WORKER_PYTHON", sys.executable)
+"""What supervisors run on: an image of a user may have an older Python than Muster itself needs."""
 INSTALL = [sys.executable, "-m", "muster.trainingjobs.supervisor", "install"]
 KEY = "5f" * 32
 
@@ -69,7 +71,7 @@ class StubController:
         self._runner: web.AppRunner | None = None
         self._server: Any = None
         self.supervisor = folder / "bin" / "supervisor.py"
-        self.run_command = [sys.executable, str(self.supervisor), "run"]
+        self.run_command = [WORKER_PYTHON, str(self.supervisor), "run"]
         subprocess.run([*INSTALL, str(folder / "bin")], check=True)
 
     async def __aenter__(self) -> StubController:

@@ -30,7 +30,7 @@ from muster.kube.errors import ApiError
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.support import waiting
-from tests.support.controlplane import REQUIRED
+from tests.support.controlplane import REQUIRED, kubernetes_version
 from tests.support.serviceproxy import ServiceProxy
 
 CHART = Path(__file__).parents[3] / "deploy" / "chart" / "muster"
@@ -199,12 +199,13 @@ def making_cluster(
     """`arguments` are more ones for the apiserver and the controller_manager."""
     (folder / "plane").mkdir()
     audit = AuditLog(folder)
+    newest = kubernetes_version(binaries) >= (1, 36)
     plane = ControlPlane(
         binaries,
         directory=folder / "plane",
         scheduler=True,
-        feature_gates={"GenericWorkload": True},
-        runtime_config={"scheduling.k8s.io/v1alpha2": True},
+        feature_gates={"GenericWorkload": True} if newest else {},
+        runtime_config={"scheduling.k8s.io/v1alpha2": True} if newest else {},
         timeout_s=DEADLINE_S,
         extra_args={
             "kube-apiserver": [*audit.apiserver_arguments, *arguments.get("apiserver", ())],

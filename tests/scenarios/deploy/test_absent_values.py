@@ -36,6 +36,8 @@ EVERYTHING = {
         "preflight": {"enabled": True, "config": {"image": "registry.example/gputest:1"}},
         "remediation": {"policy": {"version": 1, "revision": "ours"}},
     },
+    "metrics": {"serviceMonitor": {"enabled": True}},
+    "networkPolicy": {"enabled": True},
     "pools": {"policy": "Deny"},
     "teams": {"enabled": True},
 }
@@ -94,7 +96,7 @@ def render_all(helm: Helm, folder: Path, variations: dict[str, dict[str, Any]]) 
     for part in re.split(r"^---\n# Source: all/charts/", text, flags=re.MULTILINE)[1:]:
         source, _, body = part.partition("\n")
         name, _, template = source.partition("/templates/")
-        found[names[name]][template] += body.replace(f"/{name}:", "/muster:")
+        found[names[name]][template] += body.replace(f"/{name}:", "/muster:").rstrip() + "\n"
     return found
 
 

@@ -54,6 +54,7 @@ VARIATIONS = {
         "--set=health.enabled=true,health.preflight.enabled=true,health.preflight.required=true",
         "--set=health.preflight.config.image=registry.example/gputest:1",
     ),
+    "network policies": ("--set=networkPolicy.enabled=true,teams.enabled=true,health.enabled=true",),
     "no flow schema, no user roles": ("--set=flowSchema.enabled=false", "--set=aggregateUserRoles=false"),
 }
 
@@ -144,6 +145,46 @@ def test_settings_of_agents_are_ones_they_can_read(offline_helm: Helm, tmp_path:
     assert settings.heartbeat_seconds == 60
     assert settings.checks["kernel-log"].period_seconds == 2
     assert json.loads(bytes(settings.checks["kernel-log"].options)) == {"file": "/var/log/kern.log"}
+
+
+def test_metrics_can_be_scraped_and_policies_let_the_right_ports_in(offline_helm: Helm) -> None:
+    """Issue 11.6: the Service had no port for metrics."""
+    switched = (
+        "--set=networkPolicy.enabled=true,metrics.serviceMonitor.enabled=true,teams.enabled=true,health.enabled=true"
+    )
+    prometheus = '--set-json=networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"a":"b"}}}]'
+    objects = rendered(offline_helm, switched, prometheus)
+    templates = {
+        name: each["spec"]["template"]
+        for (kind, _, name), each in objects.items()
+        if kind in ("Deployment", "DaemonSet") and name in ("muster-controller", "muster-admission", "muster-agent")
+    }
+    ports = {
+        name: {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+        for name, template in templates.items()
+    }
+    for name, template in templates.items():
+        policy = objects["NetworkPolicy", SYSTEM, name]["spec"]
+        assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        assert policy["policyTypes"] == ["Ingress"]
+        opened = {port["port"]: rule.get("from") for rule in policy["ingress"] for port in rule["ports"]}
+        assert opened.keys() == ports[name]
+        for port, peers in opened.items():
+            assert (peers is not None) == (port == "metrics" and name != "muster-agent"), (name, port)
+    monitor = objects["ServiceMonitor", SYSTEM, "muster"]["spec"]
+    for name in ("muster-controller", "muster-admission"):
+        service = objects["Service", SYSTEM, name]
+        assert {port["name"]: port["targetPort"] for port in service["spec"]["ports"]}["metrics"] == "metrics"
+        assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert (
+            service["metadata"]["labels"]["app.kubernetes.io/component"]
+            in monitor["selector"]["matchExpressions"][0]["values"]
+        )
+    scraped = objects["PodMonitor", SYSTEM, "muster-agent"]["spec"]
+    assert scraped["selector"]["matchLabels"].items() <= templates["muster-agent"]["metadata"]["labels"].items()
+    assert {endpoint["port"] for endpoint in monitor["endpoints"] + scraped["podMetricsEndpoints"]} == {"metrics"}
+    kinds = {kind for kind, _, _ in rendered(offline_helm)}
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "NetworkPolicy"}
 
 
 def test_an_address_of_ones_own_replaces_the_service(offline_helm: Helm) -> None:

@@ -16,6 +16,9 @@ from muster.kube.pod import Pod
 from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, StartNode
 from tests.support.waiting import until
 
+OVER_WEBSOCKET = pytest.mark.kubernetes_since("1.36")
+"""Older API servers speak SPDY with kubelets, and the process kubelet speaks WebSocket only."""
+
 
 async def running(node: NodeUnderTest) -> Pod:
     return await node.running(await node.run("sh", "-c", "echo ready; sleep 1000"))
@@ -42,6 +45,7 @@ async def test_carriage_returns_and_bytes_survive(node: NodeUnderTest) -> None:
     assert done.stdout == b"10%\r50%\r100%\n\xff\n"
 
 
+@OVER_WEBSOCKET
 async def test_exec_streams_and_exit_code(node: NodeUnderTest) -> None:
     pod = await running(node)
     done = await asyncio.to_thread(
@@ -60,6 +64,7 @@ async def test_exec_streams_and_exit_code(node: NodeUnderTest) -> None:
     assert done.returncode == 7
 
 
+@OVER_WEBSOCKET
 async def test_exec_runs_in_the_containers_environment(node: NodeUnderTest) -> None:
     volumes = [{"name": "v", "emptyDir": {}}]
     mounts = {"volumeMounts": [{"name": "v", "mountPath": "/data"}], "env": [{"name": "A", "value": "b"}]}
@@ -74,6 +79,7 @@ async def test_exec_runs_in_the_containers_environment(node: NodeUnderTest) -> N
     await until("the file is there", said)
 
 
+@OVER_WEBSOCKET
 async def test_exec_of_what_is_not_there(node: NodeUnderTest) -> None:
     pod = await running(node)
     done = await asyncio.to_thread(node.kubectl, "exec", pod.name, "--", "no-such-program")
@@ -81,7 +87,7 @@ async def test_exec_of_what_is_not_there(node: NodeUnderTest) -> None:
     assert b"no-such-program" in done.stderr
 
 
-@pytest.mark.parametrize("protocol", ["v4.channel.k8s.io", "v5.channel.k8s.io"])
+@pytest.mark.parametrize("protocol", ["v4.channel.k8s.io", pytest.param("v5.channel.k8s.io", marks=OVER_WEBSOCKET)])
 async def test_exec_with_a_terminal(node: NodeUnderTest, protocol: str) -> None:
     pod = await running(node)
     query = "command=sh&stdin=true&stdout=true&tty=true&container=main"

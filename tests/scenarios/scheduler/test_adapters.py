@@ -226,6 +226,7 @@ async def test_a_stateful_set_is_bound_whole(real: Cluster) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.kubernetes_since("1.36")  # scheduling.k8s.io/v1alpha2
 async def test_a_native_pod_group_is_bound_whole(start_control_plane: StartControlPlane) -> None:
     plane = start_control_plane(
         feature_gates={"GenericWorkload": True}, runtime_config={"scheduling.k8s.io/v1alpha2": True}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from muster.kube.pod import Pod
 from muster.scheduler.explain import explain, load_snapshot
 from tests.scenarios.scheduler.conftest import Cluster
@@ -109,6 +111,7 @@ async def test_explain_says_what_a_pending_gang_lacks(cluster: Cluster) -> None:
     assert "+1 node" in [change.text() for change in explanation.changes]
 
 
+@pytest.mark.kubernetes_since("1.34")  # before, the API server drops the field unless a feature gate is set
 async def test_a_constraint_that_is_not_supported_is_refused_on_the_pod(cluster: Cluster) -> None:
     await cluster.add_nodes(2)
     cluster.schedule()
