@@ -1,10 +1,10 @@
-"""What a running attempt of a TrainingJob depends on, as it is kept in the job's status."""
+"""What an active TrainingJob depends on, as it is kept in the job's status."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from muster.kube.struct import KubeStruct
 
@@ -48,3 +48,14 @@ class RunRecord(KubeStruct):
     master_address: Annotated[str, Meta(description="MASTER_ADDR of its ranks.")] = ""
     master_port: Annotated[int, Meta(description="MASTER_PORT of its ranks.")] = 0
     checkpoint: Annotated[HandedCheckpoint | None, Meta(description="The checkpoint it began from.")] = None
+
+
+class FixedSpec(KubeStruct):
+    """The spec of an active job as it was when the job became active; without the fields that may change."""
+
+    values: Annotated[dict[str, Any], Meta(description="Fields of the spec and their values.")] = field(
+        default_factory=dict
+    )
+    too_large: Annotated[
+        dict[str, str], Meta(description="Fields whose values have no room here, and digests of the values.")
+    ] = field(default_factory=dict)

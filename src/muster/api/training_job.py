@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from msgspec import Meta, field
 
 from muster.api.names import GROUP, NODES_PER_GANG_MAX, VERSION
-from muster.api.run_record import RunRecord
+from muster.api.run_record import FixedSpec, RunRecord
 from muster.kube.meta import Condition, KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
@@ -432,6 +432,10 @@ class TrainingJobStatus(KubeStruct):
         tuple[int, ...],
         Meta(max_length=LEFT_OUT_MAX, description="Slots the current attempt goes on without (noSpare: Shrink)."),
     ] = ()
+    fixed_spec: Annotated[
+        FixedSpec | None,
+        Meta(description="The spec that the job runs by since it became active. Edits of the spec do not change it."),
+    ] = None
     run: Annotated[
         RunRecord | None, Meta(description="What the running attempt depends on, written when it began.")
     ] = None

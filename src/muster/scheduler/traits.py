@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
+from muster.api.fixed_spec import effective
 from muster.api.names import (
     ANNOTATION_PRIORITY,
     ANNOTATION_SCALE_UP,
@@ -138,7 +139,7 @@ class JobFacts(msgspec.Struct, frozen=True):
 
 def job_facts(job: TrainingJob) -> JobFacts:
     """Read a job."""
-    spec, status = job.spec, job.status
+    spec, status = effective(job).job.spec, job.status
     saved = status.last_checkpoint.time if status.last_checkpoint is not None else None
     resumed = next(
         (each.last_transition_time for each in status.conditions if each.type == "Suspended" and each.status != "True"),

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from muster.api.fixed_spec import fixed
 from muster.api.training_job import TrainingJobStatus
 from muster.api.words import counted
 from muster.kube.pod import Pod
@@ -18,6 +19,7 @@ from muster.trainingjobs import (
     lastcall,
     outcome,
     pausing,
+    recovery,
     runrecord,
     statuses,
 )
@@ -89,6 +91,10 @@ class Attempt:
             record = runrecord.restored(self.snapshot, self.part)
             if record is not None:
                 return [self._write(replace(self.status, run=record), "Recorded")]
+            if runrecord.is_lost(self.status, self.part):
+                return recovery.restart(
+                    self.snapshot, "the status was changed: its record is not one of this attempt", self.now
+                )
         if not self.outside:
             return [self._direct(self._run_plan()), *self._progress()]
         more = growing.ready(self.snapshot, self.outside, self.broken, self.now)
@@ -172,9 +178,10 @@ class Attempt:
 
     def _settled(self) -> bool:
         """Whether nothing more about the newest fault is to be expected soon."""
-        fault = self.status.faults[-1]
-        detected = fault.timeline.detected if fault.timeline is not None else None
-        if detected is not None and not self.clock.passed(detected.timestamp() + self.snapshot.settings.settle_s):
+        fault = self.status.faults[-1] if self.status.faults else None
+        detected = fault.timeline.detected if fault is not None and fault.timeline is not None else None
+        settled_at = detected.timestamp() + self.snapshot.settings.settle_s if detected is not None else 0.0
+        if settled_at <= self.now + self.snapshot.settings.settle_s and not self.clock.passed(settled_at):
             return False
         silent = [
             slot
@@ -218,7 +225,10 @@ class Attempt:
 
     def _held(self) -> bool:
         """Whether the attempt is not to begin yet, as the program failed again and again."""
-        return not self.clock.passed(pausing.begins_at(self.status))
+        moment = pausing.begins_at(self.status)
+        if moment > self.now + pausing.MOST_S:
+            return False  # no controller holds an attempt for so long: the status was changed
+        return not self.clock.passed(moment)
 
     def _leaves(self) -> bool:
         """Whether more of its pods are about to be evicted: an attempt that began now would end with the next."""
@@ -404,6 +414,8 @@ class Attempt:
     # -- shared
 
     def _write(self, status: TrainingJobStatus, reason: Reason) -> WriteStatus:
+        if status.fixed_spec is None:  # the job became active under an earlier version
+            status = replace(status, fixed_spec=fixed(self.job.spec))
         return WriteStatus(statuses.fitted(status), reason)
 
     def _direct(self, run: RunPlan | None, *, checkpoint_now: bool = False) -> Direct:

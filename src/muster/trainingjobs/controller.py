@@ -336,7 +336,7 @@ class TrainingJobController:
 
     def _counts_for(self, job: TrainingJob) -> Mapping[int, int]:
         """What nodes have, before an attempt that decides how the job uses them."""
-        starts = job.status.attempt == 0 or job.status.phase in ("Suspended", "Stopping")
+        starts = job.status.attempt <= 0 or job.status.phase in ("Suspended", "Stopping")
         if not starts or job.spec.suspend or job.status.phase in ENDED:
             self._undecided.discard(job.key)
             return {}

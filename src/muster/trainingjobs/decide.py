@@ -22,10 +22,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from muster.api.fixed_spec import effective, fixed
 from muster.api.training_job import TrainingJob
 from muster.api.validate import validate
 from muster.api.words import counted
-from muster.trainingjobs import checkpoints, giveway, lastcall, runrecord, statuses
+from muster.trainingjobs import checkpoints, giveway, lastcall, recovery, runrecord, specedits, statuses
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.nodeuse import node_use
 from muster.trainingjobs.plan import (
@@ -49,10 +50,16 @@ ENDED: Final = ("Succeeded", "Failed")
 
 def decide(snapshot: JobSnapshot, now: float) -> Plan:
     """What to do about one job; see the module for the order of things."""
-    snapshot = runrecord.remembered(snapshot)
-    job, clock = snapshot.job, Clock(now)
-    if job.metadata.deletion_timestamp is not None:
+    if snapshot.job.metadata.deletion_timestamp is not None:
         return Plan()  # its pods belong to it and go with it
+    snapshot = runrecord.remembered(snapshot)
+    asked, runs_by = snapshot.job.spec, effective(snapshot.job)
+    if _is_active(snapshot.job):
+        edits = specedits.said(snapshot, runs_by, now)
+        if edits:
+            return Plan(actions=tuple(edits))
+        snapshot = specedits.held(replace(snapshot, job=recovery.readable(runs_by.job)), runs_by, now)
+    job, clock = snapshot.job, Clock(now)
     slots, superseded = slots_of(snapshot)
     actions: list[Action] = []
     if job.status.phase in ENDED:
@@ -62,11 +69,15 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
     elif giveway.is_giving_way(job.status):
         actions += giveway.give_way(snapshot, slots, clock)
     elif job.status.phase in ("Suspended", "Stopping"):
-        actions += _resume(snapshot, slots, clock)
-    elif job.status.attempt == 0:
+        actions += _resume(replace(snapshot, job=replace(job, spec=asked)), slots, clock)
+    elif job.status.attempt <= 0:
         actions += _begin(snapshot, clock)
     else:
-        actions += giveway.begin(snapshot, slots, clock) or Attempt(snapshot, slots, clock).actions()
+        actions += (
+            recovery.begin(snapshot, now)
+            or giveway.begin(snapshot, slots, clock)
+            or Attempt(snapshot, slots, clock).actions()
+        )
     if not job.spec.suspend:
         actions += [
             DeletePod(pod.name, pod.uid, "Superseded", force=lost(snapshot, pod.spec.node_name))
@@ -75,6 +86,13 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
         ]
     actions += _abandoned(snapshot, clock)
     return Plan(actions=tuple(actions), wake_at=clock.wake_at)
+
+
+def _is_active(job: TrainingJob) -> bool:
+    """Whether the spec is fixed: the job has begun, and is neither suspended nor at its end."""
+    if job.status.attempt <= 0 or job.spec.suspend or job.status.phase in (*ENDED, "Suspended"):
+        return False
+    return job.status.phase != "Stopping" or giveway.is_giving_way(job.status)
 
 
 def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
@@ -100,8 +118,10 @@ def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
     if isinstance(use, Wait):
         return _undecided(job, use, now)
     status = replace(
-        checkpoints.with_source(snapshot, statuses.next_attempt(job, job.status)),
+        checkpoints.with_source(snapshot, statuses.next_attempt(job, replace(job.status, attempt=0))),
         phase="Pending",
+        attempt=recovery.newest_attempt(snapshot) + 1,
+        fixed_spec=fixed(job.spec),
         node_use=use,
         observed_generation=generation,
         message=f"creating {counted(job.spec.replicas, 'pod')}",
@@ -168,13 +188,16 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Acti
     if isinstance(use, Wait):
         return _undecided(job, use, now)
     generation = job.metadata.generation
+    attempt = recovery.newest_attempt(snapshot) + 1
     status = replace(
         checkpoints.with_source(snapshot, statuses.next_attempt(job, job.status)),
         phase="Pending",
+        attempt=attempt,
+        fixed_spec=fixed(job.spec),
         node_use=use,
         ready_slots=0,
         observed_generation=generation,
-        message=f"resumed as attempt {job.status.attempt + 1}: creating {counted(job.spec.replicas, 'pod')}",
+        message=f"resumed as attempt {attempt}: creating {counted(job.spec.replicas, 'pod')}",
     )
     status = replace(status, backoff=None)  # somebody has looked at it
     status = statuses.with_condition(status, "Suspended", False, "Resumed", "spec.suspend is false", now, generation)

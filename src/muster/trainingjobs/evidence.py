@@ -177,6 +177,8 @@ def node_gone(snapshot: JobSnapshot, fault: Fault, clock: Clock) -> Evidence | N
     """Whether the node of a fault was gone or made anew just after it: what it reported at last were consequences."""
     if not fault.node or clock.now - _seconds(fault.time, 0.0) > HARDWARE_WINDOW_S:
         return None
+    if not 0 <= fault.slot < snapshot.job.spec.replicas:
+        return None  # the job was resumed with fewer nodes since
     node, reason = snapshot.nodes.get(fault.node), "Deleted"
     if node is not None:
         placed = _placed_uid(snapshot, fault.slot, fault.node)

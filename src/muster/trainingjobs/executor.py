@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Final
 
 from muster.api import names
+from muster.api.fixed_spec import effective
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
@@ -133,10 +134,10 @@ class Executor:
         self._wrote(written, action)
 
     async def _create(self, job: TrainingJob, actions: Sequence[CreatePod]) -> None:
-        now = self._clock()
+        now, runs_by = self._clock(), effective(job).job
         wanted = [each for each in actions if self._created.get(_pod_key(job, each), 0.0) < now]
         stop = asyncio.Event()
-        await self._all(self._create_pod(job, each, stop) for each in wanted)
+        await self._all(self._create_pod(runs_by, each, stop) for each in wanted)
         if wanted and not stop.is_set():
             self._refusals.pop(job.uid, None)
 

@@ -98,8 +98,8 @@ def reattributed(
     Nodes that later evidence shows to be bad are excluded even where the cause stays.
     """
     old = snapshot.job.status
-    if not old.faults or old.faults[-1].time is None:
-        return None
+    if not old.faults or old.faults[-1].time is None or not 0 <= old.faults[-1].slot < len(slots):
+        return None  # the job may have been resumed with fewer nodes since
     fault = old.faults[-1]
     fault_time = fault.time.timestamp() if fault.time is not None else now
     every = list(evidence)

@@ -26,9 +26,9 @@ def finished(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list
 
 
 def failed(snapshot: JobSnapshot, exhausted: tuple[Cause, int], now: float) -> list[Action]:
-    """The end of a job whose budget is used up; the message is the newest fault's."""
-    fault = snapshot.job.status.faults[-1]
-    return _end(snapshot, "Failed", "Failed", f"{statuses.budget_used_up(exhausted)}; {fault.message}", now)
+    """The end of a job whose budget is used up; the message is the newest fault's, where the status still has one."""
+    messages = [statuses.budget_used_up(exhausted), *(fault.message for fault in snapshot.job.status.faults[-1:])]
+    return _end(snapshot, "Failed", "Failed", "; ".join(messages), now)
 
 
 def not_found(snapshot: JobSnapshot, problem: str, now: float) -> list[Action]:

@@ -14,6 +14,8 @@ Desired = Literal["hold", "run", "exit"]
 Reason = Literal[
     "Created",
     "InvalidSpec",
+    "SpecIgnored",
+    "SpecRestored",
     "Suspended",
     "Resumed",
     "CheckpointAwaited",

@@ -20,7 +20,7 @@ from muster.api.run_record import RANK_RANGES_MAX, HandedCheckpoint, RunRecord, 
 from muster.api.training_job import CheckpointStatus, TrainingJobStatus
 from muster.kube.node import Node
 from muster.trainingjobs.slots import Slot
-from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _PORTS: Final = range(20_000, 32_000)
 """Below the ports Linux gives to outgoing connections (net.ipv4.ip_local_port_range) and above the usual services."""
@@ -56,15 +56,27 @@ def restored(snapshot: JobSnapshot, part: Sequence[Slot]) -> RunRecord | None:
     Either every supervisor has said which node rank it has, or no supervisor has begun.
     """
     attempt = snapshot.job.status.attempt
-    members = [slot.member for slot in part]
-    if any(member is None or not member.address or member.attempt != attempt for member in members):
+    members = _all_heard(part, attempt)
+    if not members:
         return None
-    if all(member is not None and member.state == "idle" for member in members):
+    if all(member.state == "idle" for member in members):
         return begin(snapshot, part, snapshot.job.status.last_checkpoint)
     ranks = {node_rank(slot, attempt): slot for slot in part}
     if sorted(ranks) != list(range(len(part))):
         return None
     return _record(snapshot, [ranks[number] for number in range(len(part))], None)  # every rank has its own already
+
+
+def is_lost(status: TrainingJobStatus, part: Sequence[Slot]) -> bool:
+    """Whether an attempt without a usable record cannot go on, although every supervisor was heard.
+
+    Where no supervisor waits and none says its node rank, all of them run, as those of earlier versions do.
+    """
+    members = _all_heard(part, status.attempt)
+    if not part:
+        return True
+    speaking = any(member.state == "idle" or member.node_rank >= 0 for member in members)
+    return bool(members) and (recorded(status) is not None or speaking)
 
 
 def in_rank_order(status: TrainingJobStatus, part: Sequence[Slot]) -> list[Slot] | None:
@@ -158,6 +170,13 @@ def _record(snapshot: JobSnapshot, ordered: Sequence[Slot], checkpoint: HandedCh
         master_port=master_port(snapshot.job.uid, status.attempt),
         checkpoint=checkpoint,
     )
+
+
+def _all_heard(part: Sequence[Slot], attempt: int) -> list[Member]:
+    """The supervisors of all slots, where each has announced itself for this attempt; else none."""
+    members = [slot.member for slot in part if slot.member is not None]
+    heard = [member for member in members if member.address and member.attempt == attempt]
+    return heard if len(heard) == len(part) else []
 
 
 def _numbers(order: Iterable[SlotRange], most: int) -> Iterator[int]:

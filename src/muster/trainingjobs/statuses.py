@@ -25,7 +25,7 @@ _LIMITS: Final[dict[Cause, str]] = {
     "unknown": "unknownLimit",
 }
 
-ConditionType = Literal["Admitted", "Running", "Complete", "Failed", "Suspended"]
+ConditionType = Literal["Admitted", "Running", "Complete", "Failed", "Suspended", "SpecIgnored"]
 Stage = Literal["stopped", "placed", "ready", "running", "useful"]
 
 

@@ -67,7 +67,8 @@ def test_nothing_is_waited_for_where_no_checkpoint_can_come(why: str) -> None:
     elif why == "stopping":
         world.members[uid] = replace(world.members[uid], state="stopping")
     elif why == "no checkpoints":
-        world.job = replace(world.job, spec=replace(world.job.spec, checkpoint=None))
+        status = replace(world.status, fixed_spec=None)
+        world.job = replace(world.job, spec=replace(world.job.spec, checkpoint=None), status=status)
     else:
         world.progress = None
     world.evict(1)

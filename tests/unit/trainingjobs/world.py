@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from muster.api.fixed_spec import effective
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
 from muster.api.training_job import CheckpointSource, CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
 from muster.kube.meta import ObjectMeta
@@ -171,7 +172,7 @@ class World:
 
     def create(self, action: CreatePod) -> None:
         assert self.job is not None
-        body = build_pod(self.job, action.slot, action.attempt, action.excluded_nodes, PODS)
+        body = build_pod(effective(self.job).job, action.slot, action.attempt, action.excluded_nodes, PODS)
         name = body["metadata"]["name"]
         if name in self.pods:
             return  # AlreadyExists
@@ -220,7 +221,7 @@ class World:
             return  # it is to leave: its Placement goes when its last pod has gone, and only then it is placed anew
         self.placement = None
         live = [pod for pod in self.pods.values() if not pod.terminating and not pod.finished]
-        if {slot_of(pod) for pod in live} != set(range(self.job.spec.replicas)):
+        if {slot_of(pod) for pod in live} != set(range(effective(self.job).job.spec.replicas)):
             return  # a gang is placed as one
         taken = {pod.spec.node_name for pod in self.pods.values() if pod.spec.node_name and not pod.finished}
         free = [name for name, node in self.nodes.items() if node.ready and name not in self.dead and name not in taken]

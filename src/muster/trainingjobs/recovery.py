@@ -1,0 +1,68 @@
+"""Jobs whose status contradicts what is there, as after an edit by hand: a new attempt, charged to nobody.
+
+Attempts are numbered so that results of an old one can be refused. If pods, supervisors or the rest of the status know
+of a later attempt than `status.attempt`, or of ranks that began although the phase says that they did not, then waiting
+would not end: supervisors do not obey an older number. The next attempt gets a number beyond all that are known.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from muster.api.training_job import TrainingJob
+from muster.trainingjobs import statuses
+from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
+from muster.trainingjobs.slots import attempt_of
+from muster.trainingjobs.snapshot import JobSnapshot
+
+_NUMBER_MAX: Final = 10**9
+"""Larger numbers were not given by a controller."""
+
+
+def newest_attempt(snapshot: JobSnapshot) -> int:
+    """The largest number of an attempt that anything knows of; 0 where there was none."""
+    status = snapshot.job.status
+    known = [0, status.attempt, status.ran_attempt, *(fault.attempt for fault in status.faults)]
+    if status.run is not None:
+        known.append(status.run.attempt)
+    if status.last_checkpoint is not None:
+        known.append(status.last_checkpoint.attempt)
+    known += [attempt_of(pod) for pod in snapshot.pods]
+    known += [member.attempt for member in snapshot.members.values()]
+    return max(number for number in known if number < _NUMBER_MAX)
+
+
+def readable(job: TrainingJob) -> TrainingJob:
+    """The job without left-out slots that it does not have."""
+    status = job.status
+    left_out = tuple(sorted({slot for slot in status.left_out if 0 <= slot < job.spec.replicas}))
+    return job if left_out == status.left_out else replace(job, status=replace(status, left_out=left_out))
+
+
+def begin(snapshot: JobSnapshot, now: float) -> list[Action]:
+    """End an attempt that the status has lost track of; nothing where the status agrees with what is there."""
+    why = _contradiction(snapshot, newest_attempt(snapshot))
+    return restart(snapshot, why, now) if why else []
+
+
+def restart(snapshot: JobSnapshot, why: str, now: float) -> list[Action]:
+    """Begin another attempt, charged to nobody."""
+    job, newest = snapshot.job, newest_attempt(snapshot)
+    status = replace(statuses.next_attempt(job, replace(job.status, attempt=newest)), phase="Restarting")
+    status = replace(
+        status, ready_slots=0, slots_kept=None, message=f"{why}; restarting as attempt {status.attempt}, not charged"
+    )
+    status = statuses.with_condition(status, "Running", False, "StatusLost", why, now, job.metadata.generation)
+    return [WriteStatus(statuses.fitted(status), "StatusLost"), RecordEvent("StatusLost", why, warning=True)]
+
+
+def _contradiction(snapshot: JobSnapshot, newest: int) -> str:
+    status = snapshot.job.status
+    if newest > status.attempt:
+        return f"the status was changed: it says attempt {status.attempt}, and attempt {newest} has been there"
+    began = any(each.attempt == status.attempt and each.state != "idle" for each in snapshot.members.values())
+    if began and status.phase != "Running":
+        return f"the status was changed: it says {status.phase}, and ranks of attempt {status.attempt} were started"
+    return ""

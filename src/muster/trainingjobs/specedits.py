@@ -1,0 +1,58 @@
+"""Edits of an active job's spec that got through: they are ignored, and the condition SpecIgnored names the fields."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from muster.api.fixed_spec import Effective
+from muster.trainingjobs import statuses
+from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
+from muster.trainingjobs.snapshot import JobSnapshot, Refusal
+
+_HELD_S: Final = 3600.0
+"""Nothing happens by then: the job is looked at again when its spec changes."""
+
+
+def said(snapshot: JobSnapshot, spec: Effective, now: float) -> list[Action]:
+    """Write the condition where it does not say so yet, and take it back once the spec is restored."""
+    job = snapshot.job
+    fields = sorted((*spec.ignored, *spec.lost))
+    holds, message = bool(fields), _message(spec) if fields else "the spec is the one that the job runs by"
+    known = statuses.condition_holds(job.status, "SpecIgnored")
+    if known == holds and (
+        not holds or statuses.condition_reason(job.status, "SpecIgnored")[1] == statuses.shortened(message)
+    ):
+        return []
+    generation = job.metadata.generation
+    reason = "FieldsFixed" if holds else "SpecRestored"
+    status = statuses.with_condition(job.status, "SpecIgnored", holds, reason, message, now, generation)
+    write = WriteStatus(statuses.fitted(status), "SpecIgnored" if holds else "SpecRestored")
+    return [write, RecordEvent("SpecIgnored", message, warning=True)] if holds else [write]
+
+
+def held(snapshot: JobSnapshot, spec: Effective, now: float) -> JobSnapshot:
+    """The snapshot in which no pod can be created while it is not known what the pods of this job are made from."""
+    if not spec.lost:
+        return snapshot
+    return replace(snapshot, refusal=Refusal("SpecChanged", _message(spec), now + _HELD_S))
+
+
+def _message(spec: Effective) -> str:
+    parts = []
+    if spec.ignored:
+        parts.append(
+            f"the change of {_paths(spec.ignored)} is ignored: the job runs by the spec that it began with. To change "
+            "it, set suspend to true, make the change, then set suspend to false"
+        )
+    if spec.lost:
+        parts.append(
+            f"{_paths(spec.lost)} changed while the job was active, and its value at the start was too large to keep: "
+            "no pod is made until the old value is restored, or the job is suspended and resumed with the new one"
+        )
+    return "; ".join(parts)
+
+
+def _paths(fields: tuple[str, ...]) -> str:
+    return ", ".join(f"spec.{name}" for name in fields)

@@ -1,0 +1,159 @@
+"""Issue 11.10: every status that can be read leads somewhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from muster.api.run_record import FixedSpec, HandedCheckpoint, RunRecord, SlotRange
+from muster.api.training_job import (
+    Backoff,
+    CheckpointStatus,
+    Fault,
+    Phase,
+    Progress,
+    Restarts,
+    Timeline,
+    TrainingJobStatus,
+)
+from muster.kube.meta import Condition
+from muster.trainingjobs.faulttable import TABLE
+from muster.trainingjobs.plan import RecordEvent
+from muster.trainingjobs.slots import slot_of
+from tests.unit.trainingjobs.world import T0, World, make_job
+
+SIZE = 3
+DONE = ("Running", "Suspended", "Succeeded", "Failed")
+small = st.integers(-2, 5)
+moments = st.none() | st.floats(-100_000, 100_000).map(lambda s: datetime.fromtimestamp(T0, UTC) + timedelta(seconds=s))
+words = st.sampled_from(["", "n0", "n1", "n2", "n3", "gone", "Preempted", "Suspended", "Running", "x"])
+slots = st.integers(-1, SIZE + 1)
+timelines = st.builds(Timeline, **dict.fromkeys(Timeline.__struct_fields__, moments))
+faults = st.builds(
+    Fault,
+    attempt=small,
+    slot=slots,
+    node=words,
+    cause=st.sampled_from(["user", "infrastructure", "unknown"]),
+    rule=st.sampled_from(["", "no-such-rule", *(row.id for row in TABLE)]),
+    message=words,
+    time=moments,
+    step=st.none() | small,
+    steps_lost=st.none() | small,
+    slots=small,
+    timeline=st.none() | timelines,
+)
+conditions = st.builds(
+    Condition,
+    type=st.sampled_from(["Admitted", "Running", "Complete", "Failed", "Suspended", "SpecIgnored", "Other"]),
+    status=st.sampled_from(["True", "False", "Unknown", ""]),
+    reason=words,
+    message=words,
+    last_transition_time=moments,
+)
+records = st.builds(
+    RunRecord,
+    attempt=small,
+    launcher=st.sampled_from(["mpi", "torchrun", "none"]),
+    launcher_slot=st.none() | slots,
+    nodes=small,
+    ranks_per_node=small,
+    rank_order=st.lists(st.builds(SlotRange, first=slots, count=small), max_size=4).map(tuple),
+    pods=words,
+    master_address=words,
+    master_port=small,
+    checkpoint=st.none() | st.builds(HandedCheckpoint, path=words, step=small),
+)
+kept = st.builds(
+    FixedSpec,
+    values=st.dictionaries(st.sampled_from(["image", "command", "env", "x"]), words | small, max_size=3),
+    too_large=st.dictionaries(st.sampled_from(["template", "command"]), words, max_size=1),
+)
+statuses = st.builds(
+    TrainingJobStatus,
+    phase=st.sampled_from(get_args(Phase)),
+    conditions=st.lists(conditions, max_size=4, unique_by=lambda each: each.type).map(tuple),
+    attempt=small,
+    ran_attempt=small,
+    ready_slots=small,
+    size=small,
+    left_out=st.lists(slots, max_size=3).map(tuple),
+    fixed_spec=st.none() | kept,
+    run=st.none() | records,
+    restarts=st.none() | st.builds(Restarts, user=small, infrastructure=small, unknown=small, total=small),
+    backoff=st.none() | st.builds(Backoff, failures=small, until=moments.filter(lambda m: m is None or m.year < 2028)),
+    preemptions=small,
+    progress=st.none() | st.builds(Progress, step=small, time=moments),
+    last_checkpoint=st.none() | st.builds(CheckpointStatus, path=words, step=small, attempt=small, time=moments),
+    faults=st.lists(faults, max_size=3).map(tuple),
+    excluded_nodes=st.lists(words, max_size=3).map(tuple),
+    slots_kept=st.none() | small,
+    start_time=moments,
+    completion_time=moments,
+    message=words,
+)
+
+
+def settle(world: World) -> None:
+    """Let everybody move until the job runs, or has ended; by then every deadline has passed."""
+    for _ in range(200):
+        world.control(rounds=30)
+        world.step(10.0)
+        if world.status.phase in DONE and (world.status.phase != "Running" or runs(world)):
+            return
+    pytest.fail(f"{world.status.phase} for ever: {world.status.message}")
+
+
+def runs(world: World) -> bool:
+    """Whether every rank of the attempt that the status speaks of runs."""
+    part = {slot for slot in range(SIZE) if slot not in world.status.left_out}
+    held = {slot_of(pod): pod.uid for pod in world.pods.values()}
+    if not part <= set(held):
+        return False
+    members = [world.members.get(held[slot]) for slot in part]
+    wanted = ("running", world.status.attempt)
+    return bool(part) and all(each is not None and (each.state, each.attempt) == wanted for each in members)
+
+
+@pytest.mark.parametrize("before", ["nothing", "pods", "runs", "runs again"])
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(status=statuses, launcher=st.sampled_from(["mpi", "none"]), forgotten=st.booleans())
+def test_any_status_leads_somewhere(before: str, status: TrainingJobStatus, launcher: str, forgotten: bool) -> None:
+    world = World(make_job(SIZE, launcher=launcher, checkpoint={"path": "/c"}), nodes=5)
+    if before == "pods":
+        world.control()
+        world.step()
+    elif before != "nothing":
+        world.started()
+    if before == "runs again":
+        world.fail_pod(1, "Evicted")
+        world.until("Running", attempt=2)
+    assert world.job is not None
+    world.job = replace(world.job, status=status)
+    if forgotten:
+        world.restart_controller()
+    settle(world)
+
+
+def test_a_status_that_was_wiped_begins_an_attempt_beyond_those_that_were() -> None:
+    world = World(make_job(2)).started()
+    world.fail_pod(1, "Evicted")
+    world.until("Running", attempt=2)
+    assert world.job is not None
+    world.job = replace(world.job, status=TrainingJobStatus())
+    world.until("Running", attempt=3)
+    assert {member.attempt for member in world.members.values()} == {3}
+
+
+def test_a_phase_that_was_changed_by_hand_restarts_the_ranks_uncharged() -> None:
+    world = World(make_job(2)).started()
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.status, phase="Starting"))
+    world.until("Running", attempt=2)
+    assert world.status.restarts is None
+    assert "StatusLost" in [each.reason for each in world.actions(RecordEvent)]
