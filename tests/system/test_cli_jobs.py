@@ -120,6 +120,18 @@ def test_a_failing_script_shows_its_last_lines_and_exits_with_1(muster: Muster) 
     assert again.returncode == 1
 
 
+def test_a_program_that_no_node_has_fails_the_job_at_once_with_the_fix(muster: Muster) -> None:
+    """Issue 11.24."""
+    (muster.work / "train").write_text("#!/no/such/shell\n")
+    (muster.work / "train").chmod(0o755)
+    done = run(muster, "train", "--name", "missing", "--nodes", "2", "--wait")
+    assert done.returncode == 1, done
+    ended = muster.json("status", "missing")["status"]
+    assert "/no/such/shell was not found" in ended["message"]
+    assert ended["attempt"] == 1
+    assert [fault["rule"] for fault in ended["faults"]] == ["cannot-start"]
+
+
 def test_a_restarted_job_keeps_its_attempts_apart(muster: Muster) -> None:
     done = run(muster, "second.py", "--name", "second", "--follow")
     assert done.returncode == 0, done
@@ -309,8 +321,8 @@ def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
         return f"waiting for 50 of 50 nodes: {why}" in muster.ok("status", "huge")
 
     eventually("status says what explain says", agree, 90)
-    eventually("added nodes are counted", lambda: "+37 nodes" in muster.ok("explain", "huge", "--plus-nodes", "10"))
-    assert "50 nodes, 13 are free" in muster.ok("explain", "huge", "--plus-nodes", "10")
+    eventually("added nodes are counted", lambda: "Add 37" in muster.ok("explain", "huge", "--plus-nodes", "10"))
+    assert "needs 50 nodes; the cluster has 13" in muster.ok("explain", "huge", "--plus-nodes", "10")
     assert "would be placed" in muster.ok("explain", "huge", "--plus-nodes", "50")
     assert "waiting for 50 of 50 nodes: needs 50 nodes" in muster.ok("list", "-o", "wide")
     assert "50" in said

@@ -49,5 +49,5 @@ def test_it_runs_as_printed(muster: Muster, tmp_path: Path) -> None:
     assert "Succeeded: attempt 1 finished" in done.stdout
     assert "Phase:       Succeeded" in said["muster status train"]
     assert "accuracy" in said["muster logs train"]
-    assert "needs 9 nodes, 4 are free" in said["muster explain big"]
+    assert "needs 9 nodes; the cluster has 4. Add 5, or use --nodes 4" in said["muster explain big"]
     assert muster.processes() == {}

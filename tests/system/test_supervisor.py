@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -356,6 +357,7 @@ async def test_a_missing_launcher_is_named(stub: StubController, tmp_path: Path,
     failure = node.latest["exit"]
     assert failure["code"] == 127
     assert what in failure["reason"]
+    assert (failure["errno"], failure["program"]) == (errno.ENOENT, "mpiexec" if launcher == "mpi" else launcher)
 
 
 async def test_a_command_that_does_not_exist_is_named(stub: StubController) -> None:
@@ -363,7 +365,8 @@ async def test_a_command_that_does_not_exist_is_named(stub: StubController) -> N
     await stub.run([node], 1, ["trian.py"], launcher="none")
     await finished(stub, [node], 1)
     assert node.latest["exit"]["code"] == 127
-    assert "cannot start trian.py" in node.latest["exit"]["tail"][-1]
+    assert (node.latest["exit"]["errno"], node.latest["exit"]["program"]) == (errno.ENOENT, "trian.py")
+    assert "trian.py: not found on PATH" in node.latest["exit"]["tail"][-1]
 
 
 async def test_a_stale_attempts_checkpoint_is_refused(stub: StubController, tmp_path: Path) -> None:

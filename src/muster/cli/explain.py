@@ -105,7 +105,7 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
         _take_away(state, changes, namespace, now)
         found: Gang | Explanation | None = None
         if not supposed:
-            found = await _find(client, state, namespace, name)
+            found = await _find(client, state, namespace, name, now)
         if found is None:
             job = supposed or await get_job(client, namespace, name)
             found = _supposed(state, job, now, team_key, (await client.list_all(Node)).items)
@@ -119,12 +119,14 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
     return explain(state.snapshot(), gang, now=now, supposed=changed)
 
 
-async def _find(client: Client, state: ClusterState, namespace: str, name: str) -> Gang | None:
+async def _find(client: Client, state: ClusterState, namespace: str, name: str, now: float) -> Gang | None:
     """Return the gang of the job or, if there is no such job, of another workload of that name.
 
-    None: the job exists and has no pods, because no controller runs, or it runs in shadow mode. Raises CliError.
+    None: the job exists and has no pods, as no controller runs or it runs in shadow mode, or not all of its pods: those
+    that are there are taken out of `state`. Raises CliError.
     """
     from muster.cli.watch import get_job
+    from muster.scheduler.supposing import suppose_ended
     from muster.scheduler.traits import ENDED_PHASES
 
     try:
@@ -136,7 +138,17 @@ async def _find(client: Client, state: ClusterState, namespace: str, name: str) 
         return foreign
     if job.status.phase in ENDED_PHASES:
         raise CliError(f"'{job.name}' wants no nodes: it is {job.status.phase}", "", ExitCode.CONFLICT)
-    return state.snapshot().find(namespace, job.name)
+    gang = state.snapshot().find(namespace, job.name)
+    if gang is not None and _is_being_made(gang, job):
+        suppose_ended(state, gang, now=now)
+        return None
+    return gang
+
+
+def _is_being_made(gang: Gang, job: TrainingJob) -> bool:
+    """Whether the controller is creating the job's first pods: the answer is the same as once all are there."""
+    refused = any(each.type == "Admitted" and each.reason == "PodsRefused" for each in job.status.conditions)
+    return gang.placement is None and len(gang.current) < gang.wanted and not refused
 
 
 def _supposed(

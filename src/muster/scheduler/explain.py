@@ -40,11 +40,13 @@ class Explanation(msgspec.Struct, frozen=True):
         gang: `namespace/name`.
         waits: whether it waits for anything at all.
         why: the dominant reason, as in events and metrics; "" where it does not wait.
-        summary: one sentence.
+        summary: what events and the job's status say: the headline, the nodes, the least intrusive change.
+        headline: its beginning, the arithmetic alone; "" where the summary is all there is to say.
         need: pods that need room now.
         have: pods there is room for, of the class that is short.
         nodes: all nodes by what they mean for these pods; counts add up to the number of nodes.
         changes: what would admit it, the least intrusive first; each is enough on its own.
+        others: those of them that the headline does not name.
         position: place in the queue, from 1; 0 where it is in none.
         queued: gangs in the queue.
         head: the gang it waits behind, if that is why.
@@ -55,10 +57,12 @@ class Explanation(msgspec.Struct, frozen=True):
     waits: bool
     why: str
     summary: str
+    headline: str = ""
     need: int = 0
     have: int = 0
     nodes: tuple[NodeCount, ...] = ()
     changes: tuple[Change, ...] = ()
+    others: tuple[Change, ...] = ()
     position: int = 0
     queued: int = 0
     head: str = ""
@@ -71,10 +75,10 @@ class Explanation(msgspec.Struct, frozen=True):
 
     def lines(self) -> list[str]:
         """Return it as text for a terminal."""
-        lines = [f"{self.gang}: {self.summary}"]
+        lines = [f"{self.gang}: {self.headline or self.summary}"]
         lines += [f"  {count.text()}" for count in self.nodes]
-        if self.changes:
-            lines.append("would run with: " + ", or ".join(change.text() for change in self.changes))
+        if self.others:
+            lines.append("would run with: " + ", or ".join(change.text() for change in self.others))
         if self.position:
             lines.append(f"queue: {self.position} of {self.queued}")
         if self.waits:
@@ -86,6 +90,7 @@ class Explanation(msgspec.Struct, frozen=True):
         result: dict[str, Any] = msgspec.to_builtins(self)
         result["nodes"] = [{**msgspec.to_builtins(count), "text": count.text()} for count in self.nodes]
         result["changes"] = [{**msgspec.to_builtins(change), "text": change.text()} for change in self.changes]
+        del result["others"]
         result["when"] = {**result["when"], "text": _when(self.when)} if self.when is not None else None
         return result
 
@@ -122,8 +127,8 @@ def explain(
             True,
             reason.why.value,
             reason.text(),
-            reason.need,
-            reason.have,
+            need=reason.need,
+            have=reason.have,
             changes=_pods_missing(reason),
             position=position,
             queued=queued,
@@ -134,16 +139,20 @@ def explain(
     behind = reason.why is Why.BEHIND
     if have >= need and not behind:
         text = f"would run: there is room for {counted(have, 'pod')} and it needs {need}"
-        return Explanation(gang.full_name, False, "", text, need, have, position=position, queued=queued)
+        return Explanation(gang.full_name, False, "", text, need=need, have=have, position=position, queued=queued)
     head = snapshot.find(*reason.detail.split("/", 1)) if behind and "/" in reason.detail else None
     kept = _kept_for(snapshot, head) if head is not None else {}
     counts = census(snapshot, cls, reserved=kept, beside=beside, gang=gang, now=now)
     options = changes(snapshot, gang, cls, need, have, beside) if have < need else ()
+    whole = all(fits(cls, bucket) <= 1 for bucket in snapshot.empty_buckets.values())
+    headline, others = _headline(reason, need, have, whole, gang, options)
     return Explanation(
         gang=gang.full_name,
         waits=True,
         why=reason.why.value,
-        summary=_summary(reason, need, have, counts, options, snapshot, cls),
+        summary=_summary(headline, counts, others),
+        headline=headline,
+        others=others,
         need=need,
         have=have,
         nodes=counts,
@@ -234,27 +243,35 @@ def _pods_missing(reason: Reason) -> tuple[Change, ...]:
     return (Change(ChangeKind.CREATE_PODS, reason.need - reason.have),)
 
 
-def _summary(
-    reason: Reason,
-    need: int,
-    have: int,
-    counts: tuple[NodeCount, ...],
-    options: tuple[Change, ...],
-    snapshot: Snapshot,
-    cls: PodClass,
-) -> str:
-    """Such as "needs 4 nodes, 3 are free: 1 not ready, 6 in use (by default/other); would run with +1 node"."""
-    whole = all(fits(cls, bucket) <= 1 for bucket in snapshot.empty_buckets.values())
-    free = f"{have} {'is' if have == 1 else 'are'} free"
-    what = f"needs {counted(need, 'node')}, {free}"
+def _headline(
+    reason: Reason, need: int, have: int, whole: bool, gang: Gang, options: tuple[Change, ...]
+) -> tuple[str, tuple[Change, ...]]:
+    """The arithmetic in one sentence, and the changes that it does not name.
+
+    Such as "needs 9 nodes; the cluster has 4. Add 5, or use --nodes 4", or "needs 4 nodes, 3 are free".
+    """
     if not whole:
-        what = f"needs room for {counted(need, 'pod')}, there is room for {have}"
-    others = [count.text() for count in counts if count.why is not NodeWhy.FREE]
-    text = what + (f": {', '.join(others[:5])}" if others else "")
-    if reason.why is Why.BEHIND:
-        text = f"{reason.text()}; {text}"
-    elif reason.why is Why.MORE_THAN_THE_CLUSTER:
-        text += f"; all usable nodes, even empty, have room for {reason.have}"
-    if options:
-        text += f"; would run with: {options[0].text()}"
-    return text
+        text = f"needs room for {counted(need, 'pod')}, there is room for {have}"
+        if reason.why is Why.MORE_THAN_THE_CLUSTER:
+            text += f"; all usable nodes, even empty, have room for {reason.have}"
+        return text, options
+    if reason.why is not Why.MORE_THAN_THE_CLUSTER:
+        text = f"needs {counted(need, 'node')}, {have} {'is' if have == 1 else 'are'} free"
+        return f"{reason.text()}; {text}" if reason.why is Why.BEHIND else text, options
+    text, advice = f"needs {counted(need, 'node')}; the cluster has {reason.have}", []
+    others = tuple(each for each in options if each.kind is not ChangeKind.ADD_NODES)
+    if len(others) < len(options):
+        advice.append(f"add {need - reason.have}")
+    if reason.have and need == gang.size and gang.roster is None and not gang.single:
+        advice.append(f"use --nodes {reason.have}")
+    said = ", or ".join(advice)
+    return text + (f". {said[0].upper()}{said[1:]}" if said else ""), others
+
+
+def _summary(headline: str, counts: tuple[NodeCount, ...], others: tuple[Change, ...]) -> str:
+    """Such as "needs 4 nodes, 3 are free: 1 not ready, 6 in use (by default/other); would run with: +1 node"."""
+    reasons = [count.text() for count in counts if count.why is not NodeWhy.FREE]
+    text = headline
+    if reasons:
+        text += (". Its nodes: " if ". " in headline else ": ") + ", ".join(reasons[:5])
+    return text + (f"; would run with: {others[0].text()}" if others else "")

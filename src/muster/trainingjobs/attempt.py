@@ -21,6 +21,7 @@ from muster.trainingjobs import (
     pausing,
     recovery,
     runrecord,
+    startfailures,
     statuses,
 )
 from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
@@ -135,6 +136,11 @@ class Attempt:
         part = {slot.number for slot in self.part}
         if self.running:
             evidence = [each for number, each in self.broken.items() if number in part]
+            start = startfailures.look(self.snapshot, self.part, self.clock)
+            if start is startfailures.Found.EVERYWHERE:
+                return outcome.cannot_start(self.snapshot, startfailures.evidence(self.part, self.snapshot), self.now)
+            if start is startfailures.Found.WAIT and not evidence:
+                return [self._direct(self._run_plan())]
             evidence += self._exits(self.status.attempt)
         else:
             evidence = [each for number, each in self.broken.items() if self._belongs(self.slots[number])]

@@ -11,6 +11,7 @@ from muster.api.training_job import Fault
 from muster.kube.container import ContainerStatus
 from muster.kube.node import Node
 from muster.kube.pod import Pod
+from muster.trainingjobs import startfailures
 from muster.trainingjobs.faults import HARDWARE_WINDOW_S, Evidence
 from muster.trainingjobs.lastcall import waits_for
 from muster.trainingjobs.observed import Fact
@@ -55,7 +56,7 @@ def rank_exit(slot: Slot, attempt: int) -> Evidence | None:
         return None
     rank = -1 if ended.rank is None else ended.rank
     return Evidence(
-        kind="rank" if rank >= 0 else "launcher",
+        kind="start" if ended.errno else "rank" if rank >= 0 else "launcher",
         slot=slot.number,
         seen_at=member.exit_at,
         node=slot.node,
@@ -63,7 +64,7 @@ def rank_exit(slot: Slot, attempt: int) -> Evidence | None:
         code=ended.code,
         signal=ended.signal,
         rank=rank,
-        message="\n".join(ended.tail),
+        message=startfailures.what(ended) if ended.errno else "\n".join(ended.tail),
         time=ended.time,
     )
 

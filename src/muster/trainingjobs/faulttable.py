@@ -193,6 +193,18 @@ TABLE: Final[tuple[Row, ...]] = (
         source="https://kubernetes.io/docs/concepts/architecture/leases/#node-heartbeats",
     ),
     Row(
+        id="cannot-start", tier=4, kind="start", reasons=("Everywhere",), cause="user", replace=False,
+        what="No node of the job can execute the launcher or the program, or each ended with exit code 126 or 127 "
+        "before its first step",
+        why="The image lacks it, and another attempt would end the same way: the job fails at once",
+        source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
+    ),
+    Row(
+        id="cannot-start-here", tier=4, kind="start", cause="infrastructure", exclude=True,
+        what="Some nodes cannot execute the launcher or the program, while others of the job can",
+        why="All nodes run the same image, so a disk or a mount of this node is at fault", source="execve(2)",
+    ),
+    Row(
         id="rank-out-of-memory", tier=5, kind="rank", reasons=(".*(OOM|out of memory).*",), cause="user", replace=False,
         what="The kernel killed the first failing rank for memory, within the pod's limit",
         why="The program needs more memory than it asked for", source="cgroup v2, memory.events",

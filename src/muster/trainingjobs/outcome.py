@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from muster.api.training_job import Cause, Progress, TrainingJobStatus
+from muster.api.training_job import Cause, Fault, Progress, TrainingJobStatus
 from muster.trainingjobs import runrecord, statuses
+from muster.trainingjobs.faults import Evidence, row_of
 from muster.trainingjobs.plan import Action, Reason, RecordEvent, WriteStatus
 from muster.trainingjobs.slots import Clock, Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot
@@ -34,6 +35,23 @@ def failed(snapshot: JobSnapshot, exhausted: tuple[Cause, int], now: float) -> l
 def not_found(snapshot: JobSnapshot, problem: str, now: float) -> list[Action]:
     """The end of a job whose checkpoint to start from is not there: it never starts from the beginning instead."""
     return _end(snapshot, "Failed", "CheckpointNotFound", problem, now)
+
+
+def cannot_start(snapshot: JobSnapshot, evidence: Evidence, now: float) -> list[Action]:
+    """The end of a job that no node can start: another attempt would end the same way, so no restart is spent."""
+    status = snapshot.job.status
+    message = f"no node of the job can start it: {evidence.message}"
+    fault = Fault(
+        attempt=status.attempt,
+        slot=evidence.slot,
+        node=evidence.node,
+        cause=row_of(evidence).cause,
+        rule=row_of(evidence).id,
+        message=statuses.shortened(message),
+        time=statuses.at(now),
+    )
+    job = replace(snapshot.job, status=statuses.with_fault(status, fault))
+    return _end(replace(snapshot, job=job), "Failed", "CannotStart", message, now)
 
 
 def useful(status: TrainingJobStatus, progress: Progress, now: float) -> TrainingJobStatus | None:

@@ -37,6 +37,7 @@ Reason = Literal[
     "Succeeded",
     "Failed",
     "TimeLimit",
+    "CannotStart",
     "PodsRefused",
     "Waiting",
     "SlotEmpty",

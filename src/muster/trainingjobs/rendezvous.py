@@ -256,7 +256,9 @@ def _bounded(ended: RankExit | None) -> RankExit | None:
     if ended is None:
         return None
     tail = tuple(line[:_TAIL_CHARS] for line in ended.tail[-_TAIL_LINES:])
-    return msgspec.structs.replace(ended, tail=tail, reason=ended.reason[:_TAIL_CHARS])
+    return msgspec.structs.replace(
+        ended, tail=tail, reason=ended.reason[:_TAIL_CHARS], program=ended.program[:_TAIL_CHARS]
+    )
 
 
 def _not_leading() -> web.Response:

@@ -18,7 +18,10 @@ SupervisorState = Literal["idle", "running", "stopping", "finished"]
 
 
 class RankExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a rank, or the launcher (rank -1), ended; as on the wire."""
+    """How a rank, or the launcher (rank -1), ended; as on the wire.
+
+    `errno` (errno(3)) is set where `program` could not be executed at all.
+    """
 
     attempt: int = 0
     rank: int | None = None
@@ -27,6 +30,8 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     time: float = 0.0
     tail: tuple[str, ...] = ()
     reason: str = ""
+    errno: int = 0
+    program: str = ""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

@@ -83,7 +83,7 @@ async def test_why_a_job_waits_is_one_typed_reason_everywhere_and_said_once_whoe
 
     status = await arena.reaches("train", waits)
     message = next(each.message for each in status.conditions if each.type == "Admitted")
-    assert message.startswith("needs 4 nodes, 3 are free")
+    assert message.startswith("needs 4 nodes; the cluster has 3")
     assert status.message == f"waiting for 4 of 4 nodes: {message} [MoreThanTheCluster]"
 
     async def told() -> list[Event]:

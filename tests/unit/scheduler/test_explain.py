@@ -86,9 +86,7 @@ def test_supposed_nodes_are_counted_everywhere() -> None:
     found = explained(world, "train", supposed=True)
     assert (found.why, found.need, found.have) == ("MoreThanTheCluster", 4, 3)
     assert {count.text() for count in found.nodes} == {"3 free", "1 cordoned"}
-    assert found.summary.startswith(
-        "needs 4 nodes, 3 are free: 1 cordoned; all usable nodes, even empty, have room for 3"
-    )
+    assert found.summary.startswith("needs 4 nodes; the cluster has 3. Add 1, or use --nodes 3. Its nodes: 1 cordoned")
     assert found.changes[-1].text() == "+1 node"
 
 
@@ -179,7 +177,7 @@ def test_slots_of_a_gang_take_different_nodes_however_small() -> None:
     world.run()
     found = explained(world, "train")
     assert (found.why, found.need, found.have) == ("MoreThanTheCluster", 3, 2)
-    assert found.summary.startswith("needs 3 nodes, 2 are free")
+    assert found.summary.startswith("needs 3 nodes; the cluster has 2.")
     assert found.changes[-1].text() == "+1 node"
     world.add_gang("other", 2, gpus=1)
     world.add_nodes("c")
@@ -246,3 +244,18 @@ def test_the_start_is_an_interval_where_time_limits_say_and_else_unknown() -> No
     assert explained(world, "next").lines()[-1].startswith("starts: any moment")
     world.add_nodes("c", "d")
     assert "starts" not in " ".join(explained(world, "next").lines())
+
+
+def test_the_arithmetic_is_in_nodes_and_nothing_is_said_twice() -> None:
+    """Issue 11.25."""
+    world = World()
+    world.add_nodes("a", "b", "c", "d", gpus=0)
+    world.add_gang("train", 9, whole="any", gpus=0)
+    found = explained(world, "train")
+    assert found.lines() == [
+        "default/train: needs 9 nodes; the cluster has 4. Add 5, or use --nodes 4",
+        "  4 free",
+        "queue: 1 of 1",
+        "starts: unknown",
+    ]
+    assert found.summary == "needs 9 nodes; the cluster has 4. Add 5, or use --nodes 4"

@@ -34,12 +34,12 @@ def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None
     plan(1.0)
     ((key, why, text),) = told
     assert (key, why) == ("default/large", "MoreThanTheCluster")
-    assert text.startswith("needs 4 nodes, 1 is free")
+    assert text.startswith("needs 4 nodes; the cluster has 1.")
     world.add_nodes("b")
     plan(1.0)
     assert len(told) == 1
     plan(AGAIN_S)
-    assert told[1][2].startswith("needs 4 nodes, 2 are free")
+    assert told[1][2].startswith("needs 4 nodes; the cluster has 2.")
     assert len(events.said) == 1, "the numbers are no event"
     plan(AGAIN_S)
     assert len(told) == 2

@@ -90,6 +90,8 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "rank-killed": [{"kind": "rank", "code": 137, "signal": 9}, {"kind": "rank", "code": 137}],
     "rank-crashed": [{"kind": "rank", "code": 128 + number, "signal": number} for number in (6, 7, 8, 11)],
     "rank-failed": [{"kind": "rank", "code": code} for code in (1, 2, 42, 255)],
+    "cannot-start": [{"kind": "start", "code": 127, "reason": "Everywhere"}],
+    "cannot-start-here": [{"kind": "start", "code": 127, "reason": "could not start: no mpiexec on PATH"}],
     "could-not-start": [{"kind": "launcher", "code": 127, "reason": "could not start: no mpiexec on PATH"}],
     "launcher-failed": [
         {"kind": "launcher", "code": 255, "reason": "launcher exited"},

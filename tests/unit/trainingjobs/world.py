@@ -291,6 +291,8 @@ class World:
         rank: int | None = None,
         happened_s_ago: float = 0.0,
         reason: str = "rank exited",
+        errno: int = 0,
+        program: str = "",
     ) -> None:
         """The rank on this slot ends; with code 0 the launcher is done."""
         pod = self.holder(slot)
@@ -303,6 +305,8 @@ class World:
             time=self.now - happened_s_ago,
             tail=(tail,),
             reason=reason,
+            errno=errno,
+            program=program,
         )
         member = replace(member, state="finished", exit=ended, exit_at=self.now)
         self.members[pod.uid] = self.remembered[pod.uid] = member

@@ -11,7 +11,14 @@ from .processes import Child, oom_kills
 
 
 class CannotStart(Exception):
-    """The attempt cannot start on this node; the message says what to change."""
+    """The attempt cannot start on this node; the message says what to change.
+
+    `program` could not be executed for the reason `error` (errno(3)); 0 and "" for another reason.
+    """
+
+    def __init__(self, message: str, error: int = 0, program: str = "") -> None:
+        super().__init__(message)
+        self.error, self.program = error, program
 
 
 class Attempt:

@@ -26,6 +26,7 @@ class Rank:
         self.number, self.out, self.err = number, out, err
         self.pid = 0  # also its process group
         self.alive = True
+        self.exec_error = 0  # errno of a command that could not be executed
         self.signalled = False  # by us, or stopped by the launcher: how it ends then is no failure of its own
         self.orphaned_at: float | None = None  # when its `rank` process was stopped by the launcher
 
@@ -87,6 +88,7 @@ class RankDoor(threading.Thread):
                         rank.pid = int(message["pid"])
                     if "status" in message:
                         rank.signalled = rank.signalled or bool(message.get("stopped"))
+                        rank.exec_error = int(message.get("errno", 0))
                         self._post(functools.partial(self._supervisor.rank_ended, rank, int(message["status"])))
                         return
             except OSError:

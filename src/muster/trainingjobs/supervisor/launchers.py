@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import ipaddress
 import json
@@ -41,6 +42,15 @@ def interface_of(address: str) -> str:
     raise CannotStart(f"launcher mpi: no network interface has POD_IP {address}")
 
 
+def mpi_program(env: Mapping[str, str]) -> str:
+    """The mpiexec of the image; CannotStart where it has none."""
+    program = next((path for path in (which(n, env) for n in ("mpiexec.hydra", "mpiexec", "mpirun")) if path), None)
+    if program is None:
+        message = "launcher mpi: no mpiexec or mpirun on PATH; the image needs MPICH, Intel MPI or Open MPI"
+        raise CannotStart(message, errno.ENOENT, "mpiexec")
+    return program
+
+
 def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str, str]) -> list[str]:
     """The mpiexec command line that starts `supervisor.py rank` on every node through `supervisor.py rsh`.
 
@@ -49,9 +59,7 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
     mpiexec finds the agent on its PATH by a bare name: Hydra hands a path on to its proxies without quotes, so that a
     space in it ends the path there.
     """
-    program = next((path for path in (which(n, env) for n in ("mpiexec.hydra", "mpiexec", "mpirun")) if path), None)
-    if program is None:
-        raise CannotStart("launcher mpi: no mpiexec or mpirun on PATH; the image needs MPICH, Intel MPI or Open MPI")
+    program = mpi_program(env)
     try:
         version = subprocess.run(
             [program, "--version"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -102,13 +110,18 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
     ]  # fmt: skip
 
 
-def torchrun_command(attempt: Attempt, env: dict[str, str]) -> list[str]:
-    """Torchrun with fixed nodes and no restarts of its own. Underscored options: PyTorch before 2.0 knows no others."""
+def torchrun_program(env: Mapping[str, str]) -> str:
+    """The torchrun of the image; CannotStart where it has none."""
     program = which("torchrun", env)
     if program is None:
-        raise CannotStart("launcher torchrun: no torchrun on PATH; the image needs PyTorch")
+        raise CannotStart("launcher torchrun: no torchrun on PATH; the image needs PyTorch", errno.ENOENT, "torchrun")
+    return program
+
+
+def torchrun_command(attempt: Attempt, env: dict[str, str]) -> list[str]:
+    """Torchrun with fixed nodes and no restarts of its own. Underscored options: PyTorch before 2.0 knows no others."""
     return [
-        program, "--nnodes", str(attempt.nodes), "--nproc_per_node", str(attempt.ranks_per_node),
+        torchrun_program(env), "--nnodes", str(attempt.nodes), "--nproc_per_node", str(attempt.ranks_per_node),
         "--node_rank", str(attempt.node_rank), "--master_addr", attempt.master_address,
         "--master_port", str(attempt.master_port), "--max_restarts", "0",
         "--no_python", *SELF, "rank", "--", *attempt.command,

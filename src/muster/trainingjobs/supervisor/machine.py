@@ -31,12 +31,13 @@ from .attempt import Attempt, CannotStart
 from .basics import ARCHIVE, SELF, log, write_all
 from .door import Rank, RankDoor
 from .exits import outcome_of, signal_group
-from .launchers import mpi_command, torchrun_command
+from .launchers import mpi_command, mpi_program, torchrun_command, torchrun_program
 from .leftovers import remove_leftovers
 from .link import ControllerLink
 from .look import Look, tell_of_others
 from .output import OutputPump
 from .processes import Child, descendants, oom_kills
+from .programs import check_program
 from .rankenv import write_rank_env
 from .rankwatch import RankWatch
 from .settings import Settings
@@ -164,6 +165,7 @@ class Supervisor:
         write_rank_env(attempt)
         env = self.environment(attempt)
         try:
+            self.check(attempt, env)
             if attempt.launcher == "mpi":
                 if attempt.remote_shell == "sshd":
                     shutil.rmtree(self.ssh_folder, ignore_errors=True)
@@ -181,9 +183,21 @@ class Supervisor:
                         "MUSTER_WORLD_SIZE": str(attempt.nodes * attempt.ranks_per_node),
                     }
                     self.launch(attempt, [*SELF, "rank", "--", *attempt.command], dict(env, **numbers), "")
-        except (CannotStart, OSError) as error:
+        except CannotStart as error:
+            problem = (error.error, error.program)
+            self.fail(attempt, -1, (127, 0), f"could not start: {error}", [str(error)], problem=problem)
+            self.stop("finished", 0.0)
+        except OSError as error:
             self.fail(attempt, -1, (127, 0), f"could not start: {error}", [str(error)])
             self.stop("finished", 0.0)
+
+    def check(self, attempt: Attempt, env: dict[str, str]) -> None:
+        """Raise CannotStart where this node lacks the launcher or the program, whichever node starts them."""
+        if attempt.launcher == "mpi":
+            mpi_program(env)
+        elif attempt.launcher == "torchrun":
+            torchrun_program(env)
+        check_program(attempt.command[0], env, self.settings.workdir)
 
     def environment(self, attempt: Attempt) -> dict[str, str]:
         """The pod's own environment with what the attempt adds; what launchers and remote commands get."""
@@ -286,7 +300,8 @@ class Supervisor:
         self, attempt: Attempt, rank: Rank, outcome: tuple[int, int], reason: str, tail: list[str], ended_at: float
     ) -> None:
         """A rank failed by itself: tell it; mpiexec stops the other ranks, without it this node's are stopped here."""
-        self.fail(attempt, rank.number, outcome, reason, tail, ended_at)
+        problem = (rank.exec_error, attempt.command[0]) if rank.exec_error else (0, "")
+        self.fail(attempt, rank.number, outcome, reason, tail, ended_at, problem)
         if attempt.launcher != "mpi":
             self.stop("finished", self.grace_s)
 
@@ -298,12 +313,14 @@ class Supervisor:
                 self.attempt.launcher_failed((255, 0), "ranks stopped by their launcher", [])
 
     def fail(
-        self, attempt: Attempt, rank: int, outcome: tuple[int, int], reason: str, tail: list[str], at: float = 0.0
-    ) -> None:
-        """Note this node's first failure and tell it at once."""
+        self, attempt: Attempt, rank: int, outcome: tuple[int, int], reason: str, tail: list[str], at: float = 0.0,
+        problem: tuple[int, str] = (0, ""),
+    ) -> None:  # fmt: skip
+        """Note this node's first failure and tell it at once; `problem`: errno and the program not executed."""
         attempt.exit = {
             "attempt": attempt.number, "rank": rank, "code": outcome[0], "signal": outcome[1],
             "time": at or time.time(), "tail": tail, "reason": reason,
+            "errno": problem[0], "program": problem[1],
         }  # fmt: skip
         who = f"rank {rank}" if rank >= 0 else "the node"
         how = f"was killed by signal {outcome[1]}" if outcome[1] else f"ended with exit code {outcome[0]}"

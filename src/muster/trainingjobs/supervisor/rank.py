@@ -71,7 +71,7 @@ def command_rank(arguments: list[str]) -> int:
     except OSError as error:
         write_all(fds[1], (f"muster: cannot start {shlex.quote(arguments[1])}: {error}\n").encode())
         code = 127 if error.errno == errno.ENOENT else 126
-        send_message(door, {"status": code << 8})
+        send_message(door, {"status": code << 8, "errno": error.errno or 0})
         return code
     finally:
         os.close(fds[0])

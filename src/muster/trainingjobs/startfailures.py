@@ -1,0 +1,103 @@
+"""Programs that could not be executed: on every node the job fails at once, on some it is those nodes' fault.
+
+All nodes of a job run one image, so each supervisor checks what the attempt needs before it starts anything, also where
+only the first node starts mpiexec. What nodes report is typed: errno and the program, or exit code 126 or 127, which
+shells give for a command they cannot execute or find (POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+from muster.trainingjobs.faults import Evidence
+from muster.trainingjobs.slots import Clock, Slot
+from muster.trainingjobs.snapshot import JobSnapshot, RankExit
+
+EVERYWHERE: Final = "Everywhere"
+"""Reason of the evidence where no node can start the attempt: see the fault table."""
+_SHELL_CODES: Final = (126, 127)
+_EARLY_S: Final = 60.0
+"""A program that ends with such a code later than this had started."""
+_LAUNCHERS: Final = {
+    "mpiexec": "the image needs MPICH, Intel MPI or Open MPI, or the job another spec.launcher: torchrun or none",
+    "torchrun": "the image needs PyTorch, or the job another spec.launcher: mpi or none",
+}
+
+
+class Found(Enum):
+    """What the reports of an attempt's nodes come to."""
+
+    NOTHING = 0
+    WAIT = 1
+    EVERYWHERE = 2
+
+
+def look(snapshot: JobSnapshot, part: Sequence[Slot], clock: Clock) -> Found:
+    """Whether no node of the running attempt can start it; WAIT while nodes may still say so."""
+    failed = [exit_of(slot, snapshot) for slot in part]
+    reported = [(slot, ended) for slot, ended in zip(part, failed, strict=True) if ended is not None]
+    if not reported:
+        return Found.NOTHING
+    if len(reported) == len(part):
+        return Found.EVERYWHERE
+    if not any(ended.errno for _, ended in reported):
+        return Found.NOTHING  # a command within the program: one rank's own
+    first = min(slot.member.exit_at for slot, _ in reported if slot.member is not None)
+    return Found.NOTHING if clock.passed(first + snapshot.settings.settle_s) else Found.WAIT
+
+
+def exit_of(slot: Slot, snapshot: JobSnapshot) -> RankExit | None:
+    """How the slot failed to start, in the current attempt; None where it started, or failed later."""
+    member = slot.member
+    ended = member.exit if member is not None else None
+    if ended is None or ended.attempt != snapshot.job.status.attempt or ended.signal:
+        return None
+    if ended.errno:
+        return ended
+    if ended.code not in _SHELL_CODES or ended.rank is None or ended.rank < 0 or snapshot.progress is not None:
+        return None
+    began = next((each.last_transition_time for each in snapshot.job.status.conditions if each.type == "Running"), None)
+    early = began is not None and member is not None and member.exit_at - began.timestamp() <= _EARLY_S
+    return ended if early else None
+
+
+def evidence(part: Sequence[Slot], snapshot: JobSnapshot) -> Evidence:
+    """What the first of the nodes reported, where all did."""
+    slot, ended = next((slot, ended) for slot in part if (ended := exit_of(slot, snapshot)) is not None)
+    seen_at = slot.member.exit_at if slot.member is not None else 0.0
+    said = what(ended)
+    if not ended.errno and ended.tail:
+        said += f"; last line: {ended.tail[-1].strip()}"
+    return Evidence(
+        kind="start",
+        slot=slot.number,
+        seen_at=seen_at,
+        node=slot.node,
+        reason=EVERYWHERE,
+        code=ended.code,
+        message=said,
+        time=ended.time,
+    )
+
+
+def what(ended: RankExit) -> str:
+    """What could not be executed, why, and what to do."""
+    name = ended.program or "the program"
+    if ended.errno == errno.ENOENT:
+        todo = _LAUNCHERS.get(name, "install it in the image, or name a program that is there (spec.command)")
+        return f"{name} was not found: {todo}"
+    if ended.errno == errno.EACCES:
+        return f"{name} may not be executed: chmod +x it, or run it through its interpreter, such as [bash, {name}]"
+    if ended.errno == errno.ENOEXEC:
+        return (
+            f"{name} is not a binary for this machine, nor a script that names its interpreter: begin it with a line "
+            "such as #!/bin/sh, or build the image for this kind of CPU"
+        )
+    if ended.errno:
+        return f"{name} could not be executed: {errno.errorcode.get(ended.errno, ended.errno)}"
+    if ended.code == 126:
+        return "the program ended with exit code 126: a command in it may not be executed"
+    return "the program ended with exit code 127: a command in it was not found; install it in the image"

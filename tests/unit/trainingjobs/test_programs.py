@@ -1,0 +1,59 @@
+"""Issue 11.24: each node finds out before the attempt whether it can execute what the attempt needs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from muster.trainingjobs.supervisor.attempt import CannotStart
+from muster.trainingjobs.supervisor.launchers import mpi_program
+from muster.trainingjobs.supervisor.programs import HANDLERS, check_program
+
+
+def made(path: Path, text: str, mode: int = 0o755) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return f"./{path.name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "error"),
+    [
+        ("#!/bin/sh\n", 0o644, errno.EACCES),
+        ("#!/no/such/interpreter -x\n", 0o755, errno.ENOENT),
+        pytest.param(
+            "echo hello\n",
+            0o755,
+            errno.ENOEXEC,
+            marks=pytest.mark.skipif(
+                os.path.isdir(HANDLERS) and bool(set(os.listdir(HANDLERS)) - {"register", "status"}),
+                reason="this kernel executes other kinds of files",
+            ),
+        ),
+    ],
+)
+def test_what_cannot_be_executed_is_named_with_its_errno(tmp_path: Path, text: str, mode: int, error: int) -> None:
+    name = made(tmp_path / "train.sh", text, mode)
+    with pytest.raises(CannotStart) as found:
+        check_program(name, {}, str(tmp_path))
+    assert found.value.error == error
+
+
+def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
+    for name in ("pythn", "./train.sh", "/no/such/python"):
+        with pytest.raises(CannotStart, match="not found") as found:
+            check_program(name, {"PATH": str(tmp_path)}, str(tmp_path))
+        assert (found.value.error, found.value.program) == (errno.ENOENT, name)
+    with pytest.raises(CannotStart) as found:
+        mpi_program({"PATH": str(tmp_path)})
+    assert (found.value.error, found.value.program) == (errno.ENOENT, "mpiexec")
+
+
+def test_what_can_be_executed_or_cannot_be_told_passes(tmp_path: Path) -> None:
+    check_program("sh", {"PATH": "/usr/bin:/bin"}, str(tmp_path))
+    check_program("pythn", {"PATH": "bin:/usr/bin"}, str(tmp_path))  # relative to where it starts
+    check_program("pythn", {}, str(tmp_path))
+    check_program(made(tmp_path / "train.sh", "#!/bin/sh\n"), {}, str(tmp_path))

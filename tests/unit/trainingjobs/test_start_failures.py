@@ -1,0 +1,79 @@
+"""Issue 11.24: what no node can start fails the job at once; what one node cannot start is that node's fault."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from muster.trainingjobs.plan import WriteStatus
+from tests.unit.trainingjobs.world import World, make_job
+
+
+def running(replicas: int = 2) -> World:
+    return World(make_job(replicas)).started()
+
+
+@pytest.mark.parametrize(
+    ("error", "program", "fix"),
+    [
+        (errno.ENOENT, "mpiexec", "the image needs MPICH, Intel MPI or Open MPI"),
+        (errno.ENOENT, "python", "install it in the image"),
+        (errno.EACCES, "./train.sh", "chmod +x it"),
+        (errno.ENOEXEC, "./train", "#!/bin/sh"),
+    ],
+)
+def test_what_no_node_can_execute_fails_the_job_at_once(error: int, program: str, fix: str) -> None:
+    world = running()
+    for slot in (0, 1):
+        world.exit_rank(slot, 127, rank=-1, errno=error, program=program)
+    world.control()
+    assert world.status.phase == "Failed"
+    (condition,) = [each for each in world.status.conditions if each.type == "Failed"]
+    assert condition.reason == "CannotStart"
+    assert program in world.status.message
+    assert fix in world.status.message
+    assert world.status.faults[-1].rule == "cannot-start"
+    assert world.status.attempt == 1
+    assert world.status.restarts is None
+
+
+def test_one_node_that_cannot_execute_it_is_replaced_and_charged_to_the_infrastructure() -> None:
+    world = running()
+    node = world.holder(1).spec.node_name
+    world.exit_rank(1, 127, rank=-1, errno=errno.ENOENT, program="mpiexec")
+    world.control()
+    assert world.status.phase == "Running", "the others may still say so"
+    world.step(6.0)
+    world.control()
+    fault = world.status.faults[-1]
+    assert (fault.rule, fault.cause, fault.node) == ("cannot-start-here", "infrastructure", node)
+    assert node in world.status.excluded_nodes
+    world.until("Running", attempt=2)
+    assert world.holder(1).spec.node_name != node
+
+
+def test_exit_code_127_on_every_node_before_the_first_step_fails_the_job_at_once() -> None:
+    world = running()
+    for slot in (0, 1):
+        world.exit_rank(slot, 127, tail="train.sh: line 2: pythn: command not found")
+    world.control()
+    assert world.status.phase == "Failed"
+    assert "pythn: command not found" in world.status.message
+
+
+def test_exit_code_127_of_one_rank_is_the_programs_and_is_tried_again() -> None:
+    world = running()
+    world.exit_rank(0, 127)
+    world.control()
+    assert world.status.phase == "Restarting"
+    assert world.status.faults[-1].cause == "user"
+
+
+def test_another_failure_while_nodes_are_waited_for_decides_at_once() -> None:
+    world = running()
+    world.exit_rank(1, 127, rank=-1, errno=errno.ENOENT, program="mpiexec")
+    world.evict(0)
+    world.control()
+    assert world.status.phase == "Restarting"
+    assert any(isinstance(action, WriteStatus) and action.reason == "Restarting" for action in world.log)
