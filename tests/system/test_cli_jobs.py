@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -408,3 +409,72 @@ def test_versions(muster: Muster) -> None:
     versions = muster.json("version")
     assert set(versions) == {"muster", "python", "cluster"}
     assert "embedded" in versions["cluster"]
+
+
+SAVES = (
+    "import muster, pathlib\nlast = muster.last_checkpoint()\nstep = last.step if last else 0\n"
+    "print('began at', step, flush=True)\n"
+    "muster.save_checkpoint(step + 10, lambda path: pathlib.Path(path).write_text('x'))\n"
+)
+
+
+def test_a_job_says_whose_checkpoints_it_leaves_alone_and_how_to_continue_from_them(muster: Muster) -> None:
+    """Issue 11.2: one --checkpoint for several jobs, and --from-checkpoint. Issue 11.13: such folders do not ship."""
+    (muster.work / "saves.py").write_text(SAVES)
+    again = ("saves.py", "--checkpoint", "ckpt", "--wait")
+    first = run(muster, *again, "--name", "saves")
+    assert first.returncode == 0, first
+    assert "other checkpoints" not in first.stderr
+    uid = muster.json("status", "saves")["metadata"]["uid"]
+    kept = muster.work / "ckpt" / f"saves-{uid[:8]}" / "step-00000010-attempt-1"
+    assert kept.is_file()
+
+    second = run(muster, *again)
+    assert second.returncode == 0, second
+    assert "checkpoints do not travel with the code; left out: ckpt/" in second.stderr
+    assert re.search(r"it starts from the beginning, in ckpt/saves-\w{5}-\w{8}\n", second.stderr), second
+    assert "./ckpt holds other checkpoints, which it leaves alone: job saves, step 10\n" in second.stderr
+    line = re.search(r"to continue from job saves instead: muster delete saves-\w{5} && muster (.*)", second.stderr)
+    assert line is not None, second
+    assert line[1] == f"run {' '.join(again)} --launcher none --from-checkpoint ckpt/saves-{uid[:8]}"
+
+    third = muster.run(*line[1].split())
+    assert third.returncode == 0, third
+    assert "it starts from the checkpoint of job 'saves' of step 10: ckpt/saves-" in third.stderr
+    name = re.findall(r"training job '(saves-\w+)' created", third.stderr)[0]
+    assert "began at 10" in muster.ok("logs", name)
+    assert "Checkpoint:  step 20, " in muster.ok("status", name)
+
+    fourth = run(muster, *again, "--name", "fourth", "--from-checkpoint", "saves")
+    assert "it starts from job 'saves', step 10" in fourth.stderr
+    muster.ok("delete", "saves")
+    fifth = run(muster, *again, "--name", "fifth", "--from-checkpoint", "saves")
+    assert "it starts from job 'saves', which was deleted, step 10: ckpt/saves-" in fifth.stderr
+    assert all("began at 10" in muster.ok("logs", each) for each in ("fourth", "fifth"))
+    assert kept.is_file()
+    plain = muster.run("saves.py", program=Path(sys.executable), env={"MUSTER_CHECKPOINT_DIR": "ckpt"})
+    assert (plain.returncode, plain.stdout) == (0, "began at 0\n"), plain
+    assert kept.is_file()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (
+            ("--checkpoint", "ckpt", "--from-checkpoint", "never"),
+            4,
+            "no job 'never' in namespace default, nor",
+        ),
+        (("--checkpoint", "ckpt", "--from-checkpoint", "./nowhere"), 4, "there is no checkpoint at"),
+        (("--from-checkpoint", "hello"), 2, "--from-checkpoint needs --checkpoint DIR"),
+        (("--checkpoint", "ckpt", "--from-checkpoint", ""), 2, "--from-checkpoint is empty"),
+        (("--checkpoint", "ckpt", "--from-checkpoint", "Not_A_Job"), 2, "is not the name of a job"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_refused_before_anything_is_created(
+    muster: Muster, flags: tuple[str, ...], code: int, said: str
+) -> None:
+    """Issue 11.2: --from-checkpoint."""
+    done = run(muster, "hello.py", *flags)
+    assert (done.returncode, said in done.stderr) == (code, True), done
+    assert muster.json("list")["items"] == []

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import glob
 import gzip
 import hashlib
 import io
 import os
 import re
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from muster.cli.errors import BadInput
+from muster.sdk import records
 
 IGNORE_FILES = (".musterignore", ".gitignore")
 ALWAYS_IGNORED = (
     ".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/",
-    ".pytest_cache/", ".ruff_cache/", ".ipynb_checkpoints/", ".DS_Store",
+    ".pytest_cache/", ".ruff_cache/", ".muster/", ".ipynb_checkpoints/", ".DS_Store",
 )  # fmt: skip
+_NAMED = 5
+"""Links and folders named in a note; the rest is counted."""
 MAX_FILES = 20_000
 MAX_UNPACKED_BYTES = 512 * 1024 * 1024
 
@@ -30,11 +33,13 @@ class Archive(NamedTuple):
         data: the tar.gz.
         files: how many files are in it.
         largest: the largest of them, with its size in bytes, for saying what to leave out.
+        notes: what a user may not expect: links that were followed or not, and folders of checkpoints left out.
     """
 
     data: bytes
     files: int
     largest: list[tuple[str, int]]
+    notes: tuple[str, ...] = ()
 
     @property
     def sha256(self) -> str:
@@ -102,7 +107,8 @@ def pack(folder: Path, leave_out: Path | None = None) -> Archive:
     """Pack a folder, leaving out what .musterignore (or, without one, .gitignore) names and what tools leave behind.
 
     The same files give the same bytes: entries are sorted, and times and owners are not kept. Links to files are
-    packed as the files they point to; links to folders are not followed.
+    packed as the files they point to; links to folders are not followed. The notes name links to folders, links that
+    lead nowhere or outside, and folders of checkpoints, which are left out. So is a file that is removed meanwhile.
 
     Args:
         folder: what to pack.
@@ -112,17 +118,15 @@ def pack(folder: Path, leave_out: Path | None = None) -> Archive:
         BadInput: the folder holds far more than code, or something in it cannot be read.
     """
     lines = [*ALWAYS_IGNORED, *_ignore_lines(folder)]
-    if leave_out is not None and leave_out.resolve().is_relative_to(folder.resolve()):
-        lines.append(f"/{glob.escape(leave_out.resolve().relative_to(folder.resolve()).as_posix())}/")
-    rules = IgnoreRules(lines)
-    files = sorted(_files(folder, rules))
-    sizes = sorted(((name, (folder / name).stat().st_size) for name in files), key=lambda pair: -pair[1])
+    found = _find(folder, IgnoreRules(lines), leave_out)
+    files = found.files
+    sizes = sorted(((name, _size(folder / name)) for name in files), key=lambda pair: -pair[1])
     if len(files) > MAX_FILES or sum(size for _, size in sizes) > MAX_UNPACKED_BYTES:
         raise BadInput(
             f"{folder} holds {len(files)} files, {sum(size for _, size in sizes) / 1e6:.0f} MB: too much to ship",
             "name a smaller folder with --code DIR, leave things out with a .musterignore, or use --code none",
         )
-    buffer = io.BytesIO()
+    buffer, packed = io.BytesIO(), 0
     with (
         gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
@@ -131,13 +135,16 @@ def pack(folder: Path, leave_out: Path | None = None) -> Archive:
             path = folder / name
             try:
                 content = path.read_bytes()
+            except FileNotFoundError:
+                continue  # another program cleans up here
             except OSError as error:
                 raise BadInput(f"cannot read {path}: {error.strerror}", "leave it out with a .musterignore") from None
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
             tar.addfile(entry, io.BytesIO(content))
-    return Archive(buffer.getvalue(), len(files), sizes[:3])
+            packed += 1
+    return Archive(buffer.getvalue(), packed, sizes[:3], tuple(_notes(folder, found)))
 
 
 def _ignore_lines(folder: Path) -> list[str]:
@@ -148,16 +155,73 @@ def _ignore_lines(folder: Path) -> list[str]:
     return []
 
 
-def _files(folder: Path, rules: IgnoreRules) -> list[str]:
-    """Paths of the files to pack, relative to the folder."""
-    found = []
+class _Found(NamedTuple):
+    """What a folder holds, as paths relative to it."""
+
+    files: list[str]
+    linked_folders: list[str]
+    linked_outside: list[str]
+    dangling: list[str]
+    checkpoints: list[str]
+
+
+def _find(folder: Path, rules: IgnoreRules, leave_out: Path | None) -> _Found:
+    found = _Found([], [], [], [], [])
+    root = folder.resolve()
+    given = leave_out.resolve() if leave_out is not None else None
     for current, folders, names in os.walk(folder):
         below = os.path.relpath(current, folder)
         prefix = "" if below == "." else f"{below}/"
-        folders[:] = [name for name in folders if not rules.ignores(prefix + name, True)]
-        found += [
-            prefix + name
-            for name in names
-            if not rules.ignores(prefix + name, False) and (Path(current) / name).is_file()
-        ]
-    return found
+        for name in sorted(folders):
+            path = Path(current) / name
+            if rules.ignores(prefix + name, True) or (path.is_symlink() and rules.ignores(prefix + name, False)):
+                continue  # a link to a folder is a file to git, and a folder to its user
+            if path.resolve() == given or (path / records.FOLDER).is_dir():
+                found.checkpoints.append(prefix + name)
+            elif path.is_symlink():
+                found.linked_folders.append(prefix + name)
+        left_out = {*found.checkpoints, *found.linked_folders}
+        folders[:] = [each for each in folders if prefix + each not in left_out]
+        folders[:] = [each for each in folders if not rules.ignores(prefix + each, True)]
+        for name in names:
+            path = Path(current) / name
+            if rules.ignores(prefix + name, False):
+                continue
+            if path.is_file():
+                found.files.append(prefix + name)
+                if path.is_symlink() and not path.resolve().is_relative_to(root):
+                    found.linked_outside.append(prefix + name)
+            elif path.is_symlink():
+                found.dangling.append(prefix + name)
+    return _Found(*(sorted(each) for each in found))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _notes(folder: Path, found: _Found) -> Iterator[str]:
+    def targets(names: list[str]) -> str:
+        return ", ".join(f"{name} -> {os.readlink(folder / name)}" for name in names[:_NAMED]) + more(names)
+
+    def more(names: list[str]) -> str:
+        return f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+
+    if found.checkpoints:
+        names = ", ".join(f"{name}/" for name in found.checkpoints[:_NAMED]) + more(found.checkpoints)
+        yield f"checkpoints do not travel with the code; left out: {names}"
+    if found.linked_folders:
+        yield (
+            f"links to folders do not travel with the code; left out: {targets(found.linked_folders)}. Copy what the "
+            "program needs, or name them in .musterignore"
+        )
+    if found.linked_outside:
+        yield (
+            f"links to files outside of {folder} travel as the files they point to: {targets(found.linked_outside)}. "
+            "Name in .musterignore what should not"
+        )
+    if found.dangling:
+        yield f"links that lead nowhere are left out: {targets(found.dangling)}"

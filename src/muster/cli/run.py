@@ -35,14 +35,17 @@ class Parcel(NamedTuple):
         archive: the packed folder; None where none travels.
         store: how it travels.
         named: whether the user chose the name.
+        command: what the user typed.
     """
 
     manifest: dict[str, Any]
     archive: Archive | None
     store: str
     named: bool
+    command: tuple[str, ...]
 
 
+_TYPED = "muster.run.typed"
 LAUNCHERS = ("mpi", "torchrun", "none")
 
 
@@ -52,6 +55,7 @@ class _Run(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does; an unknown option after the script is refused with how to pass it on."""
         given = list(args)
+        ctx.meta[_TYPED] = (ctx.info_name or "run", *given)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -98,7 +102,12 @@ class _Run(click.Command):
 @click.option("--launcher", type=click.Choice(LAUNCHERS), help="How ranks start (mpi).")
 @click.option("--image", help="Image of the workers; an embedded cluster needs none.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment; NAME alone passes yours on.")
-@click.option("--checkpoint", metavar="DIR", help="Where the program keeps its checkpoints.")
+@click.option("--checkpoint", metavar="DIR", help="Keep checkpoints below DIR, in a folder of the job's own.")
+@click.option(
+    "--from-checkpoint",
+    metavar="JOB|PATH",
+    help="Start from the newest confirmed checkpoint of another job (also a deleted one), or from the one at PATH.",
+)
 @click.option("--time-limit", metavar="TIME", help="Fail the job after this long, such as 90m or 2h.")
 @click.option("--backoff-limit", type=click.IntRange(0, 1000), help="Restarts after the program's own faults (3).")
 @click.option("--priority", type=int, help="Order in the queue; larger goes first.")
@@ -139,6 +148,8 @@ def command(
     cluster = _cluster(target, dry_run)
     namespace = target.namespace or (cluster.namespace if cluster else "default")
     manifest, archive = build(script, args, file, namespace, flags, cluster)
+    for text in archive.notes if archive else ():
+        note(text)
     if dry_run:
         from muster.cli.manifest import checked
 
@@ -146,7 +157,8 @@ def command(
         print_data(manifest, output or "yaml")
         return ExitCode.DONE
     assert cluster is not None  # only a dry run goes without
-    parcel = Parcel(manifest, archive, flags["code_store"] or "", named=bool(file or flags["name"]))
+    typed = click.get_current_context().meta.get(_TYPED, ())
+    parcel = Parcel(manifest, archive, flags["code_store"] or "", bool(file or flags["name"]), (prefix(), *typed))
     return asyncio.run(_run(cluster, parcel, follow, wait, output))
 
 
@@ -191,6 +203,12 @@ def build(
         folder = None if flags["code"] == "none" else found.folder
     spec = manifest["spec"]
     spec |= _spec_from(flags, cluster)
+    if flags["from_checkpoint"] is not None:
+        from muster.cli.checkpoints import source
+
+        if not (spec.get("checkpoint") or {}).get("path"):
+            raise BadInput("--from-checkpoint needs --checkpoint DIR", "DIR is where this job keeps its own")
+        spec["checkpoint"]["from"] = source(flags["from_checkpoint"], local=bool(cluster and cluster.embedded))
     if cluster and cluster.embedded:
         from muster.embedded.programs import THIS_MACHINE
 
@@ -200,8 +218,11 @@ def build(
     if not spec.get("image") and not file:
         raise BadInput("--image is missing: which image do the workers run?", "any image with Python 3.8 in it")
     manifests.checked(manifest)
-    checkpoints = spec.get("checkpoint", {}).get("path", "")
-    return manifest, pack(folder, Path(checkpoints) if checkpoints.startswith("/") else None) if folder else None
+    checkpoints = (spec.get("checkpoint") or {}).get("path", "")
+    if folder is None:
+        return manifest, None
+    # a relative path on a cluster elsewhere is relative to the code there: what lies there here is from a trial run
+    return manifest, pack(folder, folder / checkpoints if checkpoints and "://" not in checkpoints else None)
 
 
 def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]:
@@ -243,10 +264,18 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, outpu
     async with cluster.client() as client:
         if parcel.manifest["spec"].get("borrow"):
             await check_lending(client, parcel.manifest["spec"])
+        from muster.cli.checkpoints import check_source, of_others, said_of_others
+
+        starts = await check_source(client, parcel.manifest, local=bool(cluster.embedded))
         job = await create(client, parcel)
         if output and not (follow or wait):
             print_data(as_data(job), output)
         _announce(job, cluster, parcel.archive)
+        if starts:
+            note(starts)
+        others = of_others(job, local=bool(cluster.embedded))
+        for text in said_of_others(job, others, parcel.command) if others else ():
+            note(text)
         if cluster.embedded:
             await _warn_if_too_large(client, job)
         if not (follow or wait):

@@ -52,10 +52,60 @@ def test_musterignore_stands_in_for_gitignore(tmp_path: Path) -> None:
     assert "b.txt" not in names(pack(tmp_path).data)
 
 
-def test_the_folder_with_checkpoints_is_no_code(tmp_path: Path) -> None:
-    write(tmp_path, "train.py", "out/ckpt/step-1", "src/out/ckpt/kept.py")
-    assert names(pack(tmp_path, tmp_path / "out" / "ckpt").data) == ["src/out/ckpt/kept.py", "train.py"]
-    assert "out/ckpt/step-1" in names(pack(tmp_path, tmp_path.parent / "elsewhere").data)
+def test_folders_with_checkpoints_are_not_code(tmp_path: Path) -> None:
+    """Issue 11.13: they were shipped where the path was relative, or another run's; pruning raced with packing."""
+    write(tmp_path, "train.py", "out/ckpt/train-1a2b3c4d/step-1", "src/out/ckpt/kept.py")
+    archive = pack(tmp_path, tmp_path / "out" / "ckpt")
+    assert names(archive.data) == ["src/out/ckpt/kept.py", "train.py"]
+    assert archive.notes == ("checkpoints do not travel with the code; left out: out/ckpt/",)
+    assert "out/ckpt/train-1a2b3c4d/step-1" in names(pack(tmp_path, tmp_path.parent / "elsewhere").data)
+    write(tmp_path, "out/ckpt/train-1a2b3c4d/.muster/step-1.json")  # by its records it is known without being named
+    archive = pack(tmp_path)
+    assert names(archive.data) == ["src/out/ckpt/kept.py", "train.py"]
+    assert archive.notes == ("checkpoints do not travel with the code; left out: out/ckpt/train-1a2b3c4d/",)
+    (tmp_path / ".musterignore").write_text("out/\n")
+    assert pack(tmp_path).notes == (), "the user knows"
+
+
+def test_a_file_that_goes_while_the_folder_is_packed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11.13: a job that runs removes old checkpoints at any moment."""
+    write(tmp_path, "train.py", "old/step-1")
+    read = Path.read_bytes
+
+    def gone(path: Path) -> bytes:
+        if path.name == "step-1":
+            path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", gone)
+    archive = pack(tmp_path)
+    assert (names(archive.data), archive.files) == (["train.py"], 1)
+
+
+def test_links_that_do_not_travel_as_they_are_are_named(tmp_path: Path) -> None:
+    """Issue 11.12: links to folders were left out in silence, links to files outside followed."""
+    code = tmp_path / "code"
+    write(code, "train.py", "pkg/a.py")
+    write(tmp_path, "data/1", "secret")
+    (code / "inside.py").symlink_to("train.py")
+    (code / "data").symlink_to("../data")
+    (code / "pkg" / "again").symlink_to(".")
+    (code / "secret").symlink_to("../secret")
+    (code / "gone").symlink_to("nowhere")
+    archive = pack(code)
+    assert names(archive.data) == ["inside.py", "pkg/a.py", "secret", "train.py"]
+    folders, outside, dangling = archive.notes
+    assert "links to folders do not travel with the code; left out: data -> ../data, pkg/again -> ." in folders
+    assert f"outside of {code} travel as the files they point to: secret -> ../secret." in outside
+    assert dangling == "links that lead nowhere are left out: gone -> nowhere"
+    (code / ".musterignore").write_text("data\nagain/\nsecret\ngone\n")
+    archive = pack(code)
+    assert (names(archive.data), archive.notes) == ([".musterignore", "inside.py", "pkg/a.py", "train.py"], ())
+    for number in range(7):
+        (code / f"link{number}").symlink_to("../data")
+    assert "link4 -> ../data and 2 more" in pack(code).notes[0]
 
 
 def test_executable_bit_survives_and_links_to_files_become_files(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""What `muster run` says about checkpoints: which one a job starts from, and whose it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from muster.api.checkpoint_dir import own_folder
+from muster.api.training_job import TrainingJob
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.kube.errors import NotFound
+from muster.sdk import records
+
+if TYPE_CHECKING:
+    from muster.kube.client import Client
+
+_LISTED = 3
+
+
+def source(text: str, *, local: bool) -> dict[str, str]:
+    """`--from-checkpoint JOB|PATH` as spec.checkpoint.from; a path holds a slash. A local one is made absolute."""
+    if not text:
+        raise BadInput("--from-checkpoint is empty", "name a job, or a path such as ./ckpt/train-1a2b3c4d")
+    if "/" not in text and text not in (".", ".."):
+        return {"job": text}
+    return {"path": str(Path(text).absolute()) if local and "://" not in text else text}
+
+
+async def check_source(client: Client, job: dict[str, Any], *, local: bool) -> str:
+    """What the job starts from, as far as it can be known here; "" where it names nothing.
+
+    Args:
+        client: the API server.
+        job: the manifest.
+        local: whether the nodes see this machine's files.
+
+    Raises:
+        CliError: there is no such checkpoint.
+    """
+    checkpoint = job["spec"].get("checkpoint") or {}
+    wanted, root, namespace = checkpoint.get("from"), checkpoint.get("path", ""), job["metadata"]["namespace"]
+    if not wanted:
+        return ""
+    if wanted.get("path"):
+        return _at(wanted["path"], local=local)
+    name = wanted["job"]
+    try:
+        other = await client.get(TrainingJob, name, namespace)
+    except NotFound:
+        return _of_deleted(name, namespace, root, local=local)
+    last = other.status.last_checkpoint
+    if last is None:
+        return f"job '{name}' has not confirmed a checkpoint yet: this job waits for its first one"
+    return f"it starts from job '{name}', step {last.step}: {last.path}"
+
+
+def of_others(job: TrainingJob, *, local: bool) -> list[records.Found]:
+    """Checkpoints of others where a job keeps its own, newest first, but those of jobs of this name before all.
+
+    Nothing where the job names what it starts from, or its path is not seen from here.
+    """
+    spec = job.spec.checkpoint
+    if spec is None or spec.from_ is not None or not (local or spec.path.startswith("/")) or "://" in spec.path:
+        return []
+    return sorted(records.of_others(spec.path, job.uid), key=lambda each: each.record.job != job.name)
+
+
+def said_of_others(job: TrainingJob, others: Sequence[records.Found], command: Sequence[str]) -> Iterator[str]:
+    """What the job does, whose checkpoints it leaves alone, and the command that continues from them instead."""
+    spec = job.spec.checkpoint
+    assert spec is not None
+    listed = "; ".join(f"{_whose(each)}, step {each.record.step}" for each in others[:_LISTED])
+    more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+    yield f"it starts from the beginning, in {shown(own_folder(spec.path, job.name, job.uid))}"
+    yield f"{shown(spec.path)} holds other checkpoints, which it leaves alone: {listed}{more}"
+    first = others[0]
+    where = os.path.dirname(first.path) if first.record.job and first.record.name == _base(first) else first.path
+    program, words = command[0], list(command[1:])
+    at = words.index("--") if "--" in words else len(words)
+    again = [*words[:at], "--from-checkpoint", shown(where), *words[at:]]
+    yield f"to continue from {_whose(first)} instead: {program} delete {job.name} && {program} {shlex.join(again)}"
+
+
+def shown(path: str) -> str:
+    """A path as a user would type it here."""
+    below = os.path.relpath(path) if path.startswith("/") else path
+    return path if below.startswith("..") else below if "/" in below else f"./{below}"
+
+
+def _base(found: records.Found) -> str:
+    return os.path.basename(found.path)
+
+
+def _whose(found: records.Found) -> str:
+    return f"job {found.record.job}" if found.record.job else "a program without a job"
+
+
+def _at(path: str, *, local: bool) -> str:
+    if "://" in path:
+        return f"it starts from {path}, which Muster hands over as it is"
+    found = records.at(path) if local or path.startswith("/") else None
+    if found is not None:
+        whose = f" of job '{found.record.job}'" if found.record.job else ""
+        return f"it starts from the checkpoint{whose} of step {found.record.step}: {shown(found.path)}"
+    if local:
+        raise CliError(
+            f"--from-checkpoint: there is no checkpoint at {path}",
+            "name a checkpoint, or a folder with confirmed ones",
+            ExitCode.NOT_FOUND,
+        )
+    return f"it starts from {path}, which its nodes look for; if they do not see it, the job fails"
+
+
+def _of_deleted(name: str, namespace: str, root: str, *, local: bool) -> str:
+    seen = (local or root.startswith("/")) and "://" not in root and os.path.isdir(root)
+    found = records.of_job(root, namespace, name) if seen else None
+    if found is not None:
+        return f"it starts from job '{name}', which was deleted, step {found.record.step}: {shown(found.path)}"
+    if local or "://" in root:
+        others = ", ".join(sorted({each.record.job for each in records.all_below(root) if each.record.job}))
+        near = f"jobs with checkpoints in {shown(root)}: {others}" if others else "name its folder or URL instead"
+        folder = f"; for the folder write --from-checkpoint ./{name}" if os.path.isdir(name) else ""
+        raise CliError(
+            f"--from-checkpoint: there is no job '{name}' in namespace {namespace}, nor a confirmed checkpoint of one "
+            f"below {root}",
+            near + folder,
+            ExitCode.NOT_FOUND,
+        )
+    return (
+        f"there is no job '{name}' now: the nodes look for its checkpoints below {root}. If they see none, the new "
+        "job fails"
+    )
