@@ -81,8 +81,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def kubernetes_version(binaries: Path) -> tuple[int, int]:
     """Major and minor version of the control plane."""
-    program = [binaries / "kube-apiserver", "--version"]
-    said = subprocess.run(program, capture_output=True, text=True, timeout=30, check=True).stdout
+    program = str(binaries / "kube-apiserver")
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
     major, minor = said.rpartition(" v")[2].split(".")[:2]
     return int(major), int(minor)
 
