@@ -53,6 +53,7 @@ generate: setup ## Write the CRDs, schemas and pages that come from the code
 	$(BIN)/python -m muster.fleet.health.schema
 	$(BIN)/python -m muster.chart.generate
 	$(BIN)/python -m muster.cli.reference
+	$(BIN)/python -m muster.cli.metricsreference
 
 check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.api.generate --check
@@ -60,6 +61,7 @@ check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.fleet.health.schema --check
 	$(BIN)/python -m muster.chart.generate --check
 	$(BIN)/python -m muster.cli.reference --check
+	$(BIN)/python -m muster.cli.metricsreference --check
 
 lock: ## Resolve pyproject.toml into requirements/*.txt (needs uv)
 	tools/lock

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ import muster
 from muster.agent.api import AgentApi
 from muster.agent.check import Host
 from muster.agent.checks import CHECKS
+from muster.agent.metrics import samples
 from muster.agent.pace import Pace
 from muster.agent.page import serve
 from muster.agent.privilege import let_go
@@ -87,7 +88,9 @@ async def run(options: Options, settings: AgentSettings, config: ClusterConfig) 
     async with AsyncExitStack() as stack:
         stack.callback(api.close)
         if options.listen is not None:
-            port = await stack.enter_async_context(serve(progress, lambda: _metrics(runner, writer), *options.listen))
+            port = await stack.enter_async_context(
+                serve(progress, lambda: dict(samples(runner, writer)), *options.listen)
+            )
             log.info("metrics on http://%s:%d/metrics", options.listen[0], port)
         for trouble in troubles:
             runner.say(*trouble)
@@ -107,15 +110,6 @@ async def run(options: Options, settings: AgentSettings, config: ClusterConfig) 
 
 async def _set(stop: asyncio.Event) -> None:
     await stop.wait()
-
-
-def _metrics(runner: Runner, writer: Writer) -> Mapping[str, float]:
-    shown: dict[str, float] = {"muster_agent_findings": writer.held}
-    for outcome, count in writer.writes.items():
-        shown[f'muster_agent_writes_total{{outcome="{outcome}"}}'] = count
-    for (check, outcome), count in runner.looks.items():
-        shown[f'muster_agent_looks_total{{check="{check}",outcome="{outcome}"}}'] = count
-    return shown
 
 
 def _parse(arguments: Sequence[str] | None) -> Options:

@@ -27,6 +27,8 @@ from tests.scenarios.deploy.foreign import name_every_kind
 from tests.scenarios.deploy.rights import forbidden, granted, unused, used
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(420)]
+NEWEST = pytest.mark.kubernetes_since("1.36")
+"""These make pods with resourceClaims (1.34) and schedulingGroup (1.36), or need what the others of them did."""
 
 NODES = 3
 
@@ -139,6 +141,7 @@ def refusing(name: str, resources: dict[str, list[str]], expression: str, messag
     ]
 
 
+@NEWEST
 async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, jobs: Jobs) -> None:
     """The rights that only misfortune uses: binds, Placements and checkpoints refused, volumes, pods never placed."""
     await jobs.nodes_ready(4)
@@ -486,10 +489,12 @@ async def test_a_pod_of_others_is_evicted_for_one_of_higher_priority(installed: 
     await asyncio.to_thread(installed.kubectl, *everything)
 
 
+@NEWEST
 async def test_gangs_of_others_are_read_from_their_objects_once_a_pod_names_one(installed: Cluster, jobs: Jobs) -> None:
     await name_every_kind(jobs, 0)
 
 
+@NEWEST
 async def test_every_right_is_used_and_none_is_missing(installed: Cluster, request: pytest.FixtureRequest) -> None:
     ran = {item.name for item in request.session.items if item.path == request.node.path}
     needed = {name for name in globals() if name.startswith("test_")}

@@ -58,6 +58,7 @@ def sample(metrics: str, name: str, **labels: str) -> float:
     return total
 
 
+@pytest.mark.kubernetes_since("1.36")  # pods with schedulingGroup
 async def test_shadow_plans_everything_and_writes_nothing(shadowed: Shadowed, jobs: Jobs) -> None:
     cluster = shadowed.cluster
     await jobs.nodes_ready(4)

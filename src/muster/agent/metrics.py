@@ -1,0 +1,42 @@
+"""What the agent exports. No metrics library: it would be a tenth of the agent's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from muster.agent.runner import Runner
+from muster.agent.writer import Writer
+
+
+class Described(NamedTuple):
+    """A metric of the agent."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+PROGRESS: Final = Described(
+    "muster_progress_age_seconds", "gauge", ("loop",), "Seconds since a loop last made progress."
+)
+FINDINGS: Final = Described("muster_agent_findings", "gauge", (), "Findings that the agent holds.")
+WRITES: Final = Described("muster_agent_writes_total", "counter", ("outcome",), "Writes of the NodeHealth, by outcome.")
+LOOKS: Final = Described("muster_agent_looks_total", "counter", ("check", "outcome"), "Looks of a check, by outcome.")
+METRICS: Final = (PROGRESS, FINDINGS, WRITES, LOOKS)
+
+
+def samples(runner: Runner, writer: Writer) -> Iterator[tuple[str, float]]:
+    """Yield each sample as it is written, with its value; the page adds `PROGRESS`."""
+    yield FINDINGS.name, writer.held
+    for outcome, count in writer.writes.items():
+        yield sample(WRITES, outcome), count
+    for (check, outcome), count in runner.looks.items():
+        yield sample(LOOKS, check, outcome), count
+
+
+def sample(metric: Described, *values: str) -> str:
+    """Return the name with its labels, as in `muster_agent_writes_total{outcome="written"}`."""
+    pairs = ",".join(f'{label}="{value}"' for label, value in zip(metric.labels, values, strict=True))
+    return f"{metric.name}{{{pairs}}}"
