@@ -374,6 +374,9 @@ class Timeline(KubeStruct):
     fault: Annotated[datetime | None, Meta(description="It happened.")] = None
     detected: Annotated[datetime | None, Meta(description="The controller knew.")] = None
     stopped: Annotated[datetime | None, Meta(description="All healthy ranks had stopped.")] = None
+    backoff: Annotated[
+        datetime | None, Meta(description="The pause after faults of the program in a row was over.")
+    ] = None
     placed: Annotated[datetime | None, Meta(description="Every slot had a node again.")] = None
     ready: Annotated[datetime | None, Meta(description="Every supervisor had joined.")] = None
     running: Annotated[datetime | None, Meta(description="The ranks were told to run.")] = None

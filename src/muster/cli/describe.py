@@ -10,11 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.api.training_job import Fault, Restarts, Timeline, TrainingJob
+from muster.api.words import counted
 from muster.cli.output import duration
 from muster.kube.struct import to_dict
 
 FINISHED = ("Succeeded", "Failed")
-STAGES = ("fault", "detected", "stopped", "placed", "ready", "running", "useful")
+STAGES = ("fault", "detected", "stopped", "backoff", "placed", "ready", "running", "useful")
 FAULT_NAMES = {"user": "the program's fault", "infrastructure": "infrastructure", "unknown": "cause unknown"}
 
 
@@ -149,9 +150,14 @@ def fault_details(fault: Fault, *, final: bool = False, over: bool = False) -> I
     yield from fault.message.splitlines()
     if final:
         return
-    replaced = f"{fault.slots} slot{'s' if fault.slots != 1 else ''} replaced" if fault.slots else "all slots kept"
-    lost = f", {fault.steps_lost} steps done again" if fault.steps_lost else ""
-    yield replaced + lost
+    runs = fault.timeline is not None and fault.timeline.running is not None
+    cost = ["all slots kept"] if runs and not fault.slots else []  # evidence may come late: not known before it runs
+    if fault.slots:
+        cost = [f"{counted(fault.slots, 'slot')} replaced"]
+    if fault.steps_lost:
+        cost.append(f"{counted(fault.steps_lost, 'step')} done again")
+    if cost:
+        yield ", ".join(cost)
     useful = time_to_useful_s(fault)
     taken = " + ".join(f"{name} {seconds:.1f}s" for name, seconds in stages(fault.timeline))
     if useful is not None:
@@ -173,15 +179,14 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
         useful = time_to_useful_s(fault)
         if useful is not None and (earlier is None or time_to_useful_s(earlier) is None):
             lines.append(f"useful again {useful:.1f}s after the fault of attempt {fault.attempt}")
-    if (before is None or status.attempt != before.attempt) and not never_came(new):
-        if status.attempt > 1 and status.slots_kept is not None:
-            size = status.size or new.spec.replicas
-            lines.append(f"attempt {status.attempt}: {status.slots_kept} of {size} slots kept their pods")
-        elif status.attempt > 1:
-            lines.append(f"attempt {status.attempt}")
+    if (before is None or status.attempt != before.attempt) and not never_came(new) and status.attempt > 1:
+        lines.append(f"attempt {status.attempt}")
     waits_anew = before is not None and status.phase == "Pending" and status.message != before.message
     if before is None or status.phase != before.phase or waits_anew:
         lines.append(_standing(new))
+        if status.phase == "Running" and status.attempt > 1 and status.slots_kept is not None:  # final only now
+            size = status.size or new.spec.replicas
+            lines.append(f"attempt {status.attempt}: {status.slots_kept} of {size} slots kept their pods")
     checkpoint = status.last_checkpoint
     previous = before.last_checkpoint if before else None
     if checkpoint and checkpoint.step != (previous.step if previous else None):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.errors import CliError, ExitCode
+from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.jobnames import job_argument
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
@@ -31,31 +31,42 @@ SHELL = ("sh", "-c", "exec $(command -v bash || command -v sh)")
 @click.command()
 @job_argument()
 @click.argument("arguments", nargs=-1, metavar="[-- COMMAND...]")
-@click.option("--slot", type=click.IntRange(0), default=0, help="Slot whose pod to use (0).")
+@click.option("--slot", type=click.IntRange(0), help="Slot whose pod to use (0).")
+@click.option("--rank", type=click.IntRange(0), help="The pod where this rank runs, with its numbers.")
 @cluster_options()
-def command(name: str, arguments: tuple[str, ...], slot: int, target: Target) -> int:
+def command(name: str, arguments: tuple[str, ...], slot: int | None, rank: int | None, target: Target) -> int:
     """Run COMMAND in a pod of the job NAME, or a shell; exits as the command did.
 
-    It starts in the folder in which the ranks run, with RANK, WORLD_SIZE and the like of the first rank there.
-    A terminal is used where stdin and stdout are one; otherwise stdin is passed on as it is.
+    It starts in the folder in which the ranks run, with RANK, WORLD_SIZE and the like of the first rank there, or of
+    --rank. A terminal is used where stdin and stdout are one; otherwise stdin is passed on as it is.
     """
-    return asyncio.run(_exec(resolve(target), name, slot, (*LIKE_A_RANK, *(arguments or SHELL))))
+    if rank is not None and slot is not None:
+        raise BadInput("--rank and --slot exclude each other")
+    return asyncio.run(_exec(resolve(target), name, slot or 0, rank, arguments or SHELL))
 
 
-async def _exec(cluster: Cluster, name: str, slot: int, arguments: tuple[str, ...]) -> int:
-    from muster.cli.pods import members, pod_of_slot
+def like_rank(rank: int, ranks_per_node: int) -> tuple[str, ...]:
+    """Put before a command after LIKE_A_RANK: it has the numbers of that rank, not of the first one on its node."""
+    return ("env", f"RANK={rank}", f"LOCAL_RANK={rank % ranks_per_node}")
+
+
+async def _exec(cluster: Cluster, name: str, slot: int, rank: int | None, arguments: tuple[str, ...]) -> int:
+    from muster.cli.pods import members, pod_of_slot, slot_of_rank
     from muster.cli.remote import execute
     from muster.cli.watch import get_job
     from muster.kube.errors import Invalid, NotFound
 
     async with cluster.client() as client:
         job = await get_job(client, cluster.namespace, name)
+        if rank is not None:
+            slot = slot_of_rank(job, rank)
+            arguments = (*like_rank(rank, job.ranks), *arguments)
         pod = pod_of_slot(job, await members(client, job), slot)
         if not _runs(pod):
             raise _cannot(job, slot, pod, "")
         terminal = sys.stdin.isatty() and sys.stdout.isatty()
         try:
-            return await execute(client, pod, arguments, terminal=terminal)
+            return await execute(client, pod, (*LIKE_A_RANK, *arguments), terminal=terminal)
         except (Invalid, NotFound) as error:  # it ended, or was replaced, since we looked
             raise _cannot(job, slot, pod, error.message) from None
 

@@ -60,3 +60,21 @@ def check_rank(job: TrainingJob, rank: int) -> None:
     if not 0 <= rank < job.spec.replicas * job.ranks:
         last = job.spec.replicas * job.ranks - 1
         raise CliError(f"'{job.name}' has no rank {rank}", f"it has 0 to {last}", ExitCode.BAD_INPUT)
+
+
+def slot_of_rank(job: TrainingJob, rank: int) -> int:
+    """The slot of a rank in the current attempt, as it was recorded when the attempt began.
+
+    Without a record (the attempt has not begun) ranks are numbered in the order of slots. Raises CliError where the
+    attempt has no such rank.
+    """
+    check_rank(job, rank)
+    run = job.status.run
+    slots = [slot for slot in range(job.spec.replicas) if slot not in job.status.left_out]
+    if run is not None and run.attempt == job.status.attempt and run.rank_order:
+        slots = [slot for part in run.rank_order for slot in range(part.first, part.first + part.count)]
+    node = rank // job.ranks
+    if node >= len(slots):
+        last = len(slots) * job.ranks - 1
+        raise CliError(f"'{job.name}' has no rank {rank} in this attempt", f"it has 0 to {last}", ExitCode.BAD_INPUT)
+    return slots[node]

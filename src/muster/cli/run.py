@@ -7,6 +7,7 @@ import copy
 import difflib
 import itertools
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,6 +57,7 @@ class _Run(click.Command):
         """As click does; an unknown option after the script is refused with how to pass it on."""
         given = list(args)
         ctx.meta[_TYPED] = (ctx.info_name or "run", *given)
+        _check_namespace(given)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -81,12 +83,24 @@ class _Run(click.Command):
         return f"{near}options of the script go after --: {ctx.command_path} {shlex.quote(script)} -- {more}"
 
 
+def _check_namespace(args: Sequence[str]) -> None:
+    """Refuse `-n 4`, which asked for nodes in earlier versions; --namespace still takes such a name."""
+    ours = list(itertools.takewhile(lambda arg: arg != "--", args))
+    pairs = itertools.zip_longest(ours, ours[1:], fillvalue="")
+    number = next((after if arg == "-n" else arg[2:].lstrip("=") for arg, after in pairs if arg[:2] == "-n"), "")
+    if number.isdigit():
+        raise BadInput(
+            f"-n {number} names a namespace, as everywhere; nodes are --nodes {number} or -N {number}",
+            f"for a namespace of this name write --namespace {number}",
+        )
+
+
 @click.command(cls=_Run, context_settings={"ignore_unknown_options": False})
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1)
 @click.option("-f", "--file", metavar="FILE", help="A TrainingJob manifest instead of a script; - reads stdin.")
 @click.option("--name", help="Name of the job (the script's, with a suffix where taken).")
-@click.option("-n", "--nodes", type=click.IntRange(1, 20_000), help="Whole nodes the job needs (1).")
+@click.option("-N", "--nodes", type=click.IntRange(1, 20_000), help="Whole nodes the job needs (1).")
 @click.option(
     "--min-nodes",
     type=click.IntRange(1, 20_000),
@@ -124,7 +138,7 @@ class _Run(click.Command):
 @click.option("--follow", is_flag=True, help="Watch the job, and what its ranks write, until it ends; exit as it did.")
 @click.option("--wait", is_flag=True, help="Wait in silence until the job ends; exit as it did.")
 @output_option("json", "yaml")
-@cluster_options(short_namespace=False)
+@cluster_options()
 def command(
     script: str | None,
     args: tuple[str, ...],

@@ -67,12 +67,17 @@ class Cluster(NamedTuple):
             raise
 
 
-def cluster_options(*, short_namespace: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def cluster_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Options that choose the cluster; the command gets them as one parameter, `target`."""
-    names = ("-n", "--namespace") if short_namespace else ("--namespace",)
     options = (
         click.option(
-            *names, "namespace", default="", metavar="NAME", callback=namespace_name, help="Namespace (the context's)."
+            "-n",
+            "--namespace",
+            "namespace",
+            default="",
+            metavar="NAME",
+            callback=namespace_name,
+            help="Namespace (the context's).",
         ),
         click.option(
             "--kubeconfig",

@@ -366,6 +366,9 @@ class Attempt:
         status = admission.with_admission(self.snapshot, choice.status, complete=True, bound=True, now=self.now)
         if status.phase == "Restarting" and self.fault is not None:
             status = self._stages(status, bound=True)
+            pause_end = pausing.begins_at(status)
+            if pause_end and self._within_fault(pause_end) == pause_end:  # not one of an earlier restart
+                status = statuses.with_stage(status, "backoff", pause_end)
             for stage in ("ready", "running"):
                 status = statuses.with_stage(status, stage, self.now)
         status = self._kept(status)

@@ -26,7 +26,7 @@ _LIMITS: Final[dict[Cause, str]] = {
 }
 
 ConditionType = Literal["Admitted", "Running", "Complete", "Failed", "Suspended", "SpecIgnored"]
-Stage = Literal["stopped", "placed", "ready", "running", "useful"]
+Stage = Literal["stopped", "backoff", "placed", "ready", "running", "useful"]
 
 
 def at(now: float) -> datetime:

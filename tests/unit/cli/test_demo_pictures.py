@@ -62,6 +62,26 @@ def test_a_bar_is_as_long_as_its_stages_took() -> None:
     assert stage_bar({}, 4.0, 40) == ""
 
 
+def test_the_summary_fits_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11.20."""
+    monkeypatch.setenv("COLUMNS", "40")
+    stages = {"detected": 0.5, "stopped": 0.1, "backoff": 20.0, "placed": 0.1, "ready": 1.0, "running": 0.1}
+    fault = {
+        "attempt": 1, "slot": 1, "node": "node-1", "cause": "infrastructure", "rule": "node-lost",
+        "what": "a node vanished", "steps_lost": 7, "time_to_useful_s": 2.5, "stages_s": stages,
+    }  # fmt: skip
+    summary = {
+        "phase": "Succeeded", "message": "", "accuracy": 0.97, "steps": 120, "restarts": 1, "steps_lost": 7,
+        "total_s": 40, "slots_kept": [4], "faults": [fault], "promises": {"succeeded": True, "all": True},
+    }  # fmt: skip
+    print_summary(summary, 4)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 40
+    assert "backoff 20.00s" in said
+
+
 def test_the_summary_says_what_each_fault_cost(capsys: pytest.CaptureFixture[str]) -> None:
     fault = {
         "attempt": 1, "slot": 1, "node": "node-1", "cause": "unknown", "rule": "rank-killed",

@@ -70,6 +70,16 @@ def test_a_fault_says_where_whose_by_which_rule_and_what_it_cost() -> None:
     ]
 
 
+def test_slots_that_are_kept_are_counted_once_it_is_certain() -> None:
+    """Issue 11.26: the demo said "4 of 4 slots kept" and later "3 of 4": evidence came in between."""
+    early = msgspec.structs.replace(FAULT, slots=0, steps_lost=None, timeline=Timeline(fault=at(0), detected=at(2)))
+    assert not any("kept" in line for line in describe.fault_details(early))
+    before, running = job(phase="Running", attempt=1), job(phase="Running", attempt=2, slots_kept=3, faults=(FAULT,))
+    restarting = job(phase="Restarting", attempt=2, slots_kept=4, faults=(early,))
+    said = describe.events(before, restarting) + describe.events(restarting, running)
+    assert [line for line in said if "kept" in line] == ["attempt 2: 3 of 4 slots kept their pods"]
+
+
 def test_the_same_last_lines_are_shown_once() -> None:
     trace = "its last lines:\nTraceback (most recent call last):\nKeyError: 'x'"
     said = [
@@ -113,10 +123,14 @@ def test_each_thing_that_happens_is_told_once() -> None:
     assert describe.events(first, first) == []
     assert describe.events(first, second) == [
         "attempt 1 ended at slot 2 on node-2: infrastructure, rule node-lost",
-        "attempt 2: 3 of 4 slots kept their pods",
+        "attempt 2",
         "Restarting",
     ]
-    assert describe.events(second, third) == ["useful again 5.0s after the fault of attempt 1", "Running"]
+    assert describe.events(second, third) == [
+        "useful again 5.0s after the fault of attempt 1",
+        "Running",
+        "attempt 2: 3 of 4 slots kept their pods",
+    ]
     assert describe.events(third, third) == []
 
 

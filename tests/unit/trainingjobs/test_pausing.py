@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.api.training_job import Progress
+from muster.cli.describe import stages
 from muster.trainingjobs.plan import CreatePod
 from muster.trainingjobs.snapshot import HardwareEvidence
 from tests.unit.trainingjobs.test_never import quick
@@ -46,6 +47,29 @@ def test_the_status_says_when_it_begins_and_why() -> None:
     assert "attempt 3 begins at" in world.status.message
     assert "failed 2 times in a row" in world.status.message
     assert world.plan().wake_at is not None
+
+
+def test_the_pause_is_a_stage_of_its_own() -> None:
+    """Issue 11.26: `status` showed a pause of 20 s as "ready 20.0s"."""
+    world = failing()
+    for _ in range(3):
+        fail(world)
+    taken = dict(stages(world.status.faults[-1].timeline))
+    assert list(taken) == ["detected", "stopped", "backoff", "placed", "ready", "running"]
+    assert taken["backoff"] >= 15
+    assert max(seconds for stage, seconds in taken.items() if stage != "backoff") < 5
+    first = dict(stages(world.status.faults[0].timeline))
+    assert "backoff" not in first
+
+
+def test_a_pause_of_an_earlier_restart_is_not_a_stage_of_a_later_one() -> None:
+    world = failing()
+    fail(world)
+    fail(world)
+    world.step()
+    world.kill_node(world.holder(0).spec.node_name)
+    world.until("Running", 500, attempt=world.status.attempt + 1)
+    assert "backoff" not in dict(stages(world.status.faults[-1].timeline))
 
 
 @pytest.mark.parametrize("how", ["a step", "a checkpoint", "a long time"])
