@@ -13,10 +13,12 @@ from msgspec import ValidationError
 
 from muster.api.names import LABEL_POOL, LABEL_TEAM, TAINT_POOL, WORKER_CONTAINER
 from muster.api.training_job import NodeUse, TrainingJob
+from muster.api.whole_node import whole_node
 from muster.api.words import counted
 from muster.kube.affinity import Toleration
 from muster.kube.node import Node, Taint
-from muster.kube.pod import PodSpec
+from muster.kube.pod import Pod, PodSpec
+from muster.kube.resources import pod_request
 from muster.kube.selectors import SelectorError, pod_fits_node_selection
 from muster.kube.struct import encode, from_dict
 from muster.kube.taints import HARD_EFFECTS, find_untolerated_taint
@@ -90,6 +92,16 @@ def _in_template(job: TrainingJob) -> int | None:
                 text = str(amounts.get(job.spec.gpu_resource, "")) if isinstance(amounts, dict) else ""
                 if text.isdecimal():
                     return int(text)
+    return None
+
+
+def used_by(pods: Iterable[Pod], resource: str) -> NodeUse | None:
+    """Return how a job uses its nodes as its pods say, for a status that lost it; None where they share their nodes."""
+    for pod in pods:
+        whole = whole_node(pod.metadata.annotations)
+        if whole is not None:
+            gpus = pod_request(pod.spec).get(resource, 0)
+            return NodeUse(sharing="Exclusive", gpus_per_node=gpus, node_gpus=whole.gpus if whole.resource else None)
     return None
 
 

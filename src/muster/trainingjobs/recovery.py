@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from muster.api.training_job import TrainingJob
 from muster.trainingjobs import statuses
+from muster.trainingjobs.nodeuse import used_by
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
 from muster.trainingjobs.slots import attempt_of
 from muster.trainingjobs.snapshot import JobSnapshot
@@ -51,6 +52,7 @@ def restart(snapshot: JobSnapshot, why: str, now: float) -> list[Action]:
     """Begin another attempt, charged to nobody."""
     job, newest = snapshot.job, newest_attempt(snapshot)
     status = replace(statuses.next_attempt(job, replace(job.status, attempt=newest)), phase="Restarting")
+    status = replace(status, node_use=status.node_use or used_by(snapshot.pods, job.spec.gpu_resource))
     status = replace(
         status, ready_slots=0, slots_kept=None, message=f"{why}; restarting as attempt {status.attempt}, not charged"
     )

@@ -167,3 +167,23 @@ async def test_a_shadow_controller_plans_and_writes_nothing(arena: Arena) -> Non
     await until("the shadow controller has a plan", planned)
     assert (await arena.job("quick")).status.attempt == 0
     assert await arena.pods("quick") == []
+
+
+async def test_jobs_have_their_nodes_to_themselves_unless_they_ask_to_share(arena: Arena) -> None:
+    """Issue 11.5: without GPUs too; GPUs per node are those of the nodes where the job names none."""
+    everywhere = len(arena.nodes)
+    await arena.submit("first", train(arena), replicas=everywhere, gpusPerNode=0)
+    await arena.phase("first", "Running")
+    await arena.submit("whole", QUICK, replicas=1, gpusPerNode=None, ranksPerNode=None)
+    await arena.submit("shares", QUICK, replicas=1, gpusPerNode=0, nodeSharing="Shared")
+    for name in ("whole", "shares"):
+        status = await arena.reaches(name, lambda status: "waiting for 1 of 1 nodes:" in status.message)
+        assert f"{everywhere} in use (by {arena.namespace}/first)" in status.message or "behind" in status.message
+    use = (await arena.status("whole")).node_use
+    assert use is not None
+    assert (use.sharing, use.gpus_per_node, use.node_gpus) == ("Exclusive", 4, 4)
+    assert (await arena.job("whole")).ranks == 4
+    await arena.submit("friends", train(arena), replicas=1, gpusPerNode=0, nodeSharing="Shared")
+    (arena.folder / "done").touch()
+    for name in ("first", "whole", "shares", "friends"):
+        await arena.phase(name, "Succeeded", 1)

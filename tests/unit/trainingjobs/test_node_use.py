@@ -164,3 +164,14 @@ def test_a_job_that_waits_for_its_gpu_count_says_so_once_and_starts_when_it_is_k
     world.nodes = {"n0": node("n0"), "n1": node("n1")}
     world.until("Running")
     assert world.status.node_use == NodeUse(sharing="Exclusive", gpus_per_node=8, node_gpus=8)
+
+
+def test_a_wiped_status_does_not_make_a_running_job_share_its_nodes() -> None:
+    world = World(make_job(2), nodes=0)
+    world.nodes = {name: node(name) for name in ("n0", "n1", "n2")}
+    world.started()
+    use = world.status.node_use
+    assert world.job is not None
+    world.job = replace(world.job, status=TrainingJobStatus())
+    world.until("Running", 120.0)
+    assert world.status.node_use == use
