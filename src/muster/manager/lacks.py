@@ -9,6 +9,7 @@ from muster.fleet.scaling.snapshot import GangDemand, Members
 from muster.kube.affinity import NodeSelectorTerm
 from muster.scheduler.lacking import Lack
 from muster.scheduler.podclass import PodClass
+from muster.scheduler.resources import WHOLE
 
 
 def listener(demands: Demands) -> Callable[[Sequence[Lack]], None]:
@@ -29,11 +30,12 @@ def demand_of(lack: Lack) -> GangDemand:
 def _members(cls: PodClass, count: int) -> Members:
     return Members(
         count=count,
-        request=cls.request,
+        request={name: amount for name, amount in cls.request.items() if name != WHOLE},
         selector=cls.selector,
         terms=_all_terms(cls),
         tolerations=cls.tolerations,
         alone=cls.alone,
+        whole=cls.whole,
     )
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from msgspec.structs import replace
+
+from muster.api.whole_node import WholeNode
 from muster.fleet.scaling.decide import decide
 from muster.fleet.scaling.plan import Cordon, Delete, ForgetNode, Outcome, Plan, SetSize, Uncordon
 from muster.fleet.scaling.providers.base import ProviderError
@@ -52,6 +55,17 @@ def test_a_gang_gets_what_it_lacks_and_no_more() -> None:
     plans = it.run(200.0)
     assert grown(plans) == [("a", 3)]
     assert it.gangs["train"].nodes == ["a-1", "a-2", "a-3"]
+
+
+def test_whole_nodes_are_not_shared_and_have_the_gpu_count() -> None:
+    """Issue 11.5: gangs that take whole nodes get new ones, each for itself, and only of their GPU count."""
+    gpus = NODE["nvidia.com/gpu"]
+    shared = replace(members(1), request={"pods": 1})
+    whole = replace(members(2), request={"pods": 1}, whole=WholeNode("nvidia.com/gpu", gpus))
+    other = replace(members(1), request={"pods": 1}, whole=WholeNode("nvidia.com/gpu", gpus + 1))
+    plan = decide(look(demand("s", shared), demand("w", whole), demand("o", other), pools=(pool("a", max=8),)), 100.0)
+    assert [each.size for each in plan.actions if isinstance(each, SetSize)] == [3]
+    assert plan.answers["o"].outcome is Outcome.NO_POOL
 
 
 def test_several_gangs_are_served_at_once_each_whole_and_in_order() -> None:

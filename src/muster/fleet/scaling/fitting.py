@@ -15,11 +15,12 @@ from muster.kube.taints import find_untolerated_taint
 
 @dataclass(slots=True)
 class Bin:
-    """A node that is coming: its pool, the room that is left, and the gangs that have a pod there."""
+    """A node that is coming: its pool, the room that is left, the gangs with a pod there, and if one takes it whole."""
 
     pool: PoolSpec
     free: dict[str, int] = field(init=False)
     gangs: set[str] = field(default_factory=set)
+    whole: bool = False
 
     def __post_init__(self) -> None:
         self.free = dict(self.pool.template.capacity)
@@ -35,6 +36,9 @@ def serves(pool: PoolSpec, members: Members) -> bool:
     if members.terms is not None and not any(_may_match(term, template) for term in members.terms):
         return False
     if find_untolerated_taint(template.taints, members.tolerations) is not None:
+        return False
+    whole = members.whole
+    if whole is not None and whole.resource and template.capacity.get(whole.resource, 0) != whole.gpus:
         return False
     return _fits(members.request, template.capacity)
 
@@ -70,12 +74,17 @@ def bins_for(gang: GangDemand, rest: Sequence[Members], pool: PoolSpec) -> list[
 
 def _fill(bin_: Bin, members: Members, count: int, gang: str) -> int:
     """Put up to so many of the members into the bin; return how many."""
+    if bin_.whole or (members.whole is not None and bin_.gangs):
+        return 0
     put = 0
     while put < count and _fits(members.request, bin_.free) and not (members.alone and gang in bin_.gangs):
         for resource, wanted in members.request.items():
             bin_.free[resource] -= wanted
         bin_.gangs.add(gang)
         put += 1
+        if members.whole is not None:
+            bin_.whole = True
+            break
     return put
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import msgspec
 
 from muster.api.names import LABEL_TEAM
+from muster.api.whole_node import WholeNode
 from muster.fleet.scaling.states import Tracked
 from muster.kube.affinity import NodeSelectorTerm, Toleration
 from muster.kube.node import Taint
@@ -164,6 +165,7 @@ class Members(msgspec.Struct, frozen=True):
         count: how many.
         request: what each takes, `pods: 1` included.
         alone: no two members of its gang share a node.
+        whole: each takes a node of so many GPUs for itself; None where they share nodes.
     """
 
     count: int
@@ -172,6 +174,7 @@ class Members(msgspec.Struct, frozen=True):
     terms: tuple[NodeSelectorTerm, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
     alone: bool = False
+    whole: WholeNode | None = None
 
 
 class GangDemand(msgspec.Struct, frozen=True):
