@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import click
 from prometheus_client import REGISTRY
 
-from muster.api.names import CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
+from muster.api.names import ANNOTATION_SHADOW, CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.listening import address
 from muster.cli.names import namespace as namespace_name
@@ -149,6 +149,7 @@ def _elector(client: Client, options: ControllerOptions, identity: str) -> Leade
         lease_duration_s=duration_s,
         renew_deadline_s=duration_s * 2 / 3,
         retry_period_s=duration_s * 2 / 15,
+        annotations={ANNOTATION_SHADOW: "true" if options.shadow else ""},
     )
 
 

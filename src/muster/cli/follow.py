@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -18,6 +18,7 @@ from muster.cli.controlbytes import visible
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.logs import labelled, print_lines
 from muster.cli.output import PHASE_COLORS, colored, console, fitted, interactive, note
+from muster.cli.untaken import wait_until_late
 from muster.cli.watch import job_states
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ async def follow(
     with JobView(stdout_is_data=stdout_is_data) as view:
         watching = asyncio.create_task(_watch(client, namespace, name, view))
         reading = asyncio.create_task(_read_output(client, namespace, name, view)) if output else None
+        warning = asyncio.create_task(_warn_if_untaken(client, namespace, name, view.say))
         try:
             await asyncio.wait({watching, *([reading] if reading else [])}, return_when=asyncio.FIRST_COMPLETED)
             if reading is not None and reading.done():
@@ -190,7 +192,7 @@ async def follow(
             view.show(job)
             return job
         finally:
-            for task in (watching, reading):
+            for task in (watching, reading, warning):
                 if task is not None:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
@@ -217,11 +219,26 @@ async def _read_output(client: Client, namespace: str, name: str, view: JobView)
 
 
 async def wait(client: Client, namespace: str, name: str) -> TrainingJob:
-    """Wait, in silence, until a job has ended; returns its last state."""
-    async for job in job_states(client, namespace, name):
-        if describe.finished(job):
-            return job
+    """Wait until a job has ended, in silence unless no controller takes it; returns its last state."""
+    warning = asyncio.create_task(_warn_if_untaken(client, namespace, name, note))
+    try:
+        async for job in job_states(client, namespace, name):
+            if describe.finished(job):
+                return job
+    finally:
+        warning.cancel()
+        await asyncio.gather(warning, return_exceptions=True)
     raise AssertionError("job_states never ends by itself")
+
+
+async def _warn_if_untaken(client: Client, namespace: str, name: str, say: Callable[[str], None]) -> None:
+    """Say once that no controller takes the job; an API server that is away is the business of others."""
+    from muster.kube.errors import ApiError
+
+    with contextlib.suppress(ApiError):
+        late = await wait_until_late(client, namespace, name)
+        if late:
+            say(late)
 
 
 def report_end(job: TrainingJob) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -35,12 +36,16 @@ def command(target: Target, all_namespaces: bool, output: str) -> int:
 async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
     from muster.api.training_job import TrainingJob
     from muster.cli.describe import as_data
+    from muster.cli.untaken import reason, untaken_s
 
     namespace = None if all_namespaces else cluster.namespace
     async with cluster.client() as client:
         jobs = (await client.list(TrainingJob, namespace)).items
         if not jobs and namespace is not None:
             await _check_namespace(client, namespace)
+        now = datetime.now(UTC)
+        untaken = [job.name for job in jobs if untaken_s(job, now)]
+        why = await reason(client, now) if untaken and output not in ("json", "yaml") else ""
     jobs.sort(key=lambda job: (job.namespace, job.name))
     if output in ("json", "yaml"):
         print_data({"apiVersion": "v1", "kind": "List", "items": [as_data(job) for job in jobs]}, output)
@@ -55,6 +60,9 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
         headers = ("NAMESPACE", *headers)
         rows = [(job.namespace, *row) for job, row in zip(jobs, rows, strict=True)]
     print_table(headers, rows, OPTIONAL)
+    if why:
+        more = f" and {len(untaken) - 1} more" if len(untaken) > 1 else ""
+        note(f"no controller has taken {untaken[0]}{more}: {why}")
     return ExitCode.DONE
 
 

@@ -42,6 +42,7 @@ async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int
     from muster.cli.follow import detachable, report_end
     from muster.cli.follow import follow as follow_job
     from muster.cli.pods import members
+    from muster.cli.untaken import said
     from muster.cli.watch import get_job
 
     async with cluster.client() as client:
@@ -57,19 +58,28 @@ async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int
             return ExitCode.DONE
         pods = await members(client, job)
         borrowed = borrowed_text(await lenders(client, pods)) if job.spec.borrow else ""
-        print_status(job, pods, datetime.now(UTC), borrowed=borrowed)
+        now = datetime.now(UTC)
+        print_status(job, pods, now, borrowed=borrowed, untaken=await said(client, job, now))
     return ExitCode.DONE
 
 
-def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: str = "") -> None:
-    """Print a job for people; `borrowed` says whose nodes it is on, where it borrows."""
+def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: str = "", untaken: str = "") -> None:
+    """Print a job for people.
+
+    Args:
+        job: what to print.
+        pods: its pods.
+        now: the time for ages.
+        borrowed: whose nodes it is on, where it borrows.
+        untaken: why no controller has taken it, where none has.
+    """
     from muster.cli import describe
 
     spec, status = job.spec, job.status
     gpus = f" x {job.gpus} {spec.gpu_resource}" if job.gpus else ""
     fields = [
         ("Name", f"{job.name}  (namespace {job.namespace})"),
-        ("Phase", _phase(job, pods)),
+        ("Phase", f"{phase(status.phase)}: {untaken}" if untaken else _phase(job, pods)),
         (
             "Asked for",
             f"{counted(spec.replicas, 'node')}{gpus}, {counted(job.ranks, 'rank')} each, launcher {spec.launcher}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -70,6 +70,7 @@ class LeaderElector:
         lease_duration_s: others wait this long after our last renewal (by their own clock) before they take over.
         renew_deadline_s: we stop leading when we could not renew for this long.
         retry_period_s: pause between attempts.
+        annotations: what the lease says of its holder; an empty value takes one away that an earlier holder left.
         clock: seconds since the epoch, for what the lease says; deadlines are the event loop's.
         rng: source of jitter.
         metrics: where leading is shown.
@@ -85,6 +86,7 @@ class LeaderElector:
         lease_duration_s: float = LEASE_DURATION_S,
         renew_deadline_s: float = RENEW_DEADLINE_S,
         retry_period_s: float = RETRY_PERIOD_S,
+        annotations: Mapping[str, str] | None = None,
         clock: Callable[[], float] = steady_time,
         rng: random.Random | None = None,
         metrics: KubeMetrics | None = None,
@@ -103,6 +105,7 @@ class LeaderElector:
         self._lease_duration_s = lease_duration_s
         self._renew_deadline_s = renew_deadline_s
         self._retry_period_s = retry_period_s
+        self._annotations = dict(annotations or {})
         self._clock = clock
         self._rng = rng or random.Random()
         self._gauge = (metrics or kube_metrics()).leading.labels(name)
@@ -194,7 +197,8 @@ class LeaderElector:
         try:
             lease = await self._client.get(Lease, self.name, self._namespace)
         except NotFound:
-            lease = Lease(metadata=ObjectMeta(name=self.name, namespace=self._namespace), spec=self._claim(None))
+            metadata = self._annotated(ObjectMeta(name=self.name, namespace=self._namespace))
+            lease = Lease(metadata=metadata, spec=self._claim(None))
             try:
                 self._observe(await self._client.create(lease))
             except AlreadyExists:
@@ -210,7 +214,10 @@ class LeaderElector:
             return False
         started = self._now()
         try:
-            self._observe(await self._client.replace(msgspec.structs.replace(lease, spec=self._claim(lease.spec))))
+            ours = msgspec.structs.replace(
+                lease, metadata=self._annotated(lease.metadata), spec=self._claim(lease.spec)
+            )
+            self._observe(await self._client.replace(ours))
         except (Conflict, NotFound):
             return False
         stopped_at = (
@@ -260,6 +267,10 @@ class LeaderElector:
         except Conflict:
             return False
         return True
+
+    def _annotated(self, metadata: ObjectMeta) -> ObjectMeta:
+        annotations = {**metadata.annotations, **self._annotations}
+        return msgspec.structs.replace(metadata, annotations={key: text for key, text in annotations.items() if text})
 
     def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
         now = self._now_utc()
