@@ -63,7 +63,10 @@ NO_CLAIMS: Final = (
     "counts those of device plugins; remove the claims and ask for GPUs by resource name, in a TrainingJob with "
     "spec.gpusPerNode and spec.gpuResource (docs/scheduling.md, Dynamic resource allocation)"
 )
-_ENV_NAME: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_ENV_NAME: Final = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
+"""Names that a shell can export: `muster exec` gives a command the ranks' environment through one."""
+_QUALIFIED_RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+"""An extended resource of a node (Kubernetes docs, "Extended resources"): others are Kubernetes' own."""
 
 
 def validate(job: TrainingJob) -> list[Problem]:
@@ -80,6 +83,13 @@ def validate(job: TrainingJob) -> list[Problem]:
         problems += _code(spec.code)
     if spec.shared_memory and not re.fullmatch(QUANTITY, spec.shared_memory):
         problems.append(Problem("spec.sharedMemory", f"{spec.shared_memory!r} is no quantity; write one like 64Gi"))
+    elif spec.shared_memory and not re.search("[1-9]", spec.shared_memory):
+        problems.append(
+            Problem("spec.sharedMemory", "must be more than 0; write a quantity like 64Gi, or leave it out")
+        )
+    problems += _resources(spec)
+    if spec.checkpoint is not None and not spec.checkpoint.path.isprintable():
+        problems.append(Problem("spec.checkpoint.path", f"{spec.checkpoint.path!r} has control characters in it"))
     if spec.mpi is not None and spec.launcher != "mpi":
         problems.append(
             Problem("spec.mpi", f"means nothing to launcher {spec.launcher}; remove it or use launcher: mpi")
@@ -122,6 +132,8 @@ def _program(spec: TrainingJobSpec) -> Iterator[Problem]:
     worker = next((c for c in _containers(spec.template) if c.get("name") == WORKER_CONTAINER), {})
     if not spec.image and not worker.get("image"):
         yield Problem("spec.image", "missing; name the image the workers run, with python3 in it")
+    elif re.search(r"\s", spec.image):
+        yield Problem("spec.image", f"{spec.image!r} cannot name an image: it has a space in it")
     if not spec.command:
         yield Problem("spec.command", "missing; say what each rank runs, such as [python, train.py]")
     elif not spec.command[0]:
@@ -132,7 +144,8 @@ def _environment(spec: TrainingJobSpec) -> Iterator[Problem]:
     for index, variable in enumerate(spec.env):
         field = f"spec.env[{index}]"
         if not _ENV_NAME.fullmatch(variable.name):
-            yield Problem(f"{field}.name", f"{variable.name!r} cannot name a variable")
+            what = f"{variable.name!r} cannot name a variable: letters, digits and underscores can"
+            yield Problem(f"{field}.name", what)
         elif variable.name in RESERVED_ENV or variable.name.startswith("MUSTER_"):
             yield Problem(f"{field}.name", f"Muster sets {variable.name} for each rank; choose another name")
         if variable.value and variable.value_from is not None:
@@ -143,7 +156,16 @@ def _environment(spec: TrainingJobSpec) -> Iterator[Problem]:
             yield Problem("spec.env", f"{name} is set {count} times; keep one")
     for name in spec.nccl_env:
         if not _ENV_NAME.fullmatch(name):
-            yield Problem("spec.ncclEnv", f"{name!r} cannot name a variable")
+            yield Problem("spec.ncclEnv", f"{name!r} cannot name a variable: letters, digits and underscores can")
+
+
+def _resources(spec: TrainingJobSpec) -> Iterator[Problem]:
+    named = [("spec.gpuResource", spec.gpu_resource)]
+    if spec.rdma is not None:
+        named.append(("spec.rdma.resource", spec.rdma.resource))
+    for field, name in named:
+        if not _QUALIFIED_RESOURCE.fullmatch(name):
+            yield Problem(field, f"{name!r} is not an extended resource of nodes; write DOMAIN/NAME, as in rdma/hca")
 
 
 def _code(code: CodeSource) -> Iterator[Problem]:

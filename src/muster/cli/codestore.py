@@ -51,9 +51,8 @@ def put_in_folder(store: str, archive: Archive, spec: dict[str, Any]) -> None:
 
     The folder of an archive is named by its digest and appears in one step, so jobs can share it.
     """
+    check_store(store)
     root = Path(store.removeprefix("file://"))
-    if not root.is_absolute() or not root.is_dir():
-        raise BadInput(f"--code-store {store} is no folder here", "name a folder that this machine and all nodes mount")
     folder = root / archive.sha256[:16]
     if not folder.exists():
         partial = Path(tempfile.mkdtemp(dir=root, prefix=".muster-"))
@@ -84,9 +83,8 @@ def put_in_bucket(store: str, archive: Archive, spec: dict[str, Any]) -> None:
         from botocore.config import Config
     except ImportError:
         raise BadInput("--code-store s3://... needs boto3", "pip install 'muster[s3]'") from None
+    check_store(store)
     address = urlsplit(store)
-    if not address.netloc:
-        raise BadInput(f"--code-store {store} names no bucket", "write s3://BUCKET/PREFIX")
     key = f"{address.path.strip('/')}/{archive.sha256}.tar.gz".lstrip("/")
     try:
         # Signature version 4: newer regions accept no other, and boto3 signs URLs with version 2 in the oldest.
@@ -98,6 +96,26 @@ def put_in_bucket(store: str, archive: Archive, spec: dict[str, Any]) -> None:
     except Exception as error:  # boto3 makes its exceptions at run time; all of them mean the same here
         raise CliError(f"cannot upload the code to {store}: {error}", "check AWS credentials and the bucket") from None
     spec["code"] = {"url": url, "sha256": archive.sha256}
+
+
+def check_store(store: str) -> None:
+    """Find out before anything is packed whether code can travel so. Raises BadInput."""
+    if store in ("", "configmap"):
+        return
+    if store.startswith("s3://"):
+        if not urlsplit(store).netloc:
+            raise BadInput(f"--code-store {store} names no bucket", "write s3://BUCKET/PREFIX")
+        return
+    root = Path(store.removeprefix("file://"))
+    if not root.is_absolute() or not _is_folder(root):
+        raise BadInput(f"--code-store {store} is no folder here", "name a folder that this machine and all nodes mount")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def deliver(store: str, archive: Archive, job: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any] | None:

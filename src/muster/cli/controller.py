@@ -23,6 +23,7 @@ from prometheus_client import REGISTRY
 from muster.api.names import ANNOTATION_SHADOW, CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
 from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
 from muster.cli.listening import address
+from muster.cli.names import finite
 from muster.cli.names import namespace as namespace_name
 from muster.cli.teamkey import read_team_key, until_team_key_changes
 from muster.kube.client import Client
@@ -238,11 +239,19 @@ def _bracketed(host: str) -> str:
 @click.option("--preflight", is_flag=True, help="Test nodes with GPUs, as ConfigMap muster-preflight says.")
 @click.option("--preflight-required", is_flag=True, help="Use nodes with GPUs only once they have passed their tests.")
 @click.option("--step-image", default="", help="Image with nsenter, for pods that reset or reboot a machine.")
-@click.option("--lease-duration", default=LEASE_DURATION_S, show_default=True, help="Seconds until others take over.")
+@click.option(
+    "--lease-duration",
+    default=LEASE_DURATION_S,
+    type=click.FloatRange(min=1),
+    callback=finite,
+    show_default=True,
+    help="Seconds until others take over.",
+)
 @click.option(
     "--exclusion",
     default=EXCLUSION_S,
     type=click.FloatRange(min=0),
+    callback=finite,
     show_default=True,
     help="Seconds to wait for another node than a lost one.",
 )

@@ -16,6 +16,7 @@ from muster.cli.target import Target, cluster_options, resolve, stored_at
 from muster.cli.up import translated
 
 if TYPE_CHECKING:
+    from muster.api.training_job import TrainingJob
     from muster.cli.target import Cluster
     from muster.embedded.layout import Layout
 
@@ -46,11 +47,30 @@ def return_(name: str, target: Target) -> int:
     """Let the vanished node NAME come back."""
     from muster.embedded import cluster
 
-    layout = _layout_with(resolve(target), name)
+    reached = resolve(target)
+    layout = _layout_with(reached, name)
     with translated():
-        was_away = cluster.bring_back(layout, name)
-    note(f"{name} comes back" if was_away else f"{name} is there already: it has not vanished")
+        if cluster.bring_back(layout, name):
+            note(f"{name} comes back")
+        elif asyncio.run(_is_deleted(reached, name)):  # a kubelet registers its node only when it starts
+            cluster.vanish(layout, name)
+            cluster.bring_back(layout, name)
+            note(f"{name} comes back: its Node had been deleted, and its kubelet registers it again")
+        else:
+            note(f"{name} is there already: it has not vanished")
     return ExitCode.DONE
+
+
+async def _is_deleted(cluster: Cluster, name: str) -> bool:
+    from muster.kube.errors import NotFound
+    from muster.kube.node import Node
+
+    async with cluster.client() as client:
+        try:
+            await client.get(Node, name)
+        except NotFound:
+            return True
+    return False
 
 
 @command.command()
@@ -75,8 +95,22 @@ async def kill_rank(cluster: Cluster, layout: Layout, job_name: str, slot: int, 
     async with cluster.client() as client:
         job = await get_job(client, cluster.namespace, job_name)
         pod = pod_of_slot(job, await members(client, job), slot)
+    if rank is not None:
+        _check_rank(job, slot, rank)
     with translated():
         return await asyncio.to_thread(embedded.kill_rank, layout, pod.uid, rank)
+
+
+def _check_rank(job: TrainingJob, slot: int, rank: int) -> None:
+    """Refuse a rank that the job does not have, or that another slot has; raises CliError."""
+    each = job.ranks
+    last = job.spec.replicas * each - 1
+    if rank > last:
+        raise CliError(
+            f"'{job.name}' has no rank {rank}",
+            f"it has the ranks 0 to {last}" if last else "it has rank 0 only",
+            ExitCode.NOT_FOUND,
+        )
 
 
 def _layout_with(cluster: Cluster, node: str) -> Layout:

@@ -45,6 +45,8 @@ def find_script(script: str, code: str) -> Script:
     if code == "none":
         return Script(_command(script), Path.cwd())
     path = Path(script)
+    _check_name(script)
+    _check_name(code or ".")
     if path.is_dir():
         raise BadInput(f"{script} is a folder", f"name the script in it, such as {script.rstrip('/')}/train.py")
     if not path.is_file():
@@ -62,6 +64,16 @@ def find_script(script: str, code: str) -> Script:
             raise BadInput(f"{script} does not lie in {code}", f"use --code {path.parent}")
         folder = path.parent
     return Script(_command(str(real.relative_to(folder.resolve()))), folder)
+
+
+def _check_name(path: str) -> None:
+    """Refuse what cannot be the name of a file at all. Raises BadInput."""
+    try:
+        Path(path).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # said by the caller, with what there is
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _command(script: str) -> list[str]:
@@ -88,7 +100,7 @@ def with_suffix(name: str) -> str:
 
 def seconds(text: str) -> int:
     """A length of time such as `90`, `90s`, `30m`, `2h`, `1h30m` or `3d`, in seconds; raises BadInput."""
-    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip())
+    parts = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", text.strip(), re.ASCII)
     total = (
         sum(int(part) * unit for part, unit in zip(parts.groups(), (86400, 3600, 60, 1), strict=True) if part)
         if parts
@@ -112,10 +124,10 @@ def environment(pairs: tuple[str, ...]) -> list[dict[str, str]]:
 
 def rdma(text: str) -> dict[str, Any]:
     """`rdma/hca=8` as spec.rdma; raises BadInput."""
-    resource, _, count = text.partition("=")
-    if not resource or not (count or "1").isdigit():
+    found = re.fullmatch(r"([^=]+)(?:=([0-9]{1,9}))?", text)
+    if found is None:
         raise BadInput(f"--rdma {text} is not understood", "write RESOURCE=COUNT, such as rdma/hca=8")
-    return {"resource": resource, "count": int(count or 1)}
+    return {"resource": found[1], "count": int(found[2] or 1)}
 
 
 def new_manifest(name: str, namespace: str) -> dict[str, Any]:

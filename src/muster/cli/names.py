@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -64,6 +65,13 @@ def node_argument(name: str = "name", metavar: str = "NODE", **options: Any) -> 
 def not_empty(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """Refuse an option that is given without content, such as "$UNSET" in a script; a click callback."""
     _refuse_empty(context, parameter, value)
+    return value
+
+
+def finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """Refuse `nan` and `inf`, which are within every range of click; a click callback."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number to reckon with")
     return value
 
 

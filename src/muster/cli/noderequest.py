@@ -25,7 +25,22 @@ _PATIENCE_S = 30.0
 _LOOK_EVERY_S = 0.3
 _REASON_MAX = 512
 
-_reason = click.option("--reason", required=True, metavar="TEXT", help="What for; whoever looks later reads it.")
+
+def _checked_reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse a reason that says nothing, before any request; a click callback."""
+    reason = value.strip()
+    if not any(character.isalnum() for character in reason) or len(reason) > _REASON_MAX or not reason.isprintable():
+        raise BadInput(f"--reason has to say what for, in one line of at most {_REASON_MAX} characters")
+    return reason
+
+
+_reason = click.option(
+    "--reason",
+    required=True,
+    metavar="TEXT",
+    callback=_checked_reason,
+    help="What for, in one line; whoever looks later reads it.",
+)
 
 
 @click.command()
@@ -66,6 +81,7 @@ async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
                     f"node {name} is not in quarantine after {_PATIENCE_S:g} s{said}; it stays asked for until "
                     f"`{prefix()} nodes release {name} --reason ...` takes that back",
                     "is health.enabled set in the chart, and is remediation not paused? docs/remediation.md",
+                    ExitCode.TIMED_OUT,
                 )
             await asyncio.sleep(_LOOK_EVERY_S)
             session = await client.get(type(session), session.name)
@@ -80,7 +96,9 @@ async def _release(cluster: Cluster, name: str, reason: str) -> bool:
         session = await _session(client, remediation_name(name, uid))
         if session is None or not (is_quarantined(session.status) or asks(session, "Quarantine")):
             raise CliError(
-                f"node {name} is not in quarantine because of Muster", f"{prefix()} nodes why {name} says how it is"
+                f"node {name} is not in quarantine because of Muster",
+                f"{prefix()} nodes why {name} says how it is",
+                ExitCode.CONFLICT,
             )
         await _asked(client, name, uid, "Release", reason)
         return is_quarantined(session.status)
@@ -113,10 +131,8 @@ async def _asked(client: Client, name: str, uid: str, action: RequestedAction, r
     from muster.kube.meta import ObjectMeta
     from muster.kube.struct import to_dict
 
-    if not reason.strip() or len(reason) > _REASON_MAX:
-        raise BadInput(f"--reason has to say what for, in at most {_REASON_MAX} characters")
     by = await _who(client)
-    request = RemediationRequest(action=action, by=by, time=datetime.now(UTC), reason=reason.strip())
+    request = RemediationRequest(action=action, by=by, time=datetime.now(UTC), reason=reason)
     meta = ObjectMeta(name=remediation_name(name, uid))
     try:
         return await client.patch(NodeRemediation, meta.name, {"spec": {"request": to_dict(request)}})

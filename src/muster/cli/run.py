@@ -15,6 +15,7 @@ import click
 
 from muster.api.words import counted
 from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.names import not_empty
 from muster.cli.output import note, output_option, print_data
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
@@ -98,8 +99,14 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.command(cls=_Run, context_settings={"ignore_unknown_options": False})
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1)
-@click.option("-f", "--file", metavar="FILE", help="A TrainingJob manifest instead of a script; - reads stdin.")
-@click.option("--name", help="Name of the job (the script's, with a suffix where taken).")
+@click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    callback=not_empty,
+    help="A TrainingJob manifest instead of a script; - reads stdin.",
+)
+@click.option("--name", callback=not_empty, help="Name of the job (the script's, with a suffix where taken).")
 @click.option("-N", "--nodes", type=click.IntRange(1, 20_000), help="Whole nodes the job needs (1).")
 @click.option(
     "--min-nodes",
@@ -114,24 +121,36 @@ def _check_namespace(args: Sequence[str]) -> None:
     help="Processes on each node (one per GPU; on an embedded cluster without --gpus one).",
 )
 @click.option("--launcher", type=click.Choice(LAUNCHERS), help="How ranks start (mpi).")
-@click.option("--image", help="Image of the workers; an embedded cluster needs none.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Environment; NAME alone passes yours on.")
-@click.option("--checkpoint", metavar="DIR", help="Keep checkpoints below DIR, in a folder of the job's own.")
+@click.option("--image", callback=not_empty, help="Image of the workers; an embedded cluster needs none.")
+@click.option(
+    "--env", multiple=True, metavar="NAME=VALUE", callback=not_empty, help="Environment; NAME alone passes yours on."
+)
+@click.option(
+    "--checkpoint", metavar="DIR", callback=not_empty, help="Keep checkpoints below DIR, in a folder of the job's own."
+)
 @click.option(
     "--from-checkpoint",
     metavar="JOB|PATH",
+    callback=not_empty,
     help="Start from the newest confirmed checkpoint of another job (also a deleted one), or from the one at PATH.",
 )
-@click.option("--time-limit", metavar="TIME", help="Fail the job after this long, such as 90m or 2h.")
+@click.option(
+    "--time-limit", metavar="TIME", callback=not_empty, help="Fail the job after this long, such as 90m or 2h."
+)
 @click.option("--backoff-limit", type=click.IntRange(0, 1000), help="Restarts after the program's own faults (3).")
 @click.option("--priority", type=int, help="Order in the queue; larger goes first.")
 @click.option("--borrow", is_flag=True, help="Use other teams' nodes too, until they need them.")
-@click.option("--code", metavar="DIR", help="Folder to ship (the working folder), or none.")
+@click.option("--code", metavar="DIR", callback=not_empty, help="Folder to ship (the working folder), or none.")
 @click.option(
-    "--code-store", metavar="WHERE", help="How it travels: configmap, a shared folder, or s3://BUCKET/PREFIX."
+    "--code-store",
+    metavar="WHERE",
+    callback=not_empty,
+    help="How it travels: configmap, a shared folder, or s3://BUCKET/PREFIX.",
 )
-@click.option("--shm", metavar="SIZE", help="Size of /dev/shm, such as 64Gi (half of the memory).")
-@click.option("--rdma", metavar="RESOURCE=COUNT", help="RDMA devices on each node, such as rdma/hca=8.")
+@click.option("--shm", metavar="SIZE", callback=not_empty, help="Size of /dev/shm, such as 64Gi (half of the memory).")
+@click.option(
+    "--rdma", metavar="RESOURCE=COUNT", callback=not_empty, help="RDMA devices on each node, such as rdma/hca=8."
+)
 @click.option("--ipc-lock", is_flag=True, help="Let ranks lock memory, which RDMA needs.")
 @click.option("--host-network", is_flag=True, help="Use the node's own network.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest and create nothing.")
@@ -200,7 +219,9 @@ def build(
     """
     from muster.cli import manifest as manifests
     from muster.cli.archive import pack
+    from muster.cli.codestore import check_store
 
+    check_store(flags["code_store"] or "")
     folder: Path | None = None
     if file:
         manifest = manifests.read_manifest(file)

@@ -11,6 +11,7 @@ import click
 
 from muster.cli.controlbytes import unguarded
 from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.names import finite
 from muster.cli.output import duration, interactive, note, output_option, print_data
 
 if TYPE_CHECKING:
@@ -38,18 +39,22 @@ class Scale(NamedTuple):
 @click.option("--cluster", metavar="FILE", help="The nodes: an OpenB node list.")
 @click.option("--nodes", type=click.IntRange(1, 200_000), help="Or so many nodes, all alike.")
 @click.option("--gpus", type=click.IntRange(1, 128), default=8, show_default=True, help="GPUs of each of these nodes.")
-@click.option("--days", type=click.FloatRange(0, min_open=True), help="End after so many days [a model: 30].")
+@click.option(
+    "--days", type=click.FloatRange(0, min_open=True), callback=finite, help="End after so many days [a model: 30]."
+)
 @click.option("--jobs", type=click.IntRange(1), help="How many jobs [a trace: all; a model: 80% of the GPU time].")
 @click.option("--min-gpus", type=click.IntRange(0), default=0, help="Leave out jobs with fewer GPUs.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the failures.")
 @click.option(
     "--mtbf-hours",
     type=click.FloatRange(0),
+    callback=finite,
     help="Mean time between failures of a node; 0 for none [a trace: 0; a model: 1024].",
 )
 @click.option(
     "--repair-hours",
     type=click.FloatRange(0, min_open=True),
+    callback=finite,
     default=4.0,
     show_default=True,
     help="Mean time until a failed node is back.",
@@ -57,6 +62,7 @@ class Scale(NamedTuple):
 @click.option(
     "--checkpoint-minutes",
     type=click.FloatRange(0),
+    callback=finite,
     default=60.0,
     show_default=True,
     help="Work between two checkpoints; 0 loses none.",
@@ -64,6 +70,7 @@ class Scale(NamedTuple):
 @click.option(
     "--time-limits",
     type=click.FloatRange(1),
+    callback=finite,
     metavar="FACTOR",
     help="Give each job a time limit of so many times what it runs for [none].",
 )

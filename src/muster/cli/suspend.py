@@ -10,6 +10,9 @@ from muster.cli.output import note
 from muster.cli.program import prefix
 from muster.cli.target import Target, resolve
 
+_STOPPED_S = 120
+"""Beyond the job's own grace: until pods are gone and the status says so."""
+
 if TYPE_CHECKING:
     from muster.cli.target import Cluster
 
@@ -40,9 +43,21 @@ async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool) -> int:
                 note(f"stopping '{name}'; continue it later: {prefix()} resume {name}")
             else:
                 note(f"'{name}' continues from its last checkpoint; watch it: {prefix()} status {name} --follow")
-        if wait:
-            wanted = ("Suspended" if suspend else "Running", *describe.FINISHED)  # it may end before it stops
-            async for state in job_states(client, cluster.namespace, name):
-                if state.status.phase in wanted:
-                    break
-    return ExitCode.DONE
+        if not wait:
+            return ExitCode.DONE
+        wanted = ("Suspended" if suspend else "Running", *describe.FINISHED)  # it may end before it stops
+        limit_s = job.spec.stop_grace_seconds + _STOPPED_S if suspend else None  # a job may queue for nodes for days
+        try:
+            async with asyncio.timeout(limit_s):
+                async for state in job_states(client, cluster.namespace, name):
+                    if state.status.phase in wanted:
+                        return (
+                            ExitCode.DONE if suspend or state.status.phase == "Running" else describe.exit_status(state)
+                        )
+        except TimeoutError:
+            raise CliError(
+                f"'{name}' has not stopped after {limit_s} s; it stays asked to",
+                f"does a controller run? {prefix()} status {name}",
+                ExitCode.TIMED_OUT,
+            ) from None
+    raise AssertionError("job_states never ends by itself")

@@ -158,10 +158,11 @@ def _cluster(config: ClusterConfig, target: Target) -> Cluster:
 def _load(kubeconfig: str, context: str) -> ClusterConfig:
     from muster.kube.config import load_config
     from muster.kube.errors import ConfigError
+    from muster.kube.kubeconfig import is_there
 
-    if kubeconfig and not Path(kubeconfig).exists():
-        raise CliError(f"there is no kubeconfig {kubeconfig}", "check --kubeconfig", ExitCode.NO_CLUSTER)
     try:
+        if kubeconfig and not is_there(Path(kubeconfig)):
+            raise CliError(f"there is no kubeconfig {kubeconfig}", "check --kubeconfig", ExitCode.NO_CLUSTER)
         return load_config(Path(kubeconfig) if kubeconfig else None, context or None)
     except ConfigError as error:
         raise CliError(str(error), "kubectl config get-contexts lists what there is", ExitCode.NO_CLUSTER) from None

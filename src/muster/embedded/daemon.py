@@ -23,7 +23,7 @@ from muster.embedded import control, programs
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec, Layout, ProcessId
 from muster.embedded.programlogs import keep_bounded
-from muster.embedded.ranks import kill_rank
+from muster.embedded.ranks import kill_rank, running_ranks
 from muster.embedded.readiness import NotReadyError, answers, healthy, install_kinds, poll, ready_nodes
 from muster.embedded.supervision import Supervised, clock
 from muster.kube.client import Client
@@ -155,7 +155,8 @@ class Daemon:
             case "kill-rank":
                 rank = await asyncio.to_thread(kill_rank, str(request.get("podUID", "")), request.get("rank"))
                 if rank is None:
-                    raise control.ControlError("no rank runs in that pod now")
+                    running = await asyncio.to_thread(running_ranks, str(request.get("podUID", "")))
+                    raise control.ControlError(_no_rank(request.get("rank"), running))
                 return {"rank": rank}
             case other:
                 raise control.ControlError(f"unknown request {other!r}")
@@ -170,6 +171,12 @@ class Daemon:
         """Take a node away as a power cut does: its kubelet and every process of its pods, without a goodbye."""
         node.stop(grace_s=0)
         return {"killed": sweep(self.spec.cluster_id, node.program.name)}
+
+
+def _no_rank(asked: int | None, running: list[int]) -> str:
+    if not running:
+        return "no rank runs in that pod now"
+    return f"rank {asked} does not run in that pod; there are {', '.join(map(str, running))}"
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from muster.embedded.kubelet.shim import kill_process, process_table
 from muster.embedded.kubelet.sweep import POD_MARKER
 
@@ -16,6 +18,22 @@ def kill_rank(pod_uid: str, rank: int | None = None) -> int | None:
     between launcher and rank: killing that one looks as if the launcher had stopped the rank.
     """
     table = process_table()
+    tops = _rank_processes(pod_uid, table)
+    chosen = {number: pid for pid, number in tops.items() if rank in (None, number)}
+    if not chosen:
+        return None
+    number = min(chosen)
+    kill_process(chosen[number], table[chosen[number]][1])
+    return number
+
+
+def running_ranks(pod_uid: str) -> list[int]:
+    """Return the ranks that run in a pod now, in order."""
+    return sorted(_rank_processes(pod_uid, process_table()).values())
+
+
+def _rank_processes(pod_uid: str, table: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """Return the rank of each process of a pod that is the topmost one of its rank."""
     mark = f"{POD_MARKER}={pod_uid}".encode()
     ranks: dict[int, int] = {}
     for pid in table:
@@ -24,13 +42,7 @@ def kill_rank(pod_uid: str, rank: int | None = None) -> int | None:
             number = _rank_of(entries)
             if number is not None:
                 ranks[pid] = number
-    tops = {pid: number for pid, number in ranks.items() if table[pid][0] not in ranks}
-    chosen = {number: pid for pid, number in tops.items() if rank in (None, number)}
-    if not chosen:
-        return None
-    number = min(chosen)
-    kill_process(chosen[number], table[chosen[number]][1])
-    return number
+    return {pid: number for pid, number in ranks.items() if table[pid][0] not in ranks}
 
 
 def _rank_of(entries: set[bytes]) -> int | None:
