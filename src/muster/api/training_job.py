@@ -18,6 +18,8 @@ Phase = Literal["Pending", "Starting", "Running", "Restarting", "Suspended", "St
 Cause = Literal["user", "infrastructure", "unknown"]
 NoSpare = Literal["Wait", "Shrink", "Requeue"]
 NodeSharing = Literal["Exclusive", "Shared"]
+OnStall = Literal["Report", "Restart"]
+RankTrouble = Literal["stopped", "zombie", "gone"]
 
 TESTED_WITHIN_MAX_H = 8760
 """A year: who asks for less fresh tests asks for nothing."""
@@ -25,6 +27,8 @@ CHECKPOINTS_MAX = 5
 """Confirmed checkpoints listed in a job's status."""
 LEFT_OUT_MAX = 256
 """Nodes that a job may go on without: their slots are listed in its status, which is bounded."""
+IDLE_RANKS_MAX = 16
+"""Ranks that do not run, listed in the status."""
 
 DNS_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 RESOURCE_NAME = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
@@ -141,10 +145,47 @@ MUTABLE_FIELDS: Final = frozenset(
         "unknownLimit",
         "timeLimitSeconds",
         "ttlSecondsAfterFinished",
+        "stall",
     }
 )
 """Fields of the spec that may change while a job is active. Every other one needs a suspended job: an attempt depends
 on it, and its pods are made from it."""
+
+
+class StallSpec(KubeStruct):
+    """When a job that reports steps counts as stalled, and what happens then."""
+
+    after_seconds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10**9,
+            description="Once an attempt has reported a step, it is stalled when it reports nothing for so long, and "
+            "for stepTimes times the usual time of a step.",
+        ),
+    ] = 300
+    step_times: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="How many times the median time between two reported steps.")
+    ] = 10
+    first_step_seconds: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=10**9,
+                description="An attempt that has not reported a step yet is stalled so long after its ranks began. "
+                "Without this field such an attempt is not judged.",
+            ),
+        ]
+        | None
+    ) = None
+    action: Annotated[
+        OnStall,
+        Meta(
+            description="Report says so in the status and in an Event. Restart also ends the attempt, charged as "
+            "docs/whose-fault.md says."
+        ),
+    ] = "Report"
 
 
 class TrainingJobSpec(KubeStruct):
@@ -304,6 +345,9 @@ class TrainingJobSpec(KubeStruct):
         | None
     ) = None
     mpi: Annotated[MpiSpec | None, Meta(description="What concerns the launcher mpi only.")] = None
+    stall: Annotated[StallSpec | None, Meta(description="When the job counts as stalled, and what happens then.")] = (
+        None
+    )
 
 
 class NodeUse(KubeStruct):
@@ -348,6 +392,40 @@ class Progress(KubeStruct):
         default_factory=dict
     )
     time: Annotated[datetime | None, Meta(description="When it said so.")] = None
+    attempt: Annotated[int, Meta(description="The attempt that said so.")] = 0
+    step_seconds: Annotated[
+        float | None, Meta(description="Median time between two reported steps, over the newest ones.")
+    ] = None
+
+
+class Quiet(KubeStruct):
+    """How long an attempt has reported nothing. Counted only while the controller could have heard it."""
+
+    attempt: Annotated[int, Meta(description="The attempt.")] = 0
+    step: Annotated[int | None, Meta(description="Its newest step; absent if it has not reported one.")] = None
+    seconds: Annotated[float, Meta(description="The length, when it was last written.")] = 0.0
+
+
+class Stall(KubeStruct):
+    """The running attempt makes no progress."""
+
+    attempt: Annotated[int, Meta(description="The attempt.")] = 0
+    since: Annotated[datetime | None, Meta(description="When it last reported, or when its ranks began.")] = None
+    step: Annotated[int | None, Meta(description="Its newest step; absent if it has not reported one.")] = None
+    slot: Annotated[int, Meta(description="The slot that message speaks of, or the first one.")] = 0
+    limit_seconds: Annotated[float, Meta(description="How long a step may take, by spec.stall.")] = 0.0
+    message: Annotated[
+        str, Meta(description="What is known: ranks that do not run, the last lines of a traceback.")
+    ] = ""
+
+
+class RankState(KubeStruct):
+    """A rank whose process does not run, although its attempt does."""
+
+    rank: Annotated[int, Meta(description="The rank.")]
+    state: Annotated[RankTrouble, Meta(description="stopped (SIGSTOP, a debugger), zombie or gone.")]
+    slot: Annotated[int, Meta(description="The slot it belongs to.")] = 0
+    node: Annotated[str, Meta(description="The node of that slot.")] = ""
 
 
 class CheckpointStatus(KubeStruct):
@@ -468,6 +546,14 @@ class TrainingJobStatus(KubeStruct):
             description="The newest confirmed checkpoints, newest first. If one is gone, the next attempt starts from "
             "the next older one. Attempt 0: another job's, from spec.checkpoint.from.",
         ),
+    ] = ()
+    quiet: Annotated[
+        Quiet | None, Meta(description="How long the attempt has reported nothing; written at long intervals.")
+    ] = None
+    stall: Annotated[Stall | None, Meta(description="Why the attempt counts as stalled; absent if it does not.")] = None
+    idle_ranks: Annotated[
+        tuple[RankState, ...],
+        Meta(max_length=IDLE_RANKS_MAX, description="Ranks whose process does not run, although the attempt does."),
     ] = ()
     last_checkpoint: Annotated[CheckpointStatus | None, Meta(description="What a restart resumes from.")] = None
     faults: Annotated[tuple[Fault, ...], Meta(max_length=8, description="The newest faults, newest last.")] = ()

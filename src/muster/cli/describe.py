@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.api.training_job import Fault, Restarts, Timeline, TrainingJob
-from muster.api.words import counted
-from muster.cli.output import duration
+from muster.api.words import counted, rank_text
+from muster.cli.output import age, duration
 from muster.kube.struct import to_dict
 
 FINISHED = ("Succeeded", "Failed")
@@ -44,14 +44,46 @@ def metrics_text(job: TrainingJob) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in sorted(progress.metrics.items())) if progress else ""
 
 
-def progress_text(job: TrainingJob) -> str:
-    """Step and metrics on one line, empty before the first step."""
+def progress_text(job: TrainingJob, now: datetime | None = None) -> str:
+    """Step, its age and metrics on one line, empty before the first step: `step 40 of 200, 12s ago  loss 0.1`."""
     progress = job.status.progress
     if progress is None:
         return ""
-    total = f"/{progress.total_steps}" if progress.total_steps else ""
+    total = f" of {progress.total_steps}" if progress.total_steps else ""
+    since = f", {age(progress.time, now)} ago" if progress.time is not None else ""
     metrics = metrics_text(job)
-    return f"step {progress.step}{total}" + (f"  {metrics}" if metrics else "")
+    return f"step {progress.step}{total}{since}" + (f"  {metrics}" if metrics else "")
+
+
+def stalled(job: TrainingJob) -> bool:
+    """Whether the running attempt has reported no step for longer than `spec.stall` allows."""
+    status = job.status
+    return status.phase == "Running" and status.stall is not None and status.stall.attempt == status.attempt
+
+
+def stall_text(job: TrainingJob, now: datetime | None = None) -> str:
+    """Since when the attempt has reported nothing, and what is known about that; empty if it is not stalled."""
+    stall = job.status.stall
+    if not stalled(job) or stall is None:
+        return ""
+    _, _, known = stall.message.partition("; ")
+    step = f" after step {stall.step}" if stall.step is not None else ""
+    return f"no step for {age(stall.since, now)}{step}" + (f"; {known}" if known else "")
+
+
+def reported_text(job: TrainingJob) -> str:
+    """How long ago the program reported, for a column: `12s ago`, `6m ago, stalled`; `-` before the first report."""
+    progress = job.status.progress
+    since = f"{age(progress.time)} ago" if progress is not None and progress.time is not None else ""
+    trouble = "stalled" if stalled(job) else "rank idle" if idle_ranks(job) else ""
+    return ", ".join(filter(None, (since, trouble))) or "-"
+
+
+def idle_ranks(job: TrainingJob) -> list[str]:
+    """The ranks whose process does not run, one line each; empty while the attempt does not run either."""
+    if job.status.phase != "Running":
+        return []
+    return [rank_text(each) for each in job.status.idle_ranks]
 
 
 def slots_text(job: TrainingJob) -> str:
@@ -187,6 +219,11 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
         if status.phase == "Running" and status.attempt > 1 and status.slots_kept is not None:  # final only now
             size = status.size or new.spec.replicas
             lines.append(f"attempt {status.attempt}: {status.slots_kept} of {size} slots kept their pods")
+    was_stalled = old is not None and stalled(old)
+    if stalled(new) != was_stalled:
+        lines.append(stall_text(new).partition("\n")[0] if stalled(new) else "the program reports again")
+    before_idle = idle_ranks(old) if old is not None else []
+    lines += [each for each in idle_ranks(new) if each not in before_idle]
     checkpoint = status.last_checkpoint
     previous = before.last_checkpoint if before else None
     if checkpoint and checkpoint.step != (previous.step if previous else None):
@@ -216,6 +253,8 @@ def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False
             return [f"{prefix} explain {name}   # what it waits for"]
         case "Starting" | "Restarting":
             return [f"{prefix} logs {name} -f   # what the ranks say"]
+        case "Running" if stalled(job) or idle_ranks(job):
+            return [f"{prefix} logs {name}   # what the ranks wrote", f"{prefix} exec {name}   # a shell beside rank 0"]
         case "Running":
             return [f"{prefix} logs {name} -f", f"{prefix} exec {name}   # a shell beside rank 0"]
         case "Suspended" | "Stopping":

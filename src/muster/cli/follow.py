@@ -45,7 +45,7 @@ class JobView:
         self._job: TrainingJob | None = None
         self._below: RenderableType | None = None
         self._last_progress = 0.0
-        self._last_line = ""
+        self._last_shown: object = None
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -106,7 +106,7 @@ class JobView:
         if self._live and self._job:
             from rich.console import Group
 
-            parts = [render(self._job)] if self._below is None else [render(self._job), "", self._below]
+            parts = [_Now(self._job)] if self._below is None else [_Now(self._job), "", self._below]
             self._live.update(Group(*parts))
 
     def waiting(self, what: str) -> None:
@@ -125,11 +125,21 @@ class JobView:
         if self._live:
             self._draw()
             return
-        line = describe.progress_text(job)
-        now = time.monotonic()
-        if line and line != self._last_line and now - self._last_progress >= PLAIN_PROGRESS_EVERY_S:
-            self._last_progress, self._last_line = now, line
-            self.say(line)
+        progress, now = job.status.progress, time.monotonic()
+        shown = (progress.step, progress.metrics) if progress is not None else None
+        if progress and shown != self._last_shown and now - self._last_progress >= PLAIN_PROGRESS_EVERY_S:
+            self._last_progress, self._last_shown = now, shown
+            self.say(describe.progress_text(job))
+
+
+class _Now:
+    """A job as it is drawn at each refresh: ages grow while nothing else changes."""
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+
+    def __rich__(self) -> RenderableType:
+        return render(self._job)
 
 
 def render(job: TrainingJob) -> RenderableType:
@@ -159,6 +169,8 @@ def render(job: TrainingJob) -> RenderableType:
         else:
             row.add_row(describe.progress_text(job))
         parts.append(row)
+    troubles = [describe.stall_text(job).partition("\n")[0], *describe.idle_ranks(job)]
+    parts += [Text(each, style="yellow") for each in troubles if each]
     if status.last_checkpoint:
         parts.append(Text(f"checkpoint at step {status.last_checkpoint.step}", style="dim"))
     return Group(*parts)

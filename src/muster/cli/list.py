@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from muster.cli.target import Cluster
     from muster.kube.client import Client
 
-HEADERS = ("NAME", "PHASE", "NODES", "READY", "ATTEMPT", "STEP", "RESTARTS", "AGE")
+HEADERS = ("NAME", "PHASE", "NODES", "READY", "ATTEMPT", "STEP", "REPORTED", "RESTARTS", "AGE")
 WIDE_HEADERS = (*HEADERS, "GPUS", "LAUNCHER", "MESSAGE")
-OPTIONAL = ("LAUNCHER", "GPUS", "RESTARTS", "ATTEMPT", "READY", "NODES", "STEP", "AGE")
+OPTIONAL = ("LAUNCHER", "GPUS", "RESTARTS", "ATTEMPT", "READY", "NODES", "REPORTED", "STEP", "AGE")
 """Columns that a narrow terminal goes without, the first ones first."""
 
 
@@ -81,7 +81,7 @@ async def _check_namespace(client: Client, namespace: str) -> None:
 
 
 def _row(job: TrainingJob) -> tuple[str, ...]:
-    from muster.cli.describe import attempt, restarts
+    from muster.cli.describe import attempt, reported_text, restarts
 
     spec, status = job.spec, job.status
     progress = status.progress
@@ -95,6 +95,7 @@ def _row(job: TrainingJob) -> tuple[str, ...]:
         str(status.ready_slots),
         str(attempt(job)),
         step,
+        reported_text(job),
         str(restarts(job)),
         age(job.metadata.creation_timestamp),
         str(spec.replicas * job.gpus),

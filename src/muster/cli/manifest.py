@@ -111,6 +111,17 @@ def seconds(text: str) -> int:
     return total
 
 
+def stall(after: str | None, steps: int | None, first: str | None, action: str | None) -> dict[str, Any] | None:
+    """The flags about stalls as spec.stall, None without one; raises BadInput."""
+    given = {
+        "afterSeconds": seconds(after) if after else None,
+        "stepTimes": steps,
+        "firstStepSeconds": seconds(first) if first else None,
+        "action": action.capitalize() if action else None,
+    }
+    return {name: value for name, value in given.items() if value is not None} or None
+
+
 def environment(pairs: tuple[str, ...]) -> list[dict[str, str]]:
     """`NAME=value` pairs as env entries; `NAME` alone takes the value from here. Raises BadInput."""
     entries = []

@@ -137,6 +137,14 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.option(
     "--time-limit", metavar="TIME", callback=not_empty, help="Fail the job after this long, such as 90m or 2h."
 )
+@click.option(
+    "--stall-after", metavar="TIME", callback=not_empty, help="Without a step for so long a job is stalled (5m)."
+)
+@click.option("--stall-steps", type=click.IntRange(1), help="And for so many times the usual step (10).")
+@click.option(
+    "--stall-first", metavar="TIME", callback=not_empty, help="Judge a job before its first step too, after so long."
+)
+@click.option("--on-stall", type=click.Choice(("report", "restart")), help="What follows from a stall (report).")
 @click.option("--backoff-limit", type=click.IntRange(0, 1000), help="Restarts after the program's own faults (3).")
 @click.option("--priority", type=int, help="Order in the queue; larger goes first.")
 @click.option("--borrow", is_flag=True, help="Use other teams' nodes too, until they need them.")
@@ -279,6 +287,7 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
         "env": manifests.environment(flags["env"]) or None,
         "checkpoint": {"path": checkpoint} if checkpoint else None,
         "timeLimitSeconds": manifests.seconds(flags["time_limit"]) if flags["time_limit"] else None,
+        "stall": manifests.stall(flags["stall_after"], flags["stall_steps"], flags["stall_first"], flags["on_stall"]),
         "backoffLimit": flags["backoff_limit"],
         "priority": flags["priority"],
         "borrow": flags["borrow"] or None,

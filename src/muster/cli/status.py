@@ -86,7 +86,9 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: 
         ),
         ("Attempt", f"{describe.attempt(job)}, {describe.slots_text(job)}"),
         ("Borrows", borrowed),
-        ("Progress", describe.progress_text(job)),
+        ("Progress", describe.progress_text(job, now)),
+        ("Stalled", _indented(describe.stall_text(job, now))),
+        ("Not running", _indented("\n".join(describe.idle_ranks(job)))),
         ("Checkpoint", _checkpoint(job, now)),
         ("Restarts", describe.restarts_text(job)),
         ("Created", f"{age(job.metadata.creation_timestamp, now)} ago, ran {describe.running_time(job, now)}"),
@@ -127,6 +129,10 @@ def _phase(job: TrainingJob, pods: list[Pod]) -> str:
     if not status.faults:
         lines += rest
     return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", f"\n{' ' * _LABEL_WIDTH}")
 
 
 def _behind(job: TrainingJob, pods: list[Pod]) -> bool:

@@ -79,6 +79,7 @@ def save_checkpoint(
     global _committed
     if place.rank() != 0:
         return None
+    reports.report(step=int(step))  # a sign of life: a large checkpoint takes long to write
     folder = checkpoint_dir()
     os.makedirs(folder, exist_ok=True)
     name = _unused_name(folder, f"step-{step:08d}-attempt-{place.attempt()}")

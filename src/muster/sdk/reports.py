@@ -176,6 +176,9 @@ def report(
 ) -> None:
     """Tell the controller how far training has come. Rank 0 reports; on other ranks this does nothing.
 
+    During a long phase without steps, such as an evaluation, report the same step again: a job that reports nothing
+    for long counts as stalled (docs/hangs.md).
+
     Without `checkpoint` it never waits: the newest values go out in the background. With `checkpoint` (a finished
     checkpoint's path; needs `step`) it returns once the controller has confirmed that a restart will begin there.
 

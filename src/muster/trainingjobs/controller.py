@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.handover import Handover
@@ -24,7 +25,7 @@ from muster.kube.leader import LeaderElector, Term
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
-from muster.trainingjobs import checkpoints
+from muster.trainingjobs import checkpoints, stalls
 from muster.trainingjobs.attempt import SILENCE
 from muster.trainingjobs.caches import Caches
 from muster.trainingjobs.decide import ENDED, decide
@@ -38,7 +39,8 @@ from muster.trainingjobs.pods import PodSettings
 from muster.trainingjobs.progress import Pacer, ProgressBook
 from muster.trainingjobs.rendezvous import ReportRequest, Stale
 from muster.trainingjobs.shadow import Shadow, Suppose
-from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings, Wait
+from muster.trainingjobs.slots import slots_of
+from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings, Wait, Watched
 from muster.trainingjobs.statuses import at
 from muster.trainingjobs.strain import Strain
 
@@ -101,6 +103,7 @@ class TrainingJobController:
         self._book = ProgressBook()
         self._pacer = Pacer()
         self._observed = Observed()
+        self._quiet: dict[str, Watched] = {}
         self._written: dict[str, TrainingJob] = {}
         self._runs: dict[str, RunRecord] = {}
         self._term: Term | None = None
@@ -113,6 +116,7 @@ class TrainingJobController:
         )
         self._metrics.members.set_function(lambda: len(self.members))
         self._metrics.polls.set_function(lambda: self.members.polling)
+        self._metrics.stalled.set_function(lambda: sum(map(stalls.is_stalled, self.caches.jobs.store.values())))
         self._follow()
 
     @property
@@ -159,6 +163,7 @@ class TrainingJobController:
                 self._shadow.forget(gone.uid)
             self._book.forget(gone.uid)
             self._observed.forget(gone.uid)
+            self._quiet.pop(gone.uid, None)
             self._written.pop(gone.uid, None)
             self._runs.pop(gone.uid, None)
             self._pacer.forget(gone.key)
@@ -238,7 +243,7 @@ class TrainingJobController:
         if rest_s > 0:
             return rest_s
         started = time.perf_counter()
-        snapshot = self._snapshot(job, now)
+        snapshot = self._watched(self._snapshot(job, now), now)
         if self._shadow is not None:
             self._shadow.look(snapshot, now)
             return None
@@ -266,6 +271,7 @@ class TrainingJobController:
             self.members.clear()
             self._waits_for.clear()
             self._runs.clear()
+            self._quiet.clear()
 
     def _newest(self, key: str) -> TrainingJob | None:
         """The job as the cache has it, or as our last write returned it while the cache is behind."""
@@ -342,6 +348,16 @@ class TrainingJobController:
             return {}
         self._undecided.add(job.key)
         return self._gpu_counts.of(job)
+
+    def _watched(self, snapshot: JobSnapshot, now: float) -> JobSnapshot:
+        """The snapshot with how long nothing was reported, which is counted from one look to the next."""
+        uid = snapshot.job.uid
+        quiet = stalls.watched(self._quiet.get(uid), snapshot, slots_of(snapshot)[0], now)
+        if quiet is None:
+            self._quiet.pop(uid, None)
+            return snapshot
+        self._quiet[uid] = quiet
+        return replace(snapshot, quiet=quiet)
 
     def _leases(
         self, job: TrainingJob, pods: tuple[Pod, ...], members: Mapping[str, Member], now: float

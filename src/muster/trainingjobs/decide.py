@@ -26,7 +26,7 @@ from muster.api.fixed_spec import effective, fixed
 from muster.api.training_job import TrainingJob
 from muster.api.validate import validate
 from muster.api.words import counted
-from muster.trainingjobs import checkpoints, giveway, lastcall, recovery, runrecord, specedits, statuses
+from muster.trainingjobs import checkpoints, giveway, lastcall, recovery, runrecord, specedits, stalls, statuses
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.nodeuse import node_use
 from muster.trainingjobs.plan import (
@@ -78,6 +78,8 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
             or giveway.begin(snapshot, slots, clock)
             or Attempt(snapshot, slots, clock).actions()
         )
+        if job.status.phase == "Running" and not any(isinstance(each, WriteStatus) for each in actions):
+            actions += stalls.tend(snapshot, slots, clock)
     if not job.spec.suspend:
         actions += [
             DeletePod(pod.name, pod.uid, "Superseded", force=lost(snapshot, pod.spec.node_name))

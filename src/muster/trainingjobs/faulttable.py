@@ -253,11 +253,23 @@ TABLE: Final[tuple[Row, ...]] = (
         source="muster.trainingjobs.supervisor",
     ),
     Row(
+        id="stalled-again", tier=8, kind="stall", reasons=("Again",), cause="user", replace=False,
+        what="The job stalled after the same step as in the attempt before (`spec.stall.action: Restart`)",
+        why="A program that stops twice at one step stops there by itself",
+    ),
+    Row(
+        id="stalled", tier=8, kind="stall", cause="unknown", replace=False,
+        what="The attempt reported no step for longer than `spec.stall` allows (`spec.stall.action: Restart`)",
+        why="A deadlock of the program, a network and a storage that hang look the same",
+    ),
+    Row(
         id="launcher-failed", tier=7, kind="launcher", cause="unknown", replace=False,
         what="mpiexec failed and no rank is known to have failed",
         why="It could not reach a node, or the rank that failed was lost with its node",
     ),
 )  # fmt: skip
+
+STALLED: Final = ("stalled", "stalled-again")
 
 UNEXPLAINED: Final = Row(
     id="unexplained", tier=9, kind="any", cause="unknown", what="Nothing above", why="Nobody knows", replace=True

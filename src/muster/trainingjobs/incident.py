@@ -190,6 +190,8 @@ def _message(verdict: Verdict) -> str:
             return f"{head}{said}\nits last lines:\n{evidence.message}"
     elif evidence.kind == "start":
         head = where
+    elif evidence.kind == "stall":
+        return evidence.message
     else:
         head = f"{where}: {evidence.reason or evidence.kind}"
     return f"{head}: {evidence.message}" if evidence.message else head

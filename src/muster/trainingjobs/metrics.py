@@ -47,6 +47,12 @@ class TrainingJobMetrics:
             buckets=(1, 2, 3, 4, 5, 6, 8, 12, 20, 50),
             registry=registry,
         )
+        self.stalled = Gauge(
+            "muster_trainingjob_stalled", "Jobs whose running attempt reports no steps any more.", registry=registry
+        )
+        self.stalls = Counter(
+            "muster_trainingjob_stalls_total", "Stalls that began; some of them ended the attempt.", registry=registry
+        )
         self.members = Gauge("muster_trainingjob_members", "Supervisors that are known.", registry=registry)
         self.polls = Gauge("muster_trainingjob_open_polls", "Long polls that are open.", registry=registry)
         self.decide_seconds = Histogram(

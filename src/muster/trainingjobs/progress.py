@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import UTC, datetime
+from statistics import median
 from typing import Final
 
 from muster.api.training_job import Progress
 
 JOB_INTERVAL_S: Final = 1.0
 CLUSTER_WRITES_PER_S: Final = 5.0
+_INTERVALS: Final = 31
+"""Between so many of the newest steps the median is taken."""
 
 
 class Pacer:
@@ -55,6 +59,7 @@ class ProgressBook:
     def __init__(self) -> None:
         """Nothing reported yet."""
         self._newest: dict[str, tuple[int, Progress]] = {}
+        self._steps: dict[str, tuple[float, deque[float]]] = {}
 
     def report(
         self, job_uid: str, attempt: int, step: int, total_steps: int | None, metrics: dict[str, float], now: float
@@ -66,9 +71,28 @@ class ProgressBook:
         if known is not None and known[0] == attempt:  # a report of a checkpoint says nothing of these
             total_steps = known[1].total_steps if total_steps is None else total_steps
             metrics = metrics or known[1].metrics
-        time = datetime.fromtimestamp(now, UTC)
-        self._newest[job_uid] = (attempt, Progress(step=step, total_steps=total_steps, metrics=metrics, time=time))
+        before = known[1].step if known is not None and known[0] == attempt else None
+        self._newest[job_uid] = (
+            attempt,
+            Progress(
+                step=step,
+                total_steps=total_steps,
+                metrics=metrics,
+                time=datetime.fromtimestamp(now, UTC),
+                attempt=attempt,
+                step_seconds=self._step_seconds(job_uid, before, step, now),
+            ),
+        )
         return True
+
+    def _step_seconds(self, job_uid: str, before: int | None, step: int, now: float) -> float | None:
+        """The median time between reported steps, of earlier attempts too; None before the second step."""
+        at, intervals = self._steps.get(job_uid, (now, deque[float](maxlen=_INTERVALS)))
+        if before is not None and step > before:
+            intervals.append(now - at)
+        if before is None or step > before:
+            self._steps[job_uid] = (now, intervals)
+        return round(median(intervals), 3) if intervals else None
 
     def newest(self, job_uid: str, attempt: int) -> Progress | None:
         """The newest report of this attempt; None while it has not said anything."""
@@ -78,3 +102,4 @@ class ProgressBook:
     def forget(self, job_uid: str) -> None:
         """The job is gone."""
         self._newest.pop(job_uid, None)
+        self._steps.pop(job_uid, None)

@@ -14,15 +14,16 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
-from muster.api.training_job import CheckpointSource
+from muster.api.training_job import IDLE_RANKS_MAX, CheckpointSource
 from muster.kube.errors import ApiError
 from muster.kube.pki import KeyPair
 from muster.kube.pod import Pod
 from muster.trainingjobs.members import Members
 from muster.trainingjobs.slots import attempt_of
-from muster.trainingjobs.snapshot import Member, RankExit, SupervisorState
+from muster.trainingjobs.snapshot import IdleRank, Member, RankExit, RankTrace, SupervisorState
 from muster.trainingjobs.strain import Strain
 from muster.trainingjobs.tokens import TokenReviewer
 
@@ -33,6 +34,8 @@ _BODY_BYTES_MAX: Final = 256 * 1024
 _RETRY_AFTER_S: Final = 2
 _TAIL_LINES: Final = 20
 _TAIL_CHARS: Final = 400
+_TRACES_MAX: Final = 2
+_STATE_CHARS: Final = 16
 _BACKLOG: Final = 4096
 _REPORTERS_MAX: Final = 10_000
 """Pods that reported, remembered beyond their deletion; one rank of a job reports."""
@@ -63,6 +66,8 @@ class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
     looking: bool = False
     looked: dict[str, bool | None] | None = None
     found: CheckpointSource | None = None
+    idle: tuple[IdleRank, ...] = ()
+    traces: tuple[RankTrace, ...] = ()
 
 
 class ReportedCheckpoint(msgspec.Struct, frozen=True):
@@ -154,6 +159,8 @@ class RendezvousServer:
             address=said.address,
             shell_port=said.shell_port,
             node_rank=said.node_rank,
+            idle=tuple(replace(each, state=each.state[:_STATE_CHARS]) for each in said.idle[:IDLE_RANKS_MAX]),
+            traces=tuple(replace(each, lines=_tail(each.lines)) for each in said.traces[:_TRACES_MAX]),
             exit=_bounded(said.exit),
             looking=said.looking,
             looked=said.looked,
@@ -255,10 +262,12 @@ def _gang_uid(pod: Pod) -> str:
 def _bounded(ended: RankExit | None) -> RankExit | None:
     if ended is None:
         return None
-    tail = tuple(line[:_TAIL_CHARS] for line in ended.tail[-_TAIL_LINES:])
-    return msgspec.structs.replace(
-        ended, tail=tail, reason=ended.reason[:_TAIL_CHARS], program=ended.program[:_TAIL_CHARS]
-    )
+    reason, program = ended.reason[:_TAIL_CHARS], ended.program[:_TAIL_CHARS]
+    return replace(ended, tail=_tail(ended.tail), reason=reason, program=program)
+
+
+def _tail(lines: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(line[:_TAIL_CHARS] for line in lines[-_TAIL_LINES:])
 
 
 def _not_leading() -> web.Response:

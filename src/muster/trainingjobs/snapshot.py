@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final, Literal
 
 import msgspec
@@ -34,6 +35,20 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
 
 
+class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """A traceback that a rank printed in this attempt; as on the wire."""
+
+    rank: int
+    lines: tuple[str, ...] = ()
+
+
+class IdleRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank whose process does not run; as on the wire. A later supervisor may know states that we do not."""
+
+    rank: int
+    state: str
+
+
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """A supervisor as last heard; lives in memory only, and is announced anew to a new controller.
 
@@ -46,6 +61,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         address: where ranks of other nodes reach it.
         shell_port: its remote shell.
         node_rank: the node rank that it was given for that attempt; -1 where it did not say.
+        idle: its ranks whose process does not run.
+        traces: tracebacks that its ranks printed.
         exit: how the first rank that failed here ended, or the launcher.
         exit_at: when the controller heard of `exit`.
         heard_at: when it was last known alive: a poll arrived or was open.
@@ -65,6 +82,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     shell_port: int = 0
     node_rank: int = -1
+    idle: tuple[IdleRank, ...] = ()
+    traces: tuple[RankTrace, ...] = ()
     exit: RankExit | None = None
     exit_at: float = 0.0
     heard_at: float = 0.0
@@ -130,6 +149,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_slack_s: float = 30.0
 
 
+class Watched(msgspec.Struct, frozen=True, kw_only=True):
+    """How long an attempt has reported nothing; see stalls.py, which makes it.
+
+    Attributes:
+        attempt: the attempt.
+        reported_at: the time of its newest report; None while there is none.
+        step: its newest step.
+        seconds: how long nothing was reported, counted while a report would have been heard.
+        at: when this was counted, seconds since the epoch.
+        from_: time counts from here on: nothing was heard before, or it may still be on its way.
+    """
+
+    attempt: int
+    reported_at: datetime | None = None
+    step: int | None = None
+    seconds: float = 0.0
+    at: float = 0.0
+    from_: float = 0.0
+
+
 class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one job at one moment.
 
@@ -152,6 +191,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         leading_since: when this controller began to answer supervisors.
         strained_at: when this controller was last too slow to hear everybody; 0 where it never was.
         contact_trusted: false while more than half of all supervisors are silent.
+        quiet: how long the attempt has reported nothing, as this process counted it; None while it does not run.
         progress_due: the newest progress may be written now.
         settings: times.
     """
@@ -174,5 +214,6 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     leading_since: float = 0.0
     strained_at: float = 0.0
     contact_trusted: bool = True
+    quiet: Watched | None = None
     progress_due: bool = False
     settings: Settings = Settings()

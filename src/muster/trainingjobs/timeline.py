@@ -25,8 +25,10 @@ class RestartLedger:
             fault = status.faults[-1]
             self._metrics.faults.labels(fault.cause, fault.rule).inc()
             self._writes.setdefault(job_uid, 0)
-        if job_uid in self._writes and reason not in ("Progress", "Waiting"):
+        if job_uid in self._writes and reason not in ("Progress", "Waiting", "Quiet"):
             self._writes[job_uid] += 1
+        if reason == "Stalled":
+            self._metrics.stalls.inc()
         if reason == "Useful":
             self._observe(job_uid, status)
         elif reason in ("Succeeded", "Failed", "TimeLimit", "Suspended"):

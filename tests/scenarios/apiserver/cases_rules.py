@@ -20,7 +20,7 @@ OTHERS: dict[str, Any] = {
     "template": {"spec": {"nodeSelector": {"a": "b"}}}, "priorityClassName": "high", "borrow": True,
     "checkpoint": {"path": "/other"}, "testedWithinHours": 3, "noSpare": "Requeue", "sharedMemory": "1Gi",
     "rdma": {"resource": "rdma/hca"}, "ipcLock": True, "hostNetwork": True, "ncclEnv": {"NCCL_DEBUG": "INFO"},
-    "stopGraceSeconds": 5, "mpi": {"extraArgs": ["-v"]},
+    "stopGraceSeconds": 5, "mpi": {"extraArgs": ["-v"]}, "stall": {"afterSeconds": 60},
 }  # fmt: skip
 """Another value for each field of the spec; minReplicas goes with noSpare."""
 

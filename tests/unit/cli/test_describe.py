@@ -6,13 +6,16 @@ import io
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 from rich.console import Console
 
 from muster.api.training_job import (
     CheckpointStatus,
     Fault,
     Progress,
+    RankState,
     Restarts,
+    Stall,
     Timeline,
     TrainingJob,
     TrainingJobSpec,
@@ -183,7 +186,26 @@ def test_a_fault_beyond_the_limit_is_no_restart() -> None:
 def test_progress_on_one_line() -> None:
     assert describe.progress_text(job()) == ""
     running = job(progress=Progress(step=41, total_steps=200, metrics={"loss": 0.123456, "accuracy": 0.9}))
-    assert describe.progress_text(running) == "step 41/200  accuracy 0.9  loss 0.1235"
+    assert describe.progress_text(running) == "step 41 of 200  accuracy 0.9  loss 0.1235"
+    reported = job(progress=Progress(step=40, total_steps=200, time=START))
+    assert describe.progress_text(reported, at(12)) == "step 40 of 200, 12s ago"
+
+
+def test_a_stall_and_ranks_that_do_not_run_are_said_everywhere() -> None:
+    """Issue 11.3: `status` prints these texts, `list` the last one, `--follow` the events."""
+    stall = Stall(
+        attempt=1, step=40, since=START, message="no step for 5 min after step 40; rank 1 printed a traceback:\nE"
+    )
+    idle = (RankState(rank=1, state="stopped", slot=1, node="node-1"),)
+    running = job(phase="Running", attempt=1, progress=Progress(step=40, time=START))
+    stuck = replace(running, status=replace(running.status, stall=stall, idle_ranks=idle))
+    assert describe.stall_text(stuck, at(360)) == "no step for 6m after step 40; rank 1 printed a traceback:\nE"
+    assert describe.idle_ranks(stuck) == ["rank 1 (slot 1 on node-1) is stopped (SIGSTOP or a debugger)"]
+    assert describe.reported_text(stuck).endswith("ago, stalled")
+    assert [each.partition(" for ")[0] for each in describe.events(running, stuck)[:1]] == ["no step"]
+    assert describe.events(stuck, running) == ["the program reports again"]
+    over = replace(stuck, status=replace(stuck.status, phase="Failed"))
+    assert (describe.stall_text(over), describe.idle_ranks(over)) == ("", [])
 
 
 def test_what_to_do_next_fits_the_phase_and_the_way_we_were_called() -> None:
@@ -214,5 +236,5 @@ def test_the_live_display_shows_where_the_job_stands_at_any_width() -> None:
         shown = " ".join(screen.getvalue().split())
         assert "train" in shown
         assert all(len(line) <= width for line in screen.getvalue().splitlines())
-    for wanted in ("Running", "attempt 2", "4/4 slots ready", "step 50/200 loss 0.5", "checkpoint at step 40"):
+    for wanted in ("Running", "attempt 2", "4/4 slots ready", "step 50 of 200 loss 0.5", "checkpoint at step 40"):
         assert wanted in shown

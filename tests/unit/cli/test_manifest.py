@@ -18,8 +18,8 @@ from muster.cli.run import build
 
 FLAGS = dict.fromkeys(
     ("name", "nodes", "min_nodes", "gpus", "ranks_per_node", "launcher", "image", "checkpoint", "time_limit",
-     "backoff_limit", "priority", "code", "code_store", "shm", "rdma", "ipc_lock", "host_network", "borrow",
-     "share_nodes", "from_checkpoint")
+     "backoff_limit", "stall_after", "stall_steps", "stall_first", "on_stall", "priority", "code", "code_store",
+     "shm", "rdma", "ipc_lock", "host_network", "borrow", "share_nodes", "from_checkpoint")
 ) | {"env": (), "image": "python:3.12"}  # fmt: skip
 
 

@@ -43,7 +43,19 @@ def test_status_fits_and_says_the_whole_message(columns: int, capsys: pytest.Cap
 
 def test_tables_fit(columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    row = ("a-job-with-a-rather-long-name-x7k2q", "Restarting", "16", "16", "2", "1000/20000", "1", "3h12m", "8", "mpi")
+    row = (
+        "a-job-with-a-rather-long-name-x7k2q",
+        "Restarting",
+        "16",
+        "16",
+        "2",
+        "1000/20000",
+        "12s ago",
+        "1",
+        "3h12m",
+        "8",
+        "mpi",
+    )
     output.print_table(WIDE_HEADERS, [(*row, LONG)], OPTIONAL)
     output.print_table(("SLOT", "NODE", "POD", "STATE"), [("0", "gpu-node-0017.example", "y" * 40, "Pending: " + LONG)])
     said = capsys.readouterr()

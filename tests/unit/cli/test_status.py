@@ -93,7 +93,7 @@ def test_only_a_recovery_that_goes_on_is_so_far(capsys: pytest.CaptureFixture[st
     assert "so far:" not in said
 
 
-ROW = ("train-gpt-x7k2q", "Succeeded", "16", "16", "2", "1000/20000", "1", "3h12m")
+ROW = ("train-gpt-x7k2q", "Succeeded", "16", "16", "2", "1000/20000", "12s ago", "1", "3h12m")
 
 
 def table(

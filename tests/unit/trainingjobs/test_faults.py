@@ -93,6 +93,8 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "cannot-start": [{"kind": "start", "code": 127, "reason": "Everywhere"}],
     "cannot-start-here": [{"kind": "start", "code": 127, "reason": "could not start: no mpiexec on PATH"}],
     "could-not-start": [{"kind": "launcher", "code": 127, "reason": "could not start: no mpiexec on PATH"}],
+    "stalled": [{"kind": "stall", "reason": "Stalled", "message": "no step for 6 min"}],
+    "stalled-again": [{"kind": "stall", "reason": "Again"}],
     "launcher-failed": [
         {"kind": "launcher", "code": 255, "reason": "launcher exited"},
         {"kind": "launcher", "code": 255, "reason": "launcher connection lost"},

@@ -36,6 +36,10 @@ class Rank:
             self.signalled = True
             signal_group(self.pid, number)
 
+    def trace(self) -> list[str]:
+        """The newest traceback that it printed; empty if there is none."""
+        return self.err.trace or self.out.trace
+
     def tail(self) -> list[str]:
         """The last lines it wrote: stderr, or stdout where it wrote no errors."""
         deadline = time.monotonic() + 0.5  # what was written before the exit is in the pipe already

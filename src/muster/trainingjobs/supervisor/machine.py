@@ -44,6 +44,7 @@ from .settings import Settings
 from .shells import RemoteCommands
 from .shellserver import ShellServer
 from .sshd import server_command
+from .symptoms import Symptoms
 
 GRACE_S = 30.0  # before the controller has said another
 ORPHAN_EXIT_S = 0.2  # a rank whose launcher has stopped it may still end by itself (MPI_Abort) in this time
@@ -74,6 +75,7 @@ class Supervisor:
         self.leave_at: float | None = None  # since SIGTERM: when to stop what still runs
         self.output = OutputPump()
         self.watch = RankWatch(folder)
+        self.symptoms, self.look_at = Symptoms(self.watch), 0.0
         self.door = RankDoor(os.path.join(folder, "ranks"), self.post, self)
         self.commands = RemoteCommands(self)
         self.shells = ShellServer(settings, self.commands)
@@ -100,6 +102,7 @@ class Supervisor:
             "attempt": attempt,
             "shellPort": self.shells.port,
             "address": self.settings.address,
+            **self.symptoms.body,
         }
         if self.attempt is not None:
             body["nodeRank"] = self.attempt.node_rank
@@ -337,6 +340,7 @@ class Supervisor:
             self.stop_deadline = min(self.stop_deadline, deadline)
             return
         quiet = then == "finished" and grace_s == 0
+        self.symptoms.forget()
         self.state, self.stop_deadline, self.kill_deadline = "stopping", deadline, float("inf")
         for rank in self.ranks():
             rank.signal(signal.SIGTERM)
@@ -350,7 +354,11 @@ class Supervisor:
             if rank.orphaned_at is not None and self.state == "running":
                 self.tick_orphan(rank, now - rank.orphaned_at)
         if self.state == "running" and attempt is not None:
-            self.watch.tick(now)
+            if now >= self.look_at:
+                self.look_at = now + 1.0
+                self.watch.tick(now)
+                if self.symptoms.look(attempt.ranks, now):
+                    self.report()
             ended = attempt.began and not attempt.roots and not alive
             if attempt.exit is None and attempt.launcher_exit and (ended or now > attempt.launcher_exit_due):
                 self.fail(attempt, -1, *attempt.launcher_exit)

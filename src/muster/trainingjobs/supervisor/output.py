@@ -12,6 +12,7 @@ from .basics import write_all
 
 TAIL_LINES = 20
 TAIL_LINE_CHARS = 400
+TRACEBACK = "Traceback (most recent call last):"
 
 
 class Stream:
@@ -21,6 +22,8 @@ class Stream:
         self.fd, self.sink, self.prefix = fd, sink, prefix
         self.tail: collections.deque[str] = collections.deque(maxlen=TAIL_LINES)
         self.closed = threading.Event()
+        self.trace: list[str] = []  # the newest traceback of Python's
+        self._tracing: collections.deque[str] | None = None
         self._partial = b""
 
     def feed(self, data: bytes) -> None:
@@ -34,7 +37,20 @@ class Stream:
         if lines:
             if self.prefix:
                 write_all(self.sink, b"".join(self.prefix + line + b"\n" for line in lines))
-            self.tail.extend(line.decode("utf-8", "replace")[:TAIL_LINE_CHARS] for line in lines)
+            text = [line.decode("utf-8", "replace")[:TAIL_LINE_CHARS] for line in lines]
+            self.tail.extend(text)
+            if self._tracing is not None or any(line.startswith(TRACEBACK) for line in text):
+                self._trace(text)
+
+    def _trace(self, lines: list[str]) -> None:
+        """Keep a traceback: from its first line to the next one that is not indented, which names the exception."""
+        for line in lines:
+            if line.startswith(TRACEBACK):
+                self._tracing = collections.deque([line], maxlen=TAIL_LINES)
+            elif self._tracing is not None:
+                self._tracing.append(line)
+                if line and not line[0].isspace():
+                    self.trace, self._tracing = list(self._tracing), None
 
     def close(self) -> None:
         """The last writer is gone."""

@@ -55,10 +55,21 @@ def descendants(root: int) -> list[int]:
 
 def start_ticks(pid: int) -> str:
     """When a process started, in ticks since the machine did (proc_pid_stat(5)); "" if it is gone or a zombie."""
+    fields = _stat(pid)
+    return fields[19] if fields and fields[0] not in ("Z", "X") else ""
+
+
+def process_state(pid: int) -> str:
+    """The state of a process, such as S, T or Z (proc_pid_stat(5)); "" if it is gone."""
+    fields = _stat(pid)
+    return fields[0] if fields else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields behind the name of the program."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-        return fields[19].decode() if fields[0] not in (b"Z", b"X") else ""
-    return ""
+        return file.read().rpartition(b")")[2].decode().split()
+    return []
 
 
 class Child:

@@ -1,0 +1,67 @@
+"""Signs that a running attempt is in trouble: ranks whose process does not run, tracebacks that ranks printed."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable
+
+from .door import Rank
+from .processes import process_state
+from .rankwatch import RankWatch
+
+IDLE_MAX, TRACES_MAX = 16, 2
+TRACE_EVERY_S = 30.0
+"""New tracebacks are sent at this pace: some programs log one at each step and continue."""
+_NAMES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "gone", "": "gone"}
+
+
+class Symptoms:
+    """What the controller is told about ranks, beyond how they end."""
+
+    def __init__(self, watch: RankWatch) -> None:
+        self._watch = watch
+        self._seen: dict[int, str] = {}  # by rank, at the newest look
+        self._sent_at = float("-inf")
+        self.body: dict[str, Any] = {}
+
+    def look(self, ranks: Iterable[Rank], now: float) -> bool:
+        """Look at the ranks of the running attempt; returns whether there is news. Call it about once a second.
+
+        A state counts when two looks in a row have seen it: debuggers and profilers stop a process for a moment.
+        """
+        alive = sorted((rank for rank in ranks if rank.alive and rank.pid), key=lambda rank: rank.number)
+        seen = {rank.number: name for rank in alive for name in [self._state(rank)] if name}
+        idle = [{"rank": number, "state": name} for number, name in seen.items() if self._seen.get(number) == name]
+        self._seen = seen
+        traces = [{"rank": rank.number, "lines": lines} for rank in alive for lines in [rank.trace()] if lines]
+        body = {"idle": idle[:IDLE_MAX], "traces": traces[:TRACES_MAX]}
+        body = {name: value for name, value in body.items() if value}
+        if body.get("traces") != self.body.get("traces") and now - self._sent_at < TRACE_EVERY_S:
+            body.pop("traces", None)
+            if "traces" in self.body:
+                body["traces"] = self.body["traces"]
+        if body == self.body:
+            return False
+        if body.get("traces") != self.body.get("traces"):
+            self._sent_at = now
+        self.body = body
+        return True
+
+    def forget(self) -> None:
+        """The attempt does not run any more."""
+        self._seen, self.body, self._sent_at = {}, {}, float("-inf")
+
+    def _state(self, rank: Rank) -> str:
+        """In one word why the rank does not run; "" if it does. Below a shell its Python is looked at too."""
+        for pid in [rank.pid, *(pid for pid in self._watch.offering() if pid != rank.pid and _leads(rank.pid, pid))]:
+            name = _NAMES.get(process_state(pid), "")
+            if name and (pid == rank.pid or name != "gone"):
+                return name
+        return ""
+
+
+def _leads(leader: int, pid: int) -> bool:
+    try:
+        return os.getsid(pid) == leader
+    except ProcessLookupError:
+        return False

@@ -1,0 +1,76 @@
+"""Issue 11.3: a job that stops to report is shown as stalled, and so is a rank that does not run."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from muster.kube.core import Event
+from tests.scenarios.trainingjobs.conftest import Arena
+from tests.scenarios.trainingjobs.test_jobs import rank_pid
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+STOPPING = """
+    import os, pathlib, time, traceback
+    import muster
+    folder = pathlib.Path({folder!r})
+    (folder / ("pid-%d-%d" % (muster.attempt(), muster.rank()))).write_text(str(os.getpid()))
+    if muster.rank() == 1:
+        try:
+            raise ValueError("no such batch")
+        except ValueError:
+            traceback.print_exc()
+    step = 0
+    while not (folder / "done").exists():
+        if step < 5 or (folder / ("go-%d" % muster.attempt())).exists():
+            step += 1
+            muster.report(step=step, total_steps=1000)
+        time.sleep(0.05)
+"""
+
+
+async def reasons(arena: Arena) -> list[str]:
+    return [event.reason for event in (await arena.client.list(Event, arena.namespace)).items]
+
+
+async def test_a_stall_and_a_stopped_rank_are_shown_until_they_are_over(arena: Arena) -> None:
+    stall = {"afterSeconds": 3, "stepTimes": 1}
+    await arena.submit("train", STOPPING.format(folder=str(arena.folder)), stall=stall)
+    status = await arena.reaches("train", lambda status: status.stall)
+    assert status.stall is not None
+    assert (status.phase, status.attempt, status.stall.attempt, status.stall.step) == ("Running", 1, 1, 5)
+    assert status.stall.message.startswith("no step for ")
+    assert status.stall.message.endswith("\nValueError: no such batch")
+    assert "rank 1 printed a traceback:" in status.stall.message
+    os.kill(rank_pid(arena, 1, 1), signal.SIGSTOP)
+    status = await arena.reaches("train", lambda status: status.idle_ranks)
+    (idle,) = status.idle_ranks
+    assert (idle.rank, idle.state) == (1, "stopped")
+    os.kill(rank_pid(arena, 1, 1), signal.SIGCONT)
+    (arena.folder / "go-1").touch()
+    await arena.reaches("train", lambda status: status.stall is None and not status.idle_ranks)
+    wanted = {"Stalled", "StallEnded", "RankIdle", "RankRuns"}
+
+    async def said() -> bool:
+        return wanted <= set(await reasons(arena))
+
+    await until("events say so", said)
+    (arena.folder / "done").touch()
+    assert (await arena.phase("train", "Succeeded", 1)).restarts is None
+
+
+async def test_by_the_jobs_own_policy_a_stall_ends_the_attempt(arena: Arena) -> None:
+    stall = {"afterSeconds": 3, "stepTimes": 1, "action": "Restart"}
+    (arena.folder / "go-2").touch()
+    await arena.submit("train", STOPPING.format(folder=str(arena.folder)), stall=stall)
+    status = await arena.phase("train", "Running", 2)
+    (fault,) = status.faults
+    assert (fault.rule, fault.cause, fault.attempt, fault.step, fault.slots) == ("stalled", "unknown", 1, 5, 0)
+    (arena.folder / "done").touch()
+    status = await arena.phase("train", "Succeeded", 2)
+    assert status.restarts is not None
+    assert (status.restarts.unknown, status.restarts.total) == (1, 1)
