@@ -74,7 +74,8 @@ def awaited(snapshot: JobSnapshot) -> str:
 def with_source(snapshot: JobSnapshot, status: TrainingJobStatus) -> TrainingJobStatus:
     """The status of the first attempt, with what it starts from as far as the API server knows."""
     spec, source = snapshot.job.spec.checkpoint, snapshot.source
-    if spec is None or spec.from_ is None or status.checkpoint_source is not None:
+    first = snapshot.job.status.attempt <= 0
+    if not first or spec is None or spec.from_ is None or status.checkpoint_source is not None:
         return status
     if source is not None:
         theirs = tuple(replace(each, attempt=0, time=None) for each in known(source.status))
@@ -88,14 +89,22 @@ def with_source(snapshot: JobSnapshot, status: TrainingJobStatus) -> TrainingJob
 def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
     """What the attempt starts from that is about to run on these slots, which have all joined."""
     status, event = snapshot.job.status, None
-    if status.checkpoint_source is not None and not status.checkpoint_source.path:
+    own = _found(part, snapshot.job.uid)
+    if own is not None and not any(each.attempt for each in known(status)):
+        saved = _written(own, status)
+        status = replace(status, checkpoints=with_newest(status, saved), last_checkpoint=saved)
+        text = f"the status had lost its checkpoints; its folder holds a confirmed one of step {own.step}: {own.path}"
+        event = RecordEvent("CheckpointRecovered", text, warning=True)
+    elif status.checkpoint_source is not None and not status.checkpoint_source.path:
         found = _found(part)
         if found is None:
             return Choice(status, problem=_not_found(snapshot))
         status = _from(status, found)
-    if status.checkpoint_source is not None and status.last_checkpoint is not None and not status.ran_attempt:
+    if event is None and status.checkpoint_source and status.last_checkpoint and not status.ran_attempt:
         event = RecordEvent("ContinuesFrom", _continues(status.checkpoint_source))
     every = known(status)
+    if own is not None and all(each.path != own.path for each in every):
+        every = (*every, _written(own, status))  # older than all that are listed: a program may keep more of them
     chosen = next((each for each in every if not _gone(each.path, part, status.attempt)), None)
     gone = every if chosen is None else every[: every.index(chosen)]
     if not gone:
@@ -114,14 +123,22 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
     return Choice(status, RecordEvent("CheckpointGone", text, warning=True))
 
 
+def _written(own: CheckpointSource, status: TrainingJobStatus) -> CheckpointStatus:
+    return CheckpointStatus(path=own.path, step=own.step, attempt=max(1, status.attempt - 1))
+
+
 def _from(status: TrainingJobStatus, source: CheckpointSource) -> TrainingJobStatus:
     first = CheckpointStatus(path=source.path, step=source.step)
     return replace(status, checkpoint_source=source, checkpoints=(first,), last_checkpoint=first)
 
 
-def _found(part: Sequence[Slot]) -> CheckpointSource | None:
-    """What the supervisors found; nodes with a folder of their own may differ, and the largest step is the newest."""
+def _found(part: Sequence[Slot], uid: str = "") -> CheckpointSource | None:
+    """What the supervisors found, where a UID is given of that job only.
+
+    Nodes with a folder of their own may differ; the largest step is the newest.
+    """
     found = [slot.member.found for slot in part if slot.member is not None and slot.member.found is not None]
+    found = [each for each in found if uid in ("", each.uid)]
     return max(found, key=lambda each: (each.step, each.path), default=None)
 
 

@@ -21,6 +21,7 @@ Reason = Literal[
     "CheckpointAwaited",
     "CheckpointGone",
     "CheckpointNotFound",
+    "CheckpointRecovered",
     "ContinuesFrom",
     "Preempted",
     "Shrunk",

@@ -71,7 +71,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         looking: it is yet to say which checkpoints it sees.
         looked: which of the paths it was asked for are there; None for one that cannot be judged. None in all where it
             has not said so.
-        found: the checkpoint that spec.checkpoint.from means, where it found one.
+        found: the job's own newest confirmed checkpoint on disk; else the one that spec.checkpoint.from means.
     """
 
     pod_uid: str

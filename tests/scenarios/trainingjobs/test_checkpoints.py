@@ -182,3 +182,14 @@ async def test_a_job_that_is_to_continue_never_starts_from_the_beginning_instead
     assert "there is no job never-was any more" in status.message
     assert "spec.checkpoint.from.path" in status.message
     assert not (saving.folder / "began-lost-1").exists()
+
+
+async def test_a_job_whose_status_was_wiped_continues_from_its_own_checkpoint(saving: Saving) -> None:
+    """Issue 11.2: the folder says by itself which job wrote what. Issue 11.10: the status was lost."""
+    await saving.submit("one", last_saved=5)
+    last = (await saving.saved("one", 4)).last_checkpoint
+    assert last is not None
+    client, namespace = saving.arena.client, saving.arena.namespace
+    await client.patch(TrainingJob, "one", {"status": None}, namespace=namespace, subresource="status")
+    assert await saving.began("one", 2) == (4, last.path)
+    await saving.end("one")

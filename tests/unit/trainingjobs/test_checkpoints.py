@@ -70,6 +70,15 @@ def test_it_starts_from_the_beginning_and_says_so_where_none_is_left() -> None:
     assert (world.status.last_checkpoint, world.status.checkpoints) == (None, ())
 
 
+def test_one_that_is_not_listed_any_more_is_better_than_the_beginning() -> None:
+    world = saved(10, 20)
+    world.disk, world.found = set(), CheckpointSource(job="job", uid="job-uid", path="/c/5", step=5)
+    path, said = restarted(world)
+    assert path == "/c/5"
+    assert "attempt 2 starts from the next older one: step 5 (/c/5)" in said[0]
+    assert [each.path for each in world.status.checkpoints] == ["/c/5"]
+
+
 def test_supervisors_that_cannot_judge_leave_it_as_it_was() -> None:
     world = saved(10, 20)
     assert restarted(world) == ("/20", [])
@@ -216,6 +225,37 @@ def test_a_url_is_handed_over_as_it_is() -> None:
     world = starting(path="s3://bucket/step-40")
     world.until("Running")
     assert handed(world.directive) == "s3://bucket/step-40"
+
+
+def test_a_source_that_is_named_after_the_first_start_changes_nothing() -> None:
+    world = World(make_job(2, checkpoint={"path": "/c"}, suspend=False)).started()
+    assert world.job is not None
+    for generation, suspend in ((2, True), (3, False)):
+        spec = make_job(2, checkpoint={"path": "/c", "from": {"job": "other"}}, suspend=suspend).spec
+        world.job = replace(world.job, spec=spec, metadata=replace(world.job.metadata, generation=generation))
+        world.until("Suspended" if suspend else "Running")
+    assert (world.status.checkpoint_source, handed(world.directive)) == (None, "")
+
+
+def test_a_job_whose_status_was_wiped_finds_its_own_checkpoint_again() -> None:
+    """Issue 11.2: what a folder holds says by itself that it is this job's; issue 11.10: a wiped status."""
+    world = starting(job="other")
+    world.source, world.disk = source(10), {"/10"}
+    world.until("Running")
+    assert world.job is not None
+    world.found = CheckpointSource(job="job", uid="job-uid", path="/c/job-job-uid/step-50", step=50)
+    world.disk.add(world.found.path)
+    world.job = replace(world.job, status=TrainingJobStatus())
+    world.until("Running", attempt=2)
+    assert handed(world.directive) == "/c/job-job-uid/step-50"
+    assert [each.reason for each in world.actions(RecordEvent)].count("CheckpointRecovered") == 1
+    world.checkpoint(60)
+    world.disk.add("/60")
+    assert [each.step for each in world.status.checkpoints] == [60, 50, 10]
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    world.until("Running", attempt=3)
+    assert handed(world.directive) == "/60", "the status knows more than what was found"
 
 
 @pytest.mark.parametrize("named", [{}, {"job": "a", "path": "/b"}, {"job": "a/b"}, {"job": "Ab"}])

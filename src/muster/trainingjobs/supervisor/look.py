@@ -37,8 +37,7 @@ class Look:
         self._found: dict[str, Any] | None = None
         self._done = threading.Event()
         self._deadline = time.monotonic() + ANSWER_S
-        finds = settings.checkpoint_from_job or settings.checkpoint_from_path
-        if not self.paths and not finds:
+        if not self.paths and not settings.checkpoint_dir:
             self._done.set()
             return
         threading.Thread(target=self._look, args=(done,), name="look", daemon=True).start()
@@ -62,16 +61,27 @@ class Look:
 
     def _look(self, done: Callable[[], None]) -> None:
         for path in self.paths:
-            self._seen[path] = is_there(os.path.join(self._settings.workdir, path)) if "://" not in path else None
+            self._seen[path] = is_there(os.path.join(self._settings.workdir, path)) if not _is_url(path) else None
         if self.paths and self._seen[self.paths[0]] is False:
             log(f"the newest checkpoint is not on this node: {self.paths[0]}")
         self._found = self._find()
         self._done.set()
         done()
 
+    def _own(self) -> Any:
+        """What this job wrote and had confirmed, also where its status has forgotten that."""
+        folder = self._settings.checkpoint_dir
+        if not folder or _is_url(folder):
+            return None
+        found = records().confirmed(os.path.join(self._settings.workdir, folder))
+        return next((each for each in found if each.record.uid == self._settings.job_uid), None)
+
     def _find(self) -> dict[str, Any] | None:
         env = self._settings
-        if env.checkpoint_from_path:
+        found = self._own()
+        if found is not None:
+            pass  # its own progress counts more than what it once started from
+        elif env.checkpoint_from_path:
             found = records().at(os.path.join(env.workdir, env.checkpoint_from_path))
         elif env.checkpoint_from_job and env.checkpoint_root:
             root = os.path.join(env.workdir, env.checkpoint_root)
@@ -81,6 +91,10 @@ class Look:
         if found is None:
             return None
         return {"path": found.path, "job": found.record.job, "uid": found.record.uid, "step": found.record.step}
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path
 
 
 def tell_of_others(settings: Settings) -> None:

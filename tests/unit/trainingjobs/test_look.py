@@ -1,0 +1,64 @@
+"""Issue 11.21: what a node says about the checkpoints that an attempt may start from."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from muster.kube.pki import CertificateAuthority
+from muster.trainingjobs.supervisor import look
+from muster.trainingjobs.supervisor.look import Look, is_there
+from muster.trainingjobs.supervisor.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[..., Settings]:
+    ca = base64.b64encode(CertificateAuthority.create().certificate).decode()
+    pod = {
+        "MUSTER_URL": "https://127.0.0.1:1", "MUSTER_CA_DATA": ca, "MUSTER_TOKEN_FILE": "/none", "MUSTER_SLOT": "0",
+        "MUSTER_NAMESPACE": "ns", "MUSTER_JOB": "job", "MUSTER_JOB_UID": "uid", "POD_NAME": "job-0-1",
+        "POD_UID": "pod", "POD_IP": "127.0.0.1", "MUSTER_WORKDIR": str(tmp_path),
+    }  # fmt: skip
+    return lambda **more: Settings({**pod, **more})
+
+
+def test_only_what_is_known_to_be_missing_counts_as_missing(tmp_path: Path, settings: Callable[..., Settings]) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file").touch()
+    too_long = "x" * 300
+    paths = ["here", str(tmp_path / "gone"), "file/below", "s3://bucket/key", too_long]
+    said = Look(paths, settings(), lambda: None).answer()
+    assert said == {"looked": dict(zip(paths, (True, False, False, None, None), strict=True))}
+
+
+def test_a_folder_that_does_not_answer_is_not_waited_for_without_end(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, asked = threading.Event(), threading.Event()
+
+    def hangs(path: str) -> bool | None:
+        asked.set()
+        answers.wait(30)
+        return is_there(path)
+
+    monkeypatch.setattr(look, "is_there", hangs)
+    monkeypatch.setattr(look, "AT_ONCE_S", 0.0)
+    ended = threading.Event()
+    one = Look(["/nfs/step-1"], settings(), ended.set)
+    assert asked.wait(10)
+    assert one.answer() == {"looking": True}
+    assert not one.late(time.monotonic())
+    assert one.late(time.monotonic() + look.ANSWER_S)
+    assert one.answer() == {"looked": {"/nfs/step-1": None}}
+    assert not one.late(time.monotonic() + look.ANSWER_S), "it is said once"
+    answers.set()
+    assert ended.wait(10)
+
+
+def test_a_node_without_anything_to_look_for_says_so_at_once(settings: Callable[..., Settings]) -> None:
+    assert Look([], settings(), lambda: None).answer() == {"looked": {}}
