@@ -188,6 +188,24 @@ def test_following_logs_until_the_end(muster: Muster) -> None:
     assert [line for line in said.splitlines() if "step " in line] == [f"[0] step {step}" for step in range(5)]
 
 
+def test_run_follow_shows_what_the_ranks_write_before_how_the_job_ended(muster: Muster) -> None:
+    """Issue 11.22: `--follow` hid the program's output. Issue 11.11: its control bytes do not act."""
+    (muster.work / "says.py").write_text(
+        "for step in range(200):\n    print('step', step)\n"
+        "print('\\x1b]0;title\\x07 \\x1b[31mred\\x1b[0m \\u202eabc')\n"
+    )
+    done = run(muster, "says.py", "--name", "says", "-N", "2", "--follow")
+    assert done.returncode == 0, done
+    for slot in range(2):
+        mine = [line for line in done.stdout.splitlines() if line.startswith(f"[{slot}] ")]
+        assert [line for line in mine if "step" in line] == [f"[{slot}] step {step}" for step in range(200)]
+        assert rf"[{slot}] \x1b]0;title\x07 red \u202eabc" in mine
+    assert "Succeeded" in done.stdout.splitlines()[-1]
+    as_data = run(muster, "says.py", "--name", "says-data", "--follow", "-o", "json")
+    assert json.loads(as_data.stdout)["status"]["phase"] == "Succeeded"
+    assert "[0] step 199" in as_data.stderr
+
+
 def test_ctrl_c_while_following_logs_says_what_goes_on(muster: Muster) -> None:
     assert run(muster, "sleep.py", "--name", "slow").returncode == 0
     following = muster.start("logs", "slow", "-f")
@@ -273,6 +291,11 @@ def test_exec_passes_stdin_and_the_exit_status(muster: Muster) -> None:
     eventually("it runs", lambda: phase(muster, "where") == "Running")
     done = muster.run("exec", "where", "--slot", "1", "--", "sh", "-c", "echo slot $MUSTER_SLOT; echo oops >&2; exit 3")
     assert (done.returncode, done.stdout, done.stderr) == (3, "slot 1\n", "oops\n")
+    done = muster.run(
+        "exec", "where", "--rank", "1", "--", "sh", "-c", "echo $MUSTER_SLOT $RANK $LOCAL_RANK $WORLD_SIZE"
+    )
+    assert (done.returncode, done.stdout) == (0, "1 1 0 2\n")
+    assert muster.run("exec", "where", "--rank", "2", "--", "true").returncode == 2
     piped = muster.run("exec", "where", "--", "cat", stdin="through\nand back\n")
     assert (piped.returncode, piped.stdout) == (0, "through\nand back\n")
     assert muster.ok("exec", "where", "--slot", "1", "--", "cat", "sleep.py") == SLEEP, "it starts where the ranks do"
