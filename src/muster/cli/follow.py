@@ -72,7 +72,7 @@ class JobView:
         first, *rest = fitted(visible(line), indent=len(stamp), stream=stream)
         stamped = "\n".join([stamp + first, *(" " * len(stamp) + more for more in rest)])
         if self._live:
-            self._live.console.print(stamped, markup=False, soft_wrap=True)
+            self._live.console.print(stamped, markup=False)
         else:
             click.echo(stamped, err=self._to_stderr)
 
@@ -83,7 +83,7 @@ class JobView:
             from rich.text import Text
 
             shown = "\n".join(labelled(slot, width, texts, colored()))
-            self._live.console.print(Text.from_ansi(shown), soft_wrap=True)
+            self._live.console.print(Text.from_ansi(shown), overflow="fold")
         else:
             print_lines(slot, width, texts, err=self._to_stderr)
 
