@@ -18,7 +18,7 @@ FUZZ_FIRST ?= $(shell date +%s)
 FUZZ_MODE ?=
 CODE = $(wildcard src tests bench examples)
 
-.PHONY: help setup test test-fast fuzz lint format check-generated generate lock controlplane coscheduling helm jobset demo demo-real clean
+.PHONY: help setup test test-fast fuzz lint format check-generated generate wheel lock controlplane coscheduling helm jobset demo demo-real clean
 
 help: ## Print what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,7 @@ generate: setup ## Write the CRDs, schemas and pages that come from the code
 	$(BIN)/python -m muster.chart.generate
 	$(BIN)/python -m muster.cli.reference
 	$(BIN)/python -m muster.cli.metricsreference
+	$(BIN)/python -m muster.cli.sdkreference
 
 check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.api.generate --check
@@ -62,6 +63,10 @@ check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.chart.generate --check
 	$(BIN)/python -m muster.cli.reference --check
 	$(BIN)/python -m muster.cli.metricsreference --check
+	$(BIN)/python -m muster.cli.sdkreference --check
+
+wheel: setup ## Build the wheel into dist/: the CLI, the embedded cluster, the SDK, the example and the chart
+	$(BIN)/python -m hatchling build --target wheel --directory dist
 
 lock: ## Resolve pyproject.toml into requirements/*.txt (needs uv)
 	tools/lock

@@ -51,6 +51,7 @@ COMMANDS: dict[str, Entry] = {
     "simulate": Entry("muster.cli.simulate", "Replay a trace through the scheduler: waits, use, failures.", OTHER),
     "controller": Entry("muster.cli.controller", "Run the controllers (what a cluster runs for you).", OTHER),
     "admission": Entry("muster.cli.admission", "Run the webhook for teams (what a cluster runs for you).", OTHER),
+    "chart": Entry("muster.cli.chart", "Write the Helm chart into a folder, to install it on a cluster.", OTHER),
     "completion": Entry("muster.cli.completion", "Print shell completion for bash, zsh or fish.", OTHER),
     "version": Entry("muster.cli.version", "Print versions.", OTHER),
 }

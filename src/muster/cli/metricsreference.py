@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
 
 from muster.admission.metrics import AdmissionMetrics
 from muster.agent.metrics import METRICS as AGENT_METRICS
@@ -75,11 +76,11 @@ def families(make: Callable[[CollectorRegistry], Any]) -> Iterator[Metric]:
     """The metrics that `make` registers, by name."""
     registry = CollectorRegistry()
     kept = make(registry)
-    found = {id(collector): collector for collector in registry._collector_to_names}
-    for collector in sorted(found.values(), key=lambda each: each._name):  # type: ignore[attr-defined]
-        (family,) = collector.describe() if hasattr(collector, "describe") else ()
+    found = {each for each in registry._collector_to_names if isinstance(each, MetricWrapperBase)}
+    for collector in sorted(found, key=lambda each: each._name):
+        (family,) = collector.describe()
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        yield Metric(name, family.type, tuple(collector._labelnames), family.documentation)  # type: ignore[attr-defined]
+        yield Metric(name, family.type, tuple(collector._labelnames), family.documentation)
     del kept
 
 

@@ -1,0 +1,33 @@
+"""muster chart: the Helm chart of this version, where there is no checkout."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from muster.chart.files import ChartMissingError, chart
+from muster.cli.errors import CliError, ExitCode
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def command(folder: Path) -> None:
+    r"""Write the Helm chart of this version into FOLDER, which must not exist or be empty.
+
+    \b
+    muster chart ./muster-chart
+    helm install muster ./muster-chart --namespace muster-system --create-namespace
+    """
+    try:
+        source = chart()
+        if folder.is_dir() and any(folder.iterdir()):
+            raise CliError(f"{folder} is not empty", "name a new folder", ExitCode.CONFLICT)
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    except ChartMissingError as error:
+        raise CliError(str(error), exit_code=ExitCode.NOT_FOUND) from None
+    except OSError as error:
+        raise CliError(f"the chart cannot be written to {folder}: {error.strerror}", "name another folder") from None
+    click.echo(folder)
+    click.echo(f"next: helm install muster {folder} --namespace muster-system --create-namespace", err=True)
