@@ -64,7 +64,7 @@ def sent(recipe: str, path: str) -> bool:
     ignored = False
     for line in (ROOT / "deploy" / f"{recipe}.dockerignore").read_text().split():
         pattern, keeps = line.removeprefix("!").removeprefix("**/"), line.startswith("!")
-        if any(fnmatch.fnmatch(part, pattern) for part in path.split("/")):
+        if any(fnmatch.fnmatch(part, pattern) for part in path.split("/")) or f"{path}/".startswith(f"{pattern}/"):
             ignored = not keeps
     return not ignored
 
