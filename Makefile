@@ -52,6 +52,7 @@ generate: setup ## Write the CRDs, schemas and pages that come from the code
 	$(BIN)/python -m muster.trainingjobs.faultpage
 	$(BIN)/python -m muster.fleet.health.schema
 	$(BIN)/python -m muster.chart.generate
+	$(BIN)/python -m muster.chart.rights
 	$(BIN)/python -m muster.cli.reference
 	$(BIN)/python -m muster.cli.metricsreference
 	$(BIN)/python -m muster.cli.sdkreference
@@ -61,6 +62,7 @@ check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.trainingjobs.faultpage --check
 	$(BIN)/python -m muster.fleet.health.schema --check
 	$(BIN)/python -m muster.chart.generate --check
+	$(BIN)/python -m muster.chart.rights --check
 	$(BIN)/python -m muster.cli.reference --check
 	$(BIN)/python -m muster.cli.metricsreference --check
 	$(BIN)/python -m muster.cli.sdkreference --check

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from muster.chart import generate
+from muster.chart import generate, rights
 from muster.drills.controlplane import ControlPlane
 from tests.scenarios.deploy.conftest import CHART, RELEASE, SYSTEM, Helm
 
@@ -157,6 +157,23 @@ def test_every_text_has_a_generated_schema() -> None:
                 yield from open_objects(each, at)
 
     assert list(open_objects(schema["definitions"] | {"env": {}}, "")) == []
+
+
+def test_the_listed_rights_are_those_that_helm_renders(offline_helm: Helm, tmp_path: Path) -> None:
+    """The tables in docs/install.md come from the templates, which are read there without Helm."""
+    assert rights.main(["--check"]) == 0
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(merged(EVERYTHING, {"fleet": {"balloons": {"priority": -5}}})))
+    rendered = yaml.safe_load_all(offline_helm.template(f"--values={values}"))
+    found = {
+        right for each in rendered if each and each["kind"] in ("Role", "ClusterRole") for right in rights.of_role(each)
+    }
+    listed = {
+        right._replace(namespace=SYSTEM if right.namespace == rights.OWN else right.namespace)
+        for right in rights.rights()
+    }
+    assert listed == found
+    assert {right.key for right in listed} == rights.REASONS.keys()
 
 
 MISTAKES = {
