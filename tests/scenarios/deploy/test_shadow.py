@@ -95,7 +95,7 @@ async def test_shadow_plans_everything_and_writes_nothing(shadowed: Shadowed, jo
     fits, big = [await asyncio.to_thread(explain, cluster, jobs.namespace, name) for name in ("fits", "big")]
     assert "there is room for all of it" in fits
     workers = sum(node.ready for node in (await jobs.client.list(Node, label_selector="role=worker")).items)
-    assert f"would run with: +{9 - workers} nodes" in big
+    assert f"Add {9 - workers}, or use" in big
 
     await name_every_kind(jobs, shadowed.since)
     for name in ("fits", "big", "claims-bound", "claims-unbound"):

@@ -132,7 +132,10 @@ def _trained(drawn: Scenario, rng: random.Random) -> Scenario:
     if rng.random() >= TRAINED:
         return _shaped(drawn, random.Random(f"shapes {drawn.seed}"))
     # What runs on would have something to report while all is to be at rest.
+    draw = random.Random(f"whole nodes {drawn.seed}")
+    share = draw.choice((0.0, 0.3, 1.0))
     jobs = tuple(job for job in drawn.jobs if job.runs_s != float("inf"))
+    jobs = tuple(msgspec.structs.replace(job, whole=not job.single and draw.random() < share) for job in jobs)
     roads = road_weather(rng, drawn.nodes, drawn.weather.calm_at, START_S)
     return msgspec.structs.replace(drawn, jobs=jobs, roads=roads)
 

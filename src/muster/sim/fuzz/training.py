@@ -22,7 +22,7 @@ def training_job(spec: JobSpec) -> dict[str, Any]:
     body: dict[str, Any] = {
         "replicas": spec.size,
         "gpusPerNode": spec.gpus,
-        "nodeSharing": "Shared",  # smaller jobs share nodes here
+        "nodeSharing": "Exclusive" if spec.whole else "Shared",
         "ranksPerNode": 1,
         "launcher": "mpi",
         "image": "train",

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from muster.api.names import LABEL_BALLOON, LABEL_BORROWED, LABEL_TEAM
+from muster.api.names import ANNOTATION_WHOLE_NODE, LABEL_BALLOON, LABEL_BORROWED, LABEL_TEAM
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
@@ -14,6 +14,8 @@ from muster.kube.quantity import milli
 from muster.sim.fuzz.shapes import LABEL_APART, LABEL_GROUP, OF_OTHERS
 
 ENDED = ("Succeeded", "Failed")
+WHOLE, PARTS = "whole node", 1000
+"""A job that has its nodes to itself takes all parts of each, every other pod takes one."""
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -50,7 +52,7 @@ class PodFacts:
         self.rank = 2 if LABEL_BALLOON in labels else 1 if LABEL_BORROWED in labels else 0
         """The highest leaves first: balloons, then borrowers, then all others."""
         self.grace_s = float(spec.get("terminationGracePeriodSeconds", 30))
-        self.requests = _requests(spec)
+        self.requests = {**_requests(spec), WHOLE: PARTS if ANNOTATION_WHOLE_NODE in notes else 1}
         phase = status.get("phase", "")
         self.ended = phase in ENDED
         self.running = phase == "Running"
@@ -75,7 +77,7 @@ class NodeFacts:
         self.labels: Mapping[str, str] = section(obj["metadata"], "labels")
         self.taints = [taint for taint in items(spec, "taints") if taint["effect"] != "PreferNoSchedule"]
         self.unschedulable = bool(spec.get("unschedulable"))
-        self.allocatable = {name: milli(text) for name, text in section(status, "allocatable").items()}
+        self.allocatable = {name: milli(text) for name, text in section(status, "allocatable").items()} | {WHOLE: PARTS}
         self.ready = any(one["type"] == "Ready" and one["status"] == "True" for one in items(status, "conditions"))
         self.since = now
         self.until = float("inf")

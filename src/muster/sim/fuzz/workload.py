@@ -62,6 +62,7 @@ class JobSpec(msgspec.Struct, frozen=True):
         approved: nodes may be added for it.
         cpu_milli, memory_mib: of each pod, where its source says so.
         models: GPU models it accepts; all where empty.
+        whole: it has its nodes to itself.
     """
 
     name: str
@@ -86,6 +87,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     cpu_milli: int = 0
     memory_mib: int = 0
     models: tuple[str, ...] = ()
+    whole: bool = False
 
     @property
     def path(self) -> str:
