@@ -174,23 +174,23 @@ def test_what_a_folder_holds_says_whose_it_is_and_that_it_was_confirmed(
 ) -> None:
     """Issue 11.2: another job continues from a folder after the job that wrote it was deleted."""
     for job in ("one", "two"):
-        monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", str(folder / job))
+        monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", str(folder / f"{job}-uid"))
         as_job(monkeypatch, job)
         muster.save_checkpoint(7, text(job))
-        (folder / job / "step-00000009-attempt-1").write_text("never confirmed")
+        (folder / f"{job}-uid" / "step-00000009-attempt-1").write_text("never confirmed")
     found = records.of_job(str(folder), "ns", "one")
     assert found is not None
     assert (found.record.step, found.record.uid, Path(found.path).read_text()) == (7, "uid-one", "one")
     assert records.of_job(str(folder), "another", "one") is None
     assert [each.record.job for each in records.all_below(str(folder))] == ["two", "one"]
-    inside, itself = records.at(str(folder / "two")), records.at(found.path)
+    inside, itself = records.at(str(folder / "two-uid")), records.at(found.path)
     assert inside is not None
     assert itself is not None
     assert (inside.record.job, itself.record.step) == ("two", 7)
-    unmarked = records.at(str(folder / "one" / "step-00000009-attempt-1"))
+    unmarked = records.at(str(folder / "one-uid" / "step-00000009-attempt-1"))
     assert unmarked is not None
     assert (unmarked.record.step, unmarked.record.confirmed) == (9, 0)
-    assert records.at(str(folder / "three")) is None
+    assert records.at(str(folder / "three-uid")) is None
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"name": 3}', '{"name": "../../etc", "step": 1}', "\0"])
