@@ -254,7 +254,7 @@ def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False
         case "Starting" | "Restarting":
             return [f"{prefix} logs {name} -f   # what the ranks say"]
         case "Running" if stalled(job) or idle_ranks(job):
-            return [f"{prefix} logs {name}   # what the ranks wrote", f"{prefix} exec {name}   # a shell beside rank 0"]
+            return [f"{prefix} stacks {name}   # where each rank is", f"{prefix} logs {name}   # what the ranks wrote"]
         case "Running":
             return [f"{prefix} logs {name} -f", f"{prefix} exec {name}   # a shell beside rank 0"]
         case "Suspended" | "Stopping":

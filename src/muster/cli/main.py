@@ -36,6 +36,7 @@ COMMANDS: dict[str, Entry] = {
     "status": Entry("muster.cli.status", "Show a job: attempt, slots and nodes, faults, what to do next.", JOBS),
     "logs": Entry("muster.cli.logs", "Print what a job's ranks wrote.", JOBS),
     "exec": Entry("muster.cli.exec", "Run a command, or a shell, where a rank runs.", JOBS),
+    "stacks": Entry("muster.cli.stacks", "Show where each rank is, grouped by equal stack.", JOBS),
     "explain": Entry("muster.cli.explain", "Say why a job waits, or what it would take to place it.", JOBS),
     "stop": Entry("muster.cli.stop", "Suspend a job: its nodes go back, its state stays.", JOBS),
     "resume": Entry("muster.cli.resume", "Let a stopped job continue from its last checkpoint.", JOBS),

@@ -52,6 +52,26 @@ async def execute(client: Client, pod: Pod, arguments: Sequence[str], *, termina
                             await task
 
 
+async def capture(client: Client, pod: Pod, arguments: Sequence[str]) -> tuple[int, bytes]:
+    """Run a command in the pod's worker without stdin; returns its exit status and its stdout.
+
+    Raises:
+        CliError: the command could not be run, or the connection broke.
+    """
+    flags = {"stdin": "false", "stdout": "true", "stderr": "true", "tty": "false"}
+    query = urlencode([("container", WORKER_CONTAINER), *flags.items(), *(("command", part) for part in arguments)])
+    path = f"{pod.RESOURCE.path(pod.namespace, pod.name, 'exec')}?{query}"
+    out = bytearray()
+    async with client.websocket(path, protocols=(PROTOCOL,)) as socket:
+        async for message in socket:
+            data = message.data
+            if message.type is aiohttp.WSMsgType.BINARY and data and data[0] == _STDOUT:
+                out += data[1:]
+            elif message.type is aiohttp.WSMsgType.BINARY and data and data[0] == _STATUS:
+                return exit_status(data[1:]), bytes(out)
+    raise CliError("the connection to the pod broke before the command ended")
+
+
 async def _receive(socket: aiohttp.ClientWebSocketResponse) -> int:
     async for message in socket:
         data = message.data

@@ -131,6 +131,8 @@ class Executor:
         written = await self._client.patch(TrainingJob, job.name, patch, namespace=job.namespace, subresource="status")
         self._count("WriteStatus", action.reason)
         self._ledger.wrote(job.uid, action.reason, action.status)
+        if action.reason == "Stalled":
+            self._members.stalled(job.uid)
         self._wrote(written, action)
 
     async def _create(self, job: TrainingJob, actions: Sequence[CreatePod]) -> None:

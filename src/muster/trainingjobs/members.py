@@ -28,6 +28,8 @@ LATE_S: Final = 6.0
 _JITTER: Final = 0.25
 """Polls are told to be so much shorter or longer, as members that all start at once would poll at once for ever."""
 _BETWEEN_POLLS_S: Final = 1.0
+_STALL_REVISION: Final = 1 << 40
+"""Added to a directive's revision for each stall: more than attempts can make of it."""
 
 Answer = dict[str, Any]
 
@@ -41,6 +43,7 @@ class Gang:
         self.members: dict[str, Member] = {}
         self.polls: dict[str, asyncio.Future[None]] = {}
         self.directive: Directive | None = None
+        self.stalls = 0
         self.ranks: Mapping[str, int] = {}
         self.slots: frozenset[str] = frozenset()
 
@@ -154,6 +157,13 @@ class Members:
         self._wake(gang)
         return True
 
+    def stalled(self, job_uid: str) -> None:
+        """Have the job's members collect the stacks of their ranks, once."""
+        gang = self._gangs.get(job_uid)
+        if gang is not None:
+            gang.stalls += 1
+            self._wake(gang)
+
     async def poll(self, job_uid: str, key: str, said: Member, revision: int) -> Answer:
         """One long poll: take what the member says, answer when it is to do something else, or when it asks again."""
         gang = self._gangs.setdefault(job_uid, Gang(key))
@@ -217,7 +227,10 @@ class Members:
         if desired == "run" and (run is None or pod_uid not in gang.ranks):
             desired = "hold"  # a member that runs this attempt stays as it is
         answer: Answer = {
-            "revision": directive.attempt * 4 + {"hold": 0, "run": 1, "exit": 2}[desired] + (code != 0),
+            "revision": directive.attempt * 4
+            + {"hold": 0, "run": 1, "exit": 2}[desired]
+            + (code != 0)
+            + gang.stalls * _STALL_REVISION,
             "attempt": directive.attempt,
             "desired": desired,
             "exitCode": code,
@@ -226,6 +239,8 @@ class Members:
         }
         if desired == "hold" and directive.look:
             answer["look"] = list(directive.look)
+        if gang.stalls:
+            answer["stall"] = gang.stalls
         if desired == "run" and run is not None:
             answer["run"] = self._run(job_uid, directive.attempt, run, gang.ranks[pod_uid])
         return answer

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 
 from muster.kube.core import Event
+from muster.kube.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.scenarios.trainingjobs.test_jobs import rank_pid
 from tests.support.waiting import until
@@ -33,6 +39,17 @@ STOPPING = """
 """
 
 
+async def stacks(arena: Arena, *arguments: str) -> list[dict[str, Any]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "muster.cli.main", "stacks", *arguments, "-o", "json", "-n", arena.namespace,
+        "--kubeconfig", str(arena.server.kubeconfig), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    out, error = await process.communicate()
+    assert process.returncode == 0, error.decode()
+    ranks: list[dict[str, Any]] = json.loads(out)["ranks"]
+    return ranks
+
+
 async def reasons(arena: Arena) -> list[str]:
     return [event.reason for event in (await arena.client.list(Event, arena.namespace)).items]
 
@@ -46,10 +63,24 @@ async def test_a_stall_and_a_stopped_rank_are_shown_until_they_are_over(arena: A
     assert status.stall.message.startswith("no step for ")
     assert status.stall.message.endswith("\nValueError: no such batch")
     assert "rank 1 printed a traceback:" in status.stall.message
+    (pod, *_) = await arena.pods("train")
+    log = Pod.RESOURCE.path(pod.namespace, pod.name, "log")
+
+    async def stacks_in_log() -> bool:
+        return b"stack of rank" in await arena.client.request("GET", log, params={"container": "worker"})
+
+    await until("each node has logged the stacks of its ranks", stacks_in_log)
+    found = await stacks(arena, "train")
+    assert [(each["rank"], each["source"], each["why"]) for each in found] == [(0, "handler", ""), (1, "handler", "")]
+    assert all("in <module>" in each["threads"][0][-1] for each in found)
+    assert [each["rank"] for each in await stacks(arena, "train", "--rank", "1")] == [1]
     os.kill(rank_pid(arena, 1, 1), signal.SIGSTOP)
     status = await arena.reaches("train", lambda status: status.idle_ranks)
     (idle,) = status.idle_ranks
     assert (idle.rank, idle.state) == (1, "stopped")
+    _, stopped = await stacks(arena, "train")
+    assert "the process is stopped" in stopped["why"]
+    assert stopped["threads"]
     os.kill(rank_pid(arena, 1, 1), signal.SIGCONT)
     (arena.folder / "go-1").touch()
     await arena.reaches("train", lambda status: status.stall is None and not status.idle_ranks)

@@ -4,6 +4,7 @@
     supervisor.py run                a worker's main: join the controller, run what it directs, keep nothing alive after
     supervisor.py rank -- COMMAND    one rank: started by mpiexec, torchrun or `run`, tells `run` how the command ended
     supervisor.py rsh HOST COMMAND   the ssh role for mpiexec: run COMMAND below the supervisor of HOST
+    supervisor.py stacks [--rank N]  where each rank is: `muster stacks` runs it in the pod
     supervisor.py dial, session      below ssh and sshd, where a job uses its image's own (`mpi.remoteShell: sshd`)
 
 `install` puts these modules into one file, a zip archive that Python runs whatever its name is. Nothing in it is

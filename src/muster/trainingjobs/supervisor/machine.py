@@ -44,6 +44,7 @@ from .settings import Settings
 from .shells import RemoteCommands
 from .shellserver import ShellServer
 from .sshd import server_command
+from .stacks import log_in_background
 from .symptoms import Symptoms
 
 GRACE_S = 30.0  # before the controller has said another
@@ -75,6 +76,7 @@ class Supervisor:
         self.leave_at: float | None = None  # since SIGTERM: when to stop what still runs
         self.output = OutputPump()
         self.watch = RankWatch(folder)
+        self.stall: object = None  # the newest one that stacks were collected for
         self.symptoms, self.look_at = Symptoms(self.watch), 0.0
         self.door = RankDoor(os.path.join(folder, "ranks"), self.post, self)
         self.commands = RemoteCommands(self)
@@ -121,11 +123,18 @@ class Supervisor:
     def directed(self, directive: dict[str, Any]) -> None:
         """Take the controller's newest directive."""
         self.directive = directive
+        self.stalled(directive.get("stall"))
         try:
             self.grace_s = max(0.0, float(directive.get("graceS", GRACE_S)))
             self.follow()
         except (KeyError, TypeError, ValueError) as error:
             log(f"the controller's directive cannot be understood ({type(error).__name__}: {error})")
+
+    def stalled(self, number: object) -> None:
+        """Where the controller counts another stall, collect the stacks. A new controller counts again from none."""
+        if number and number != self.stall and self.state == "running":
+            log_in_background(os.environ.get("POD_UID", ""))
+        self.stall = number
 
     def follow(self) -> None:
         """Do what the newest directive asks and the table allows."""

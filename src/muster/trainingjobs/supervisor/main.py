@@ -23,6 +23,8 @@ def main(arguments: list[str]) -> int:
             from .dial import command_dial as command
         elif name == "session":
             from .session import command_session as command
+        elif name == "stacks":
+            from .stacks import command_stacks as command
         elif name == "install":
             from .install import command_install as command
         else:

@@ -1,0 +1,204 @@
+"""`stacks [--rank N]`: where each rank of this pod is, one JSON object a line; also collected by `run` at a stall.
+
+A rank that registered a handler (`rankhook.py`) is signalled and writes the stacks of its threads itself. No other
+process is ever signalled: the default action of the signal would end it. Instead py-spy is asked if the image has it
+and the kernel lets it trace, and otherwise /proc says what the process waits in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Iterator
+
+from .basics import UsageError, log
+from .processes import process_state, start_ticks
+from .rankhook import FOLDER, HANDLER, STACKS
+
+WAIT_S = 3.0
+QUIET_S = 0.15  # a file that has not grown for so long is complete
+PY_SPY_S = 15.0
+PROCESSES_MAX = 4  # of one rank: below a shell there may be several
+LOG_LINES_MAX = 400  # of one node, at a stall
+LINES_MAX, LINE_CHARS, THREADS_MAX = 60, 300, 16
+YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+STATES = {"R": "running", "S": "sleeping", "D": "in a system call that signals do not interrupt", "Z": "zombie",
+          "T": "stopped", "t": "stopped by a tracer", "": "gone"}  # fmt: skip
+
+
+def command_stacks(arguments: list[str]) -> int:
+    """`stacks [--rank N]`, run by `muster stacks` in the pod."""
+    wanted = None
+    if arguments:
+        if len(arguments) != 2 or arguments[0] != "--rank" or not arguments[1].isdigit():
+            raise UsageError("usage: supervisor.py stacks [--rank N]")
+        wanted = int(arguments[1])
+    for each in collect(os.environ.get("POD_UID", ""), wanted):
+        sys.stdout.write(json.dumps(each) + "\n")
+    return 0
+
+
+def collect(pod_uid: str, wanted: int | None = None) -> Iterator[dict[str, Any]]:
+    """Each rank of the pod, or the wanted one: {rank, pid, command, state, source, why, threads: [[line]]}."""
+    found = _ranks(pod_uid)
+    for rank in sorted(found):
+        if wanted in (None, rank):
+            for pid, folder in _chosen(found[rank]):
+                yield _described(rank, pid, folder)
+
+
+def log_in_background(pod_uid: str) -> None:
+    """Write the stacks of this node's ranks into the log, in a thread of its own: `run` does not wait for them."""
+
+    def write() -> None:
+        left = LOG_LINES_MAX
+        try:
+            for each in collect(pod_uid):
+                why = f" ({each['why']})" if each["why"] else ""
+                lines = [
+                    f"stack of rank {each['rank']}, process {each['pid']}, {each['state']}, by {each['source']}{why}"
+                ]
+                for thread in each["threads"]:
+                    lines += ["  thread:", *(f"    {line}" for line in thread)]
+                for line in lines[: max(0, left)]:
+                    log(line)
+                left -= len(lines)
+        except Exception as error:  # evidence is worth less than the attempt
+            log(f"the stacks could not be collected ({type(error).__name__}: {error})")
+
+    threading.Thread(target=write, name="stacks", daemon=True).start()
+
+
+def _ranks(pod_uid: str) -> dict[int, list[tuple[int, str]]]:
+    """By rank, its processes and the folder of their hook, the oldest first.
+
+    Every rank leads a session. What Python starts below it has no hook; what a shell starts below it has.
+    """
+    found: dict[int, list[tuple[int, str]]] = {}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = (part.partition(b"=") for part in file.read().split(b"\0"))
+            env = {name: value.decode("utf-8", "replace") for name, _, value in pairs}
+            ours = env.get(b"POD_UID") == pod_uid and b"MUSTER_ATTEMPT" in env and b"MUSTER_RANK_SOCKET" not in env
+            folder = env.get(FOLDER.encode(), "")
+            if ours and b"RANK" in env and (folder or os.getsid(pid) == pid):
+                found.setdefault(int(env[b"RANK"]), []).append((pid, folder))
+    return found
+
+
+def _chosen(processes: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Those that registered a handler; where none did, the newest ones."""
+    registered = [each for each in processes if _handler(*each)]
+    return (registered or processes)[-PROCESSES_MAX:]
+
+
+def _described(rank: int, pid: int, folder: str) -> dict[str, Any]:
+    state = process_state(pid)
+    signal = _handler(pid, folder)
+    threads, source, why = [], "handler", ""
+    if state in ("T", "t", "Z", ""):
+        why = f"the process is {STATES[state]}"
+    elif not signal:
+        why = "it registered no handler: it is not Python, or began with -S, -I or -E, or runs another program now"
+    else:
+        threads = _by_signal(pid, folder, signal)
+        why = "" if threads else f"it did not answer the signal within {WAIT_S:.0f} s"
+    if not threads and state not in ("Z", ""):
+        threads, problem = _by_py_spy(pid)
+        source, why = "py-spy", f"{why}; {problem}" if problem else why
+    if not threads:
+        threads, source = [list(_by_proc(pid))], "proc"
+    command = ""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        command = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()[:LINE_CHARS]
+    return {
+        "rank": rank, "pid": pid, "command": command, "state": STATES.get(state, state), "source": source, "why": why,
+        "threads": [[line[:LINE_CHARS] for line in thread[:LINES_MAX]] for thread in threads[:THREADS_MAX]],
+    }  # fmt: skip
+
+
+def _handler(pid: int, folder: str) -> int:
+    """The signal that the process has a handler for, by its own note and by the kernel's word; 0 if it has none."""
+    try:
+        with open(os.path.join(folder, f"{HANDLER}{pid}"), encoding="ascii") as file:
+            started, number = file.read().split()
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
+    except (OSError, ValueError, StopIteration):
+        return 0
+    return int(number) if start_ticks(pid) == started and caught >> (int(number) - 1) & 1 else 0
+
+
+def _by_signal(pid: int, folder: str, number: int) -> list[list[str]]:
+    """What the process writes about itself, the main thread first; empty if it does not."""
+    path = os.path.join(folder, f"{STACKS}{pid}")
+    try:
+        os.truncate(path, 0)
+        os.kill(pid, number)
+        deadline, size, since = time.monotonic() + WAIT_S, 0, time.monotonic()
+        while time.monotonic() < deadline and (not size or time.monotonic() - since < QUIET_S):
+            time.sleep(0.02)
+            now = os.stat(path).st_size
+            if now != size:
+                size, since = now, time.monotonic()
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(1 << 20)
+    except OSError:
+        return []
+    return _blocks(text, ("Thread 0x", "Current thread 0x"))[::-1]  # the main thread is the oldest
+
+
+def _by_py_spy(pid: int) -> tuple[list[list[str]], str]:
+    """What py-spy finds, and why it finds nothing."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return [], "the image has no py-spy"
+    try:
+        result = subprocess.run(
+            [program, "dump", "--pid", str(pid)], stdin=subprocess.DEVNULL, capture_output=True, timeout=PY_SPY_S,
+            check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"py-spy: {error}"
+    threads = _blocks(result.stdout.decode("utf-8", "replace"), ("Thread ",)) if result.returncode == 0 else []
+    if threads:
+        return threads, ""
+    said = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no stack"])[0][:LINE_CHARS]
+    scope = _first_line(YAMA)
+    yama = f" (Yama: {YAMA} is {scope}, a process may trace its own children only)" if scope not in ("", "0") else ""
+    return [], f"py-spy: {said}{yama}"
+
+
+def _by_proc(pid: int) -> Iterator[str]:
+    """What the kernel says of the process (proc_pid_wchan(5), proc_pid_syscall(5), proc_pid_stack(5))."""
+    yield f"state: {STATES.get(process_state(pid), process_state(pid))}"
+    for name in ("wchan", "syscall"):
+        said = _first_line(f"/proc/{pid}/{name}")
+        if said not in ("", "0"):
+            yield f"{name}: {said}"
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stack", encoding="ascii", errors="replace") as file:
+        for line in file.read(1 << 16).splitlines():
+            yield f"kernel: {line.partition('] ')[2] or line}"
+
+
+def _blocks(text: str, heads: tuple[str, ...]) -> list[list[str]]:
+    """The lines below each head."""
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith(heads):
+            found.append([])
+        elif found and line.strip():
+            found[-1].append(line.strip())
+    return [each for each in found if each]
+
+
+def _first_line(path: str) -> str:
+    with contextlib.suppress(OSError), open(path, encoding="ascii", errors="replace") as file:
+        return file.readline().strip()
+    return ""
