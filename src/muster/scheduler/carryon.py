@@ -27,7 +27,11 @@ class CarryingOn(Draft):
     def carry_on(self, gang: Gang) -> None:
         """Do what a gang with a placement needs, except for finding new nodes, which has to wait for its turn."""
         placement = gang.placement
-        if placement is None or gang.writing or gang.key in self.leaving:
+        if gang.writing or gang.key in self.leaving:
+            return
+        if placement is None:
+            if gang.lost_its_placement and not gang.binding:
+                self.write(gang, {}, reason="its placement was deleted")
             return
         if placement.status.phase == "Released":
             self._release(gang)

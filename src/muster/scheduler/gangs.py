@@ -200,6 +200,13 @@ class Gang:
         return self.roster.complete if self.roster is not None else len(self.current) >= self.wanted
 
     @property
+    def lost_its_placement(self) -> bool:
+        """Whether all members of a job are bound and its Placement is not there: it was deleted by hand."""
+        if self.placement is not None or self.job is None or self.ended or self.single:
+            return False
+        return bool(self.current) and self.complete and not self.pending
+
+    @property
     def wanted(self) -> int:
         """How many members it goes on with: all, but for slots that were given up and have no newer pod."""
         return self.size - sum(slot not in self.current for slot in self.given_up)

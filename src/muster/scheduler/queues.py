@@ -86,6 +86,8 @@ class Queues:
                 queue = self.by_classes[key] = Queue(key)
             queue.add(gang)
             gang.queued_as = (key, gang.order)
+        elif gang.lost_its_placement:
+            self.attention[gang.key] = gang
         if gang.placement is not None or len(gang.pending) < len(gang.current):
             self._holds(gang)
 

@@ -1,0 +1,43 @@
+"""Issue 11.10: a status that is wiped by hand leads to another attempt; a deleted Placement is there again at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.api.placement import Placement
+from muster.api.training_job import TrainingJob
+from muster.kube.errors import NotFound
+from tests.scenarios.trainingjobs.conftest import Arena
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+UNTIL_DONE = """
+    import pathlib, time
+    folder = pathlib.Path({folder!r})
+    while not (folder / "done").exists():
+        time.sleep(0.05)
+"""
+
+
+async def test_a_wiped_status_restarts_the_job_and_a_deleted_placement_comes_back(arena: Arena) -> None:
+    await arena.submit("train", UNTIL_DONE.format(folder=str(arena.folder)), launcher="mpi")
+    await arena.phase("train", "Running", 1)
+    placement = await arena.client.get(Placement, "train", arena.namespace)
+    await arena.client.delete(Placement, "train", namespace=arena.namespace)
+
+    async def back() -> bool:
+        new = await arena.client.get(Placement, "train", arena.namespace)
+        return new.uid != placement.uid and new.spec.slots == placement.spec.slots and new.status.phase == "Bound"
+
+    await until("the Placement is there again", back, ignoring=(NotFound,))
+    assert (await arena.status("train")).attempt == 1
+
+    job = await arena.job("train")
+    wiped = dict.fromkeys(("phase", "attempt", "conditions", "run", "fixedSpec", "size", "ranAttempt"))
+    await arena.client.patch(TrainingJob, "train", {"status": wiped}, namespace=arena.namespace, subresource="status")
+    status = await arena.phase("train", "Running", 2)
+    assert status.restarts == job.status.restarts
+    assert status.run is not None
+    (arena.folder / "done").touch()
+    await arena.phase("train", "Succeeded", 2)
