@@ -119,7 +119,7 @@ def _described(rank: int, pid: int, folder: str) -> dict[str, Any]:
         command = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()[:LINE_CHARS]
     return {
         "rank": rank, "pid": pid, "command": command, "state": STATES.get(state, state), "source": source, "why": why,
-        "threads": [[line[:LINE_CHARS] for line in thread[:LINES_MAX]] for thread in threads[:THREADS_MAX]],
+        "threads": [[_short(line) for line in thread[:LINES_MAX]] for thread in threads[:THREADS_MAX]],
     }  # fmt: skip
 
 
@@ -196,6 +196,12 @@ def _blocks(text: str, heads: tuple[str, ...]) -> list[list[str]]:
         elif found and line.strip():
             found[-1].append(line.strip())
     return [each for each in found if each]
+
+
+def _short(line: str) -> str:
+    """The line with paths below the ranks' folder as the program's own: on each node of a test cluster they differ."""
+    folder = os.environ.get("MUSTER_WORKDIR", "")
+    return (line.replace(folder.rstrip("/") + "/", "") if folder else line)[:LINE_CHARS]
 
 
 def _first_line(path: str) -> str:
