@@ -1,45 +1,19 @@
-"""Keeps bytes that a program, an API object or a name carries from acting on the user's terminal.
-
-A terminal takes commands from what it displays: titles (OSC), cursor moves, answers that are typed for the user,
-text in another order (bidirectional controls). Source: CVE-2021-25743 (kubectl), Unicode TR36 and Trojan Source.
-"""
+"""The last line of defence of the terminal: whatever a command prints, only colours act. See muster/api/visible.py."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
-_SGR = r"\x1b\[[0-9;:]*m"
-_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_INVISIBLE = "\u2028\u2029\ufeff\U000e0000-\U000e007f"
-_UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE}\ud800-\udfff]")
-_COLOR = re.compile(_SGR)
-_UNSAFE_OR_COLOR = re.compile(rf"({_SGR})|{_UNSAFE.pattern}")
-
-
-def visible(text: str, *, colors: bool = False) -> str:
-    r"""The text with every character that could act on a terminal written out, such as `\x07` or `\u202e`.
-
-    Tabs and line ends stay. Colours (SGR sequences) are removed; with `colors` they stay, and end with the text.
-    """
-    if not colors:
-        return _UNSAFE.sub(_written, _COLOR.sub("", text) if "\x1b" in text else text)
-    shown = _UNSAFE_OR_COLOR.sub(lambda found: found[1] or _written(found), text)
-    return f"{shown}\x1b[0m" if "\x1b" in shown else shown
+from muster.api.visible import UNSAFE, UNSAFE_OR_COLOR, written
 
 
 def json_escaped(document: str) -> str:
     """A JSON document in which the same characters are escaped as JSON does it; JSON itself escapes 00 to 1F only."""
-    return _UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", document)
-
-
-def _written(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", document)
 
 
 class _Guard:
@@ -49,7 +23,7 @@ class _Guard:
         self.unguarded = stream
 
     def write(self, text: str) -> int:
-        self.unguarded.write(_UNSAFE_OR_COLOR.sub(lambda found: found[1] or _written(found), text))
+        self.unguarded.write(UNSAFE_OR_COLOR.sub(lambda found: found[1] or written(found), text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:

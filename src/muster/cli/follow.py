@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from muster.api.training_job import TrainingJob
+from muster.api.visible import visible
 from muster.cli import describe
-from muster.cli.controlbytes import visible
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.logs import labelled, print_lines
 from muster.cli.output import PHASE_COLORS, colored, console, fitted, interactive, note

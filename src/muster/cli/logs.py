@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.controlbytes import visible
+from muster.api.visible import visible
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.jobnames import job_argument
 from muster.cli.output import colored, note

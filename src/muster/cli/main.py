@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from muster.cli.controlbytes import guarded, visible
+from muster.api.visible import visible
+from muster.cli.controlbytes import guarded
 from muster.cli.errors import CliError, ExitCode
 
 

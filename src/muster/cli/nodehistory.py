@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from muster.cli.controlbytes import visible
+from muster.api.visible import visible
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.names import node_argument
 from muster.cli.output import duration, note, output_option, print_data

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from muster.cli.controlbytes import json_escaped, unguarded, visible
+from muster.api.visible import visible
+from muster.cli.controlbytes import json_escaped, unguarded
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -308,7 +308,7 @@ class Attempt:
             status = self._stages(status, bound)
         elif bound and status.phase == "Pending":
             status, reason = replace(status, phase="Starting", ready_slots=ready), "Starting"
-        message = self._message(len(pods), ready, bound)
+        message = statuses.shortened(self._message(len(pods), ready, bound))
         news = not same or (status.ready_slots, status.message) != (ready, message)
         if self.snapshot.progress_due and news:
             reason = reason or "Waiting"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from muster.api.checkpoint_dir import folder_of
 from muster.api.training_job import Cause, Fault, Restarts, Timeline, TrainingJob, TrainingJobStatus
+from muster.api.visible import visible
 from muster.kube.meta import Condition
 from muster.kube.struct import encode
 
@@ -144,7 +145,11 @@ def with_stage(status: TrainingJobStatus, stage: Stage, now: float) -> TrainingJ
 
 
 def shortened(text: str, limit: int = _MESSAGE_CHARS) -> str:
-    """At most `limit` characters, the middle left out: the first and the last lines say most."""
+    """At most `limit` characters, the middle left out: the first and the last lines say most.
+
+    Messages hold lines of ranks, and kubectl shows them as they are: what would act on a terminal is written out.
+    """
+    text = visible(text)
     if len(text) <= limit:
         return text
     head = limit // 3

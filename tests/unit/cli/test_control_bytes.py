@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.api.training_job import Fault, TrainingJob
+from muster.api.visible import visible
 from muster.cli import main, output
-from muster.cli.controlbytes import guarded, json_escaped, unguarded, visible
+from muster.cli.controlbytes import guarded, json_escaped, unguarded
 from muster.cli.describe import events
 from muster.cli.follow import JobView
 from muster.cli.logs import print_lines
