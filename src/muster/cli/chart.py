@@ -9,22 +9,24 @@ import click
 
 from muster.chart.files import ChartMissingError, chart
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.names import not_empty
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-def command(folder: Path) -> None:
+@click.argument("folder", type=click.Path(file_okay=False), callback=not_empty)
+def command(folder: str) -> None:
     r"""Write the Helm chart of this version into FOLDER, which must not exist or be empty.
 
     \b
     muster chart ./muster-chart
     helm install muster ./muster-chart --namespace muster-system --create-namespace
     """
+    target = Path(folder)
     try:
         source = chart()
-        if folder.is_dir() and any(folder.iterdir()):
+        if target.is_dir() and any(target.iterdir()):
             raise CliError(f"{folder} is not empty", "name a new folder", ExitCode.CONFLICT)
-        shutil.copytree(source, folder, dirs_exist_ok=True)
+        shutil.copytree(source, target, dirs_exist_ok=True)
     except ChartMissingError as error:
         raise CliError(str(error), exit_code=ExitCode.NOT_FOUND) from None
     except OSError as error:

@@ -12,8 +12,8 @@ from muster.cli.errors import ExitCode
 from muster.cli.main import cli, run
 
 HOSTILE = ("", " ", "-1", "0", "9" * 40, "1e999", "nan", "-inf", "ä²", "a b", "../x", "\n", "\x1b]0;x\x07", "x" * 5000)
-NOT_RUN = ("admission", "controller", "up", "down", "demo", "completion")
-"""Commands that would start or stop something for a value that is good."""
+NOT_RUN = ("admission", "controller", "up", "down", "demo", "completion", "chart")
+"""Commands that would start, stop or write something for a value that is good."""
 
 
 @pytest.fixture(autouse=True)
