@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -19,10 +19,12 @@ from muster.scheduler.reporting import Reporter
 from muster.scheduler.reservations import Reservations
 from muster.scheduler.slots import SlotReview
 from muster.scheduler.writer import PlacementWriter
-from muster.trainingjobs import runrecord
+from muster.trainingjobs import outcome, runrecord
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.faults import Verdict
 from muster.trainingjobs.plan import Action
+from muster.trainingjobs.slots import Slot, taking_part
+from muster.trainingjobs.snapshot import JobSnapshot
 
 Mutant = Callable[[], Any]
 MUTANTS: dict[str, Mutant] = {}
@@ -196,3 +198,18 @@ def let_anybody_backfill(stack: ExitStack) -> None:
 def forget_rules_about_pods(stack: ExitStack) -> None:
     """Pods that are to be apart go wherever there is room."""
     stack.enter_context(patch.object(podclass, "relations", lambda *args, **options: None))
+
+
+@_mutant
+def ask_todays_labels_for_the_launcher(stack: ExitStack) -> None:
+    """Issue 11.1: the launcher is the first slot by the labels that nodes have now; a missing node sorts first."""
+
+    def succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
+        number, part = snapshot.job.status.attempt, taking_part(snapshot, slots)
+        if snapshot.job.spec.launcher != "mpi":
+            return all(outcome._finished_well(slot, number) for slot in part)
+        if not any(slot.member is not None and slot.member.state == "finished" for slot in part):
+            return False
+        return outcome._finished_well(runrecord.rank_order(part, snapshot.nodes)[0], number)
+
+    stack.enter_context(patch.object(outcome, "_succeeded", succeeded))

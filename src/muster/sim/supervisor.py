@@ -28,6 +28,7 @@ class Work:
         step_s: between two steps.
         steps: after which the program has done its work; for ever without.
         saved_steps: between two checkpoints that the program makes by itself; none without.
+        shares: the share of `steps` that ranks of a node do, by node rank in turn; all of them without.
     """
 
     stop_s: float = 0.5
@@ -35,6 +36,34 @@ class Work:
     step_s: float = 0.5
     steps: int | None = None
     saved_steps: int | None = None
+    shares: tuple[float, ...] = ()
+
+    def steps_of(self, node_rank: int) -> float:
+        """Steps after which the ranks of a node have done their work; infinite where they run on."""
+        if self.steps is None:
+            return float("inf")
+        return max(1, round(self.steps * self.shares[node_rank % len(self.shares)])) if self.shares else self.steps
+
+
+class Program:
+    """What the ranks of a job know of each other. Here every rank is by itself."""
+
+    def begun(self, attempt: int, node_rank: int, slot: int, run: dict[str, Any]) -> None:
+        """The ranks of a slot start as a directive says."""
+
+    def together(self, attempt: int) -> bool:
+        """Whether every node of the attempt runs it or has ended well: a step takes all ranks."""
+        return True
+
+    def reported(self, attempt: int) -> None:
+        """Node rank 0 reported its last step, and the controller acknowledged it."""
+
+    def ended(self, attempt: int, node_rank: int) -> None:
+        """The ranks of a node ended well; with mpi node rank 0 stands for the launcher."""
+
+    def others_ended(self, attempt: int) -> bool:
+        """Whether all ranks but those of node rank 0 have ended well."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +90,7 @@ class SimSupervisor:
         on_change: called when its state changes.
         on_exit: called with its exit code when it was told to end.
         wall: seconds since the epoch, for what a rank's exit says.
-        together: whether so many nodes run this attempt: a step takes all ranks.
+        program: what ranks know of each other.
     """
 
     def __init__(
@@ -76,7 +105,7 @@ class SimSupervisor:
         on_change: Callable[[], None],
         on_exit: Callable[[int], None],
         wall: Callable[[], float],
-        together: Callable[[int, int], bool] = lambda attempt, nodes: True,
+        program: Program | None = None,
     ) -> None:
         self.identity = identity
         self.state, self.attempt, self.node_rank, self.step = "idle", 0, -1, 0
@@ -84,7 +113,7 @@ class SimSupervisor:
         self.saved = 0
         """The step of the last checkpoint that the controller said it has."""
         self._report_link, self._token = report_link, token
-        self._work, self._wall, self._together = work, wall, together
+        self._work, self._wall, self._ranks = work, wall, program or Program()
         self._on_change, self._on_exit = on_change, on_exit
         self._directive: dict[str, Any] = {}
         self._last_begun, self._then = 0, ""
@@ -143,7 +172,7 @@ class SimSupervisor:
             "shellPort": SHELL_PORT,
             "address": self.identity.address,
         }
-        if self.state != "idle":
+        if self.state != "idle" and self._last_begun == self.attempt:
             body["nodeRank"] = self.node_rank
         return body if self._exit is None else body | {"exit": self._exit}
 
@@ -174,9 +203,13 @@ class SimSupervisor:
     def _begin(self, number: int, run: dict[str, Any]) -> None:
         self.state, self.attempt, self._last_begun, self._exit = "running", number, number, None
         self.node_rank = int(run["nodeRank"])
+        self._ranks.begun(number, self.node_rank, self.identity.slot, run)
+        step = int((run.get("checkpoint") or {}).get("step", 0))
         if self.node_rank == 0:
-            self.step = int((run.get("checkpoint") or {}).get("step", 0))
-            self._program = self._spawn(self._train(number, int(run["nodes"])))
+            self.step = step
+            self._program = self._spawn(self._train(number, waits=run["launcher"] == "mpi"))
+        elif self._work.steps is not None:
+            self._program = self._spawn(self._compute(number, step))
         self._tell()
 
     def _ended(self, code: int, signal: int, reason: str) -> None:
@@ -220,13 +253,19 @@ class SimSupervisor:
 
     # ---- the program of node rank 0
 
-    async def _train(self, attempt: int, nodes: int) -> None:
+    async def _train(self, attempt: int, *, waits: bool) -> None:
+        """Step by step to the end. A launcher `waits` for the ranks of all other nodes."""
         await asyncio.sleep(self._work.launch_s)
         while True:
-            if self.step >= (self._work.steps or float("inf")):
+            if self.step >= self._work.steps_of(0):
+                self._ranks.reported(attempt)
+                if waits and not self._ranks.others_ended(attempt):
+                    await asyncio.sleep(self._work.step_s)
+                    continue
+                self._ranks.ended(attempt, 0)
                 self._ended(0, 0, "launcher exited")
                 return
-            if not self._together(attempt, nodes):
+            if not self._ranks.together(attempt):
                 await asyncio.sleep(self._work.step_s)
                 continue
             body: dict[str, Any] = {"attempt": attempt, "step": self.step + 1, "metrics": {"loss": 1.0}}
@@ -247,6 +286,15 @@ class SimSupervisor:
                 self._report_link.cut()  # that replica may not lead
                 self._checkpoint_wanted = wanted or self._checkpoint_wanted
             await asyncio.sleep(self._work.step_s)
+
+    async def _compute(self, attempt: int, step: int) -> None:
+        """The same on other nodes, whose ranks report nothing."""
+        await asyncio.sleep(self._work.launch_s)
+        while step < self._work.steps_of(self.node_rank):
+            step += self._ranks.together(attempt)
+            await asyncio.sleep(self._work.step_s)
+        self._ranks.ended(attempt, self.node_rank)
+        self._ended(0, 0, "ranks exited")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -15,7 +15,7 @@ from muster.kube.client import Client
 from muster.kube.pod import Pod
 from muster.sim.longpoll import Link as TlsLink
 from muster.sim.poller import Link
-from muster.sim.supervisor import Identity, SimSupervisor, Work
+from muster.sim.supervisor import Identity, Program, SimSupervisor, Work
 
 _TOKEN_S = 3600
 
@@ -61,7 +61,7 @@ class SupervisorRuntime:
             on_change=self._changed,
             on_exit=ended,
             wall=lambda: self._now().timestamp(),
-            together=lambda attempt, nodes: self.together(identity.job, attempt, nodes),
+            program=self.program_of(identity.job),
         )
 
     def connect(self, pod: Pod, env: Mapping[str, str]) -> Link:
@@ -72,9 +72,9 @@ class SupervisorRuntime:
         """How long ranks of a job (`namespace/name`) take."""
         return self._work
 
-    def together(self, job: str, attempt: int, nodes: int) -> bool:
-        """Whether so many nodes of a job run this attempt; taken for granted here."""
-        return True
+    def program_of(self, job: str) -> Program:
+        """What the ranks of a job (`namespace/name`) know of each other."""
+        return Program()
 
     async def stop(self, pod: Pod) -> None:
         """End the pod's supervisor."""
@@ -88,13 +88,13 @@ class SupervisorRuntime:
         supervisor = self.supervisors.pop(pod.uid, None)
         if supervisor is not None:
             supervisor.vanish()
-            self._stall(supervisor.identity.job)
+            self._stall(supervisor)
             self._changed()
 
     def kill_rank(self, supervisor: SimSupervisor) -> None:
         """The rank of this supervisor is killed; the others of its job wait for it."""
         supervisor.kill_rank()
-        self._stall(supervisor.identity.job)
+        self._stall(supervisor)
 
     def of(self, job: str) -> list[SimSupervisor]:
         """The supervisors of a job (`namespace/name`), in the order of their slots."""
@@ -128,9 +128,11 @@ class SupervisorRuntime:
             self._tls[ca_data] = ssl.create_default_context(cadata=base64.b64decode(ca_data).decode())
         return self._tls[ca_data]
 
-    def _stall(self, job: str) -> None:
-        for one in self.of(job):
-            one.stall()
+    def _stall(self, gone: SimSupervisor) -> None:
+        """Have the ranks of its attempt wait; those of a later one do not know it."""
+        for one in self.of(gone.identity.job):
+            if one.attempt == gone.attempt:
+                one.stall()
 
     def _changed(self) -> None:
         for event in self._listeners:

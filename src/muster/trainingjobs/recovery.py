@@ -16,7 +16,7 @@ from muster.trainingjobs import statuses
 from muster.trainingjobs.nodeuse import used_by
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
 from muster.trainingjobs.slots import attempt_of
-from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _NUMBER_MAX: Final = 10**9
 """Larger numbers were not given by a controller."""
@@ -64,7 +64,12 @@ def _contradiction(snapshot: JobSnapshot, newest: int) -> str:
     status = snapshot.job.status
     if newest > status.attempt:
         return f"the status was changed: it says attempt {status.attempt}, and attempt {newest} has been there"
-    began = any(each.attempt == status.attempt and each.state != "idle" for each in snapshot.members.values())
+    began = any(each.attempt == status.attempt and _has_begun(each) for each in snapshot.members.values())
     if began and status.phase != "Running":
         return f"the status was changed: it says {status.phase}, and ranks of attempt {status.attempt} were started"
     return ""
+
+
+def _has_begun(member: Member) -> bool:
+    """Whether its ranks were started. A supervisor that ends before its ranks began is stopping too."""
+    return member.state != "idle" and (member.state != "stopping" or member.node_rank >= 0)

@@ -7,6 +7,7 @@ import pytest
 from muster.api.names import LABEL_BALLOON
 from muster.manager.lacks import demand_of
 from muster.scheduler.lacking import Lack, lacking
+from muster.scheduler.resources import WHOLE
 from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World
 
@@ -75,3 +76,4 @@ def test_scaling_is_told_what_each_pod_asks_for(world: World) -> None:
     assert (demand.key, demand.name, members.count, members.alone) == (lack.gang, "default/train", 2, True)
     assert members.request["pods"] == 1
     assert members.request["nvidia.com/gpu"] == 8
+    assert WHOLE not in members.request, "issue 11.5: a template of new nodes does not name it"

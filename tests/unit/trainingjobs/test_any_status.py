@@ -22,9 +22,11 @@ from muster.api.training_job import (
     TrainingJobStatus,
 )
 from muster.kube.meta import Condition
+from muster.trainingjobs import recovery
 from muster.trainingjobs.faulttable import TABLE
 from muster.trainingjobs.plan import RecordEvent
 from muster.trainingjobs.slots import slot_of
+from muster.trainingjobs.snapshot import JobSnapshot, Member
 from tests.unit.trainingjobs.world import T0, World, make_job
 
 SIZE = 3
@@ -157,3 +159,13 @@ def test_a_phase_that_was_changed_by_hand_restarts_the_ranks_uncharged() -> None
     world.until("Running", attempt=2)
     assert world.status.restarts is None
     assert "StatusLost" in [each.reason for each in world.actions(RecordEvent)]
+
+
+@pytest.mark.parametrize("node_rank", [-1, 0])
+def test_a_supervisor_that_is_dismissed_before_its_ranks_began_is_no_contradiction(node_rank: int) -> None:
+    """Issue 11.10: a gang was bound in part and given up, and a second restart was not charged (seed 345)."""
+    job = make_job(name="train", replicas=1)
+    job = replace(job, status=TrainingJobStatus(phase="Restarting", attempt=2))
+    member = Member(pod_uid="p", state="stopping", attempt=2, node_rank=node_rank)
+    actions = recovery.begin(JobSnapshot(job=job, pods=(), members={"p": member}), T0)
+    assert bool(actions) == (node_rank >= 0)

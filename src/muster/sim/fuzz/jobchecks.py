@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from muster.embedded.objects import Obj, section
 from muster.sim.fuzz.checks import Checker
+from muster.sim.fuzz.ranks import Ranks
 from muster.sim.fuzz.view import View
 
 FREE = ("Stopping", "Suspended")
@@ -25,6 +26,8 @@ class AttemptsEndOnce(Checker):
 
     def job(self, name: str, old: Obj, new: Obj) -> None:
         """Compare two versions of a status."""
+        if name in self.view.edited:
+            return  # by hand: numbers and charges may be lost
         before, after = int(old.get("attempt", 0)), int(new.get("attempt", 0))
         charged = restarts(new) - restarts(old)
         if not before <= after <= before + 1:
@@ -67,3 +70,71 @@ class NoJobFails(Checker):
         """Look how it ended."""
         if new.get("phase") == "Failed":
             self.fail(f"{name} failed: {new.get('message')}")
+
+
+class SucceededMeansDone(Checker):
+    """A job is Succeeded only if its program reported its last step and its ranks, or the launcher, ended well.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        ranks: what really became of attempts.
+    """
+
+    name = "Succeeded means that the program is done"
+
+    def __init__(self, view: View, stale_s: float, ranks: Ranks) -> None:
+        super().__init__(view, stale_s)
+        self._ranks = ranks
+        ranks.listeners.append(self._look)
+
+    def job(self, name: str, old: Obj, new: Obj) -> None:
+        """Compare the end with what really happened."""
+        if new.get("phase") != "Succeeded" or old.get("phase") == "Succeeded":
+            return
+        attempt = int(new.get("attempt", 0))
+        program = next((each for key, each in self._ranks.programs.items() if key.endswith(f"/{name}")), None)
+        truth = program.attempts.get(attempt) if program is not None else None
+        why = truth.unfinished if truth is not None else "no rank of it ever ran"
+        if why:
+            self.fail(f"{name} is Succeeded in attempt {attempt}, but {why}")
+
+    def _look(self) -> None:
+        """No two directives of an attempt contradict each other."""
+        for key, program in self._ranks.programs.items():
+            for truth in program.attempts.values():
+                if truth.contradiction:
+                    self.fail(f"{key}: {truth.contradiction}")
+
+
+class RecordStays(Checker):
+    """What is recorded of an attempt does not change while it lasts, and is what its ranks were directed.
+
+    Args:
+        view: what the API server holds.
+        stale_s: as for all.
+        ranks: what really became of attempts.
+    """
+
+    name = "the record of an attempt never changes"
+
+    def __init__(self, view: View, stale_s: float, ranks: Ranks) -> None:
+        super().__init__(view, stale_s)
+        self._ranks = ranks
+        self._known: dict[tuple[str, int], Obj] = {}
+
+    def job(self, name: str, old: Obj, new: Obj) -> None:
+        """Compare the record with the first one of its attempt."""
+        record = section(new, "run")
+        attempt = int(record.get("attempt", -1))
+        if not record or attempt != new.get("attempt") or self.view.hands_on:
+            return
+        facts = {key: record.get(key) for key in ("launcher", "launcherSlot", "nodes", "rankOrder", "masterPort")}
+        known = self._known.setdefault((name, attempt), facts)
+        if known != facts:
+            self.fail(f"{name}: attempt {attempt} was recorded as {known}, and is now {facts}")
+        program = next((each for key, each in self._ranks.programs.items() if key.endswith(f"/{name}")), None)
+        truth = program.attempts.get(attempt) if program is not None else None
+        if truth is not None and truth.slots.get(0, record.get("launcherSlot")) != record.get("launcherSlot"):
+            said = f"slot {record.get('launcherSlot')}"
+            self.fail(f"{name}: the launcher of attempt {attempt} is recorded in {said}, and runs in {truth.slots[0]}")

@@ -15,6 +15,7 @@ from muster.embedded.apiserver.request import Request
 from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.workloads import CoschedulingPodGroup
+from muster.sim.fuzz.accidents import Accidents
 from muster.sim.fuzz.checks import (
     NoNodeOverCapacity,
     NoRoomGivenTwice,
@@ -24,7 +25,13 @@ from muster.sim.fuzz.checks import (
 )
 from muster.sim.fuzz.demand import POOL_TAINT
 from muster.sim.fuzz.gangchecks import BoundWhereItsSlotIs, NoGangPartBoundForLong, NoSlotLost
-from muster.sim.fuzz.jobchecks import AttemptsEndOnce, NoChargeForWhatTheUserDidNot, NoJobFails
+from muster.sim.fuzz.jobchecks import (
+    AttemptsEndOnce,
+    NoChargeForWhatTheUserDidNot,
+    NoJobFails,
+    RecordStays,
+    SucceededMeansDone,
+)
 from muster.sim.fuzz.orderchecks import NoGangPassedOver, NoWritesAtRest, NoWriteWithoutPrecondition
 from muster.sim.fuzz.rankchecks import NoRankInAPartBoundGang
 from muster.sim.fuzz.ranks import Ranks
@@ -180,13 +187,14 @@ class Run:
         scenario = self._scenario
         self._lines = Lines(self._loop, WeatheredRoads(self._loop, roads, self._fork()), self._fork())
         jobs = [job for job in scenario.jobs if not job.single]
-        runs_s = {job.key: job.runs_s for job in jobs}
         seed = self._fork().getrandbits(32)
-        ranks = Ranks(kubelets, self._lines, stop_s=scenario.stop_s, runs_s=runs_s, seed=seed)
+        ranks = Ranks(kubelets, self._lines, stop_s=scenario.stop_s, jobs={job.key: job for job in jobs}, seed=seed)
         self._training = Training(self.cluster, ranks, jobs)
         AttemptsEndOnce(self.view, scenario.stale_s)
         NoChargeForWhatTheUserDidNot(self.view, scenario.stale_s, self._training.failed)
         NoJobFails(self.view, scenario.stale_s)
+        SucceededMeansDone(self.view, scenario.stale_s, ranks)
+        RecordStays(self.view, scenario.stale_s, ranks)
         self._together = NoRankInAPartBoundGang(
             self.view, scenario.stale_s, ranks, STOP_RANKS_S, scenario.disturbed_until
         )
@@ -224,6 +232,7 @@ class Run:
                 self._loop.call_later(number * 0.1, replica.start)
             for fault in self._scenario.node_faults:
                 self._faults.append(asyncio.create_task(self._node_fault(fault)))
+            self._begin_accidents()
             for one in self._scenario.replica_faults:
                 self._loop.call_at(self._start + one.at, self._replica_fault, one)
             await self.owner.run()
@@ -255,6 +264,19 @@ class Run:
         for node, window in self._scenario.roads.dark.items():
             self._loop.call_at(window.start, self._lines.dark, node, window.end)
 
+    def _begin_accidents(self) -> None:
+        if self._training is None:
+            return
+        accidents = Accidents(
+            self.cluster, self.nodes, self.view, self._training, self._is_spared, self._make_node_again
+        )
+        for accident in self._scenario.accidents:
+            self._faults.append(asyncio.create_task(accidents.happens(accident)))
+
+    def _is_spared(self, node: str) -> bool:
+        """Whether people leave a node alone, as other faults befall it."""
+        return any(self.nodes.nodes[node].number == fault.node for fault in self._scenario.node_faults)
+
     def _waiting(self) -> list[str]:
         """Jobs that are not over."""
         return [*self.owner.unfinished, *(self._training.unfinished if self._training is not None else ())]
@@ -278,6 +300,9 @@ class Run:
         await self.nodes.add(self._scenario.nodes, capacity=CAPACITY)
         for name in list(self.nodes.nodes)[: self._scenario.tainted]:
             self._taint(name)
+        if self._scenario.trained:
+            for number, name in enumerate(self.nodes.nodes):
+                self._put_in_zone(name, number)
         if self._scenario.shaped:
             self.cluster.call(
                 "POST",
@@ -316,12 +341,17 @@ class Run:
             self.cluster.call("DELETE", path)
         await until(self._loop, self._start + fault.end)
         if fault.kind == "deleted":
-            await self._register_again(name, fault.node)
-            if fault.node < self._scenario.tainted:
-                self._taint(name)
-            if self._scenario.shaped:
-                self._put_in_zone(name, fault.node)
+            await self._make_node_again(name)
         await self.nodes.recover(name)
+
+    async def _make_node_again(self, name: str) -> None:
+        """Register a machine whose Node object was deleted, with the taints and labels that it had at first."""
+        number = self.nodes.nodes[name].number
+        await self._register_again(name, number)
+        if number < self._scenario.tainted:
+            self._taint(name)
+        if self._scenario.shaped or self._scenario.trained:
+            self._put_in_zone(name, number)
 
     async def _register_again(self, name: str, number: int) -> None:
         await self.nodes.register_again(name, capacity=CAPACITY)

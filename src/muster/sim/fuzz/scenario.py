@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import TypeVar
 
 import msgspec
 
+from muster.sim.fuzz.accidents import Accident, draw_accidents, draw_ranks
 from muster.sim.fuzz.demand import HANDOVER, MIXED, NODE_FAULTS_MAX, QUEUE, demand
 from muster.sim.fuzz.roads import RoadWeather, road_weather
 from muster.sim.fuzz.weather import Weather, Window
@@ -65,6 +67,7 @@ class Scenario(msgspec.Struct, frozen=True):
     lease_s: float = 15.0
     roads: RoadWeather | None = None
     shaped: bool = False
+    accidents: tuple[Accident, ...] = ()
 
     @property
     def disturbed_until(self) -> float:
@@ -84,6 +87,11 @@ class Scenario(msgspec.Struct, frozen=True):
         return max(ends, default=START_S)
 
     @property
+    def trained(self) -> bool:
+        """Whether the controller of training jobs carries the gangs."""
+        return self.roads is not None
+
+    @property
     def stale_s(self) -> float:
         """How old a leader's knowledge may be through no fault of its own."""
         weather = self.weather
@@ -98,6 +106,9 @@ class Scenario(msgspec.Struct, frozen=True):
         if any(fault.kind == "halt" for fault in self.replica_faults):
             stale_s += 10.0
         return stale_s
+
+
+S = TypeVar("S", bound=Scenario)
 
 
 def scenario(seed: int) -> Scenario:
@@ -137,7 +148,7 @@ def _trained(drawn: Scenario, rng: random.Random) -> Scenario:
     jobs = tuple(job for job in drawn.jobs if job.runs_s != float("inf"))
     jobs = tuple(msgspec.structs.replace(job, whole=not job.single and draw.random() < share) for job in jobs)
     roads = road_weather(rng, drawn.nodes, drawn.weather.calm_at, START_S)
-    return msgspec.structs.replace(drawn, jobs=jobs, roads=roads)
+    return with_accidents(msgspec.structs.replace(drawn, jobs=jobs, roads=roads))
 
 
 def _shaped(drawn: Scenario, rng: random.Random) -> Scenario:
@@ -159,6 +170,13 @@ def _shaped(drawn: Scenario, rng: random.Random) -> Scenario:
         arrives_s, runs_s = rng.uniform(0, 60), rng.uniform(5, 40)
         jobs.append(JobSpec(f"apart-{number}", 1, 2, arrives_s, runs_s, single=True, apart=True))
     return msgspec.structs.replace(drawn, jobs=tuple(jobs), shaped=True)
+
+
+def with_accidents(drawn: S) -> S:
+    """Draw how long ranks of each node take, and what people do by accident. Drawn apart: the rest stays as it was."""
+    rng = random.Random(f"accidents {drawn.seed}")
+    jobs = draw_ranks(rng, drawn.jobs)
+    return msgspec.structs.replace(drawn, jobs=jobs, accidents=draw_accidents(rng, jobs))
 
 
 def draw_weather(rng: random.Random, nodes: int, replicas: int) -> Weather:

@@ -24,7 +24,7 @@ def training_job(spec: JobSpec) -> dict[str, Any]:
         "gpusPerNode": spec.gpus,
         "nodeSharing": "Exclusive" if spec.whole else "Shared",
         "ranksPerNode": 1,
-        "launcher": "mpi",
+        "launcher": spec.launcher,
         "image": "train",
         "command": ["train"],
         "backoffLimit": len(spec.restarts),
@@ -66,12 +66,13 @@ class Training:
         specs: the jobs.
 
     Attributes:
+        specs: the jobs, by name.
         failed: how often a rank of a job was made to fail, by name.
     """
 
     def __init__(self, cluster: VirtualCluster, ranks: Ranks, specs: list[JobSpec]) -> None:
         self._cluster, self._ranks = cluster, ranks
-        self._specs = {spec.name: spec for spec in specs}
+        self.specs = {spec.name: spec for spec in specs}
         self._phases: dict[str, str] = {}
         self._live: dict[str, set[str]] = {spec.name: set() for spec in specs}
         self.failed = {spec.name: 0 for spec in specs}
@@ -82,14 +83,22 @@ class Training:
         """Jobs that are not over, and are to be some time."""
         return [
             name
-            for name, spec in sorted(self._specs.items())
+            for name, spec in sorted(self.specs.items())
             if not spec.endless and (self._phases.get(name) != "Succeeded" or self._live[name])
         ]
+
+    def runs(self, name: str) -> bool:
+        """Whether the job's status says that it runs."""
+        return self._phases.get(name) == "Running"
+
+    def is_over(self, name: str) -> bool:
+        """Whether the job has succeeded."""
+        return self._phases.get(name) == "Succeeded"
 
     def begin(self) -> None:
         """Have everything happen in its time from now on."""
         loop = self._cluster.loop
-        for name, spec in self._specs.items():
+        for name, spec in self.specs.items():
             loop.call_later(spec.arrives_s, self._cluster.call, "POST", jobs_path(spec.namespace), training_job(spec))
             for at in spec.restarts:
                 loop.call_later(spec.arrives_s + at, self._fail_a_rank, name)
@@ -99,14 +108,14 @@ class Training:
 
     def _suspend(self, name: str, suspend: bool) -> None:
         if self._phases.get(name) != "Succeeded":
-            self._cluster.call("PATCH", self._specs[name].path, {"spec": {"suspend": suspend}})
+            self._cluster.call("PATCH", self.specs[name].path, {"spec": {"suspend": suspend}})
 
     def _fail_a_rank(self, name: str) -> None:
-        """Have a rank exit with 1, once all run."""
+        """Have a rank exit with 1, once ranks run."""
         if self._phases.get(name) == "Succeeded":
             return
-        running = [one for one in self._ranks.of(self._specs[name].key) if one.state == "running"]
-        if self._phases.get(name) != "Running" or len(running) < self._specs[name].size:
+        running = [one for one in self._ranks.of(self.specs[name].key) if one.state == "running"]
+        if self._phases.get(name) != "Running" or not running:
             self._cluster.loop.call_later(_AGAIN_S, self._fail_a_rank, name)
             return
         self.failed[name] += 1
@@ -115,7 +124,7 @@ class Training:
     def _changed(self, resource: str, old: Item | None, new: Item | None) -> None:
         item = new or old
         assert item is not None
-        if resource == RESOURCE and item.name in self._specs:
+        if resource == RESOURCE and item.name in self.specs:
             self._phases[item.name] = section(item.object(), "status").get("phase", "")
         elif resource == "pods":
             live = self._live.get(item.labels.get("muster.dev/gang", ""))

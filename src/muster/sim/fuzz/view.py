@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from muster.api.names import ANNOTATION_WHOLE_NODE, LABEL_BALLOON, LABEL_BORROWED, LABEL_TEAM
@@ -136,10 +137,23 @@ class View:
         self.jobs: dict[str, str] = {}
         self.limited: set[str] = set()
         """Gangs with a time limit."""
+        self.hands_on = False
+        """Whether a person writes what changes now: no controller is to blame for it."""
+        self.edited: set[str] = set()
+        """Names of jobs whose status a person has edited."""
         self._arrivals: dict[str, str] = {}
         self.checkers: list[Any] = []
         self._clock = clock
         self._store = store
+
+    @contextmanager
+    def by_hand(self) -> Iterator[None]:
+        """What is written in this context is written by a person."""
+        self.hands_on = True
+        try:
+            yield
+        finally:
+            self.hands_on = False
 
     def begin(self) -> None:
         """Look at what is there, and follow it from now on."""

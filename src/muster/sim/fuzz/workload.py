@@ -63,6 +63,8 @@ class JobSpec(msgspec.Struct, frozen=True):
         cpu_milli, memory_mib: of each pod, where its source says so.
         models: GPU models it accepts; all where empty.
         whole: it has its nodes to itself.
+        launcher: of its ranks.
+        rank_shares: how much of its work the ranks of each node do, by node rank in turn; all of it where empty.
     """
 
     name: str
@@ -88,6 +90,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     memory_mib: int = 0
     models: tuple[str, ...] = ()
     whole: bool = False
+    launcher: str = "mpi"
+    rank_shares: tuple[float, ...] = ()
 
     @property
     def path(self) -> str:

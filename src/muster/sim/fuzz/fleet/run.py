@@ -114,6 +114,10 @@ class FleetRun(Run):
         self._lending.disturb(until)
         self._balloons.disturb(until)
 
+    def _is_spared(self, node: str) -> bool:
+        """A cloud takes a machine back whose Node object was deleted."""
+        return self.nodes.nodes[node].number >= self._fleet.nodes or super()._is_spared(node)
+
     async def _register_again(self, name: str, number: int) -> None:
         self._people.gone(name)
         for pool in self._fleet.pools:

@@ -13,7 +13,15 @@ from muster.sim.fuzz.fleet.machines import Source, smallest
 from muster.sim.fuzz.fleet.people import FOREIGN, QUARANTINE, Deed
 from muster.sim.fuzz.fleet.shares import Shares, draw_shares
 from muster.sim.fuzz.roads import road_weather
-from muster.sim.fuzz.scenario import FAULTS_S, NodeFault, Scenario, draw_node_faults, draw_replica_faults, draw_weather
+from muster.sim.fuzz.scenario import (
+    FAULTS_S,
+    NodeFault,
+    Scenario,
+    draw_node_faults,
+    draw_replica_faults,
+    draw_weather,
+    with_accidents,
+)
 from muster.sim.fuzz.workload import JobSpec
 from muster.sim.replay.job import Job, NodeShape
 from muster.sim.virtual.loop import START_S
@@ -85,7 +93,7 @@ def fleet_scenario(seed: int, source: Source) -> FleetScenario:
         shares[CLOUD_POOL] = Shares(percent={owner: 100})
     scaled = _scaled(rng)
     weather = draw_weather(rng, nodes, replicas)
-    return FleetScenario(
+    drawn = FleetScenario(
         seed=seed,
         nodes=nodes,
         tainted=0,
@@ -107,6 +115,7 @@ def fleet_scenario(seed: int, source: Source) -> FleetScenario:
         troubles=tuple(_troubles(rng, scaled)),
         balloons=balloons_text(rng, {pool.name: pool.least for pool in pools} | {CLOUD_POOL: pools[0].least}),
     )
+    return with_accidents(drawn)
 
 
 def _pools(rng: random.Random, source: Source) -> tuple[Pool, ...]:

@@ -24,24 +24,25 @@ class NothingWithoutEvidence(HealthChecker):
         stale_s: as for all.
         facts: of node health.
         truth: whether a node of which others say that they do not reach it is indeed not reached.
+        slow_s: how far a leader's clock may be behind. By it a test ended before what it answers was found.
     """
 
     name = "no healthy node touched without evidence"
 
-    def __init__(self, view: View, stale_s: float, facts: HealthFacts, truth: Truth) -> None:
+    def __init__(self, view: View, stale_s: float, facts: HealthFacts, truth: Truth, slow_s: float) -> None:
         super().__init__(view, stale_s, facts)
-        self._truth = truth
+        self._truth, self._slow_s = truth, slow_s
         facts.on_node.append(self._node)
 
     def _node(self, old: NodeState | None, new: NodeState | None) -> None:
         if new is not None and goes_out(old, new):
             self.speaks_against(new, "is in quarantine")
 
-    def touched(self, node: str, step: str) -> None:
+    def touched(self, node: str, session_name: str, step: str) -> None:
         """A machine is about to do what it was told."""
-        state = self._facts.nodes.get(node)
-        if state is None:
-            return
+        state, known = self._facts.nodes.get(node), self._facts.sessions.get(session_name)
+        if state is None or (known is not None and known.node_uid != state.uid):
+            return  # the Node object was deleted meanwhile: the step was begun for the one before
         session = self._facts.session_of(state)
         if session is None or not any(rung == "ResetGPU" for rung, _, _ in session.episode):
             self.speaks_against(state, f"is told to {step}")  # after a reset, that this was in vain speaks against it
@@ -60,7 +61,7 @@ class NothingWithoutEvidence(HealthChecker):
             return
         tests = self._facts.tests[node.uid]
         answered = [each.time for each in tests if each.passed and each.known_at < self.view.now - self.stale_s]
-        since = max(answered, default=0.0)
+        since = max(answered, default=0.0) - self._slow_s
         if not any(each.time >= since for each in self._facts.against[node.uid].values()):
             self.fail(f"{node.name} {what}, and nothing speaks against it")
 

@@ -77,8 +77,9 @@ class HealthRun(Run):
         acted_s = stale_s + LATEST_S
         self._truth = Truth(self.view, acted_s, facts, self._health.dead)
         NeverOverBudgetOrBreaker(self.view, stale_s, facts, self._health)
-        self._evidence = NothingWithoutEvidence(self.view, acted_s, facts, self._truth)
         spread_s = max(self._health.skew_s) - min(self._health.skew_s)
+        slow_s = -min(0.0, *self._health.skew_s)
+        self._evidence = NothingWithoutEvidence(self.view, acted_s, facts, self._truth, slow_s)
         self._passes = NothingOutWithoutAPass(self.view, acted_s, facts, spread_s)
         self._steps = OneStepForOneRung(self.view, stale_s, facts)
         self._moves = NobodyLeavesInVain(self.view, acted_s, facts)
@@ -106,7 +107,7 @@ class HealthRun(Run):
     def _acts(self, node: str, session: str, step: str) -> None:
         """A machine is about to be reset or rebooted."""
         self._steps.acts(session, step)
-        self._evidence.touched(node, step)
+        self._evidence.touched(node, session, step)
         state = self._facts.nodes[node]
         if step == "reset":
             self._passes.repaired[state.uid] = self._loop.now
@@ -178,6 +179,16 @@ class HealthRun(Run):
         self._ward.renewed(name)
         labels, taints = self._labels(number), self._taints(number)
         await self.nodes.register_again(name, capacity=CAPACITY, labels=labels, taints=taints)
+        self._vendor.renewed(name)
+
+    async def _make_node_again(self, name: str) -> None:
+        """Register a machine again that lived on while its Node object was deleted: it is as it was."""
+        if name not in self.nodes.nodes or self._ward.agents.uid(name):
+            return
+        number = self.nodes.nodes[name].number
+        labels, taints = self._labels(number), self._taints(number)
+        await self.nodes.register_again(name, capacity=CAPACITY, labels=labels, taints=taints)
+        self._put_in_zone(name, number)
         self._vendor.renewed(name)
 
     async def _born(self, name: str, number: int) -> None:

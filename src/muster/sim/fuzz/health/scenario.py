@@ -19,7 +19,7 @@ from muster.sim.fuzz.health.mishaps import (
 )
 from muster.sim.fuzz.health.more import More, cut_off
 from muster.sim.fuzz.roads import road_weather
-from muster.sim.fuzz.scenario import Scenario, draw_node_faults, draw_replica_faults, draw_weather
+from muster.sim.fuzz.scenario import Scenario, draw_node_faults, draw_replica_faults, draw_weather, with_accidents
 from muster.sim.fuzz.workload import JobSpec
 from muster.sim.virtual.loop import START_S
 
@@ -123,7 +123,7 @@ def health_scenario(seed: int) -> HealthScenario:
     lost = {wound.node for wound in wounds if wound.kind not in ("driver", "reboot")}
     lost |= {node for node, each in enumerate(habits) if each.hangs_tests or each.reboot == "hangs"}
     lost |= more.lost
-    return HealthScenario(
+    drawn = HealthScenario(
         seed=seed,
         nodes=nodes,
         tainted=0,
@@ -154,6 +154,7 @@ def health_scenario(seed: int) -> HealthScenario:
         asking=more.asking,
         retests=more.retests,
     )
+    return with_accidents(drawn)
 
 
 def _wounds(rng: random.Random, nodes: int) -> list[Wound]:
