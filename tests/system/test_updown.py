@@ -65,6 +65,11 @@ def test_up_gives_a_cluster_that_kubectl_can_use_and_down_removes_all_of_it(must
     again = muster.run("up", "--nodes", "2", "--gpus", "4")
     assert (again.returncode, "up already" in again.stdout) == (0, True)
     assert muster.run("up").returncode == 0
+    crd = "trainingjobs.muster.dev"  # issue 11.10: up repairs what was deleted
+    assert muster.run("delete", "crd", crd, program=kubectl_program()).returncode == 0
+    repaired = muster.run("up")
+    assert (repaired.returncode, crd in repaired.stderr) == (0, True)
+    assert muster.run("list").returncode == 0
     other = muster.run("up", "--nodes", "3")
     assert other.returncode == 5
     assert "another shape" in other.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -120,9 +121,22 @@ def _up_already(same: bool, layout: Layout) -> int:
         )
     with waiting(f"the cluster '{current.spec.name}' is being started already") as on_stage, translated():
         spec = cluster.join(layout, on_stage)
+        missing = asyncio.run(_repair(layout))
     add_context(user_kubeconfig(), layout.kubeconfig, spec.context)  # whoever started it may not have come to it yet
     click.echo(f"the cluster '{spec.name}' is up already: {_shape(spec)}")
+    if missing:
+        note(f"installed again, as they were missing: {', '.join(missing)}; objects of these kinds are lost")
     return ExitCode.DONE
+
+
+async def _repair(layout: Layout) -> list[str]:
+    """Install Muster's kinds in a cluster that runs; returns those that were missing."""
+    from muster.embedded.readiness import install_kinds
+    from muster.kube.client import Client
+    from muster.kube.config import load_config
+
+    async with Client(load_config(layout.kubeconfig)) as client:
+        return await install_kinds(client)
 
 
 def _shape(spec: ClusterSpec) -> str:

@@ -47,12 +47,17 @@ async def answers(client: Client) -> bool:
     return await client.request("GET", "/readyz") is not None
 
 
-async def install_kinds(client: Client, timeout_s: float = 30.0) -> None:
-    """Create or update our CustomResourceDefinitions and the system namespace, and wait until they are served."""
+async def install_kinds(client: Client, timeout_s: float = 30.0) -> list[str]:
+    """Create or update our CustomResourceDefinitions and the system namespace, and wait until they are served.
+
+    Returns the names of those that were missing.
+    """
+    missing = []
     for kind in KINDS:
         body = definition(kind)
         try:
             await client.request("POST", _CRDS, body=json.dumps(body).encode(), headers=_JSON)
+            missing.append(str(body["metadata"]["name"]))
         except AlreadyExists:
             path = f"{_CRDS}/{body['metadata']['name']}"
             await client.request("PATCH", path, body=json.dumps(body).encode(), headers={"Content-Type": MERGE_PATCH})
@@ -64,6 +69,7 @@ async def install_kinds(client: Client, timeout_s: float = 30.0) -> None:
         return wanted <= {resource["name"] for resource in listed["resources"]}
 
     await poll("Muster's kinds", served, timeout_s)
+    return missing
 
 
 async def ensure_namespace(client: Client, name: str) -> None:
