@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from muster.api.crd import KINDS, definition
 from muster.embedded.apiserver import fieldtable
 from muster.embedded.apiserver.fieldwriter import GROUPS, table_of
@@ -54,6 +56,7 @@ def code_of(api: Api, connection: http.client.HTTPSConnection, asked: Malformed)
     return 0  # kube-apiserver itself gives up on some
 
 
+@pytest.mark.kubernetes_since("1.36")  # the version that the embedded server answers as
 def test_malformed_requests_are_judged_as_the_real_server_does(embedded: Api, real_control_plane: RealCluster) -> None:
     real = Api(real_control_plane.kubeconfig)
     differ, failed = [], []
@@ -69,6 +72,7 @@ def test_malformed_requests_are_judged_as_the_real_server_does(embedded: Api, re
     assert differ == []
 
 
+@pytest.mark.kubernetes_since("1.36")  # the version that the embedded server answers as
 def test_the_field_table_is_what_the_real_server_publishes(real_control_plane: RealCluster) -> None:
     """Issue 11.31: names and types of built-in kinds' fields, for `kubectl explain` and for the check of types."""
     api = Api(real_control_plane.kubeconfig)
