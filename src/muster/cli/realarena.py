@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from muster.api.names import SYSTEM_NAMESPACE
 from muster.cli.arena import NODE_GRACE_S, OnStage, undisturbed
@@ -16,26 +16,16 @@ from muster.cli.errors import CliError
 from muster.cli.target import Cluster
 from muster.drills.chart import rendered
 from muster.drills.children import Child
-from muster.drills.clusteraccess import Rule
 from muster.drills.controlplane import ControlPlane, ControlPlaneError, ControlPlaneUnavailableError, find_binaries
 from muster.drills.goprograms import NotBuiltError
 from muster.drills.ports import free_port
 from muster.embedded import programs, ranks, readiness
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec
+from muster.embedded.realplane import NODE_ACCOUNT, NODE_RULES, SERVICE_ACCOUNT
 from muster.kube.client import Client
 from muster.kube.config import load_config
 
-SERVICE_ACCOUNT, NODE_ACCOUNT = "muster-controller", "demo-node"
-NODE_RULES: Final[tuple[Rule, ...]] = (
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "create", "patch"]},
-    {"apiGroups": [""], "resources": ["nodes/status", "pods/status"], "verbs": ["patch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
-    {"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["get"]},
-    {"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "patch"]},
-)
-"""What process kubelets call, and no more: one account for all nodes of a cluster that lives for two minutes."""
 _READY_S = 90.0
 
 

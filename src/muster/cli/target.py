@@ -151,7 +151,10 @@ def _cluster(config: ClusterConfig, target: Target) -> Cluster:
     layout = embedded_at(config.server)
     address = urlsplit(config.server).netloc
     spec = layout.read_spec() if layout else None
-    description = f"the embedded cluster '{spec.name}' on this machine" if spec else f"the cluster at {address}"
+    description = f"the cluster at {address}"
+    if spec:
+        what = "cluster with a real control plane," if spec.real else "embedded cluster"
+        description = f"the {what} '{spec.name}' on this machine"
     return Cluster(config, target.namespace or config.namespace or "default", description, layout)
 
 

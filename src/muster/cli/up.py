@@ -27,6 +27,9 @@ _LOG_MIN_FILES = 2
 @click.option("--nodes", type=click.IntRange(1, 64), help=f"Nodes ({_NODES}).")
 @click.option("--gpus", type=click.IntRange(0, 64), help=f"GPUs each node declares ({_GPUS}); they need not exist.")
 @click.option("--name", default="", callback=not_empty, help="Name, where there are several.")
+@click.option(
+    "--real", is_flag=True, help="With etcd, kube-apiserver and kube-controller-manager, built where missing (Go)."
+)
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API server (a free one).")
 @click.option(
     "--network", type=click.Choice(["host", "netns"]), help="Loopback addresses, or a namespace per pod (host)."
@@ -49,6 +52,7 @@ def command(
     nodes: int | None,
     gpus: int | None,
     name: str,
+    real: bool,
     port: int | None,
     network: str | None,
     log_size: str | None,
@@ -71,6 +75,7 @@ def command(
         nodes=nodes or base.nodes,
         gpus=base.gpus if gpus is None else gpus,
         port=port or 0,
+        real=real or base.real,
         network="netns" if (network or base.network) == "netns" else "host",
         container_log_max_size=log_size or base.container_log_max_size,
         container_log_max_files=log_files or base.container_log_max_files,
@@ -80,6 +85,8 @@ def command(
         return _up_already(same, layout)
     path = user_kubeconfig()
     check_writable(path)
+    if wanted.real:
+        _build_control_plane()
     started = time.monotonic()
     with waiting(f"starting the cluster '{name}'") as on_stage, translated():
         spec = cluster.start(layout, wanted, on_stage)
@@ -94,6 +101,18 @@ def command(
     if not current:
         note(f"your current context in {path} was left as it is")
     return ExitCode.DONE
+
+
+def _build_control_plane() -> None:
+    """Build the real control plane where it is not there, with its progress. Raises CliError."""
+    from muster.embedded import realplane
+
+    try:
+        realplane.build()
+    except realplane.UNAVAILABLE as error:
+        raise CliError(
+            f"no real control plane here: {error}", f"leave out --real for the embedded one: {prefix()} up"
+        ) from None
 
 
 def layout_of(name: str) -> Layout:
@@ -141,6 +160,8 @@ async def _repair(layout: Layout) -> list[str]:
 
 def _shape(spec: ClusterSpec) -> str:
     shape = f"{counted(spec.nodes, 'node')} with {counted(spec.gpus, 'GPU')} each, port {spec.port}"
+    if spec.real:
+        shape += ", a real control plane"
     standard = type(spec)()
     if spec.with_logs(standard) == spec:
         return shape

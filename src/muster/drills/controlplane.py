@@ -12,16 +12,18 @@ import shutil
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from muster.drills.children import Child
 from muster.drills.clusteraccess import ClusterAccess, inline, write_kubeconfig
 from muster.drills.goprograms import NotBuiltError, find_built
 from muster.drills.ports import free_port
 from muster.kube.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
+
+PROGRAMS_WITH_PORTS: Final = ("kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "kube-scheduler")
 
 
 class ControlPlaneUnavailableError(Exception):
@@ -73,6 +75,8 @@ class ControlPlane:
         runtime_config: Mapping[str, bool] | None = None,
         extra_args: Mapping[str, Sequence[str]] | None = None,
         timeout_s: float = 120.0,
+        ports: Mapping[str, int] | None = None,
+        durable: bool = False,
     ) -> None:
         """Nothing runs yet.
 
@@ -86,6 +90,8 @@ class ControlPlane:
             runtime_config: API groups and versions to switch on or off, for kube-apiserver.
             extra_args: more arguments by program name, such as `{"kube-apiserver": ["--v=4"]}`.
             timeout_s: how long each component may take to become ready, in seconds.
+            ports: port by program name, and that of `etcd-peer`; free ones are chosen for the rest.
+            durable: let etcd flush to disk what it answers, as a control plane that outlives a power cut needs.
         """
         self._binaries = binaries or find_binaries()
         self._own_directory = directory is None
@@ -100,7 +106,10 @@ class ControlPlane:
         self._extra_args = dict(extra_args or {})
         self._timeout_s = timeout_s
         self._children: dict[str, Child] = {}
-        self._port = free_port()
+        self._ports = {name: (ports or {}).get(name) or free_port() for name in PROGRAMS_WITH_PORTS}
+        self._durable = durable
+        self._port = self._ports["kube-apiserver"]
+        self._etcd_url = f"https://127.0.0.1:{self._ports['etcd']}"
         self.url = f"https://127.0.0.1:{self._port}"
         self.access = ClusterAccess(self.directory / "admin.kubeconfig", self.directory, self._binaries / "kubectl")
 
@@ -122,10 +131,8 @@ class ControlPlane:
         """Start every component and wait until each is ready; raises ControlPlaneError."""
         try:
             self._write_certificates()
-            self._start_etcd()
-            self.start_apiserver()
-            for name in self._optional:
-                self._start_client_component(name)
+            for name in self.programs:
+                self._start(name)
         except BaseException:
             self.stop()
             raise
@@ -145,8 +152,46 @@ class ControlPlane:
         if self._own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
 
+    def prepare(self) -> None:
+        """Write certificates and kubeconfigs where they are missing: for a caller that runs the programs itself."""
+        if not self.kubeconfig.exists():
+            self._write_certificates()
+
+    @property
+    def programs(self) -> list[str]:
+        """The programs in the order in which they start, each when the one before is ready."""
+        return ["etcd", "kube-apiserver", *self._optional]
+
+    def command(self, name: str) -> list[str]:
+        """Return the command line of a program. Raises ControlPlaneError where it is not installed."""
+        if name == "etcd":
+            arguments = self._etcd_arguments()
+        elif name == "kube-apiserver":
+            arguments = self._apiserver_arguments()
+        else:
+            arguments = self._client_component_arguments(name)
+        gates = ",".join(f"{gate}={str(on).lower()}" for gate, on in self._feature_gates.items())
+        command = [str(self._binaries / name), *arguments]
+        if gates and name != "etcd":
+            command.append(f"--feature-gates={gates}")
+        command += self._extra_args.get(name, ())
+        if not (self._binaries / name).exists():
+            raise ControlPlaneError(f"{self._binaries} has no {name}")
+        return command
+
+    def is_ready(self, name: str) -> bool:
+        """Return whether a program answers that it is ready."""
+        if name == "etcd":
+            tls = ssl.create_default_context(cafile=self.directory / "etcd-ca.crt")
+            tls.load_cert_chain(self.directory / "etcd-client.crt", self.directory / "etcd-client.key")
+            return _answers(self._ports["etcd"], "/health", tls)
+        return self._answers(self._ports[name], "/readyz" if name == "kube-apiserver" else "/healthz")
+
     def start_apiserver(self) -> None:
         """Start kube-apiserver on its port, always the same one, and wait until it is ready."""
+        self._start("kube-apiserver")
+
+    def _apiserver_arguments(self) -> list[str]:
         pki = self.directory
         arguments = [
             f"--secure-port={self._port}",
@@ -173,57 +218,47 @@ class ControlPlane:
         if self._runtime_config:
             pairs = ",".join(f"{name}={str(on).lower()}" for name, on in self._runtime_config.items())
             arguments.append(f"--runtime-config={pairs}")
-        child = self._start("kube-apiserver", arguments)
-        self._wait(child, lambda: self._answers(self._port, "/readyz"))
+        return arguments
 
     def stop_apiserver(self, *, grace_s: float = 2.0) -> None:
         """Stop kube-apiserver: new connections are refused at once, open watches are cut after `grace_s` seconds."""
         self._children.pop("kube-apiserver").stop(grace_s)
 
-    def _start_etcd(self) -> None:
-        port, peer_port = free_port(), free_port()
-        self._etcd_url = f"https://127.0.0.1:{port}"
-        peer_url = f"https://127.0.0.1:{peer_port}"
+    def _etcd_arguments(self) -> list[str]:
+        peer_url = f"https://127.0.0.1:{self._ports['etcd-peer']}"
         pki = self.directory
-        child = self._start(
-            "etcd",
-            [
-                "--name=muster",
-                f"--data-dir={self.directory / 'etcd'}",
-                f"--listen-client-urls={self._etcd_url}",
-                f"--advertise-client-urls={self._etcd_url}",
-                f"--listen-peer-urls={peer_url}",
-                f"--initial-advertise-peer-urls={peer_url}",
-                f"--initial-cluster=muster={peer_url}",
-                "--unsafe-no-fsync",
-                "--quota-backend-bytes=8589934592",
-                "--auto-compaction-retention=0",  # kube-apiserver compacts
-                "--log-level=warn",
-                *(
-                    argument
-                    for prefix in ("", "peer-")
-                    for argument in (
-                        f"--{prefix}cert-file={pki / 'etcd.crt'}",
-                        f"--{prefix}key-file={pki / 'etcd.key'}",
-                        f"--{prefix}trusted-ca-file={pki / 'etcd-ca.crt'}",
-                        f"--{prefix}client-cert-auth",
-                    )
-                ),
-            ],
-        )
-        tls = ssl.create_default_context(cafile=pki / "etcd-ca.crt")
-        tls.load_cert_chain(pki / "etcd-client.crt", pki / "etcd-client.key")
-        self._wait(child, lambda: _answers(port, "/health", tls))
+        return [
+            "--name=muster",
+            f"--data-dir={self.directory / 'etcd'}",
+            f"--listen-client-urls={self._etcd_url}",
+            f"--advertise-client-urls={self._etcd_url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=muster={peer_url}",
+            *([] if self._durable else ["--unsafe-no-fsync"]),
+            "--quota-backend-bytes=8589934592",
+            "--auto-compaction-retention=0",  # kube-apiserver compacts
+            "--log-level=warn",
+            *(
+                argument
+                for prefix in ("", "peer-")
+                for argument in (
+                    f"--{prefix}cert-file={pki / 'etcd.crt'}",
+                    f"--{prefix}key-file={pki / 'etcd.key'}",
+                    f"--{prefix}trusted-ca-file={pki / 'etcd-ca.crt'}",
+                    f"--{prefix}client-cert-auth",
+                )
+            ),
+        ]
 
-    def _start_client_component(self, name: str) -> None:
-        port = free_port()
+    def _client_component_arguments(self, name: str) -> list[str]:
         kubeconfig = self.directory / f"{name}.kubeconfig"
         arguments = [
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
             "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
+            f"--secure-port={self._ports[name]}",
             f"--tls-cert-file={self.directory / 'apiserver.crt'}",
             f"--tls-private-key-file={self.directory / 'apiserver.key'}",
             "--leader-elect=false",
@@ -234,23 +269,13 @@ class ControlPlane:
                 f"--service-account-private-key-file={self.directory / 'service-accounts.key'}",
                 f"--root-ca-file={self.ca_path}",
             ]
-        child = self._start(name, arguments)
-        self._wait(child, lambda: self._answers(port, "/healthz"))
+        return arguments
 
-    def _start(self, name: str, arguments: Sequence[str]) -> Child:
-        gates = ",".join(f"{gate}={str(on).lower()}" for gate, on in self._feature_gates.items())
-        command: list[str | Path] = [self._binaries / name, *arguments]
-        if gates and name != "etcd":
-            command.append(f"--feature-gates={gates}")
-        command += self._extra_args.get(name, ())
-        if not (self._binaries / name).exists():
-            raise ControlPlaneError(f"{self._binaries} has no {name}")
-        child = self._children[name] = Child(command, self.directory / f"{name}.log")
-        return child
-
-    def _wait(self, child: Child, ready: Callable[[], bool]) -> None:
+    def _start(self, name: str) -> None:
+        """Start a program and wait until it is ready."""
+        child = self._children[name] = Child(self.command(name), self.directory / f"{name}.log")
         deadline = time.monotonic() + self._timeout_s
-        while not ready():
+        while not self.is_ready(name):
             if child.exit_code is not None:
                 raise ControlPlaneError(f"{child.name} exited with {child.exit_code}:\n{child.log_tail()}")
             if time.monotonic() > deadline:

@@ -21,7 +21,7 @@ from muster.embedded.control import ControlError, ask
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec, Layout
 
-START_S = 180.0
+START_S = 300.0
 STOP_S = 60.0
 _POLL_S = 0.1
 _LOCK_S = 0.5
@@ -103,7 +103,7 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
     elif not wanted.same_shape(stored):
         raise ClusterConflictError(
             f"the stored cluster '{stored.name}' has {stored.nodes} nodes with {stored.gpus} GPUs on network "
-            f"{stored.network}",
+            f"{stored.network}{' and a real control plane' if stored.real else ''}",
             "remove it first: muster down",
         )
     made = not layout.root.exists()
@@ -215,7 +215,8 @@ def _with_ports(spec: ClusterSpec, asked: int) -> ClusterSpec:
             f"port {asked} on 127.0.0.1 is in use", "choose another with --port, or leave it out for a free one"
         )
     chosen: dict[str, int] = {}
-    for name in ("port", "supervise_port", "health_port"):
+    names = ("port", "supervise_port", "health_port")
+    for name in (*names, "etcd_port", "etcd_peer_port", "manager_port") if spec.real else names:
         port = getattr(spec, name)
         chosen[name] = free_port(set(chosen.values())) if not port or port_in_use(port) else port
     return msgspec.structs.replace(spec, cluster_id=spec.cluster_id or uuid.uuid4().hex, **chosen)

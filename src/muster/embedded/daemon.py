@@ -19,18 +19,19 @@ from typing import Any
 
 import msgspec
 
-from muster.embedded import control, programs
+from muster.embedded import control, programs, realplane
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec, Layout, ProcessId
 from muster.embedded.programlogs import keep_bounded
 from muster.embedded.ranks import kill_rank, running_ranks
 from muster.embedded.readiness import NotReadyError, answers, healthy, install_kinds, poll, ready_nodes
+from muster.embedded.realplane import RealPlane
 from muster.embedded.supervision import Supervised, clock
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.pki import write_private
 
-START_S = 60.0
+START_S = 120.0
 GRACE_S = 5.0
 _TICK_S = 0.1
 _FIRST_CRASHES = 3
@@ -78,22 +79,53 @@ class Daemon:
     async def _start(self) -> None:
         """Start everything in order, each when what it needs is ready."""
         spec = self.spec
-        self.stage = "starting the API server"
-        self._add(programs.apiserver(self.layout, spec))
-        await self._poll("the API server", self._config_written)
+        plane = await self._start_real() if spec.real else None
+        if plane is None:
+            self.stage = "starting the API server"
+            self._add(programs.apiserver(self.layout, spec))
+            await self._poll("the API server", self._config_written)
         async with Client(load_config(self.layout.kubeconfig), user_agent="muster-daemon") as client:
             await self._poll("the API server", lambda: answers(client))
             self.stage = "installing Muster's kinds"
             await install_kinds(client)
             self.stage = "starting the controller and the nodes"
-            self._add(programs.controller(spec, self.layout.kubeconfig))
-            for number in range(spec.nodes):
-                self._add(programs.embedded_kubelet(self.layout, spec, number))
+            if plane is None:
+                self._add(programs.controller(spec, self.layout.kubeconfig))
+                for number in range(spec.nodes):
+                    self._add(programs.embedded_kubelet(self.layout, spec, number))
+            else:
+                await self._add_accounts(plane)
             await self._poll("the nodes", lambda: self._nodes_ready(client))
             self.stage = "waiting for the controller"
             await self._poll("the controller", lambda: healthy(spec.health_port))
         self.stage = "ready"
         self.ready = True
+
+    async def _start_real(self) -> RealPlane:
+        """Start etcd, kube-apiserver and kube-controller-manager, each when the one before is ready."""
+        try:
+            plane = await asyncio.to_thread(RealPlane, self.layout, self.spec)
+            wanted = plane.programs()
+        except realplane.FAILED as error:
+            raise NotReadyError(str(error)) from None
+        for program in wanted:
+            self.stage = f"starting {program.name}"
+            self._add(program)
+            await self._poll(program.name, lambda name=program.name: asyncio.to_thread(plane.is_ready, name))
+        await asyncio.to_thread(plane.write_kubeconfig)
+        return plane
+
+    async def _add_accounts(self, plane: RealPlane) -> None:
+        """Start the controller and the nodes of a real control plane, each as a service account."""
+        spec = self.spec
+        try:
+            controller = await asyncio.to_thread(plane.controller_kubeconfig)
+            nodes = await asyncio.to_thread(plane.node_kubeconfig)
+        except realplane.FAILED as error:
+            raise NotReadyError(str(error)) from None
+        self._add(programs.controller(spec, controller))
+        for number, name in enumerate(spec.node_names()):
+            self._add(programs.kubelet(spec, number, nodes, self.layout.node(name), plane.kubelet_trust))
 
     async def _config_written(self) -> bool:
         return await asyncio.to_thread(self.layout.kubeconfig.exists)

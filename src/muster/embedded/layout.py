@@ -33,6 +33,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         cpus: CPUs each node declares.
         memory_gib: memory each node declares, GiB.
         node_grace_s: silence after which a node counts as lost, in seconds.
+        real: whether the API server is kube-apiserver, with etcd and kube-controller-manager, rather than our own.
+        etcd_port: port of etcd, of a real control plane.
+        etcd_peer_port: port of etcd for others of its kind.
+        manager_port: port of kube-controller-manager.
         container_log_max_size: the size at which the log of a container is rotated, a quantity.
         container_log_max_files: how many files of a container's log are kept.
     """
@@ -48,6 +52,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cpus: int = 64
     memory_gib: int = 512
     node_grace_s: float = 10.0
+    real: bool = False
+    etcd_port: int = 0
+    etcd_peer_port: int = 0
+    manager_port: int = 0
     container_log_max_size: str = "10Mi"
     container_log_max_files: int = 5
 
@@ -62,7 +70,8 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     def same_shape(self, other: Self) -> bool:
         """Whether both ask for the same nodes and network."""
-        return (self.nodes, self.gpus, self.network) == (other.nodes, other.gpus, other.network)
+        mine, theirs = ((each.nodes, each.gpus, each.network, each.real) for each in (self, other))
+        return mine == theirs
 
     def with_logs(self, other: Self) -> Self:
         """This shape with the other one's bounds of container logs."""
@@ -132,6 +141,11 @@ class Layout:
     def node(self, name: str) -> Path:
         """The folder of a node's pods and volumes."""
         return self.root / "nodes" / name
+
+    @property
+    def control_plane(self) -> Path:
+        """The folder of a real control plane: certificates, kubeconfigs and etcd's data."""
+        return self.root / "controlplane"
 
     def log(self, process: str) -> Path:
         """The log of the daemon or one of its children."""

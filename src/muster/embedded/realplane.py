@@ -1,0 +1,102 @@
+"""The real control plane of a cluster on this machine: its programs, and accounts of the controller and the nodes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from muster.api.names import SYSTEM_NAMESPACE
+from muster.drills.chart import rendered
+from muster.drills.clusteraccess import KubectlError, Rule
+from muster.drills.controlplane import ControlPlane, ControlPlaneError, ControlPlaneUnavailableError, find_binaries
+from muster.drills.goprograms import NotBuiltError, find_built
+from muster.embedded.layout import ClusterSpec, Layout
+from muster.embedded.programs import Program
+
+SERVICE_ACCOUNT, NODE_ACCOUNT = "muster-controller", "process-node"
+NODE_RULES: Final[tuple[Rule, ...]] = (
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "create", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes/status", "pods/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
+    {"apiGroups": [""], "resources": ["configmaps", "secrets"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"]},
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "patch"]},
+)
+"""What process kubelets call, and no more: one account for all nodes of a cluster on one machine."""
+_TOKEN_S: Final = 365 * 24 * 3600
+"""Tokens are issued at each start of the cluster."""
+UNAVAILABLE: Final = (ControlPlaneUnavailableError, NotBuiltError)
+FAILED: Final = (*UNAVAILABLE, ControlPlaneError, KubectlError)
+"""What the functions here raise, beside what is said."""
+
+
+def build() -> None:
+    """Build what a real control plane needs and this machine lacks; minutes the first time, progress on stderr.
+
+    Raises:
+        ControlPlaneUnavailableError: something is not there and cannot be built; the message says what to do.
+        NotBuiltError: the same of helm.
+    """
+    find_binaries()
+    find_built("helm")
+
+
+class RealPlane:
+    """A control plane whose programs the cluster's daemon keeps running."""
+
+    def __init__(self, layout: Layout, spec: ClusterSpec) -> None:
+        """Write certificates where they are missing; nothing runs yet."""
+        layout.control_plane.mkdir(mode=0o700, exist_ok=True)
+        self._layout = layout
+        self._plane = ControlPlane(
+            find_binaries(build=False),
+            directory=layout.control_plane,
+            extra_args={
+                "kube-controller-manager": [
+                    f"--node-monitor-grace-period={spec.node_grace_s:g}s",
+                    "--node-monitor-period=1s",
+                ]
+            },
+            ports={
+                "kube-apiserver": spec.port,
+                "etcd": spec.etcd_port,
+                "etcd-peer": spec.etcd_peer_port,
+                "kube-controller-manager": spec.manager_port,
+            },
+            durable=True,
+        )
+        self._plane.prepare()
+
+    def programs(self) -> list[Program]:
+        """Return the programs in the order in which they start."""
+        return [Program(name, self._plane.command(name)) for name in self._plane.programs]
+
+    def is_ready(self, name: str) -> bool:
+        """Return whether a program answers that it is ready."""
+        return self._plane.is_ready(name)
+
+    def write_kubeconfig(self) -> None:
+        """Write the administrator's kubeconfig to where every cluster on this machine has it."""
+        self._layout.kubeconfig.parent.mkdir(mode=0o700, exist_ok=True)
+        shutil.copy(self._plane.kubeconfig, self._layout.kubeconfig)
+
+    def controller_kubeconfig(self) -> Path:
+        """Return a kubeconfig of the controller's service account, with the rights of the chart and no others."""
+        account = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": SERVICE_ACCOUNT, "namespace": SYSTEM_NAMESPACE},
+        }
+        self._plane.access.apply(account, *rendered(["rbac"], namespace=SYSTEM_NAMESPACE, build=False))
+        return self._plane.access.service_account_kubeconfig(SYSTEM_NAMESPACE, SERVICE_ACCOUNT, duration_s=_TOKEN_S)
+
+    def node_kubeconfig(self) -> Path:
+        """Return a kubeconfig of the nodes' service account."""
+        access = self._plane.access
+        return access.service_account_kubeconfig(SYSTEM_NAMESPACE, NODE_ACCOUNT, NODE_RULES, duration_s=_TOKEN_S)
+
+    @property
+    def kubelet_trust(self) -> str:
+        """The kubelets' option that lets kube-apiserver read logs and execute commands."""
+        return f"--client-ca-file={self._plane.ca_path}"
