@@ -379,6 +379,42 @@ def test_a_fault_on_purpose_is_survived(muster: Muster) -> None:
     assert fault["slot"] == 1
 
 
+def test_a_fault_that_cannot_be_made_says_why(muster: Muster) -> None:
+    """Issue 11.17: ranks that the job, or the slot, does not have."""
+    run(muster, "sleep.py", "--name", "whole", "--nodes", "2")
+    eventually("it runs", lambda: phase(muster, "whole") == "Running")
+    nowhere = muster.run("fault", "rank", "whole", "0", "--rank", "7")
+    assert (nowhere.returncode, "'whole' has no rank 7" in nowhere.stderr) == (4, True)
+    assert "it has the ranks 0 to 1" in nowhere.stderr
+
+    def elsewhere() -> str:
+        return muster.run("fault", "rank", "whole", "0", "--rank", "1").stderr
+
+    eventually("the ranks run", lambda: "no rank runs" not in elsewhere())
+    assert "rank 1 does not run in that pod; there are 0" in elsewhere()
+
+
+def test_a_node_that_was_deleted_comes_back(muster: Muster) -> None:
+    """Issue 11.17: a node that runs, and one that has vanished, after `kubectl delete node`."""
+    kubectl = [str(kubectl_program()), "--kubeconfig", str(muster.kubeconfig)]
+
+    def delete() -> None:
+        subprocess.run([*kubectl, "delete", "node", "node-2"], check=True, capture_output=True, timeout=60)
+
+    delete()
+    assert "its Node had been deleted" in muster.run("fault", "return", "node-2").stderr
+    ready = [*kubectl, "wait", "--for=condition=Ready", "node/node-2", "--timeout=30s"]
+    eventually(
+        "it is back", lambda: subprocess.run(ready, check=False, capture_output=True, timeout=60).returncode == 0
+    )
+    muster.ok("fault", "node", "node-2")
+    delete()
+    assert muster.run("fault", "return", "node-2").stderr == "node-2 comes back\n"
+    eventually(
+        "it is back", lambda: subprocess.run(ready, check=False, capture_output=True, timeout=60).returncode == 0
+    )
+
+
 def test_names_that_are_not_there_exit_with_4_and_suggest(muster: Muster) -> None:
     assert run(muster, "sleep.py", "--name", "train-gpt").returncode == 0
     for arguments in (("status", "train-gtp"), ("logs", "train-gtp"), ("stop", "train-gtp"), ("delete", "train-gtp")):
