@@ -1,5 +1,6 @@
 """Fixtures for every test, and how tests are handed out to several processes."""
 
+import os
 import signal
 from typing import Any
 
@@ -15,6 +16,9 @@ pytest_plugins = ["tests.support.controlplane"]
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: no Ctrl-C to test there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each process of pytest-xdist has COLUMNS=80, which would fold what a script reads (issue 11.20).
+os.environ.pop("COLUMNS", None)
 
 settings.register_profile("muster", deadline=None, print_blob=True)  # no test asserts how long something takes
 settings.load_profile("muster")
