@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from muster.scheduler.gangs import Gang
@@ -134,6 +134,15 @@ RUNS = st.builds(
     st.integers(1, 12),
     st.dictionaries(st.sampled_from(["red", "blue"]), st.integers(0, 8)),
 )
+@example(  # work lost grows with the nodes: a second before the decision g5 loses as little as g3, then it loses more
+    running=[
+        *[Runs(kind="training", size=1, priority=0, age_s=0, budget="")] * 3,
+        *[Runs(kind="training", size=1, priority=5, age_s=150, budget="")] * 2,
+        Runs(kind="training", size=3, priority=5, age_s=4, budget=""),
+    ],
+    need=4,
+    allowed={},
+)
 def test_what_is_evicted_for_a_gang_is_never_more_than_a_tenth_dearer_than_the_best_that_budgets_admit(
     running: list[Runs], need: int, allowed: dict[str, int]
 ) -> None:
@@ -164,10 +173,6 @@ def test_what_is_evicted_for_a_gang_is_never_more_than_a_tenth_dearer_than_the_b
         victims.append(Victim(name, (2, float(runs.priority)), 0.0, size))
     world.now = start + oldest + 10
     snapshot = world.state.snapshot()
-    gangs = [_gang(world, victim.key) for victim in victims]
-    victims = [
-        msgspec.structs.replace(v, cost=work_lost(gang, world.now)) for v, gang in zip(victims, gangs, strict=True)
-    ]
     for name, count in allowed.items():
         world.set_budget(name, {"budget": name}, count)
     takes = [
@@ -177,10 +182,14 @@ def test_what_is_evicted_for_a_gang_is_never_more_than_a_tenth_dearer_than_the_b
     def may(chosen: frozenset[int]) -> bool:
         return all(sum(takes[at].get(name, 0) for at in chosen) <= count for name, count in allowed.items())
 
-    groups = [{at} for at, victim in enumerate(victims) for _ in range(victim.nodes)]
-    best = exact(victims, groups, need, may) if need <= len(snapshot.nodes) else None
     world.set_job("urgent", JobFacts())
     world.add_gang("urgent", need, priority=10)
+    gangs = [_gang(world, victim.key) for victim in victims]
+    victims = [  # what they lose at the moment of the decision
+        msgspec.structs.replace(v, cost=work_lost(gang, world.now)) for v, gang in zip(victims, gangs, strict=True)
+    ]
+    groups = [{at} for at, victim in enumerate(victims) for _ in range(victim.nodes)]
+    best = exact(victims, groups, need, may) if need <= len(snapshot.nodes) else None
     before = set(world.placements)
     leaving = _who_leaves(world)
     if best is None:
@@ -227,6 +236,15 @@ def test_the_choice_among_many_gangs_is_never_half_as_dear_again_as_the_best(
     chosen = cheapest(victims, lambda gone: sum(victims[at].nodes for at in gone) >= need)
     assert sum(victim.nodes for victim in chosen) >= need
     assert sum(victim.cost for victim in chosen) <= 1.5 * table[need]
+
+
+def test_of_gangs_that_are_as_dear_at_one_level_those_that_cost_less_at_the_next_leave() -> None:
+    """Whichever gang comes first, and however the work that is lost is added up."""
+    gangs = [(5.0, 1752.0, 1), (5.0, 1752.0, 1), (5.0, 1752.0, 3), *[(0.0, 552.0, 1)] * 3]
+    for order in sorted(set(itertools.permutations(gangs))):
+        victims = [Victim(str(at), (2, level), cost, nodes) for at, (level, cost, nodes) in enumerate(order)]
+        chosen = cheapest(victims, lambda gone, v=victims: sum(v[at].nodes for at in gone) >= 4)  # type: ignore[misc]
+        assert lost(victims, {int(victim.key) for victim in chosen}) == [1752.0, 552.0]
 
 
 def test_nobody_leaves_where_all_of_them_are_not_enough() -> None:
