@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from muster.api.visible import visible
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.jobnames import job_argument
 from muster.cli.output import note, output_option, paint, print_data
@@ -98,7 +99,10 @@ async def _ask(
 
 
 def report(ranks: Sequence[dict[str, Any]], *, threads: bool = False) -> list[str]:
-    """The ranks as lines, those with equal stacks together, the largest group first."""
+    """The ranks as lines, those with equal stacks together, the largest group first.
+
+    Stacks hold text of the program, such as names of files; it is made visible here.
+    """
     groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for each in ranks:
         shown = each["threads"] if threads else each["threads"][:1]
@@ -110,10 +114,11 @@ def report(ranks: Sequence[dict[str, Any]], *, threads: bool = False) -> list[st
         where = f" (slot {first['slot']} on {first['node']}, process {first['pid']})" if len(group) == 1 else ""
         numbers = sorted({each["rank"] for each in group})
         head = f"{'rank' if len(numbers) == 1 else 'ranks'} {_ranges(numbers)} of {len({e['rank'] for e in ranks})}"
-        lines += [paint(f"{head}{where}, by {first['source']}", bold=True), *([f"  {why}"] if why else [])]
+        lines.append(paint(visible(f"{head}{where}, by {first['source']}"), bold=True))
+        lines += [f"  {visible(first['why'])}"] if why else []
         for number, stack in enumerate(stacks):  # type: ignore[arg-type, var-annotated]
             lines += ["  thread:"] if number else []
-            lines += [f"  {line}" for line in stack]
+            lines += [f"  {visible(line)}" for line in stack]
         lines.append("")
     return lines[:-1]
 

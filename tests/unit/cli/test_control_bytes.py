@@ -20,6 +20,7 @@ from muster.cli.controlbytes import guarded, json_escaped, unguarded
 from muster.cli.describe import events
 from muster.cli.follow import JobView
 from muster.cli.logs import print_lines
+from muster.cli.stacks import report
 from muster.cli.status import print_status
 from muster.kube.struct import decode
 
@@ -128,6 +129,13 @@ def test_logs_keep_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
         print_lines(0, 1, [NASTY])
         assert ("\x1b[31mred" in stream.getvalue()) is colored
         assert "\x1b]0" not in stream.getvalue()
+
+
+def test_stacks_show_no_control_byte_and_no_colour_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    said = {"rank": 0, "slot": 0, "node": "n", "pid": 7, "source": "handler", "why": NASTY, "state": ""}
+    lines = report([{**said, "threads": [[NASTY]]}])
+    assert lines[1:] == [f"  {SHOWN}"] * 2
 
 
 def test_guard_is_a_stream_like_the_one_below_it(capsys: pytest.CaptureFixture[str]) -> None:
