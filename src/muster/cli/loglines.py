@@ -34,21 +34,21 @@ class LogLine(NamedTuple):
     attempt: int
     node: int = -1
 
-    def of_rank(self, rank: int, ranks_per_node: int, *, named: bool, slot: int = -1) -> bool:
+    def of_rank(self, rank: int, ranks_per_node: int, *, named: bool, home: int = -1) -> bool:
         """Whether the rank wrote it, or it marks an attempt on its node.
 
         Args:
             rank: the rank.
             ranks_per_node: how many ranks a node has.
             named: lines begin with their rank.
-            slot: taken for the node rank if the log's begin, and its marker with it, was removed by rotation.
+            home: the pod's node rank in the current attempt, which counts if rotation removed the log's first lines
+                and the marker with them; -1 if it is not known.
         """
-        if (self.node if self.node >= 0 else slot) != rank // ranks_per_node:
-            return False
+        at_home = (self.node if self.node >= 0 else home) == rank // ranks_per_node
         found = _RANK.match(self.text)
-        if found or not named:
-            return not named or (found is not None and int(found[1]) == rank)
-        return MARKER.match(self.text) is not None
+        if named and found is not None:
+            return int(found[1]) == rank and (at_home or self.node < 0)
+        return at_home and (not named or MARKER.match(self.text) is not None)
 
 
 class AttemptReader:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from muster.cli import describe
 from muster.cli.loglines import AttemptReader, LogLine, log_lines
 from muster.cli.output import note
-from muster.cli.pods import attempt_of, members, slot_of
+from muster.cli.pods import attempt_of, members, slot_of, slots_in_rank_order
 from muster.cli.watch import get_job
 from muster.kube.errors import Invalid, NotFound, ServerTimeout, TooManyRequests, Unavailable
 
@@ -132,9 +132,9 @@ class JobLogs:
 
     def _chosen(self, pods: list[Pod]) -> list[Pod]:
         chosen = [pod for pod in pods if self.wanted.slot in (None, slot_of(pod))]
-        if self.wanted.rank is not None:  # ranks are numbered in the order of slots unless the network suggests another
-            guess = self.wanted.rank // self.job.ranks
-            chosen.sort(key=lambda pod: slot_of(pod) != guess)
+        if self.wanted.rank is not None:  # its slot in the current attempt first: it may have had others before
+            home = self.wanted.rank // self.job.ranks
+            chosen.sort(key=lambda pod: _node_rank(self.job, slot_of(pod)) != home)
         elif len(chosen) > STREAMS_MAX and not self._warned:
             self._warned = True
             note(f"'{self.job.name}' has {len(chosen)} pods: showing the first {STREAMS_MAX}; choose with --slot")
@@ -144,6 +144,7 @@ class JobLogs:
         """Pass on what is wanted of a pod's log; returns whether the wanted rank was at home here all the time."""
         wanted = self.wanted
         slot = slot_of(pod)
+        home = _node_rank(job, slot)
         filtered = wanted.attempt is not None or wanted.rank is not None
         reader = AttemptReader(attempt_of(pod), describe.attempt(job), hold=wanted.attempt is not None and not follow)
         tail = Tail(wanted.tail) if wanted.tail is not None else None
@@ -152,7 +153,7 @@ class JobLogs:
         try:
             server_tail = None if filtered else wanted.tail
             async for lines in log_lines(self.client, pod, reader, follow=follow, tail=server_tail):
-                mine = [line for line in lines if self._wants(line, slot)]
+                mine = [line for line in lines if self._wants(line, home)]
                 homes.update(line.node for line in lines if wanted.attempt in (None, line.attempt))
                 if mine:
                     self.found.add(pod.uid)
@@ -173,12 +174,18 @@ class JobLogs:
             self.sink(slot, tail.take())
         return wanted.rank is not None and homes - {-1} == {wanted.rank // job.ranks}
 
-    def _wants(self, line: LogLine, slot: int) -> bool:
+    def _wants(self, line: LogLine, home: int) -> bool:
         wanted, ranks = self.wanted, self.job.ranks
         if wanted.attempt not in (None, line.attempt):
             return False
         named = self.job.spec.launcher == "mpi" or ranks > 1
-        return wanted.rank is None or line.of_rank(wanted.rank, ranks, named=named, slot=slot)
+        return wanted.rank is None or line.of_rank(wanted.rank, ranks, named=named, home=home)
+
+
+def _node_rank(job: TrainingJob, slot: int) -> int:
+    """The node rank of a slot in the job's current attempt; -1 if it takes no part."""
+    slots = slots_in_rank_order(job)
+    return slots.index(slot) if slot in slots else -1
 
 
 def reader_gone() -> bool:

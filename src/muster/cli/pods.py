@@ -62,18 +62,21 @@ def check_rank(job: TrainingJob, rank: int) -> None:
         raise CliError(f"'{job.name}' has no rank {rank}", f"it has 0 to {last}", ExitCode.BAD_INPUT)
 
 
-def slot_of_rank(job: TrainingJob, rank: int) -> int:
-    """The slot of a rank in the current attempt, as it was recorded when the attempt began.
+def slots_in_rank_order(job: TrainingJob) -> list[int]:
+    """The slots of the current attempt in the order of their node ranks, as recorded when the attempt began.
 
-    Without a record (the attempt has not begun) ranks are numbered in the order of slots. Raises CliError where the
-    attempt has no such rank.
+    Without a record (the attempt has not begun) ranks are numbered in the order of slots.
     """
-    check_rank(job, rank)
     run = job.status.run
-    slots = [slot for slot in range(job.spec.replicas) if slot not in job.status.left_out]
     if run is not None and run.attempt == job.status.attempt and run.rank_order:
-        slots = [slot for part in run.rank_order for slot in range(part.first, part.first + part.count)]
-    node = rank // job.ranks
+        return [slot for part in run.rank_order for slot in range(part.first, part.first + part.count)]
+    return [slot for slot in range(job.spec.replicas) if slot not in job.status.left_out]
+
+
+def slot_of_rank(job: TrainingJob, rank: int) -> int:
+    """The slot of a rank in the current attempt. Raises CliError where the attempt has no such rank."""
+    check_rank(job, rank)
+    slots, node = slots_in_rank_order(job), rank // job.ranks
     if node >= len(slots):
         last = len(slots) * job.ranks - 1
         raise CliError(f"'{job.name}' has no rank {rank} in this attempt", f"it has 0 to {last}", ExitCode.BAD_INPUT)

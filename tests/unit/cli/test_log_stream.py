@@ -8,16 +8,21 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 from aiohttp import web
 
-from muster.cli.loglines import AttemptReader
-from muster.cli.logstream import Tail
+from muster.api.training_job import TrainingJob
+from muster.cli import logstream
+from muster.cli.loglines import AttemptReader, LogLine
+from muster.cli.logstream import JobLogs, Selection, Tail
+from muster.kube.client import Client
+from muster.kube.pod import Pod
+from muster.kube.struct import from_dict
 
 BASE = "/api/v1/namespaces/default/pods"
 JOB = "/apis/muster.dev/v1alpha1/namespaces/default/trainingjobs/train"
@@ -167,8 +172,47 @@ def test_lines_without_any_marker_belong_to_the_current_attempt() -> None:
     assert reader.feed(b"[rank 3] a\n[rank 2] b\n") == []
     lines = reader.end()
     assert [line.attempt for line in lines] == [4, 4]
-    assert [line.text for line in lines if line.of_rank(3, 2, named=True, slot=1)] == ["[rank 3] a"]
+    assert [line.text for line in lines if line.of_rank(3, 2, named=True)] == ["[rank 3] a"]
     flood = AttemptReader(1, 4, hold=True)
     released = [line for _ in range(300) for line in flood.feed(b"y" * 65535 + b"\n")]
     assert {line.attempt for line in released} == {4}
     assert flood._held == []
+
+
+ORDER = [{"first": 2, "count": 2}, {"first": 0, "count": 2}]  # of slots, by node rank
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+async def test_lines_of_a_rank_come_from_the_slot_that_the_attempt_recorded(
+    rotated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 11.4: where the network gives ranks another order than slots, with and without the attempt's marker."""
+    metadata = {"name": "train", **META}
+    run = {"attempt": 2, "launcher": "none", "nodes": 4, "rankOrder": ORDER}
+    spec = {"replicas": 4, "launcher": "none", "image": "i", "command": ["true"]}
+    job = from_dict({"metadata": metadata, "spec": spec, "status": {"attempt": 2, "run": run}}, TrainingJob)
+    pods = [
+        from_dict({"metadata": {"name": f"train-{slot}", "labels": {"muster.dev/slot": str(slot)}}}, Pod)
+        for slot in range(4)
+    ]
+    read: list[str] = []
+
+    async def log_lines(client: Client, pod: Pod, reader: AttemptReader, **_: Any) -> AsyncIterator[list[LogLine]]:
+        read.append(pod.name)
+        rank = (2, 3, 0, 1)[int(pod.name[-1])]
+        marker = b"" if rotated else b"--- muster: attempt 2: node %d of 4, none, x ---\n" % rank
+        yield reader.feed(marker + b"by rank %d\n" % rank)
+
+    monkeypatch.setattr(logstream, "members", lambda *_: asyncio.sleep(0, pods))
+    monkeypatch.setattr(logstream, "log_lines", log_lines)
+    printed: list[tuple[int, str]] = []
+    logs = JobLogs(
+        client=cast(Client, None),
+        job=job,
+        wanted=Selection(rank=2),
+        sink=lambda slot, texts: printed.extend((slot, text) for text in texts),
+    )
+    await logs.print_now()
+    assert [line for line in printed if not line[1].startswith("---")] == [(0, "by rank 2")]
+    assert read[0] == "train-0"
+    assert rotated or read == ["train-0"], "no other pod is read"
