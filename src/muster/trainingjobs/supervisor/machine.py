@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +34,7 @@ from .launchers import mpi_command, mpi_program, torchrun_command, torchrun_prog
 from .leftovers import remove_leftovers
 from .link import ControllerLink
 from .look import Look, tell_of_others
+from .mpiabort import find_abort
 from .output import OutputPump
 from .processes import Child, descendants, oom_kills
 from .programs import check_program
@@ -50,10 +50,9 @@ from .symptoms import Symptoms
 GRACE_S = 30.0  # before the controller has said another
 ORPHAN_EXIT_S = 0.2  # a rank whose launcher has stopped it may still end by itself (MPI_Abort) in this time
 ORPHAN_KILL_S = 5.0
-# MPI libraries end a rank so when the launcher's connection closes (Open MPI, MPICH); MPICH says so who aborted.
+# MPI libraries end a rank so when the launcher's connection closes (Open MPI, MPICH).
 LAUNCHER_GONE = (14, 15)
 SOURCE_TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-ABORT = re.compile(r"\bAbort\((-?\d+)\) on node \d+ \(rank \d+ in comm \d+\)")
 
 
 class Supervisor:
@@ -292,15 +291,13 @@ class Supervisor:
         if (status == 0 and not orphan) or attempt.exit is not None or self.state != "running":
             return
         ended_at, tail, outcome, mpi = time.time(), rank.tail(), outcome_of(status), attempt.launcher == "mpi"
-        abort = next(filter(None, (ABORT.search(line) for line in reversed(tail))), None)
-        noted = self.watch.exit_code(rank.pid)
+        abort, noted = find_abort(tail), self.watch.exit_code(rank.pid)
         if noted is not None and (abort is not None or not (orphan or rank.signalled)):
             # MPI_Abort, or our SIGKILL, only ended what had failed already
-            said = [line for line in tail if not ABORT.search(line)]
+            said = tail if abort is None else abort.before or list(rank.out.tail)
             self.rank_failed(attempt, rank, (noted, 0), "rank exited", said, ended_at)
         elif mpi and abort is not None:
-            code = int(abort.group(1)) & 255 or 1
-            self.fail(attempt, rank.number, (code, 0), "rank called MPI_Abort", tail, ended_at)
+            self.fail(attempt, rank.number, (abort.code, 0), "rank called MPI_Abort", abort.said, ended_at)
         elif orphan or rank.signalled or (mpi and outcome[0] in LAUNCHER_GONE):
             attempt.launcher_failed((255, 0), "ranks stopped by their launcher", tail)
         else:

@@ -1,0 +1,34 @@
+"""What MPICH, and libraries made from it, print in a rank that aborts."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Sequence
+
+ABORT = re.compile(r"\bAbort\((-?\d+)\) on node \d+ \(rank \d+ in comm \d+\)(: application called MPI_Abort)?")
+
+
+class Abort(NamedTuple):
+    """An abort as the lines of its rank show it.
+
+    Attributes:
+        code: the rank's exit code.
+        before: the lines before the library's first one about the abort.
+        said: the lines without those of the teardown. The launcher closes its connections then, and the library
+            prints an error stack about each call that finds them closed.
+    """
+
+    code: int
+    before: list[str]
+    said: list[str]
+
+
+def find_abort(lines: Sequence[str]) -> Abort | None:
+    """The newest call of MPI_Abort in a rank's last lines, or else the newest error that the library aborted for."""
+    found = [(number, match) for number, match in enumerate(map(ABORT.search, lines)) if match is not None]
+    called = [each for each in found if each[1].group(2)]
+    if not found:
+        return None
+    number, match = (called or found)[-1]
+    said = list(lines[: number + 1] if called else lines)  # an error's own stack follows its first line
+    return Abort(int(match.group(1)) & 255 or 1, list(lines[:number]), said)
