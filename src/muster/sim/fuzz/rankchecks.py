@@ -76,7 +76,8 @@ class NoRankInAPartBoundGang(PatientChecker):
     def _started(self, one: SimSupervisor) -> None:
         name, gang = one.identity.job.partition("/")[2], self._gang_of[one.identity.pod_uid]
         what = f"{one.identity.pod} starts ranks of attempt {one.attempt}"
-        whole, since = self._whole.get(gang, False), self._since.get(gang, 0.0)
+        whole = self._whole.get(gang, False) or self._is_there(gang)
+        since = self._since.get(gang, 0.0)
         if (name, one.attempt) not in self._directed:
             self.fail(f"{what}, which nobody said runs")
         elif not whole and since < self._began[name, one.attempt]:
@@ -88,6 +89,12 @@ class NoRankInAPartBoundGang(PatientChecker):
             self.fail(f"{what} from step {one.step}, though a checkpoint of step {saved} was acknowledged")
         else:
             self._not_twice(one, gang, what)
+
+    def _is_there(self, gang: str) -> bool:
+        """Whether a supervisor runs in each slot, though a kubelet that was cut off is yet to say that its pod runs."""
+        live = [one for one in self.view.gangs[gang].values() if one.live and one.node]
+        here = {one.slot for one in live if one.running or one.uid in self._ranks.supervisors}
+        return bool(live) and len(here) == live[0].size
 
     def _not_twice(self, one: SimSupervisor, gang: str, what: str) -> None:
         """A pod that is to go, or a node that cannot be reached, may be behind; a member in contact may not."""

@@ -120,7 +120,7 @@ class PlacementFacts:
         self.phase: str = section(obj, "status").get("phase", "Open")
         self.preempting = bool(spec.get("preempting"))
         self.slots: dict[int, tuple[str, str]] = {
-            slot["slot"]: (slot["node"], slot["nodeUID"]) for slot in items(spec, "slots")
+            slot["slot"]: (slot["node"], slot.get("nodeUID", "")) for slot in items(spec, "slots")
         }
 
 

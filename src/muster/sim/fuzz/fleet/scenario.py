@@ -191,15 +191,18 @@ def _deeds(
             found.append(Deed("config", at, value=_some_text(rng, pools, teams, shares)))
     found.append(Deed("config", LAST_DEED_S, value=teams_text(shares)))
     for pool in pools:
+        left = shares[pool.name].owned(len(pool.nodes))  # a team is not given more nodes by hand than it asks for
         for number in rng.sample(range(len(pool.nodes)), 2):
             node, at = pool.first + number, rng.uniform(0, FAULTS_S)
             later = rng.uniform(at, LAST_DEED_S)
             kind = rng.choice(("hand", "hand", "strip", "taint", "taint", "none", "none"))
             if kind == "hand":
-                named = [team for team, n in sorted(shares[pool.name].owned(len(pool.nodes)).items()) if n]
+                named = [team for team, n in sorted(left.items()) if n]
                 if not named:
                     continue
-                found.append(Deed("hand", at, node, rng.choice(named)))
+                team = rng.choice(named)
+                left[team] -= 1
+                found.append(Deed("hand", at, node, team))
                 found += [Deed("unhand", later, node)] * rng.choice((0, 1))
             elif kind == "strip":
                 found.append(Deed("strip", at, node))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from muster.sim.fuzz.health.checker import HealthChecker
 from muster.sim.fuzz.health.facts import HealthFacts, Session
-from muster.sim.fuzz.health.mishaps import REPLACES
+from muster.sim.fuzz.health.mishaps import REBOOTS, REPLACES
 from muster.sim.fuzz.health.nodechecks import NobodyLeavesInVain, NothingWithoutEvidence
 from muster.sim.fuzz.health.truth import Truth
 from muster.sim.fuzz.view import View
 from muster.sim.fuzz.weather import LATEST_S
 
 DEAD = "its Lease stands still"
+INCIDENTS = 2
+"""So often the same code that asks for a reboot has the default policy replace the machine."""
 LONG_S = 300.0
 """A rung that was entered because of how a machine was is left again within this: the longest deadline of one."""
 
@@ -67,6 +69,8 @@ class NoHealthyMachineReplaced(HealthChecker):
         if not down:
             self._evidence.speaks_against(state, "is replaced")
         told = any(each.code == f"xid/{REPLACES}" for each in self._facts.uncleared(uid, self.view.now))
+        again = [each for each in self._facts.against[uid].values() if each.code == f"xid/{REBOOTS}"]
+        told |= len(again) >= INCIDENTS  # the policy's rule xid-79-again
         machine = self._truth.ward.machines[name]
         if not (down or told or machine.broken or machine.in_vain):
             self.fail(f"{name} is replaced, and nothing is wrong with it")
