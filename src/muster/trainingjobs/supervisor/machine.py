@@ -407,7 +407,7 @@ class Supervisor:
         try:
             os.kill(rank.pid, 0) if rank.pid else None
         except ProcessLookupError:
-            rank.alive = False  # its status went with its parent
+            self.rank_ended(rank, 0, orphan=True)  # its status went with its parent: its note and its lines are left
             return
         if not rank.pid:
             rank.alive = False  # had not started; the sweep at the end finds what there is
