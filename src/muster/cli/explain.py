@@ -12,6 +12,7 @@ from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.jobnames import JOB_NAMES, job_argument, job_names
 from muster.cli.names import NODE_NAMES
 from muster.cli.output import output_option, print_data, say
+from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
 if TYPE_CHECKING:
@@ -119,15 +120,19 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
     return explain(state.snapshot(), gang, now=now, supposed=changed)
 
 
-async def _find(client: Client, state: ClusterState, namespace: str, name: str, now: float) -> Gang | None:
+async def _find(
+    client: Client, state: ClusterState, namespace: str, name: str, now: float
+) -> Gang | Explanation | None:
     """Return the gang of the job or, if there is no such job, of another workload of that name.
 
-    None: the job exists and has no pods, as no controller runs or it runs in shadow mode, or not all of its pods: those
-    that are there are taken out of `state`. Raises CliError.
+    An explanation: the controller holds the job back, so that room for it does not matter. None: the job exists and has
+    no pods, as no controller runs or it runs in shadow mode, or not all of its pods: those that are there are taken out
+    of `state`. Raises CliError.
     """
     from muster.cli.watch import get_job
+    from muster.scheduler.explain import Explanation
     from muster.scheduler.supposing import suppose_ended
-    from muster.scheduler.traits import ENDED_PHASES
+    from muster.trainingjobs.heldback import held_back, wants_nodes
 
     try:
         job = await get_job(client, namespace, name)
@@ -136,19 +141,23 @@ async def _find(client: Client, state: ClusterState, namespace: str, name: str, 
         if foreign is None:
             raise
         return foreign
-    if job.status.phase in ENDED_PHASES:
-        raise CliError(f"'{job.name}' wants no nodes: it is {job.status.phase}", "", ExitCode.CONFLICT)
     gang = state.snapshot().find(namespace, job.name)
-    if gang is not None and _is_being_made(gang, job):
+    if not wants_nodes(job):
+        stands = "told to stop" if job.spec.suspend and job.status.phase != "Suspended" else job.status.phase
+        hint = f"{prefix()} resume {job.name} lets it continue" if job.spec.suspend else ""
+        raise CliError(f"'{job.name}' wants no nodes: it is {stands}", hint, ExitCode.CONFLICT)
+    why = held_back(job, complete=gang is not None and gang.complete, now=now)
+    if why is not None:
+        return Explanation(job.key, True, why.reason, why.message)
+    if gang is not None and _is_being_made(gang):
         suppose_ended(state, gang, now=now)
         return None
     return gang
 
 
-def _is_being_made(gang: Gang, job: TrainingJob) -> bool:
+def _is_being_made(gang: Gang) -> bool:
     """Whether the controller is creating the job's first pods: the answer is the same as once all are there."""
-    refused = any(each.type == "Admitted" and each.reason == "PodsRefused" for each in job.status.conditions)
-    return gang.placement is None and len(gang.current) < gang.wanted and not refused
+    return gang.placement is None and len(gang.current) < gang.wanted
 
 
 def _supposed(

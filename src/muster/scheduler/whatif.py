@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Final
 
 import msgspec
 
@@ -17,8 +17,8 @@ from muster.kube.affinity import Toleration
 from muster.scheduler.buckets import Bucket
 from muster.scheduler.gangs import Gang
 from muster.scheduler.ledger import Ledger, fits
-from muster.scheduler.matching import Matcher
-from muster.scheduler.nodes import CLOSING
+from muster.scheduler.matching import UNSCHEDULABLE, Matcher
+from muster.scheduler.nodes import CLOSING, NodeClass
 from muster.scheduler.placing import candidates
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import NodeWhy
@@ -28,6 +28,8 @@ from muster.scheduler.trust import NEEDS_NONE
 
 _Known = dict[tuple[Bucket, tuple[PodClass, ...]], int]
 """The room that one node of a bucket gains when pods of these classes leave it: nodes that are alike are asked once."""
+_NOT_READY: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
+"""Taints that the node lifecycle controller takes off a node that is ready again."""
 
 
 class ChangeKind(StrEnum):
@@ -60,7 +62,7 @@ class Change(msgspec.Struct, frozen=True):
             ChangeKind.DROP_SELECTOR: f"remove nodeSelector {self.detail}",
             ChangeKind.TOLERATE: f"tolerate taint {self.detail}",
             ChangeKind.BORROW: "borrow nodes of other teams (--borrow, spec.borrow)",
-            ChangeKind.UNCORDON: f"uncordon {nodes}",
+            ChangeKind.UNCORDON: f"uncordon {nodes} (kubectl uncordon NODE)",
             ChangeKind.NODES_READY: f"{nodes} ready again",
             ChangeKind.NODES_TESTED: f"{nodes} tested",
             ChangeKind.GANG_ENDS: f"{self.detail} ends",
@@ -85,8 +87,8 @@ def changes(
     found = [*_dropped_constraints(snapshot, cls, need, beside)]
     if not gang.borrows and snapshot.owners and _room_if_borrowed(snapshot, cls, beside) >= need:
         found.append(Change(ChangeKind.BORROW))
-    for why, (kind, mended) in _MENDED.items():
-        needed = _nodes_needed(_blocked_only_by(snapshot, cls, why, mended, beside), missing)
+    for why, (kind, mend) in _MENDED.items():
+        needed = _nodes_needed(_blocked_only_by(snapshot, cls, why, mend, beside), missing)
         if needed:
             found.append(Change(kind, needed))
     found += _gangs_ending(snapshot, gang, cls, missing, beside)
@@ -132,8 +134,8 @@ def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: C
             yield Change(ChangeKind.DROP_SELECTOR, detail=f"{key}={value}")
     taints = {taint for bucket in snapshot.buckets.values() for taint in _hard_taints(bucket)}
     for key, effect in sorted(taints):
-        if key == snapshot.matcher.team_key or key in CLOSING:
-            continue  # another team's nodes are borrowed, or not used; broken and untested ones never are
+        if key in (snapshot.matcher.team_key, UNSCHEDULABLE.key) or key in CLOSING:
+            continue  # teams lend their nodes, cordoned ones are uncordoned; broken and untested ones are never used
         more = (*cls.tolerations, Toleration(key=key, operator="Exists", effect=effect))
         if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, tolerations=more), beside) >= need:
             yield Change(ChangeKind.TOLERATE, detail=f"{key}:{effect}")
@@ -163,19 +165,37 @@ def _hard_taints(bucket: Bucket) -> list[tuple[str, str]]:
     return [(taint.key, taint.effect) for taint in bucket.node_class.taints if taint.effect != "PreferNoSchedule"]
 
 
-_MENDED: Mapping[NodeWhy, tuple[ChangeKind, Mapping[str, Any]]] = MappingProxyType(
+def _uncordoned(node: NodeClass) -> NodeClass:
+    taints = tuple(taint for taint in node.taints if taint.key != UNSCHEDULABLE.key)
+    return dataclasses.replace(node, unschedulable=False, taints=taints)
+
+
+def _ready(node: NodeClass) -> NodeClass:
+    taints = tuple(taint for taint in node.taints if taint.key not in _NOT_READY)
+    return dataclasses.replace(node, problem="", taints=taints)
+
+
+def _tested(node: NodeClass) -> NodeClass:
+    return dataclasses.replace(node, doubt=Doubt.NONE, taints=())
+
+
+def _tested_lately(node: NodeClass) -> NodeClass:
+    return dataclasses.replace(node, tested_within_h=NEEDS_NONE)
+
+
+_MENDED: Mapping[NodeWhy, tuple[ChangeKind, Callable[[NodeClass], NodeClass]]] = MappingProxyType(
     {
-        NodeWhy.UNSCHEDULABLE: (ChangeKind.UNCORDON, {"unschedulable": False}),
-        NodeWhy.NOT_READY: (ChangeKind.NODES_READY, {"problem": ""}),
-        NodeWhy.UNTESTED: (ChangeKind.NODES_TESTED, {"doubt": Doubt.NONE, "taints": ()}),
-        NodeWhy.TESTED_TOO_LONG_AGO: (ChangeKind.NODES_TESTED, {"tested_within_h": NEEDS_NONE}),
+        NodeWhy.UNSCHEDULABLE: (ChangeKind.UNCORDON, _uncordoned),
+        NodeWhy.NOT_READY: (ChangeKind.NODES_READY, _ready),
+        NodeWhy.UNTESTED: (ChangeKind.NODES_TESTED, _tested),
+        NodeWhy.TESTED_TOO_LONG_AGO: (ChangeKind.NODES_TESTED, _tested_lately),
     }
 )
-"""What keeps nodes away that somebody can do something about, and what of them is otherwise then."""
+"""Fixable reasons why nodes are rejected: the change, and a node's class after it."""
 
 
 def _blocked_only_by(
-    snapshot: Snapshot, cls: PodClass, why: NodeWhy, mended: Mapping[str, Any], beside: Collection[str]
+    snapshot: Snapshot, cls: PodClass, why: NodeWhy, mend: Callable[[NodeClass], NodeClass], beside: Collection[str]
 ) -> list[int]:
     """How many pods each node would take that serves but for one thing."""
     times = []
@@ -184,8 +204,7 @@ def _blocked_only_by(
         reason = snapshot.matcher.match(cls, bucket.node_class).reason
         if reason is None or reason.why is not why:
             continue
-        better = dataclasses.replace(bucket.node_class, **mended)
-        match = matcher.match(cls, better)
+        match = matcher.match(cls, mend(bucket.node_class))
         if match.reason is None and fits(cls, bucket):
             times += [fits(cls, bucket)] * sum(match.serves(name) and name not in beside for name in bucket.names)
     return times

@@ -19,7 +19,7 @@ def said(snapshot: JobSnapshot, spec: Effective, now: float) -> list[Action]:
     """Write the condition where it does not say so yet, and take it back once the spec is restored."""
     job = snapshot.job
     fields = sorted((*spec.ignored, *spec.lost))
-    holds, message = bool(fields), _message(spec) if fields else "the spec is the one that the job runs by"
+    holds, message = bool(fields), changed_text(spec) if fields else "the spec is the one that the job runs by"
     known = statuses.condition_holds(job.status, "SpecIgnored")
     if known == holds and (
         not holds or statuses.condition_reason(job.status, "SpecIgnored")[1] == statuses.shortened(message)
@@ -36,10 +36,11 @@ def held(snapshot: JobSnapshot, spec: Effective, now: float) -> JobSnapshot:
     """The snapshot in which no pod can be created while it is not known what the pods of this job are made from."""
     if not spec.lost:
         return snapshot
-    return replace(snapshot, refusal=Refusal("SpecChanged", _message(spec), now + _HELD_S))
+    return replace(snapshot, refusal=Refusal("SpecChanged", changed_text(spec), now + _HELD_S))
 
 
-def _message(spec: Effective) -> str:
+def changed_text(spec: Effective) -> str:
+    """What the condition SpecIgnored says of changed fields."""
     parts = []
     if spec.ignored:
         parts.append(

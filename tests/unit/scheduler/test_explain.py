@@ -38,7 +38,8 @@ def test_every_node_is_counted_under_one_reason() -> None:
     assert found.summary.startswith("needs 3 nodes, 2 are free")
     assert (found.position, found.queued, found.when) == (1, 1, None)
     assert {change.text() for change in found.changes} == {
-        "uncordon 1 node", "1 node ready again", "default/other ends", "+1 node", "tolerate taint bad:NoSchedule",
+        "uncordon 1 node (kubectl uncordon NODE)", "1 node ready again", "default/other ends", "+1 node",
+        "tolerate taint bad:NoSchedule",
     }  # fmt: skip
     assert json.loads(json.dumps(found.data()))["changes"][0]["text"] == found.changes[0].text()
 
@@ -50,6 +51,21 @@ def test_nobody_is_told_to_tolerate_what_keeps_work_from_broken_nodes() -> None:
         world.set_node(node(name, taints=[{"key": key, "effect": "NoSchedule"}]))
     world.add_gang("train", 2)
     assert [change.text() for change in explained(world, "train").changes] == ["+1 node"]
+
+
+def test_a_cordoned_node_is_to_be_uncordoned_and_its_taint_is_not_to_be_tolerated() -> None:
+    """Issue 11.24: the API server taints nodes that are cordoned or not ready."""
+    world = World()
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    for name in ("a", "b"):
+        world.set_node(node(name, unschedulable=True, taints=[taint]))
+    world.set_node(node("c", ready=False, taints=[{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]))
+    world.add_gang("train", 2)
+    found = explained(world, "train")
+    assert [change.text() for change in found.changes] == ["uncordon 2 nodes (kubectl uncordon NODE)"]
+    assert found.summary.endswith("2 cordoned, 1 not ready; would run with: uncordon 2 nodes (kubectl uncordon NODE)")
+    world.add_gang("small", 1)
+    assert "1 node ready again" in [change.text() for change in explained(world, "small").changes]
 
 
 def test_each_change_named_is_enough() -> None:

@@ -1,0 +1,46 @@
+"""Why the controller holds a job back: it makes no pods for it, or begins no attempt, whatever room there is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.api.fixed_spec import effective
+from muster.api.training_job import TrainingJob
+from muster.trainingjobs import pausing, specedits, statuses
+from muster.trainingjobs.snapshot import Wait
+
+_BEFORE_ITS_PODS: Final = frozenset({"InvalidSpec", "CheckpointAwaited", "GpusPerNodeMissing", "NoNodes"})
+"""Reasons of the condition Admitted with which an attempt waits for its number (`decide`, `nodeuse`)."""
+
+
+def wants_nodes(job: TrainingJob) -> bool:
+    """Whether the job has not ended and is not to stop."""
+    return not job.spec.suspend and job.status.phase not in ("Succeeded", "Failed")
+
+
+def held_back(job: TrainingJob, *, complete: bool, now: float) -> Wait | None:
+    """Return why the controller does nothing that needs nodes for the job; None where room is all that it needs.
+
+    Read from typed facts: the phase, reasons of conditions, the backoff. The message is the status's own.
+
+    Args:
+        job: a job that wants nodes.
+        complete: every pod of its attempt exists.
+        now: seconds since the epoch.
+    """
+    status = job.status
+    if status.attempt <= 0 or status.phase in ("Suspended", "Stopping"):
+        why = Wait(*statuses.condition_reason(status, "Admitted"))
+        if why.reason in _BEFORE_ITS_PODS and not statuses.condition_holds(status, "Admitted"):
+            return why
+    if status.phase == "Stopping":
+        return Wait(statuses.condition_reason(status, "Running")[0] or "Stopping", status.message)
+    if status.phase == "Restarting" and pausing.begins_at(status) > now:
+        return Wait("Backoff", pausing.said(status))
+    if complete or status.attempt <= 0:
+        return None
+    spec = effective(job)
+    if spec.lost:
+        return Wait("SpecChanged", specedits.changed_text(spec))
+    reason, message = statuses.condition_reason(status, "Admitted")
+    return Wait(reason, message) if reason == "PodsRefused" else None
