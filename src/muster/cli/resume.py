@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from muster.cli.jobnames import job_argument
+from muster.cli.patience import check_waits, timeout_option
 from muster.cli.suspend import set_suspend
 from muster.cli.target import Target, cluster_options
 
@@ -12,7 +13,9 @@ from muster.cli.target import Target, cluster_options
 @click.command()
 @job_argument()
 @click.option("--wait", is_flag=True, help="Return when the ranks run.")
+@timeout_option("--wait")
 @cluster_options()
-def command(name: str, wait: bool, target: Target) -> int:
+def command(name: str, wait: bool, timeout_s: int | None, target: Target) -> int:
     """Let the stopped job NAME continue from its last checkpoint."""
-    return set_suspend(target, name, False, wait)
+    check_waits(timeout_s, wait, "--wait")
+    return set_suspend(target, name, False, wait, timeout_s)

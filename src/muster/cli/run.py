@@ -17,6 +17,7 @@ from muster.api.words import counted
 from muster.cli.errors import BadInput, CliError, ExitCode
 from muster.cli.names import not_empty
 from muster.cli.output import note, output_option, print_data
+from muster.cli.patience import check_waits, not_ended, timeout_option, within
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
 
@@ -164,6 +165,7 @@ def _check_namespace(args: Sequence[str]) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the manifest and create nothing.")
 @click.option("--follow", is_flag=True, help="Watch the job, and what its ranks write, until it ends; exit as it did.")
 @click.option("--wait", is_flag=True, help="Wait in silence until the job ends; exit as it did.")
+@timeout_option("--wait", "--follow")
 @output_option("json", "yaml")
 @cluster_options()
 def command(
@@ -173,6 +175,7 @@ def command(
     dry_run: bool,
     follow: bool,
     wait: bool,
+    timeout_s: int | None,
     output: str,
     target: Target,
     **flags: Any,
@@ -186,6 +189,7 @@ def command(
         raise BadInput("name a script, or a manifest with --file", "muster run train.py, or muster run -f job.yaml")
     if follow and wait:
         raise BadInput("--follow and --wait exclude each other")
+    check_waits(timeout_s, follow or wait, "--wait", "--follow")
     cluster = _cluster(target, dry_run)
     namespace = target.namespace or (cluster.namespace if cluster else "default")
     manifest, archive = build(script, args, file, namespace, flags, cluster)
@@ -200,7 +204,7 @@ def command(
     assert cluster is not None  # only a dry run goes without
     typed = click.get_current_context().meta.get(_TYPED, ())
     parcel = Parcel(manifest, archive, flags["code_store"] or "", bool(file or flags["name"]), (prefix(), *typed))
-    return asyncio.run(_run(cluster, parcel, follow, wait, output))
+    return asyncio.run(_run(cluster, parcel, follow, wait, timeout_s, output))
 
 
 def _cluster(target: Target, dry_run: bool) -> Cluster | None:
@@ -299,7 +303,7 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
     return {name: value for name, value in values.items() if value is not None}
 
 
-async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, output: str) -> int:
+async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, timeout_s: int | None, output: str) -> int:
     from muster.cli.describe import as_data
     from muster.cli.follow import detachable, report_end
     from muster.cli.follow import follow as follow_job
@@ -326,10 +330,11 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, outpu
             note(f"watch it: {prefix()} status {job.name} --follow")
             return ExitCode.DONE
         with detachable(job.name, prefix()):
-            if follow:
-                ended = await follow_job(client, job.namespace, job.name, stdout_is_data=bool(output), output=True)
-            else:
-                ended = await wait_for_job(client, job.namespace, job.name)
+            async with within(timeout_s, *not_ended(job.name)):
+                if follow:
+                    ended = await follow_job(client, job.namespace, job.name, stdout_is_data=bool(output), output=True)
+                else:
+                    ended = await wait_for_job(client, job.namespace, job.name)
         if output:
             print_data(as_data(ended), output)
         return report_end(ended)

@@ -13,6 +13,7 @@ from muster.api.words import counted
 from muster.cli.errors import ExitCode
 from muster.cli.jobnames import job_argument
 from muster.cli.output import age, output_option, paint, phase, print_data, print_table, say, say_command
+from muster.cli.patience import check_waits, not_ended, timeout_option, within
 from muster.cli.pods import slot_of, state_of
 from muster.cli.program import prefix
 from muster.cli.target import Target, cluster_options, resolve
@@ -29,14 +30,16 @@ _LABEL_WIDTH = 13
 @click.command()
 @job_argument()
 @click.option("--follow", "-f", is_flag=True, help="Watch the job until it ends; exit as it did.")
+@timeout_option("--follow")
 @output_option("json", "yaml")
 @cluster_options()
-def command(name: str, follow: bool, output: str, target: Target) -> int:
+def command(name: str, follow: bool, timeout_s: int | None, output: str, target: Target) -> int:
     """Show the job NAME: attempt, slots and nodes, faults and whose they were, what to do next."""
-    return asyncio.run(_status(resolve(target), name, follow, output))
+    check_waits(timeout_s, follow, "--follow")
+    return asyncio.run(_status(resolve(target), name, follow, timeout_s, output))
 
 
-async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int:
+async def _status(cluster: Cluster, name: str, follow: bool, timeout_s: int | None, output: str) -> int:
     from muster.cli.borrowed import borrowed_text, lenders
     from muster.cli.describe import as_data
     from muster.cli.follow import detachable, report_end
@@ -49,7 +52,8 @@ async def _status(cluster: Cluster, name: str, follow: bool, output: str) -> int
         job = await get_job(client, cluster.namespace, name)
         if follow:
             with detachable(name, prefix()):
-                ended = await follow_job(client, cluster.namespace, name, stdout_is_data=bool(output))
+                async with within(timeout_s, *not_ended(name)):
+                    ended = await follow_job(client, cluster.namespace, name, stdout_is_data=bool(output))
             if output:
                 print_data(as_data(ended), output)
             return report_end(ended)

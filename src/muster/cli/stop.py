@@ -11,7 +11,11 @@ from muster.cli.target import Target, cluster_options
 
 @click.command()
 @job_argument()
-@click.option("--wait", is_flag=True, help="Return when the nodes are free.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Return when the nodes are free. Exits with 6 if they are not two minutes after the job's own grace.",
+)
 @cluster_options()
 def command(name: str, wait: bool, target: Target) -> int:
     """Suspend the job NAME: its ranks stop, its nodes go back, its last checkpoint stays."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.output import note
+from muster.cli.patience import within
 from muster.cli.program import prefix
 from muster.cli.target import Target, resolve
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from muster.cli.target import Cluster
 
 
-def set_suspend(target: Target, name: str, suspend: bool, wait: bool) -> int:
-    """Stop a job or let it continue; with `wait`, until that is so."""
-    return asyncio.run(_set(resolve(target), name, suspend, wait))
+def set_suspend(target: Target, name: str, suspend: bool, wait: bool, timeout_s: int | None = None) -> int:
+    """Stop a job or let it continue; with `wait`, until that is so, at most `timeout_s` seconds for continuing."""
+    return asyncio.run(_set(resolve(target), name, suspend, wait, timeout_s))
 
 
-async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool) -> int:
+async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool, timeout_s: int | None) -> int:
     from muster.api.training_job import TrainingJob
     from muster.cli import describe
     from muster.cli.watch import get_job, job_states
@@ -46,18 +47,16 @@ async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool) -> int:
         if not wait:
             return ExitCode.DONE
         wanted = ("Suspended" if suspend else "Running", *describe.FINISHED)  # it may end before it stops
-        limit_s = job.spec.stop_grace_seconds + _STOPPED_S if suspend else None  # a job may queue for nodes for days
-        try:
-            async with asyncio.timeout(limit_s):
-                async for state in job_states(client, cluster.namespace, name):
-                    if state.status.phase in wanted:
-                        return (
-                            ExitCode.DONE if suspend or state.status.phase == "Running" else describe.exit_status(state)
-                        )
-        except TimeoutError:
-            raise CliError(
-                f"'{name}' has not stopped after {limit_s} s; it stays asked to",
-                f"does a controller run? {prefix()} status {name}",
-                ExitCode.TIMED_OUT,
-            ) from None
+        if suspend:
+            limit_s: int | None = job.spec.stop_grace_seconds + _STOPPED_S
+            late = f"'{name}' has not stopped", f"it stays asked to; does a controller run? {prefix()} status {name}"
+        else:  # a job may queue for nodes for days
+            limit_s, late = (
+                timeout_s,
+                (f"'{name}' does not run", f"it keeps waiting; {prefix()} explain {name} says what for"),
+            )
+        async with within(limit_s, *late):
+            async for state in job_states(client, cluster.namespace, name):
+                if state.status.phase in wanted:
+                    return ExitCode.DONE if suspend or state.status.phase == "Running" else describe.exit_status(state)
     raise AssertionError("job_states never ends by itself")

@@ -16,6 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
+from muster.embedded.apiserver.patches import merge_patch
 from muster.kube.config import ClusterConfig
 from muster.kube.credentials import Anonymous, Credentials
 
@@ -215,7 +216,7 @@ class FakeApi:
             if expected and expected != known[key]["metadata"]["resourceVersion"]:
                 return web.json_response(status(409, "Conflict", "the object has been modified"), status=409)
         if method == "PATCH":
-            sent = {**known[key], **sent}
+            sent = merge_patch(known[key], sent)
         if method == "DELETE":
             self.remove(name, resource=resource, namespace=namespace)
             return web.json_response({"kind": "Status", "status": "Success"})
