@@ -47,6 +47,9 @@ async def _stacks(cluster: Cluster, name: str, rank: int | None, threads: bool, 
 
     async with cluster.client() as client:
         job = await get_job(client, cluster.namespace, name)
+        if job.status.phase in ("Succeeded", "Failed"):
+            hint = f"what its ranks wrote: {prefix()} logs {name}"
+            raise CliError(f"'{name}' has ended, so its ranks have no stacks", hint, ExitCode.CONFLICT)
         pods = {slot_of(pod): pod for pod in sorted(await members(client, job), key=attempt_of)}
         limit = asyncio.Semaphore(PODS_AT_ONCE)
         answers = await asyncio.gather(*(_ask(client, pods[slot], slot, rank, limit) for slot in sorted(pods)))

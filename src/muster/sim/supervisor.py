@@ -221,6 +221,8 @@ class SimSupervisor:
             "time": self._wall(),
             "tail": [],
             "reason": reason,
+            "errno": 0,
+            "program": "",
         }
         self._tell()
         self._stop("finished")

@@ -220,7 +220,7 @@ async def test_a_node_that_vanished_and_still_runs_its_ranks_commits_nothing(bad
         assert "attempt 1 is over, the job is at attempt 2" in refused.read_text()
         assert lives(rank)
         assert (await job.pods())[0].spec.node_name != node.name
-        status = await job.reaches(lambda status: status.last_checkpoint.path == "/2-0")
+        status = await job.reaches(lambda status: status.last_checkpoint and status.last_checkpoint.path == "/2-0")
         assert (status.faults[-1].slot, status.restarts.user, status.restarts.total) == (0, 0, 1)
 
     async def over() -> bool:

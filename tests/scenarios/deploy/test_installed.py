@@ -71,7 +71,7 @@ async def test_a_job_lives_through_what_breaks(installed: Cluster, jobs: Jobs) -
 
     await until("the pod of the lost node is gone", old_pod_gone)
     second = await jobs.pods("train")
-    assert len(second.keys() & first.keys()) == NODES - 1, "a node that is lost costs one pod"
+    assert len(second.keys() & first.keys()) == NODES - 1, ("a node that is lost costs one pod", status.faults)
     assert lost not in {pod.spec.node_name for pod in second.values()}
 
     pids = await jobs.pids("train", 3, NODES)

@@ -48,13 +48,14 @@ class KubeletProxy:
             return await self._stream(self._session, incoming, url)
         except aiohttp.ClientConnectorError as error:
             raise StatusError(500, "InternalError", f"error dialing kubelet: {error}") from None
+        except aiohttp.WSServerHandshakeError as error:  # such as an exec into a container that has ended
+            raise _refusal(error.status, f"the kubelet refused: {error.message}") from None
 
     async def _stream(self, session: aiohttp.ClientSession, incoming: web.BaseRequest, url: str) -> web.StreamResponse:
         async with session.get(url, headers=self._headers, ssl=self._context) as upstream:
             if upstream.status != 200:
                 text = (await upstream.text()).strip()
-                reason = {400: "BadRequest", 404: "NotFound", 401: "Unauthorized"}.get(upstream.status, "InternalError")
-                answer = json_response(upstream.status, StatusError(upstream.status, reason, text).status())
+                answer = json_response(upstream.status, _refusal(upstream.status, text).status())
                 return web.Response(status=answer.code, body=answer.body, content_type="application/json")
             response = web.StreamResponse(headers={"Content-Type": "text/plain"})
             response.enable_chunked_encoding()
@@ -91,6 +92,11 @@ class KubeletProxy:
                 await upstream.close()
                 await response.close()
             return response
+
+
+def _refusal(code: int, text: str) -> StatusError:
+    """What a kubelet that refused a request with this code and text means for the client."""
+    return StatusError(code, {400: "BadRequest", 404: "NotFound", 401: "Unauthorized"}.get(code, "InternalError"), text)
 
 
 Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
