@@ -21,6 +21,7 @@ class Step:
     content_type: str = "application/json"
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     compare: bool = True  # else only the code is compared
+    may_exist: bool = False  # creates an object of the whole server, which another test may have created
     until: int = 0  # only wait until the path answers with this code
     until_status: dict[str, Any] = dataclasses.field(default_factory=dict)  # only wait until its status says this
 
