@@ -181,7 +181,8 @@ async def test_flood_is_bounded_and_followed_across_rotation(start_node: StartNo
     assert len(kept) == files
     assert sum(kept.values()) <= files * size
     newest = node.logs(pod).splitlines()
-    assert sorted(int(line.split()[0]) for line in newest)[-1] == 79_999
+    # The last line of stdout; stderr arrives on its own, so that its last line may be in the file before.
+    assert 79_998 in [int(line.split()[0]) for line in newest]
     assert kept["0.log"] >= sum(len(line) for line in newest)
     tail = node.logs(pod, "--tail=100000").splitlines()
     assert tail == newest, "as in the kubelet, rotated files are not served"

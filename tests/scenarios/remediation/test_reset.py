@@ -55,6 +55,11 @@ while [ "$1" != -- ]; do shift; done
 shift
 exec "$@"
 """
+CAT = """#!/bin/sh
+# As after a reboot of a real machine, pods read the boot that the node is in.
+if [ "$1" = /proc/sys/kernel/random/boot_id ]; then exec {cat} {boot_id}; fi
+exec {cat} "$@"
+"""
 SAYS = """#!/bin/sh
 echo "$@" >> {file}
 exit {code}
@@ -70,7 +75,15 @@ class Sick:
 
     def install(self, name: str, code: int = 0) -> None:
         """A program of the machine."""
-        text = NSENTER if name == "nsenter" else SAYS.format(file=self._folder / f"{name}.said", code=code)
+        self._write(name, SAYS.format(file=self._folder / f"{name}.said", code=code))
+
+    def install_machine(self) -> None:
+        """The way from a pod to the machine, and the machine's own identity."""
+        cat = shutil.which("cat")
+        self._write("nsenter", NSENTER)
+        self._write("cat", CAT.format(cat=cat, boot_id=self.node.state_dir / "boot-id"))
+
+    def _write(self, name: str, text: str) -> None:
         program = self._folder / name
         program.write_text(text)
         program.chmod(0o755)
@@ -109,12 +122,11 @@ async def sick(
     flags = ("--gpus=2", f"--labels={POOL}={trusting.namespace}")
     node = NodeUnderTest(api_server_for_kubelets, trusting.client, tmp_path, flags)
     made = Sick(trusting, node, programs)
-    for name in ("nsenter", "nvidia-smi", "systemctl"):
+    made.install_machine()
+    for name in ("nvidia-smi", "systemctl"):
         made.install(name)
+    for name in ("nsenter", "nvidia-smi", "systemctl", "cat"):
         assert shutil.which(name) == str(programs / name), "nothing may reach this machine's own"
-    # Pods that act on machines do so in the boot they name alone; the node is in this machine's.
-    node.state_dir.mkdir()
-    shutil.copy("/proc/sys/kernel/random/boot_id", node.state_dir / "boot-id")
     await trusting.configure(PREFLIGHT)
     meta = ObjectMeta(name=HEALTH_CONFIG_MAP, namespace=trusting.namespace)
     await trusting.client.create(ConfigMap(metadata=meta, data={CONFIG_KEY: OPEN, HEALTH_POLICY_KEY: POLICY}))
