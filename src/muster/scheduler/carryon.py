@@ -31,7 +31,7 @@ class CarryingOn(Draft):
             return
         if placement is None:
             if gang.lost_its_placement and not gang.binding:
-                self.write(gang, {}, reason="its placement was deleted")
+                self.write(gang, {}, reason="its placement was deleted", without=gang.ran_without)
             return
         if placement.status.phase == "Released":
             self._release(gang)

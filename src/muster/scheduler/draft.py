@@ -113,4 +113,6 @@ def _given_up(gang: Gang, placed: Collection[int], without: Collection[int]) -> 
     if gang.elastic:
         return {}
     lost = {slot: gang.current[slot].attempt for slot in without if slot in gang.current}
+    if gang.placement is None:
+        lost = gang.ran_without | lost
     return {slot: attempt for slot, attempt in (gang.given_up | lost).items() if slot not in placed}

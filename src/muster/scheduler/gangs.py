@@ -201,10 +201,29 @@ class Gang:
 
     @property
     def lost_its_placement(self) -> bool:
-        """Whether all members of a job are bound and its Placement is not there: it was deleted by hand."""
+        """Whether all members of a job's attempt are bound and its Placement is not there: it was deleted by hand."""
         if self.placement is not None or self.job is None or self.ended or self.single:
             return False
-        return bool(self.current) and self.complete and not self.pending
+        if not self.current or len(self.pending) > len(self.job.left_out):
+            return False
+        without = self.ran_without
+        bound = len(self.current) - len(self.pending)
+        return self.pending.keys() <= without.keys() and bound + len(without) >= self.size
+
+    @property
+    def ran_without(self) -> dict[int, int]:
+        """Slot -> attempt of the slots that the running attempt goes on without, as its job recorded them.
+
+        A pod of a later attempt, or one that has a node, is a member.
+        """
+        if self.job is None:
+            return {}
+        attempt, current = self.job.attempt, self.current
+        return {
+            slot: attempt
+            for slot in self.job.left_out
+            if slot not in current or (not current[slot].node and current[slot].attempt <= attempt)
+        }
 
     @property
     def wanted(self) -> int:

@@ -76,6 +76,8 @@ class Queues:
                 self.attention[gang.key] = gang
             elif gang.joiners:
                 self._join(gang)
+        elif gang.lost_its_placement:
+            self.attention[gang.key] = gang
         elif gang.blocker() is not None:
             if gang.has_pods:
                 self.waiting[gang.key] = gang
@@ -86,8 +88,6 @@ class Queues:
                 queue = self.by_classes[key] = Queue(key)
             queue.add(gang)
             gang.queued_as = (key, gang.order)
-        elif gang.lost_its_placement:
-            self.attention[gang.key] = gang
         if gang.placement is not None or len(gang.pending) < len(gang.current):
             self._holds(gang)
 

@@ -118,6 +118,7 @@ class JobFacts(msgspec.Struct, frozen=True):
         saved_at: when its last checkpoint was complete.
         requeue: without a spare node it gives up its slots (noSpare: Requeue).
         fewest: without a spare node it goes on while so many slots are left (noSpare: Shrink); 0 where it does not.
+        attempt: the number of an attempt that goes on without slots; else 0.
         left_out: slots that the attempt which runs goes on without.
         since: when it began to wait for nodes, from which it has its place in the queue.
         scale_up: autoscalers may add nodes for it.
@@ -131,6 +132,7 @@ class JobFacts(msgspec.Struct, frozen=True):
     saved_at: float = 0.0
     requeue: bool = False
     fewest: int = 0
+    attempt: int = 0
     left_out: tuple[int, ...] = ()
     since: float = 0.0
     scale_up: bool = False
@@ -154,6 +156,7 @@ def job_facts(job: TrainingJob) -> JobFacts:
         saved_at=saved.timestamp() if saved is not None else 0.0,
         requeue=spec.no_spare == "Requeue",
         fewest=(spec.min_replicas or 0) if spec.no_spare == "Shrink" else 0,
+        attempt=status.attempt if status.left_out else 0,
         left_out=status.left_out,
         since=since.timestamp() if since is not None else 0.0,
         scale_up=job.metadata.annotations.get(ANNOTATION_SCALE_UP) == APPROVED,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from muster.api.placement import Placement
+from muster.kube.errors import NotFound
 from tests.scenarios.trainingjobs.conftest import Arena, TestNode
 from tests.support.waiting import until
 
@@ -63,8 +65,18 @@ async def ran(arena: Arena, attempt: int, ranks: int) -> list[tuple[int, int, in
 
 
 async def test_it_goes_on_from_the_checkpoint_with_one_rank_less_and_ends(arena: Arena) -> None:
+    """Issue 11.10: its Placement, which is deleted by hand meanwhile, is written again as it was."""
     await shrunk(arena)
     assert await ran(arena, 2, 2) == [(0, 2, 0, 5), (1, 2, 1, 5)]
+    placement = await arena.client.get(Placement, "train", arena.namespace)
+    await arena.client.delete(Placement, "train", namespace=arena.namespace)
+
+    async def back() -> bool:
+        new = await arena.client.get(Placement, "train", arena.namespace)
+        same = (new.spec.slots, new.spec.given_up) == (placement.spec.slots, placement.spec.given_up)
+        return new.uid != placement.uid and same and new.status.phase == "Bound"
+
+    await until("the Placement is there again", back, ignoring=(NotFound,))
     (arena.folder / "done").touch()
     status = await arena.phase("train", "Succeeded", 2)
     assert status.size == 2

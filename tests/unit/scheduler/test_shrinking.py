@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,9 +36,14 @@ def lose(world: World, *slots: int, attempt: int) -> list[str]:
     return lost
 
 
-def runs_without(world: World, *slots: int) -> None:
+def runs_without(world: World, *slots: int, attempt: int = 2) -> None:
     """The job's controller says so."""
-    world.set_job("train", JobFacts(fewest=2, left_out=slots))
+    world.set_job("train", JobFacts(fewest=2, attempt=attempt, left_out=slots))
+
+
+def delete_placement(world: World) -> None:
+    """By hand."""
+    world.state.remove_placement(world.placements.pop("default/train"))
 
 
 def given_up(world: World) -> dict[int, int]:
@@ -182,6 +188,41 @@ def test_a_new_leader_knows_what_was_given_up() -> None:
     assert world.nodes_of("train").keys() == {0, 2}
 
 
+@pytest.mark.parametrize("has_pod", [True, False])
+def test_a_deleted_placement_of_a_shrunk_job_is_written_again_from_what_the_job_recorded(has_pod: bool) -> None:
+    """Issue 11.10. Without checkpoints the job keeps no pod for the slot that it goes on without."""
+    world = a_job_without_spares()
+    lose(world, 1, attempt=2)
+    world.run()
+    runs_without(world, 1)
+    if not has_pod:
+        world.remove_pod("train-1-2")
+    before = world.placements["default/train"].spec
+    delete_placement(world)
+    plan = world.run()
+    placement = world.placements["default/train"]
+    assert (placement.spec.slots, placement.spec.size, given_up(world)) == (before.slots, before.size, {1: 2})
+    assert (placement.status.phase, plan.waiting) == ("Bound", {})
+    world.add_nodes("new")
+    world.run()
+    assert world.nodes_of("train").keys() == ({0, 1, 2} if has_pod else {0, 2})
+
+
+def test_a_deleted_placement_of_a_job_that_asks_for_all_its_nodes_gives_none_up() -> None:
+    """Issue 11.10: the scheduler may hear of the next attempt's pods before it hears of the job's status."""
+    world = a_job_without_spares()
+    lose(world, 1, attempt=2)
+    world.run()
+    runs_without(world, 1)
+    world.remove_pod("train-1-2")
+    world.add_member("train", 1, 3, attempt=3)
+    delete_placement(world)
+    assert reason_of(world.run(), world, "train") == "NotEnoughNodes"
+    world.add_nodes("new")
+    world.run()
+    assert (world.nodes_of("train").keys(), given_up(world)) == ({0, 1, 2}, {})
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("lose"), st.integers(0, 3)),
@@ -189,6 +230,7 @@ STEPS = st.lists(
         st.tuples(st.just("restart"), st.just(0)),
         st.tuples(st.just("run"), st.just(0)),
         st.tuples(st.just("lead"), st.just(0)),
+        st.tuples(st.just("delete"), st.just(0)),
     ),
     max_size=12,
 )
@@ -202,6 +244,7 @@ def test_a_gang_never_goes_on_with_fewer_than_it_needs_and_never_holds_a_node_tw
     world = a_job_without_spares(4, fewest=2)
     attempt, names = 1, iter(f"new{number}" for number in range(20))
     left: tuple[int, ...] = ()
+    runs = False
     for kind, slot in steps:
         on = world.nodes_of("train")
         if kind == "lose" and slot in on:
@@ -216,11 +259,15 @@ def test_a_gang_never_goes_on_with_fewer_than_it_needs_and_never_holds_a_node_tw
                 world.add_member("train", int(pod.metadata.labels["muster.dev/slot"]), 4, attempt=attempt)
         elif kind == "run" and world.gang("train").complete and not world.gang("train").pending:
             left = tuple(sorted(given_up(world)))
-            world.set_job("train", JobFacts(fewest=2, left_out=left))
+            world.set_job("train", JobFacts(fewest=2, attempt=attempt, left_out=left))
+            runs = True
         elif kind == "lead":
             world.forget_all()
+        elif kind == "delete" and runs and not world.gang("train").pending:
+            delete_placement(world)
         if kind in ("lose", "restart"):
             world.set_job("train", JobFacts(fewest=2))
+            runs = False
         world.run()
         slots, out = world.slots_of("train"), given_up(world)
         assert len(set(slots.values())) == len(slots), "two slots on one node"
