@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from msgspec import Meta, field
 
 from muster.api.names import GROUP, NODES_PER_GANG_MAX, VERSION
-from muster.api.run_record import FixedSpec, RunRecord
+from muster.api.run_record import FixedSpec, HandedCheckpoint, RunRecord
 from muster.kube.meta import Condition, KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
@@ -476,6 +476,13 @@ class Fault(KubeStruct):
     )
     step: Annotated[int | None, Meta(description="The newest step reported before it.")] = None
     slots: Annotated[int, Meta(description="Slots that were replaced because of it.")] = 0
+    checkpoint: Annotated[
+        HandedCheckpoint | None,
+        Meta(
+            description="The checkpoint that its attempt began from, if the attempt reported neither a step nor a "
+            "checkpoint; kept for the newest fault. If it is gone, the program may not have found it."
+        ),
+    ] = None
     timeline: Annotated[Timeline | None, Meta(description="The way back to useful work.")] = None
 
 

@@ -174,6 +174,8 @@ class Attempt:
             ]
             lost = node_gone(self.snapshot, self.fault, self.clock)
             late += [lost] if lost is not None else []
+            vanished = checkpoints.vanished(self.snapshot, self.part)
+            late += [vanished] if vanished is not None else []
         return late
 
     def _is_our_deletion(self, evidence: Evidence) -> bool:
@@ -188,6 +190,9 @@ class Attempt:
         detected = fault.timeline.detected if fault is not None and fault.timeline is not None else None
         settled_at = detected.timestamp() + self.snapshot.settings.settle_s if detected is not None else 0.0
         if settled_at <= self.now + self.snapshot.settings.settle_s and not self.clock.passed(settled_at):
+            return False
+        looked_by = settled_at + self.job.spec.stop_grace_seconds + checkpoints.LOOK_S
+        if checkpoints.is_looked_for(self.snapshot, self.part) and not self.clock.passed(looked_by):
             return False
         silent = [
             slot

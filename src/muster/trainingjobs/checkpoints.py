@@ -14,7 +14,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from muster.api.run_record import HandedCheckpoint
 from muster.api.training_job import CHECKPOINTS_MAX, CheckpointSource, CheckpointStatus, TrainingJobStatus
+from muster.trainingjobs import statuses
+from muster.trainingjobs.faults import Evidence
 from muster.trainingjobs.plan import RecordEvent
 from muster.trainingjobs.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot
@@ -22,6 +25,13 @@ from muster.trainingjobs.snapshot import JobSnapshot
 _PATHS_CHARS_MAX: Final = 4096
 """Of the paths in the list together: a status holds 16 KB."""
 _NAMED: Final = 3
+_GONE_RULE: Final = "checkpoint-gone"
+_MISSING_SHOWS_AS: Final = ("rank-failed", "rank-crashed")
+"""Rules of faults that a checkpoint explains which the program did not find."""
+_CHARGED_SO_MAX: Final = 3
+"""Of the faults that a status holds."""
+LOOK_S: Final = 10.0
+"""A supervisor answers within this which checkpoints it sees (supervisor/look.py)."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -121,6 +131,42 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
     status = replace(status, checkpoints=(), last_checkpoint=None)
     text = f"{lost}; none is left, so attempt {status.attempt} starts from the BEGINNING"
     return Choice(status, RecordEvent("CheckpointGone", text, warning=True))
+
+
+def vanished(snapshot: JobSnapshot, part: Sequence[Slot]) -> Evidence | None:
+    """Evidence that the newest fault's attempt could not read its checkpoint; None where there is none (yet).
+
+    The nodes had seen it before that attempt began, and none of them sees it now. A program that deletes its own
+    checkpoints gains a few restarts by this at most: only so many faults are charged so, and each takes a checkpoint.
+    """
+    status = snapshot.job.status
+    handed = _doubted(status)
+    if handed is None or not _gone(handed.path, part, status.attempt):
+        return None
+    fault = status.faults[-1]
+    message = (
+        f"the checkpoint of step {handed.step} that attempt {fault.attempt} began from is gone, as every node reports: "
+        f"{handed.path}. It was deleted after the nodes had seen it; {fault.message}"
+    )
+    seen_at = max((slot.member.state_at for slot in part if slot.member is not None), default=0.0)
+    return Evidence(kind="checkpoint", slot=fault.slot, seen_at=seen_at, node=fault.node, message=message)
+
+
+def is_looked_for(snapshot: JobSnapshot, part: Sequence[Slot]) -> bool:
+    """Whether nodes are yet to say if the checkpoint of the newest fault's attempt is still there."""
+    status = snapshot.job.status
+    return _doubted(status) is not None and any(
+        slot.member is None or slot.member.attempt < status.attempt or slot.member.looking for slot in part
+    )
+
+
+def _doubted(status: TrainingJobStatus) -> HandedCheckpoint | None:
+    """The checkpoint of the attempt that just failed, if its absence would explain the fault."""
+    fault = statuses.restart_fault(status)
+    if fault is None or fault.checkpoint is None or fault.rule not in _MISSING_SHOWS_AS:
+        return None
+    charged = sum(each.rule == _GONE_RULE for each in status.faults)
+    return fault.checkpoint if charged < _CHARGED_SO_MAX else None
 
 
 def _written(own: CheckpointSource, status: TrainingJobStatus) -> CheckpointStatus:

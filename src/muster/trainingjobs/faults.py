@@ -17,7 +17,9 @@ import msgspec
 from muster.api.training_job import Cause
 from muster.trainingjobs.faulttable import TABLE, UNEXPLAINED, Row
 
-Kind = Literal["hardware", "node", "pod", "waiting", "container", "contact", "rank", "launcher", "start", "stall"]
+Kind = Literal[
+    "hardware", "node", "pod", "waiting", "container", "contact", "rank", "launcher", "start", "stall", "checkpoint"
+]
 
 HARDWARE_WINDOW_S: Final = 120.0
 """Hardware evidence this long after a fault still explains it: DCGM and driver logs are read at intervals."""

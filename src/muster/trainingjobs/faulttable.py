@@ -205,6 +205,12 @@ TABLE: Final[tuple[Row, ...]] = (
         why="All nodes run the same image, so a disk or a mount of this node is at fault", source="execve(2)",
     ),
     Row(
+        id="checkpoint-gone", tier=4, kind="checkpoint", cause="infrastructure", replace=False,
+        what="A rank failed before its attempt reported anything, and the checkpoint that the attempt began from is "
+        "gone, as every node reports; for at most 3 of the faults in the status",
+        why="The nodes saw it just before the attempt began: something deleted it before the program could read it",
+    ),
+    Row(
         id="rank-out-of-memory", tier=5, kind="rank", reasons=(".*(OOM|out of memory).*",), cause="user", replace=False,
         what="The kernel killed the first failing rank for memory, within the pod's limit",
         why="The program needs more memory than it asked for", source="cgroup v2, memory.events",

@@ -7,8 +7,9 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
+from muster.api.run_record import HandedCheckpoint
 from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobStatus
-from muster.trainingjobs import pausing, statuses
+from muster.trainingjobs import pausing, runrecord, statuses
 from muster.trainingjobs.evidence import hardware
 from muster.trainingjobs.faults import (
     HARDWARE_WINDOW_S,
@@ -53,6 +54,7 @@ def restart(
         step=_step(snapshot),
         steps_lost=_steps_lost(snapshot),
         slots=replaced,
+        checkpoint=_unread(snapshot),
         timeline=Timeline(fault=statuses.at(_happened(first, now)), detected=statuses.at(now)),
     )
     status = replace(
@@ -190,7 +192,7 @@ def _message(verdict: Verdict) -> str:
             return f"{head}{said}\nits last lines:\n{evidence.message}"
     elif evidence.kind == "start":
         head = where
-    elif evidence.kind == "stall":
+    elif evidence.kind in ("stall", "checkpoint"):
         return evidence.message
     else:
         head = f"{where}: {evidence.reason or evidence.kind}"
@@ -200,6 +202,15 @@ def _message(verdict: Verdict) -> str:
 def _step(snapshot: JobSnapshot) -> int | None:
     progress = snapshot.progress or snapshot.job.status.progress
     return progress.step if progress is not None else None
+
+
+def _unread(snapshot: JobSnapshot) -> HandedCheckpoint | None:
+    """The checkpoint that the attempt was handed, if nothing shows that its ranks had read it."""
+    status, record = snapshot.job.status, runrecord.recorded(snapshot.job.status)
+    saved = status.last_checkpoint is not None and status.last_checkpoint.attempt == status.attempt
+    if record is None or snapshot.progress is not None or saved:
+        return None
+    return record.checkpoint
 
 
 def _steps_lost(snapshot: JobSnapshot) -> int | None:

@@ -98,7 +98,8 @@ def next_attempt(job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStat
 
 def with_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:
     """The status with one more fault, the oldest dropped beyond the bound."""
-    return replace(status, faults=(*status.faults, fault)[-FAULTS_MAX:])
+    earlier = (replace(each, checkpoint=None) for each in status.faults)
+    return replace(status, faults=(*earlier, fault)[-FAULTS_MAX:])
 
 
 def with_newest_fault(status: TrainingJobStatus, fault: Fault) -> TrainingJobStatus:

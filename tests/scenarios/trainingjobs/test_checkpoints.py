@@ -34,6 +34,24 @@ SAVING = """
 """
 
 
+LOADING = """
+    import pathlib, time
+    import muster
+    folder = pathlib.Path({folder!r})
+    last = muster.last_checkpoint()
+    (folder / ("handed-%d" % muster.attempt())).write_text(last.path if last else "-")
+    while muster.attempt() == 2 and not (folder / "deleted").exists():
+        time.sleep(0.05)
+    step = int(pathlib.Path(last.path).read_text()) if last else 0
+    while not (folder / "done").exists():
+        step += 1
+        if step < 5:
+            muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
+        time.sleep(0.05)
+"""
+"""Its second attempt reads the checkpoint only after somebody had time to delete it; it never reports a step."""
+
+
 class Saving:
     """Jobs on one node each that save to one and the same path."""
 
@@ -153,6 +171,35 @@ async def test_a_checkpoint_that_was_deleted_while_the_job_was_stopped_is_not_ha
     status = await saving.arena.phase("one", "Running", 3)
     assert "none is left, so attempt 3 starts from the BEGINNING" in status.message
     assert status.restarts is None
+    await saving.end("one")
+
+
+async def test_a_checkpoint_that_is_deleted_before_the_program_reads_it_is_not_charged_to_the_program(
+    saving: Saving,
+) -> None:
+    """Issue 11.21: supervisors saw it, and then it was deleted."""
+    program, checkpoint = LOADING.format(folder=str(saving.folder)), {"path": str(saving.path)}
+    await saving.arena.submit("one", program, replicas=1, backoffLimit=0, checkpoint=checkpoint)
+    newest, older, *_ = (await saving.saved("one", 4)).checkpoints
+    await suspended(saving, "one", True)
+    await saving.arena.phase("one", "Suspended")
+    await suspended(saving, "one", False)
+    handed = saving.folder / "handed-2"
+
+    async def was_handed() -> bool:
+        return handed.exists() and handed.read_text() == newest.path
+
+    await until("attempt 2 was handed its checkpoint", was_handed)
+    delete(newest.path)
+    (saving.folder / "deleted").touch()
+    status = await saving.arena.phase("one", "Running", 3)
+    fault = status.faults[-1]
+    assert (fault.rule, fault.cause, fault.attempt) == ("checkpoint-gone", "infrastructure", 2)
+    assert newest.path in fault.message
+    assert "FileNotFoundError" in fault.message
+    assert status.run is not None
+    assert status.run.checkpoint is not None
+    assert status.run.checkpoint.path == older.path
     await saving.end("one")
 
 

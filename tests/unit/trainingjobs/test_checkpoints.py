@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from muster.api.training_job import CheckpointSource, CheckpointStatus, TrainingJob, TrainingJobStatus
+from muster.api.training_job import CheckpointSource, CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
 from muster.api.validate import validate
 from muster.trainingjobs.checkpoints import known, with_newest
 from muster.trainingjobs.plan import Directive, RecordEvent
 from muster.trainingjobs.pods import build_pod
-from tests.unit.trainingjobs.world import PODS, World, make_job
+from tests.unit.trainingjobs.world import PODS, World, make_job, moment
 
 
 def saved(*steps: int, **spec: Any) -> World:
     """A job that runs and has saved these checkpoints, oldest first."""
-    world = World(make_job(2, checkpoint={"path": "/c"}, backoffLimit=0, unknownLimit=9, **spec)).started()
+    limits = {"backoffLimit": 0, "unknownLimit": 9, **spec}
+    world = World(make_job(2, checkpoint={"path": "/c"}, **limits)).started()
     for step in steps:
         world.checkpoint(step)
     return world
@@ -130,6 +131,88 @@ def test_the_list_is_bounded_and_names_each_path_once() -> None:
     assert with_newest(status, long) == (long, *status.checkpoints[:2])
     old = CheckpointStatus(path="/old", step=1)
     assert known(TrainingJobStatus(last_checkpoint=old)) == (old,), "of a job of an earlier version"
+
+
+# -- deleted between the look and the load
+
+
+def handed_40(**spec: Any) -> World:
+    """Its attempt 2 runs from the checkpoint of step 40, which the nodes saw; an older one is there too."""
+    world = saved(20, 40, **spec)
+    world.disk = {"/20", "/40"}
+    path, _ = restarted(world)
+    assert path == "/40"
+    world.step()
+    return world
+
+
+def test_a_program_that_did_not_find_the_checkpoint_it_was_handed_is_not_charged() -> None:
+    """Issue 11.21: it was deleted after the supervisors had looked."""
+    world = handed_40()
+    assert world.disk is not None
+    world.disk.discard("/40")
+    world.exit_rank(0, 1, tail="FileNotFoundError: /40")
+    world.until("Running", attempt=3)
+    assert handed(world.directive) == "/20"
+    fault = world.status.faults[-1]
+    assert (fault.rule, fault.cause, fault.attempt) == ("checkpoint-gone", "infrastructure", 2)
+    assert "step 40 that attempt 2 began from is gone" in fault.message
+    assert "FileNotFoundError: /40" in fault.message
+    assert world.status.restarts is not None
+    assert (world.status.restarts.user, world.status.restarts.infrastructure) == (0, 2)
+    assert world.status.backoff is None or world.status.backoff.until is None
+    assert [each.reason for each in world.actions(RecordEvent)].count("CheckpointGone") == 1
+
+
+@pytest.mark.parametrize("what", ["it is there", "a node sees it", "it had read it", "it has saved since"])
+def test_other_failures_are_charged_to_the_program(what: str) -> None:
+    """Issue 11.21: unless the checkpoint's absence explains the failure."""
+    world = handed_40()
+    if what == "it had read it":
+        world.progress = Progress(step=41, time=moment(world.now))
+    if what == "it has saved since":
+        world.checkpoint(50)
+    if what in ("it had read it", "it has saved since"):
+        world.disk = {"/50"}
+    supervise = world.supervise
+
+    def sees_on_slot_1(pod: Any) -> None:
+        world.disk = {"/40"} if pod.metadata.labels["muster.dev/slot"] == "1" else set()
+        supervise(pod)
+
+    if what == "a node sees it":
+        world.supervise = sees_on_slot_1  # type: ignore[method-assign]
+    world.exit_rank(0, 1, tail="boom")
+    world.until("Failed")
+    assert world.status.faults[-1].rule == "rank-failed"
+    assert world.status.message.startswith("backoffLimit 0 is used up")
+
+
+def test_a_program_that_deletes_what_it_is_handed_restarts_a_bounded_number_of_times() -> None:
+    """Issue 11.21: each attempt saves a checkpoint if it was handed none, and deletes the one it was handed."""
+    world = saved(1, 2, 3, 4, 5, backoffLimit=3, infrastructureLimit=1000)
+    world.disk = {f"/{step}" for step in range(1, 6)}
+    world.kill_node("n0")
+    world.node_ready("n0", False)
+    for attempt in range(2, 20):
+        for _ in range(300):
+            world.control()
+            if (world.status.phase, world.status.attempt) == ("Running", attempt) or world.status.phase == "Failed":
+                break
+            world.step()
+        if world.status.phase == "Failed":
+            break
+        world.step()
+        path = handed(world.directive)
+        world.disk.discard(path)
+        if not path:
+            world.checkpoint(attempt + 10)
+            world.disk.add(f"/{attempt + 10}")
+        world.exit_rank(0, 1, tail="boom")
+        world.control()
+    assert world.status.phase == "Failed"
+    assert [fault.rule for fault in world.status.faults].count("checkpoint-gone") <= 3
+    assert "backoffLimit 3 is used up" in world.status.message
 
 
 # -- from another job

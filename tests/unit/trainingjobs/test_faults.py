@@ -93,6 +93,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "cannot-start": [{"kind": "start", "code": 127, "reason": "Everywhere"}],
     "cannot-start-here": [{"kind": "start", "code": 127, "reason": "could not start: no mpiexec on PATH"}],
     "could-not-start": [{"kind": "launcher", "code": 127, "reason": "could not start: no mpiexec on PATH"}],
+    "checkpoint-gone": [{"kind": "checkpoint", "message": "the checkpoint of step 40 is gone"}],
     "stalled": [{"kind": "stall", "reason": "Stalled", "message": "no step for 6 min"}],
     "stalled-again": [{"kind": "stall", "reason": "Again"}],
     "launcher-failed": [
