@@ -4,6 +4,7 @@ Pure: times are the caller's monotonic clock. At most one write a period, whatev
 
     new incident ──► within `SPREAD_S`, by the node's name, and not before the period is over
     it grows ──────► after a minute, then two, four, five
+    confirmed ─────► a minute after the last write
     nothing ───────► at the node's own moment of the heartbeat
     refused, lost ─► later each time, and not before the server said
 """
@@ -36,6 +37,7 @@ class Pace:
         self._share = share(node)
         self._new_s: float | None = now_s
         self._grown_s: float | None = None
+        self._confirmed_s: float | None = None
         self._growth_s = GROWTH_S
         self._written_s = now_s
         self._tried_s = float("-inf")
@@ -53,6 +55,11 @@ class Pace:
         if self._grown_s is None:
             self._grown_s = now_s
 
+    def confirmed(self, now_s: float) -> None:
+        """A report still holds, and the controller counts it only while it is confirmed: at most once a minute."""
+        if self._confirmed_s is None:
+            self._confirmed_s = now_s
+
     def due_s(self) -> float:
         """When the next write may be sent."""
         wanted = self._next_heartbeat_s()
@@ -60,6 +67,8 @@ class Pace:
             wanted = min(wanted, self._new_s + SPREAD_S * self._share)
         if self._grown_s is not None:
             wanted = min(wanted, max(self._grown_s, self._written_s + self._growth_s))
+        if self._confirmed_s is not None:
+            wanted = min(wanted, max(self._confirmed_s, self._written_s + GROWTH_S))
         return max(wanted, self._tried_s + self._period_s, self._not_before_s)
 
     def tried(self, now_s: float) -> None:
@@ -67,7 +76,7 @@ class Pace:
         self._tried_s = now_s
         if self._new_s is None and self._grown_s is not None:
             self._growth_s = min(2 * self._growth_s, self._heartbeat_s)
-        self._new_s = self._grown_s = None
+        self._new_s = self._grown_s = self._confirmed_s = None
 
     def written(self, now_s: float) -> None:
         """It was taken."""

@@ -26,6 +26,7 @@ from muster.agent.pace import Pace
 from muster.agent.record import Record
 from muster.api.node_health import NodeHealth, NodeHealthStatus
 from muster.fleet.health.finding import Finding
+from muster.fleet.health.peers import UNREACHED
 from muster.kube.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from muster.kube.meta import KubeObject, ObjectMeta, OwnerReference
 from muster.kube.node import Node
@@ -38,6 +39,8 @@ FACTS_PERIOD_S: Final = 60.0
 _FACTS_TIMEOUT_S: Final = 10.0
 _LOOP: Final = "writer"
 _LATE_S: Final = 120.0
+CONFIRMED: Final = ("reach", UNREACHED)
+"""Check and code of reports that are written again at a steady pace while they hold."""
 
 
 class Writer:
@@ -79,6 +82,8 @@ class Writer:
             self._pace.new(now_s)
         if grown:
             self._pace.grown(now_s)
+        if grown and any((each.check, each.code) == CONFIRMED for each in findings):
+            self._pace.confirmed(now_s)
         if new or grown:
             self._wake.set()
 

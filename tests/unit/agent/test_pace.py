@@ -140,3 +140,18 @@ def test_what_a_refused_write_was_to_say_is_still_to_be_said() -> None:
 
 def test_a_node_keeps_its_place() -> None:
     assert share("node-1", "kernel-log") == share("node-1", "kernel-log") != share("node-2", "kernel-log")
+
+
+def test_a_report_that_holds_is_confirmed_each_minute_for_as_long_as_it_holds() -> None:
+    """Issue 11: the controller counts a report against a node only if it is newer than the node's last sign of life."""
+    it, now_s, pauses = settled(heartbeat_s=1e9), 1.0, []
+    for _ in range(30):
+        it.grown(now_s + 60.0)
+        it.confirmed(now_s + 60.0)
+        pauses.append(it.due_s() - now_s)
+        now_s = it.due_s()
+        it.tried(now_s)
+        it.written(now_s)
+    assert set(pauses) == {60.0}, "never more often, and never more seldom"
+    it.confirmed(now_s + 1.0)
+    assert it.due_s() == now_s + 60.0

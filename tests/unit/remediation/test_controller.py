@@ -136,7 +136,10 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
         for _ in range(3):  # it is only slow to answer: its Lease moves
             await asyncio.sleep(8)
             ward.renews("n0")
-        assert not ward.out_of_use()
+        await asyncio.sleep(40)
+        assert not ward.out_of_use(), "the reports are older than the last renewal"
+        for name in names[1:4]:  # as agents do while they do not reach it
+            ward.finds(name, "unreached", "reach", "n0")
         await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 30)
         await ward.until("its gang is told", lambda: not ward.pods("n0"), 30)
 
@@ -155,6 +158,30 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
         assert not parted.out_of_use()
 
     parted.run(apart)
+
+
+def test_a_node_that_came_back_is_not_dead_when_it_loses_the_api_server_alone() -> None:
+    """Issue 11: old reports of its peers still counted (seeds 930112 and 930176); so for each leader."""
+    ward = VirtualWard(OPEN)
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        ward.add_node(name)
+        ward.renews(name)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in names[1:4]:  # it boots
+            ward.finds(name, "unreached", "reach", "n0")
+        await asyncio.sleep(10)
+        ward.renews("n0")  # it is back, and never heard of again by the API server
+        await asyncio.sleep(60)
+        assert not ward.out_of_use()
+        await ward.kill()
+        ward.start()
+        await asyncio.sleep(60)
+        assert not ward.out_of_use()
+
+    ward.run(story)
 
 
 def test_a_gang_is_moved_once_a_spare_is_kept_for_it() -> None:

@@ -14,7 +14,7 @@ from muster.fleet.health.finding import Finding
 from muster.fleet.health.policytext import default_policy, read_policy
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.config import Dead
-from muster.fleet.remediation.dead import FRESH_S, Silence, dead, look, suspects, unreached
+from muster.fleet.remediation.dead import FRESH_S, Silence, dead, look, standing, suspects, unreached
 from muster.fleet.remediation.evidence import decision_of, evidence_of
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta
@@ -127,56 +127,87 @@ def test_a_node_remediated_again_and_again_goes_to_a_person() -> None:
         assert each.action == ("human" if number >= 4 else "reboot"), "five in a week"
 
 
-REPORTS = {"a": frozenset({"x"}), "b": frozenset({"x"}), "c": frozenset[str]()}
+def by(**reports: str) -> dict[str, dict[str, float]]:
+    """By reporter, the nodes of one letter each that it cannot reach, tried just now."""
+    return {reporter: dict.fromkeys(names, NOW) for reporter, names in reports.items()}
+
+
+REPORTS = by(a="x", b="x", c="")
+RENEWED = NOW - 15
+"""When the node renewed its Lease last; its peers missed it after that."""
 NODES = ("a", "b", "c", "d", "x", "y", "z")
 
 
 def test_peers_are_believed_from_the_second_on() -> None:
     assert suspects(REPORTS, NODES, Dead()) == ("x",)
-    assert suspects({"a": frozenset({"x"})}, NODES, Dead()) == ()
+    assert suspects(by(a="x"), NODES, Dead()) == ()
     assert suspects(REPORTS, NODES, Dead(enabled=False)) == ()
 
 
 def test_where_many_are_unreached_at_once_nobody_is_touched() -> None:
     """A switch, or a partition: half of the nodes cannot reach the other half."""
     halves = ({"a", "b", "c", "d"}, {"w", "x", "y", "z"})
-    reports = {name: frozenset(halves[1 - side]) for side in (0, 1) for name in halves[side]}
+    reports = {name: dict.fromkeys(halves[1 - side], NOW) for side in (0, 1) for name in halves[side]}
     assert suspects(reports, [*halves[0], *halves[1]], Dead()) == ()
 
 
 def test_a_partition_is_one_though_most_of_its_nodes_are_missed_by_one_peer_alone() -> None:
     """Their other peers are cut off as well, and reach the API server no more than they do."""
-    reports = {"a": frozenset({"w", "x"}), "b": frozenset({"w"}), "c": frozenset({"w", "y"}), "d": frozenset({"z"})}
+    reports = by(a="wx", b="w", c="wy", d="z")
     known = ["a", "b", "c", "d", "v", "w", "x", "y", "z"]
     assert suspects(reports, known, Dead(nodes=2)) == ()
     assert suspects(reports, known, Dead(nodes=3)) == ("w",)
 
 
 def test_one_that_only_looks_wrongly_does_not_hide_a_death() -> None:
-    reports = {**REPORTS, "c": frozenset({"d", "y", "z"})}
+    reports = {**REPORTS, **by(c="dyz")}
     assert suspects(reports, NODES, Dead(nodes=1)) == ("x",)
 
 
 def test_one_that_is_cut_off_itself_accuses_nobody() -> None:
-    reports = {**REPORTS, "x": frozenset({"a", "b", "c", "d"})}
+    reports = {**REPORTS, **by(x="abcd")}
     assert suspects(reports, NODES, Dead()) == ("x",)
 
 
-@pytest.mark.parametrize(("later_s", "renewed", "gone"), [(21, "t0", True), (12, "t0", False), (21, "t1", False)])
-def test_a_lease_has_to_stand_still_while_it_is_watched(later_s: float, renewed: str, gone: bool) -> None:
-    first = look({}, {"x": "t0"}, NOW)
-    assert first == {"x": Silence("t0", NOW)}
-    then = look(first, {"x": renewed}, NOW + later_s)
+@pytest.mark.parametrize(("later_s", "renewed_s", "gone"), [(21, 0, True), (12, 0, False), (21, 10, False)])
+def test_a_lease_has_to_stand_still_while_it_is_watched(later_s: float, renewed_s: float, gone: bool) -> None:
+    first = look({}, {"x": RENEWED}, NOW)
+    assert first == {"x": Silence(RENEWED, NOW)}
+    then = look(first, {"x": RENEWED + renewed_s}, NOW + later_s)
     assert bool(dead(("x",), then, REPORTS, NOW + later_s, Dead())) is gone
 
 
+def test_reports_from_before_the_node_renewed_its_lease_do_not_count() -> None:
+    """Issue 11: a node was back, its peers' old reports stood, and then it lost the API server alone (seed 930112)."""
+    came_back = {"x": Silence(NOW + 60, NOW + 70)}
+    assert dead(("x",), came_back, REPORTS, NOW + 120, Dead()) == {}
+    one = {**REPORTS, "a": {"x": NOW + 80}}
+    assert dead(("x",), came_back, one, NOW + 120, Dead()) == {}, "one peer that confirms its report is not enough"
+    both = {**one, "b": {"x": NOW + 85}}
+    assert "a, b cannot reach it" in dead(("x",), came_back, both, NOW + 120, Dead())["x"]
+
+
+def test_a_kubelet_whose_clock_is_fast_is_not_alive_later_than_its_lease_was_read() -> None:
+    """Issue 11: else reports of its death would not count for as long as its clock is ahead."""
+    fast = look({}, {"x": NOW + 3600}, NOW - 5)
+    assert standing(REPORTS, fast) == REPORTS
+    assert "x" in dead(("x",), fast, REPORTS, NOW + 30, Dead())
+
+
+def test_a_node_found_dead_stays_dead_without_reports_while_its_lease_stands_still() -> None:
+    silent = {"x": Silence(RENEWED, NOW)}
+    assert dead(("x",), silent, {}, NOW + 30, Dead(), {"x": "why"}) == {"x": "why"}
+    assert dead(("x",), silent, {}, NOW + 30, Dead()) == {}, "a Lease that stands still alone is no death"
+    assert dead(("x",), {"x": Silence(NOW + 25, NOW + 26)}, {}, NOW + 30, Dead(), {"x": "why"}) == {}
+
+
 def test_a_lease_that_cannot_be_read_says_nothing() -> None:
-    first = look({}, {"x": "t0"}, NOW)
+    first = look({}, {"x": RENEWED}, NOW)
     assert look(first, {}, NOW + 60) == {}
     assert dead(("x",), {}, REPORTS, NOW + 60, Dead()) == {}
 
 
 def test_old_words_of_peers_are_nobodys() -> None:
     said = Finding(check="reach", component="x", code="unreached", first_s=NOW - 500, last_s=NOW)
-    assert unreached([said], NOW) == {"x"}
-    assert unreached([said], NOW + FRESH_S + 1) == set()
+    assert unreached([said], NOW) == {"x": NOW}
+    assert unreached([said], NOW + FRESH_S + 1) == {}

@@ -26,6 +26,9 @@ _CONNECT_S: Final = 4.0
 """Longer than the first two times that TCP sends a lost packet again: after 1 and 3 s."""
 _TRIES: Final = 2
 _LOOKS: Final = 2
+CONFIRM_S: Final = 60.0
+"""A peer that is still not reached is reported again so often. The controller counts a report against a node only if it
+is newer than the node's last sign of life (`fleet/remediation/dead.py`)."""
 _FILE_BYTES_MAX: Final = 8 << 20
 
 CODES: Final = frozenset({(NAME, UNREACHED), (NAME, "no-peers")})
@@ -93,7 +96,7 @@ class ReachCheck:
         peers = await self._aside.run(self._peers.now)
         said = await asyncio.gather(*(reach(peer.address, self._port) for peer in peers))
         states = [
-            Sight(NAME, peer.name, UNREACHED, f"{peer.address}: {why}", looks=_LOOKS)
+            Sight(NAME, peer.name, UNREACHED, f"{peer.address}: {why}", looks=_LOOKS, refresh_s=CONFIRM_S)
             for peer, why in zip(peers, said, strict=True) if why
         ]  # fmt: skip
         if self._peers.problem:

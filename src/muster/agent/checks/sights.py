@@ -25,6 +25,8 @@ class Sight(NamedTuple):
     times: int = 1
     looks: int = 1
     """It counts from so many looks on end; what comes and goes by itself is not told."""
+    refresh_s: float = REFRESH_S
+    """A state that lasts is reported again after so long."""
 
 
 class Seen(NamedTuple):
@@ -85,7 +87,7 @@ class Findings:
                 state = self._states[key] = _State(now_s, _text(sight.message, MESSAGE_MAX))
             state.looks += 1
             state.last_s = max(state.last_s, now_s)
-            if state.looks >= sight.looks and (state.told_s is None or state.last_s - state.told_s >= REFRESH_S):
+            if state.looks >= sight.looks and (state.told_s is None or state.last_s - state.told_s >= sight.refresh_s):
                 state.told_s = state.last_s
                 told.append(
                     Finding(

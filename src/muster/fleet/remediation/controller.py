@@ -123,6 +123,7 @@ class RemediationController:
         evictions = Evictions(self._client, self._clock, changed=changed, outcomes=self._metrics.actions)
         self._looker = Looker(self._client, self._clock, evictions, namespace=self._namespace)
         self._mesh, self._mesh_at, self._members = Mesh(), float("-inf"), ""
+        self._dead: dict[str, str] = {}
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         config = self._config_map(HEALTH_CONFIG_MAP, common)
         scaling = self._config_map(SCALING_CONFIG_MAP, common)
@@ -228,14 +229,14 @@ class RemediationController:
         # Those that are out for being dead stay so while they are emptied, until their Lease moves.
         gone = sorted({*doubted, *(self._looker.silences.keys() & known.nodes.keys() & self._under_way())})
         await self._looker.at_leases(gone)
-        silent = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead)
+        self._dead = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead, self._dead)
         return View(
             config=config,
             nodes=dict(known.nodes),
             sessions=dict(known.sessions),
             evidence=known.evidence,
             tested=known.tested,
-            dead=silent,
+            dead=self._dead,
             pods=self._looker.pods,
             steps=known.steps,
             gangs=known.gangs,

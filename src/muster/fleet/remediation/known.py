@@ -113,7 +113,7 @@ class Known:
         self.gangs: dict[str, frozenset[str]] = {}
         self.steps: dict[str, StepView] = {}
         self.evidence: dict[str, Evidence] = {}
-        self.reports: dict[str, frozenset[str]] = {}
+        self.reports: dict[str, dict[str, float]] = {}
         self._said: dict[str, Report] = {}
         self.told = 0
         """Raised whenever an agent, or a test, says something new."""

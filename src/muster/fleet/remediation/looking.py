@@ -98,7 +98,7 @@ class Looker:
         """Read the Leases of suspects; of others nothing is known then."""
         names = list(nodes)
         renewed = await asyncio.gather(*map(self._renewed, names))
-        read = {name: text for name, text in zip(names, renewed, strict=True) if text}
+        read = {name: renewed_s for name, renewed_s in zip(names, renewed, strict=True) if renewed_s is not None}
         self.silences = look(self.silences, read, self._clock())
 
     async def is_empty(self, node: str, *, of_tests: bool = False) -> bool:
@@ -177,10 +177,11 @@ class Looker:
             return pod
         return replace(pod, refused=words, retry_at=retry_at, hopeless=hopeless, terminating=terminating)
 
-    async def _renewed(self, node: str) -> str:
+    async def _renewed(self, node: str) -> float | None:
+        """Return when the node's Lease was renewed; None if that is not known."""
         try:
             async with self._pace, asyncio.timeout(REQUEST_TIMEOUT_S):
                 lease = await self._client.get(Lease, node, LEASES)
         except (ApiError, ConfigError, TimeoutError):
-            return ""
-        return lease.spec.renew_time.isoformat() if lease.spec.renew_time is not None else ""
+            return None
+        return lease.spec.renew_time.timestamp() if lease.spec.renew_time is not None else None

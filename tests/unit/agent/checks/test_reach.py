@@ -57,6 +57,13 @@ async def test_a_peer_that_is_not_reached_is_one_incident_with_its_name(members:
     assert await looks(check, 2, 1600.0) == []
 
 
+async def test_a_peer_that_stays_unreached_is_reported_again_each_minute(members: Path) -> None:
+    """Issue 11: in an hour at most 60 times, and never more than a minute late."""
+    fill(members, "127.0.0.1", NOWHERE)
+    found = await looks(looker(members), 240)
+    assert [each.last_s for each in found] == [1015.0 + 60.0 * number for number in range(60)]
+
+
 async def test_one_look_without_an_answer_is_nothing(members: Path) -> None:
     check = looker(members)
     for start_s in (1000.0, 1100.0):
