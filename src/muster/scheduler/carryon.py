@@ -14,7 +14,7 @@ from muster.scheduler.lending import lent_nodes, outranks
 from muster.scheduler.placements import is_leaving, is_open, started_at
 from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, ReleaseGang, RemoveMember, StayOn
 from muster.scheduler.reasons import Reason, Why
-from muster.scheduler.slots import SlotReview, few, old_pods, review
+from muster.scheduler.slots import SlotReview, few, never_ran, old_pods, review
 
 PREEMPTED = "PreemptionByScheduler"
 """As kube-scheduler says it (Kubernetes: pod disruption conditions)."""
@@ -236,6 +236,10 @@ class CarryingOn(Draft):
         survivors = any(member.node and 0 < member.bound_since < start for member in gang.current.values())
         errors = sorted({member.error for member in gang.pending.values() if member.error})
         bound = len(gang.current) - len(gang.pending)
+        if gang.blocker() is not None and never_ran(gang):  # its other pods may never come
+            self.cannot_be_considered(gang)
+            self.actions.append(DeletePlacement(gang.key, placement, "it was not bound in time"))
+            return
         if survivors or not (bound or errors):
             self._restart(gang)
             return

@@ -5,6 +5,7 @@ The rules, in the order in which they apply:
 - A placement is carried to its end first: bound as a whole by its deadline, or released.
 - Gangs get nodes by priority, then arrival, each as a whole or not at all.
 - A gang with a placement keeps its slots; only slots whose node no longer serves are placed again, all together.
+  If it runs on none of its nodes, and other gangs could use them, it goes back to the queue.
 - The first gang that waits for nodes keeps every node it could use from gangs after it that hold nothing yet, except
   from those whose time limit ends them before it starts. One that would not fit into the empty cluster keeps nothing:
   it would block for ever.
@@ -29,11 +30,11 @@ from muster.scheduler.leaving import goes_on_without, is_stuck, may_take, room_w
 from muster.scheduler.makeroom import MadeRoom, make_room
 from muster.scheduler.placements import is_leaving
 from muster.scheduler.placing import Groups, Shortage
-from muster.scheduler.plan import Bind, Plan, Settings
+from muster.scheduler.plan import Bind, DeletePlacement, Plan, Settings
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.reservations import Reservations
-from muster.scheduler.slots import SlotReview, few, old_pods
+from muster.scheduler.slots import SlotReview, few, gives_back, old_pods
 from muster.scheduler.snapshot import Queue, Snapshot
 
 DEFAULTS = Settings()
@@ -66,6 +67,7 @@ class _Planner(CarryingOn):
     unreported: int = 0
     starts: dict[str, Start] = field(default_factory=dict)
     short: list[tuple[Gang, Groups, bool]] = field(default_factory=list)
+    giving_back: set[str] = field(default_factory=set)
     kept: Reservations = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +148,8 @@ class _Planner(CarryingOn):
             self.kept.keep(gang, groups, self._start(gang, groups))
             self.waits(gang, Reason(Why.NOT_ENOUGH_NODES, chosen.need, chosen.have))
             self.short.append((gang, groups, True))
+            if not keep_deadline and gives_back(gang, looked):
+                self.giving_back.add(gang.key)
             return
         if looked.wait:  # the deadline starts once all can be bound; meanwhile this plan keeps the chosen nodes free
             self.waits(gang, old_pods(looked))
@@ -219,6 +223,9 @@ class _Planner(CarryingOn):
                 self.tell_to_leave(
                     gang, "NoSpare", "no spare node is there for the one it lost, and noSpare is Requeue"
                 )
+            elif gang.key in self.giving_back:
+                assert gang.placement is not None
+                self.actions.append(DeletePlacement(gang.key, gang.placement, "its nodes serve it no more"))
 
     def _shrink(self, gang: Gang, groups: Groups) -> bool:
         """Go on without the slots for which no node is spare, if the job says so and enough others are left."""

@@ -18,6 +18,8 @@ from muster.scheduler.snapshot import Snapshot
 
 _NO_REASON_TO_MOVE = frozenset({NodeWhy.CHANGES_HANDS, NodeWhy.TESTED_TOO_LONG_AGO})
 """What keeps others away, and nobody who has a slot there: a test was fresh enough when the slot was placed."""
+_SERVES_OTHERS = frozenset({NodeWhy.OTHER_TEAM, NodeWhy.SELECTOR, NodeWhy.AFFINITY})
+"""Reasons why a node does not serve a slot and may serve another gang: it was given to a team, or labelled."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,26 @@ def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
         if reason is not None:
             result.replace[slot] = reason
     return result
+
+
+def never_ran(gang: Gang) -> bool:
+    """Return whether the gang has a placement, and not one pod was bound by it."""
+    return gang.placement is not None and gang.placement.status.bound_time is None and _is_nowhere(gang)
+
+
+def gives_back(gang: Gang, looked: SlotReview) -> bool:
+    """Return whether a gang for whose slots there are no other nodes gives its placement up: others may use the nodes.
+
+    A gang that was bound as a whole before keeps its slots through a restart, unless one of their nodes now serves
+    other gangs and not this one.
+    """
+    if never_ran(gang):
+        return True
+    return _is_nowhere(gang) and any(reason.why in _SERVES_OTHERS for reason in looked.replace.values())
+
+
+def _is_nowhere(gang: Gang) -> bool:
+    return not gang.binding and not any(pod.counted_on for pod in gang.pods.values())
 
 
 def unusable(
