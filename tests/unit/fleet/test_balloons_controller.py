@@ -20,6 +20,7 @@ from muster.fleet.balloons.deployment import PRIORITY_CLASS, deployment_name
 from muster.kube.apps import Deployment
 from muster.kube.errors import NotFound
 from muster.scheduler.controller import SchedulerController
+from muster.sim.fuzz.weather import Weather, Weathered
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.loop import VirtualLoop
@@ -36,9 +37,13 @@ COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class World:
-    """A cluster with so many nodes, all of whose parts run."""
+    """A cluster with so many nodes, all of whose parts run.
 
-    def __init__(self, nodes: int) -> None:
+    The controllers' clock is `ahead_s` ahead of the API server's; the scheduler's requests take about `latency_s`.
+    """
+
+    def __init__(self, nodes: int, *, ahead_s: float = 0.0, latency_s: float = 0.0) -> None:
+        self.ahead_s, self.latency_s = ahead_s, latency_s
         self.loop = VirtualLoop.new()
         self.cluster = VirtualCluster(self.loop, random.Random(7))
         self.count = nodes
@@ -146,11 +151,13 @@ class World:
                 now=lambda: datetime.fromtimestamp(self.loop.now, UTC),
             )
             common: dict[str, Any] = {
-                "clock": lambda: self.loop.now,
+                "clock": lambda: self.loop.now + self.ahead_s,
                 "rng": random.Random(1),
                 "registry": CollectorRegistry(),
             }
-            scheduler = SchedulerController(self.cluster.client("scheduler"), SYSTEM, "test", **common)
+            slow = Weathered(self.loop, Weather(1e12, latency_s=self.latency_s), "scheduler", random.Random(2))
+            client = self.cluster.client("scheduler", slow if self.latency_s else None)
+            scheduler = SchedulerController(client, SYSTEM, "test", **common)
             controller = BalloonController(self.cluster.client("balloons"), SYSTEM, "none", **common)
             async with sim:
                 await sim.add(self.count, capacity=CAPACITY, labels={"pool": "a"})
@@ -170,6 +177,19 @@ class World:
 
 def names(*numbers: int) -> list[str]:
     return [f"sim-{number:05}" for number in numbers]
+
+
+def test_clock_ahead_of_the_api_server_does_not_age_new_balloons() -> None:
+    """Issue 11 (simulations): each new balloon was removed at once, and made again every five minutes for ever."""
+    world = World(4, ahead_s=60.0, latency_s=0.5)
+
+    async def story() -> None:
+        world.configure(9)
+        await asyncio.sleep(15)
+        assert world.balloons() == names(0, 1, 2, 3)
+        assert world.made == 4
+
+    world.run(story)
 
 
 def test_balloons_fill_the_nodes_leave_for_gangs_and_come_back() -> None:

@@ -54,7 +54,7 @@ PLACEMENTS = st.builds(
 
 @given(st.lists(PODS | GONE, max_size=30))
 def test_what_is_taken_is_never_other_than_counted_anew(events: list[RoomPod | str]) -> None:
-    occupancy = Occupancy()
+    occupancy = Occupancy(lambda: 0.0)
     store: dict[str, RoomPod] = {}
     for event in events:
         name = event if isinstance(event, str) else event.name
@@ -72,7 +72,7 @@ def test_what_is_taken_is_never_other_than_counted_anew(events: list[RoomPod | s
         store.pop(name, None)
         if new is not None:
             store[name] = new
-    fresh = Occupancy()
+    fresh = Occupancy(lambda: 0.0)
     for each in store.values():
         fresh.pod_changed(None, each)
     assert occupancy.balloons == fresh.balloons
@@ -126,11 +126,11 @@ def test_a_pod_takes_the_larger_of_its_containers_and_its_init_containers() -> N
 
 
 def test_balloons_say_where_they_are_and_whether_they_go_first() -> None:
-    occupancy = Occupancy()
+    occupancy = Occupancy(lambda: 5.0)
     marked = pod("a", "1", balloon=True)
     marked.metadata.annotations["controller.kubernetes.io/pod-deletion-cost"] = "-1000"
     occupancy.pod_changed(None, marked)
-    assert list(occupancy.balloons.values()) == [Balloon("ns", "a", "1", "h100", "n0", 0.0, True)]
+    assert list(occupancy.balloons.values()) == [Balloon("ns", "a", "1", "h100", "n0", 5.0, True)]
     assert occupancy.taken("n0") == {}
     occupancy.pod_changed(marked, pod("a", "1", balloon=True, terminating=True))
     assert occupancy.balloons == {}

@@ -84,7 +84,7 @@ class BalloonController:
         """Work until cancelled; requests of a leader before `term` are waited out first."""
         if term is not None:
             await term.outwait(FENCE_S, NAME)
-        self._occupancy = Occupancy()
+        self._occupancy = Occupancy(self._clock)
         self._told = ""
         self._nodes: dict[str, NodeView] = {}
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}

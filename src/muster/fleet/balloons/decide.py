@@ -57,7 +57,7 @@ class Balloon(msgspec.Struct, frozen=True):
 
     Attributes:
         node: "" while it waits for one.
-        since: when it was made, seconds since the epoch.
+        since: when the controller first saw it, by its own clock, in seconds since the epoch.
         marked: it is the first to go when its Deployment shrinks.
     """
 

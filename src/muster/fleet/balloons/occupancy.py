@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -12,6 +12,7 @@ from muster.api.names import LABEL_BALLOON
 from muster.api.placement import Placement
 from muster.fleet.balloons.decide import Balloon
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL
+from muster.kube.clock import steady_time
 from muster.kube.container import QuantityValue, ResourceRequirements
 from muster.kube.meta import KubeObject, Resource
 from muster.kube.resources import pod_request
@@ -50,9 +51,15 @@ class _Taking(msgspec.Struct, frozen=True):
 
 
 class Occupancy:
-    """Who is on which node. Feed it the changes of pods and Placements."""
+    """Who is on which node. Feed it the changes of pods and Placements.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds since the epoch. A balloon's age counts from when it was first seen: the API server's clock,
+            which dates its creation, may be behind this one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = steady_time) -> None:
+        self._clock = clock
         self.balloons: dict[str, Balloon] = {}
         """By UID, those that are not being deleted."""
         self._taking: dict[str, _Taking] = {}
@@ -107,14 +114,13 @@ class Occupancy:
         meta = pod.metadata
         before = self.balloons.pop(pod.uid, None)
         if meta.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed"):
-            made = meta.creation_timestamp
             self.balloons[pod.uid] = Balloon(
                 namespace=pod.namespace,
                 name=pod.name,
                 uid=pod.uid,
                 pool=meta.labels.get(LABEL_BALLOON_POOL, ""),
                 node=pod.spec.node_name,
-                since=made.timestamp() if made is not None else 0.0,
+                since=before.since if before is not None else self._clock(),
                 marked=meta.annotations.get(DELETION_COST) == GOES_FIRST,
             )
         return self.balloons.get(pod.uid) != before
