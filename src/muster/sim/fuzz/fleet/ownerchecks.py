@@ -26,7 +26,7 @@ class NodesAndOwners(Checker):
         view: what the API server holds.
         door: tells who writes nodes.
         people: who set labels by hand.
-        stale_s: as for all.
+        stale_s: how old the knowledge may be that a write was sent with, when the write takes effect.
     """
 
     name = "no node of two teams"

@@ -63,7 +63,8 @@ class FleetRun(Run):
         found = super()._check(stale_s)
         names = [f"node-{number:05d}" for number in range(self._fleet.nodes)]
         self._people = People(self.cluster, names)
-        self._owners = NodesAndOwners(self.view, self._door, self._people, stale_s)
+        acted_s = stale_s + LATEST_S * bool(self._fleet.weather.late)  # what was known when a write was sent
+        self._owners = NodesAndOwners(self.view, self._door, self._people, acted_s)
         begins = self._start + LAST_DEED_S + stale_s + LATEST_S
         NothingMovesForAFlap(self.view, self._door, self.cluster.trace, stale_s, self._fleet.shares, begins)
         self._balloons = NoBalloonInTheWay(self.view, stale_s, self._fleet.disturbed_until)
