@@ -121,14 +121,27 @@ def test_a_failing_script_shows_its_last_lines_and_exits_with_1(muster: Muster) 
     assert again.returncode == 1
 
 
-def test_a_program_that_no_node_has_fails_the_job_at_once_with_the_fix(muster: Muster) -> None:
-    """Issue 11.24."""
-    (muster.work / "train").write_text("#!/no/such/shell\n")
+@pytest.mark.parametrize(
+    ("name", "script", "message"),
+    [
+        ("missing", "#!/no/such/shell\n", "/no/such/shell was not found"),
+        (
+            "shell",
+            "#!/bin/sh\npythn train.py\n",
+            "exit code 127: a command in it was not found; install it in the image",
+        ),
+    ],
+)
+def test_a_program_that_no_node_has_fails_the_job_at_once_with_the_fix(
+    muster: Muster, name: str, script: str, message: str
+) -> None:
+    """Issue 11.24, with mpiexec on two nodes."""
+    (muster.work / "train").write_text(script)
     (muster.work / "train").chmod(0o755)
-    done = run(muster, "train", "--name", "missing", "--nodes", "2", "--wait")
+    done = run(muster, "train", "--name", name, "--nodes", "2", "--wait")
     assert done.returncode == 1, done
-    ended = muster.json("status", "missing")["status"]
-    assert "/no/such/shell was not found" in ended["message"]
+    ended = muster.json("status", name)["status"]
+    assert message in ended["message"]
     assert ended["attempt"] == 1
     assert [fault["rule"] for fault in ended["faults"]] == ["cannot-start"]
 

@@ -130,3 +130,16 @@ comm.Barrier()
         assert failed == [-1, 3 if code else -1, -1]
         assert nodes[1].latest["exit"]["code"] == code
         assert (nodes[0].latest["exit"]["code"] == 0) == (code == 0)
+
+
+async def test_every_node_reports_a_command_that_its_shell_does_not_find(
+    tmp_path: Path, network: str, prefix: str
+) -> None:
+    """Issue 11.24: a launcher that ends all ranks after the first failure leaves the others no time for theirs."""
+    async with StubController(tmp_path, address="10.77.0.254") as stub:
+        nodes = await start(stub, network, prefix)
+        await stub.run(nodes, 1, ["sh", "-c", "sleep 0.$((RANK * 4)); pythn train.py"])
+        await stub.until(lambda: all(node.latest["state"] == "finished" for node in nodes), "finished", 60)
+        exits = [node.latest["exit"] for node in nodes]
+        assert [(each["rank"], each["code"]) for each in exits] == [(0, 127), (1, 127), (2, 127)]
+        assert "pythn: not found" in exits[2]["tail"][-1]

@@ -127,6 +127,11 @@ class Attempt:
         member = slot.member
         return member is None or (member.attempt == self.status.attempt and member.state != "idle")
 
+    def _failures(self) -> list[Evidence]:
+        """How ranks of the running attempt failed; a command that only some nodes lack is those nodes' fault."""
+        found = (startfailures.here(slot, self.snapshot) or rank_exit(slot, self.status.attempt) for slot in self.part)
+        return [each for each in found if each is not None]
+
     def _exits(self, attempt: int) -> list[Evidence]:
         found = (rank_exit(slot, attempt) for slot in self.slots)
         return [each for each in found if each is not None]
@@ -138,10 +143,10 @@ class Attempt:
             evidence = [each for number, each in self.broken.items() if number in part]
             start = startfailures.look(self.snapshot, self.part, self.clock)
             if start is startfailures.Found.EVERYWHERE:
-                return outcome.cannot_start(self.snapshot, startfailures.evidence(self.part, self.snapshot), self.now)
+                return outcome.cannot_start(self.snapshot, startfailures.everywhere(self.part, self.snapshot), self.now)
             if start is startfailures.Found.WAIT and not evidence:
                 return [self._direct(self._run_plan())]
-            evidence += self._exits(self.status.attempt)
+            evidence += self._failures()
         else:
             evidence = [each for number, each in self.broken.items() if self._belongs(self.slots[number])]
         if not evidence:

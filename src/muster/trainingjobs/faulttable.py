@@ -201,8 +201,10 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         id="cannot-start-here", tier=4, kind="start", cause="infrastructure", exclude=True,
-        what="Some nodes cannot execute the launcher or the program, while others of the job can",
-        why="All nodes run the same image, so a disk or a mount of this node is at fault", source="execve(2)",
+        what="Some nodes cannot execute the launcher or the program, or end with exit code 126 or 127 before the first "
+        "step, while others of the job do not; such a code on another node in the next attempt is a rank's failure",
+        why="All nodes run the same image, so a disk or a mount of this node is at fault; what moves with a rank is "
+        "not the node's", source="execve(2); POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands",
     ),
     Row(
         id="checkpoint-gone", tier=4, kind="checkpoint", cause="infrastructure", replace=False,

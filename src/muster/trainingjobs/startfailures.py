@@ -2,7 +2,8 @@
 
 All nodes of a job run one image, so each supervisor checks what the attempt needs before it starts anything, also where
 only the first node starts mpiexec. What nodes report is typed: errno and the program, or exit code 126 or 127, which
-shells give for a command they cannot execute or find (POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands).
+shells give for a command they cannot execute or find (POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands). A rank
+that ends so keeps mpiexec waiting for a moment (supervisor/rank.py), so that the other nodes can report the same.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
+from muster.trainingjobs import statuses
 from muster.trainingjobs.faults import Evidence
 from muster.trainingjobs.slots import Clock, Slot
 from muster.trainingjobs.snapshot import JobSnapshot, RankExit
 
 EVERYWHERE: Final = "Everywhere"
 """Reason of the evidence where no node can start the attempt: see the fault table."""
+HERE_RULE: Final = "cannot-start-here"
 _SHELL_CODES: Final = (126, 127)
 _EARLY_S: Final = 60.0
 """A program that ends with such a code later than this had started."""
@@ -43,8 +46,6 @@ def look(snapshot: JobSnapshot, part: Sequence[Slot], clock: Clock) -> Found:
         return Found.NOTHING
     if len(reported) == len(part):
         return Found.EVERYWHERE
-    if not any(ended.errno for _, ended in reported):
-        return Found.NOTHING  # a command within the program: one rank's own
     first = min(slot.member.exit_at for slot, _ in reported if slot.member is not None)
     return Found.NOTHING if clock.passed(first + snapshot.settings.settle_s) else Found.WAIT
 
@@ -64,9 +65,26 @@ def exit_of(slot: Slot, snapshot: JobSnapshot) -> RankExit | None:
     return ended if early else None
 
 
-def evidence(part: Sequence[Slot], snapshot: JobSnapshot) -> Evidence:
+def everywhere(part: Sequence[Slot], snapshot: JobSnapshot) -> Evidence:
     """What the first of the nodes reported, where all did."""
     slot, ended = next((slot, ended) for slot in part if (ended := exit_of(slot, snapshot)) is not None)
+    return _evidence(slot, ended, EVERYWHERE)
+
+
+def here(slot: Slot, snapshot: JobSnapshot) -> Evidence | None:
+    """A command that was not found on this node, while other nodes found it; None where it is not the node's fault.
+
+    If the attempt before ended so on another node, the failure is not a node's: it moves with a rank.
+    """
+    ended, before = exit_of(slot, snapshot), statuses.restart_fault(snapshot.job.status)
+    if ended is None or ended.errno:
+        return None
+    if before is not None and before.rule == HERE_RULE and before.node != slot.node:
+        return None
+    return _evidence(slot, ended, "")
+
+
+def _evidence(slot: Slot, ended: RankExit, reason: str) -> Evidence:
     seen_at = slot.member.exit_at if slot.member is not None else 0.0
     said = what(ended)
     if not ended.errno and ended.tail:
@@ -76,7 +94,7 @@ def evidence(part: Sequence[Slot], snapshot: JobSnapshot) -> Evidence:
         slot=slot.number,
         seen_at=seen_at,
         node=slot.node,
-        reason=EVERYWHERE,
+        reason=reason,
         code=ended.code,
         message=said,
         time=ended.time,

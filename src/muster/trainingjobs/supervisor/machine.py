@@ -280,7 +280,10 @@ class Supervisor:
         (out, out_end), (err, err_end) = self.output.pipe(1, prefix), self.output.pipe(2, prefix)
         rank = Rank(number, out, err)
         attempt.ranks.append(rank)
-        return rank, {"env": attempt.rank_env(), "cwd": self.settings.workdir}, (out_end, err_end)
+        reply: dict[str, Any] = {"env": attempt.rank_env(), "cwd": self.settings.workdir}
+        if attempt.launcher == "mpi" and attempt.nodes > 1:
+            reply["lingers"] = True
+        return rank, reply, (out_end, err_end)
 
     def rank_ended(self, rank: Rank, status: int, orphan: bool = False) -> None:
         """A rank has ended by itself or was stopped; the first failure of this node is the one to tell."""

@@ -10,11 +10,15 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name, write_all
 from .exits import outcome_of, signal_group
 from .messages import receive_message, send_message
 from .rankhook import FOLDER, NAME
+
+NOT_FOUND_CODES = (126, 127)  # of shells, for a command that they cannot execute or find
+LINGER_S = 3.0
 
 
 def command_rank(arguments: list[str]) -> int:
@@ -83,11 +87,20 @@ def command_rank(arguments: list[str]) -> int:
     with contextlib.suppress(OSError):
         send_message(door, {"status": status, "stopped": signal.SIGTERM in forwarded})
     code, killed_by = outcome_of(status)
+    if code in NOT_FOUND_CODES and reply.get("lingers"):
+        linger(forwarded)
     if killed_by:  # end as it did, so that the launcher says so too
         with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
             signal.signal(killed_by, signal.SIG_DFL)
         os.kill(os.getpid(), killed_by)
     return code
+
+
+def linger(forwarded: list[int]) -> None:
+    """Keep mpiexec from ending the other ranks at once: whether they lack the command too decides whose fault it is."""
+    deadline = time.monotonic() + LINGER_S
+    while time.monotonic() < deadline and not forwarded:
+        time.sleep(0.05)
 
 
 def rank_watch(door: socket.socket, pid: int) -> None:
