@@ -9,6 +9,7 @@ from msgspec import Meta, field
 
 from muster.api.names import GROUP, VERSION
 from muster.api.node_health import ObservedFinding
+from muster.api.preflight import PassedTest
 from muster.kube.meta import KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
@@ -18,6 +19,7 @@ RequestedAction = Literal["Quarantine", "Release"]
 
 CAUSES_MAX: Final = 16
 HISTORY_MAX: Final = 32
+PASSES_MAX: Final = 8
 
 
 class RemediationRequest(KubeStruct, kw_only=True):
@@ -71,6 +73,18 @@ class NodeRemediationStatus(KubeStruct):
         tuple[RemediationStep, ...], Meta(max_length=HISTORY_MAX, description="Rungs entered, oldest first.")
     ] = ()
     message: Annotated[str, Meta(description="What it does or waits for, for people.")] = ""
+    pool: Annotated[
+        str | None,
+        Meta(description="Pool of the node when the rung was entered: breakers count it there after it is gone."),
+    ] = None
+    passes: Annotated[
+        tuple[PassedTest, ...],
+        Meta(
+            max_length=PASSES_MAX,
+            description="Passed tests that cleared findings, oldest first. They hold after another result has replaced"
+            " the node's Preflight, or it was deleted.",
+        ),
+    ] = ()
 
 
 class NodeRemediation(KubeObject, kw_only=True):

@@ -35,6 +35,13 @@ class PreflightFailure(KubeStruct):
     message: Annotated[str, Meta(max_length=512, description="The same for people.")] = ""
 
 
+class PassedTest(KubeStruct):
+    """A test that the node passed. It clears findings that ask for its level or a lower one."""
+
+    level: Annotated[int, Meta(ge=1, le=3, description="Level of the test.")]
+    time: Annotated[datetime, Meta(description="When it ended: what was last seen before is cleared.")]
+
+
 class PreflightSpec(KubeStruct, kw_only=True):
     """The newest result. It says something of a node only where UID, boot and driver are the node's own."""
 
@@ -51,6 +58,10 @@ class PreflightSpec(KubeStruct, kw_only=True):
             " that the test cleared stay cleared."
         ),
     ] = None
+    last_pass: Annotated[
+        PassedTest | None,
+        Meta(description="If this test was not passed: the last one that this node passed. What it cleared stays so."),
+    ] = None
     versions: Annotated[dict[str, str], Meta(description="Versions of what took part, by name.")] = field(
         default_factory=dict
     )
@@ -66,3 +77,8 @@ class Preflight(KubeObject, kw_only=True):
     )
 
     spec: PreflightSpec
+
+
+def last_pass(spec: PreflightSpec) -> PassedTest | None:
+    """Return the newest passed test that a record knows of: its own, or an earlier one of the same node."""
+    return PassedTest(level=spec.level, time=spec.time) if spec.passed else spec.last_pass

@@ -15,7 +15,7 @@ from muster.cli.errors import CliError, ExitCode
 from muster.cli.healthconfig import ConfigProblem, read_health_config
 from muster.fleet.health.decide import Decision
 from muster.fleet.health.policy import Policy
-from muster.fleet.remediation.evidence import decision_of
+from muster.fleet.remediation.evidence import judged
 from muster.fleet.remediation.states import state_of
 from muster.kube.meta import KubeObject
 
@@ -137,7 +137,7 @@ def _report(
         node=node.name,
         reported=health.status.time if health is not None and own else None,
         care=state_of(session).value,
-        decision=decision_of(node.uid, boot_id, node.metadata.labels, health, test, session, policy, now),
+        decision=judged(node.uid, boot_id, node.metadata.labels, health, test, session, policy, now).decision,
         policy=policy.of_node(node.metadata.labels),
     )
 

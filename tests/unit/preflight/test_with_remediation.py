@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.names import HEALTH_CONFIG_MAP, remediation_name
@@ -158,6 +159,62 @@ def test_another_driver_does_not_bring_back_findings_that_a_test_cleared() -> No
         assert ward.tested == ["a", "a"]
         assert "revokedTime" not in ward.records()["a"]
         assert ward.taints("a") == set()
-        assert ward.call("GET", SESSIONS)["items"] == []
+        assert ward.phase("a") == "Released"
+        assert "history" not in ward.call("GET", SESSIONS)["items"][0]["status"]
+
+    ward.run(story)
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["failed later", "record deleted"])
+def test_findings_stay_cleared_when_the_record_of_the_pass_is_replaced_or_deleted(deleted: bool) -> None:
+    """Issue 11: a failed test, or a person, took the pass away, and an old finding had the machine rebooted."""
+    ward = Ward()
+    path = "/apis/muster.dev/v1alpha1"
+    ward.call("PATCH", f"{MAPS}/{CONFIG_MAP}", {"data": {CONFIG_KEY_PREFLIGHT: "image: none\nlevels: {boot: 3}\n"}})
+
+    async def story() -> None:
+        ward.add_node("a")
+        ward.call("POST", f"{path}/nodehealths", {"metadata": {"name": "a"}})
+        seen = {"firstTime": ward.stamp, "lastTime": ward.stamp}
+        await asyncio.sleep(60)
+        assert ward.records()["a"]["passed"] is True
+        status = {"nodeUID": ward.uid("a"), "bootID": "a-boot-1", "time": ward.stamp}
+        old = {"check": "xid", "component": "0000:01:00.0", "code": "79", **seen}
+        ward.call("PATCH", f"{path}/nodehealths/a/status", {"status": {**status, "findings": [old]}})
+        await asyncio.sleep(10)
+        (session,) = ward.call("GET", SESSIONS)["items"]
+        assert [each["level"] for each in session["status"]["passes"]] == [3]
+        written = session["metadata"]["resourceVersion"]
+        await asyncio.sleep(600)
+        assert ward.call("GET", SESSIONS)["items"][0]["metadata"]["resourceVersion"] == written, "it is written once"
+        if deleted:
+            ward.call("DELETE", f"{path}/preflights/a")
+        else:  # of another boot: that it failed is not evidence
+            failed = {"passed": False, "bootID": "another", "time": ward.stamp}
+            ward.call("PATCH", f"{path}/preflights/a", {"spec": failed})
+        await asyncio.sleep(5)
+        assert ward.phase("a") == "Released"
+        assert "muster.dev/quarantine" not in ward.taints("a")
+
+    ward.run(story)
+
+
+def test_the_record_of_a_failed_test_names_the_pass_before_it() -> None:
+    """Issue 11: so what that pass cleared stays so, whoever looks at the record first."""
+    ward = Ward()
+
+    async def story() -> None:
+        ward.add_node("a")
+        await asyncio.sleep(60)
+        passed = ward.records()["a"]
+        assert passed["passed"] is True
+        ward.verdicts["a"] = False
+        ward.ask("a", "Quarantine")
+        await asyncio.sleep(30)
+        ward.ask("a", "Release")
+        await asyncio.sleep(60)
+        failed = ward.records()["a"]
+        assert failed["passed"] is False
+        assert failed["lastPass"] == {"level": passed["level"], "time": passed["time"]}
 
     ward.run(story)

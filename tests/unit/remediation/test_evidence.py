@@ -9,13 +9,15 @@ from msgspec.structs import replace
 
 from muster.api.names import LABEL_POOL
 from muster.api.node_health import NodeHealth, NodeHealthStatus
-from muster.api.preflight import Preflight, PreflightFailure, PreflightSpec
+from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, NodeRemediationStatus
+from muster.api.preflight import PassedTest, Preflight, PreflightFailure, PreflightSpec
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policytext import default_policy, read_policy
 from muster.fleet.health.record import observed
+from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Dead
 from muster.fleet.remediation.dead import FRESH_S, Silence, dead, look, standing, suspects, unreached
-from muster.fleet.remediation.evidence import decision_of, evidence_of
+from muster.fleet.remediation.evidence import evidence_of, judged
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta
 from tests.unit.remediation.remediationworld import World
@@ -37,8 +39,8 @@ def preflight(passed: bool, at: float, *, uid: str = "u", boot: str = "b", level
     return Preflight(metadata=ObjectMeta(name="n"), spec=spec)
 
 
-def found(record: NodeHealth | None, test: Preflight | None = None, now: float = NOW) -> Evidence | None:
-    return evidence_of(decision_of("u", "b", {}, record, test, None, POLICY, now))[0]
+def found(said: NodeHealth | None, test: Preflight | None = None, now: float = NOW) -> Evidence | None:
+    return evidence_of(judged("u", "b", {}, said, test, None, POLICY, now).decision)[0]
 
 
 def test_the_policy_and_its_line_decide() -> None:
@@ -71,7 +73,7 @@ def test_the_policy_of_the_nodes_pool_decides() -> None:
     text = "version: 1\nrevision: t\nextends: default\npools:\n- name: old\n  nodeSelector: {muster.dev/pool: old}\n"
     policy = read_policy(text + "  codes: {xid: {79: {action: replace}}}\n", "mine")
     answers = [
-        evidence_of(decision_of("u", "b", {LABEL_POOL: pool}, health(XID_79), None, None, policy, NOW))[0]
+        evidence_of(judged("u", "b", {LABEL_POOL: pool}, health(XID_79), None, None, policy, NOW).decision)[0]
         for pool in ("old", "new")
     ]
     assert [each.action for each in answers if each is not None] == ["replace", "reboot"]
@@ -102,8 +104,77 @@ def test_a_pass_of_too_low_a_level_clears_nothing() -> None:
     assert found(health(*twice), preflight(True, NOW - 1, level=3)) is None
 
 
+def with_passes(*passes: PassedTest) -> NodeRemediation:
+    spec, status = NodeRemediationSpec(node="n", node_uid="u"), NodeRemediationStatus(phase="Released", passes=passes)
+    return NodeRemediation(metadata=ObjectMeta(name="n-u"), spec=spec, status=status)
+
+
+def clearing(level: int, at: float) -> PassedTest:
+    return PassedTest(level=level, time=datetime.fromtimestamp(at, UTC))
+
+
+def test_a_pass_that_clears_findings_is_to_be_written_once() -> None:
+    """Issue 11: the Preflight record holds its newest result only."""
+    said = judged("u", "b", {}, health(XID_79), preflight(True, NOW - 1, level=3), None, POLICY, NOW)
+    assert said.cleared == clearing(3, NOW - 1)
+    session = with_passes(clearing(3, NOW - 1))
+    assert judged("u", "b", {}, health(XID_79), preflight(True, NOW - 1, level=3), session, POLICY, NOW).cleared is None
+    assert judged("u", "b", {}, health(), preflight(True, NOW - 1, level=3), None, POLICY, NOW).cleared is None
+
+
+def test_a_failed_test_does_not_bring_back_what_the_pass_before_it_cleared() -> None:
+    """Issue 11: its record names that pass."""
+    failed = preflight(False, NOW, boot="before")
+    later = replace(failed, spec=replace(failed.spec, last_pass=clearing(3, NOW - 1)))
+    said = judged("u", "b", {}, health(XID_79), later, None, POLICY, NOW)
+    assert (said.decision.action, said.cleared) == ("none", clearing(3, NOW - 1))
+    assert judged("u", "b", {}, health(XID_79), failed, None, POLICY, NOW).decision.action == "reboot"
+
+
+@pytest.mark.parametrize("test", [None, preflight(False, NOW, boot="before")], ids=["deleted", "failed"])
+def test_findings_stay_cleared_after_the_record_of_the_pass_is_gone(test: Preflight | None) -> None:
+    """Issue 11: a later failure replaces the record, and a person may delete it."""
+    session = with_passes(clearing(3, NOW - 1))
+    assert judged("u", "b", {}, health(XID_79), test, session, POLICY, NOW).decision.action == "none"
+    later = replace(XID_79, first_s=NOW, last_s=NOW)
+    assert judged("u", "b", {}, health(later), test, session, POLICY, NOW + 1).decision.action == "reboot"
+
+
+def test_each_finding_is_cleared_by_a_pass_of_the_level_that_it_asks_for() -> None:
+    """Issue 11: level 3 cleared the first findings, and level 1 what came after them."""
+    twice = [replace(XID_79, code="31", first_s=NOW - ago_s, last_s=NOW - ago_s) for ago_s in (200.0, 100.0)]
+    failed = health(*twice, XID_79)
+    assert judged("u", "b", {}, failed, None, None, POLICY, NOW).decision.test == 3
+    low, high = clearing(1, NOW - 1), clearing(3, NOW - 50)
+    assert judged("u", "b", {}, failed, None, with_passes(low), POLICY, NOW).decision.action != "none"
+    after_high = judged("u", "b", {}, failed, None, with_passes(high), POLICY, NOW).decision
+    assert after_high.action == "reboot"
+    needed = clearing(max(1, after_high.test), NOW - 1)
+    assert judged("u", "b", {}, failed, None, with_passes(high, needed), POLICY, NOW).decision.action == "none"
+
+
+def test_a_later_finding_that_asks_for_a_higher_level_does_not_bring_back_earlier_ones() -> None:
+    """Issue 11: else a failed test, or Xid 31, would take from the pass before it what that cleared."""
+    times = (NOW - 20, NOW - 10)
+    later = [replace(XID_79, code="31", first_s=time, last_s=time) for time in times]
+    old = replace(XID_79, code="94", first_s=NOW - 50, last_s=NOW - 50)
+    assert found(health(old)) is not None
+    assert found(health(old), preflight(True, NOW - 40)) is None
+    decision = judged("u", "b", {}, health(old, *later), preflight(True, NOW - 40), None, POLICY, NOW).decision
+    assert decision.test == 3
+    assert {finding.code for reason in decision.reasons for finding in reason.findings} == {"31"}
+
+
+def test_the_passes_that_are_kept_are_the_newest_of_each_level() -> None:
+    """Issue 11: so the field stays small."""
+    status = NodeRemediationStatus()
+    for number, level in enumerate((1, 3, 2, 1, 1, 2)):
+        status = record.with_pass(status, clearing(level, NOW + number))
+    assert status.passes == (clearing(3, NOW + 1), clearing(2, NOW + 5))
+
+
 def test_what_has_expired_asks_for_nothing_and_says_when_it_will() -> None:
-    each, due = evidence_of(decision_of("u", "b", {}, health(XID_79), None, None, POLICY, NOW))
+    each, due = evidence_of(judged("u", "b", {}, health(XID_79), None, None, POLICY, NOW).decision)
     assert each is not None
     assert due is not None
     assert found(health(XID_79), now=due + 1) is None
@@ -120,9 +191,9 @@ def test_a_node_remediated_again_and_again_goes_to_a_person() -> None:
         session = world.session("n0")
         finding = replace(XID_79, first_s=world.now + 1, last_s=world.now + 1)
         uid = world.nodes["n0"].uid
-        each = evidence_of(decision_of(uid, "b0", {}, health(finding, uid=uid), None, session, POLICY, world.now + 2))[
-            0
-        ]
+        each = evidence_of(
+            judged(uid, "b0", {}, health(finding, uid=uid), None, session, POLICY, world.now + 2).decision
+        )[0]
         assert each is not None
         assert each.action == ("human" if number >= 4 else "reboot"), "five in a week"
 

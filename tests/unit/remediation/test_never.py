@@ -14,7 +14,7 @@ from muster.fleet.health.policytext import default_policy
 from muster.fleet.health.record import observed
 from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Limits, RemediationConfig, SharedFaults, WorkLimits
-from muster.fleet.remediation.evidence import decision_of, evidence_of
+from muster.fleet.remediation.evidence import evidence_of, judged
 from muster.fleet.remediation.known import Known
 from muster.fleet.remediation.ladder import is_wanted
 from muster.fleet.remediation.plan import Evict, Quarantine, ReplaceMachine, RunStep
@@ -33,7 +33,9 @@ def found(world: World, name: str, at: float) -> Evidence | None:
     status = NodeHealthStatus(node_uid=node.uid, boot_id=node.boot_id, findings=(observed(xid),))
     health = NodeHealth(metadata=ObjectMeta(name=name), status=status)
     session = world.sessions.get(world.session(name).name)
-    return evidence_of(decision_of(node.uid, node.boot_id, {}, health, None, session, default_policy(), world.now))[0]
+    return evidence_of(judged(node.uid, node.boot_id, {}, health, None, session, default_policy(), world.now).decision)[
+        0
+    ]
 
 
 @pytest.mark.parametrize("why", ["to be tested", "of another boot", "failed"])

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from muster.api.names import remediation_name
 from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, RemediationRequest, RequestedAction
 from muster.fleet.remediation import record
-from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig
+from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults
 from muster.kube.meta import ObjectMeta
 from tests.unit.remediation.remediationworld import ACT, World
 
@@ -118,3 +118,20 @@ def test_nobody_tests_a_node_without_gpus_so_a_person_lets_it_back() -> None:
     del world.evidence["n0"]  # what was seen before the release counts no more (evidence.py)
     world.settle()
     assert (world.rung("n0"), world.tainted()) == ("Released", set())
+
+
+def test_the_breaker_counts_a_node_that_a_person_took_out_in_its_pool_after_it_is_gone() -> None:
+    """Issue 11: `muster nodes quarantine` makes a session without the pool's label (seed 950080)."""
+    config = replace(ACT, breaker=Breaker(nodes=1, share="0%"), shared=SharedFaults(nodes=0))
+    world = World(10, config, pool="a")
+    ask(world, "n0", "Quarantine")
+    world.settle()
+    world.nodes["n0"] = replace(world.nodes["n0"], uid="another", tainted=False, record=None)
+    world.settle(10.0)
+    world.fault("n0", "quarantine")
+    world.fault("n1", "quarantine")
+    world.settle()
+    assert world.tainted() == set(), "one node of the pool went out of use within the window"
+    assert "the breaker" in world.session("n1").status.message
+    world.settle(config.breaker.window_s)
+    assert len(world.tainted()) == 1

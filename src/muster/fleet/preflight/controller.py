@@ -18,7 +18,7 @@ from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY, LABEL_PREFLIG
 from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
-from muster.api.preflight import Preflight
+from muster.api.preflight import Preflight, last_pass
 from muster.api.trust import doubt, has_gpus, identity, is_ignored, tested
 from muster.fleet.balloons.occupancy import RoomPod
 from muster.fleet.configtext import ConfigTextError
@@ -252,6 +252,8 @@ class PreflightController:
         meta = ObjectMeta(name=name, owner_references=(owner,))
         if known is not None:
             meta = replace(meta, uid=known.uid, resource_version=known.metadata.resource_version)
+            if not spec.passed and known.spec.node_uid == spec.node_uid:
+                spec = replace(spec, last_pass=last_pass(known.spec))
             await self._client.replace(Preflight(metadata=meta, spec=spec))
         else:
             await self._client.create(Preflight(metadata=meta, spec=spec))

@@ -236,6 +236,7 @@ class RemediationController:
             sessions=dict(known.sessions),
             evidence=known.evidence,
             tested=known.tested,
+            cleared=known.cleared,
             dead=self._dead,
             pods=self._looker.pods,
             steps=known.steps,

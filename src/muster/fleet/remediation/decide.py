@@ -16,6 +16,7 @@ from muster.fleet.health.policy import RANK
 from muster.fleet.remediation import record
 from muster.fleet.remediation.draining import Leaving, leaving
 from muster.fleet.remediation.ladder import Ladder, is_wanted
+from muster.fleet.remediation.lastingfacts import with_lasting_facts
 from muster.fleet.remediation.plan import (
     Action,
     Describe,
@@ -88,7 +89,12 @@ def decide(view: View, now: float) -> Plan:
     if acts:
         effects += _described(view, evidence, _on_their_way_out(ladder, effects))
     return Plan(
-        actions=(*ladder.taints, *_told(view, ladder), *effects, *found.actions),
+        actions=(
+            *ladder.taints,
+            *with_lasting_facts(view, _told(view, ladder), now),
+            *effects,
+            *found.actions,
+        ),
         kept=found.kept,
         going=frozenset(found.going),
         held=ladder.held,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import CAUSES_MAX, NodeRemediation
-from muster.api.preflight import Preflight
+from muster.api.preflight import PassedTest, Preflight, last_pass
 from muster.fleet.health.decide import Decision, History, decide
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policy import Policy
@@ -25,7 +26,14 @@ def tested_of(preflight: Preflight) -> Tested:
     return Tested(spec.node_uid, spec.boot_id, spec.level, spec.passed, spec.time.timestamp(), revoked)
 
 
-def decision_of(
+class Judged(NamedTuple):
+    """What the policy says of a node, and the node's newest test if that cleared findings and is not written yet."""
+
+    decision: Decision
+    cleared: PassedTest | None = None
+
+
+def judged(
     uid: str,
     boot_id: str,
     labels: Mapping[str, str],
@@ -35,7 +43,7 @@ def decision_of(
     policy: Policy,
     now: float,
     said: Finding | None = None,
-) -> Decision:
+) -> Judged:
     """Return what the policy says of a node.
 
     Args:
@@ -43,8 +51,9 @@ def decision_of(
         boot_id: the boot it is in: a test that failed in another one says nothing of this one.
         labels: of the node, for the policy of its pool.
         health: what its agent said.
-        preflight: its newest test. A pass clears earlier findings, also after it was revoked for another driver.
-        session: what is being done about it.
+        preflight: its newest test. A pass clears earlier findings, also after it was revoked for another driver
+            or a later test failed.
+        session: what is being done about it, and earlier passes that cleared findings.
         policy: what findings mean.
         now: seconds since the epoch.
         said: what the mesh says of the node.
@@ -58,14 +67,41 @@ def decision_of(
     if tested is not None and not tested.passed and tested.boot_id == boot_id and tested.revoked_time is None:
         findings.append(_failed(tested.time.timestamp(), preflight))
     if not findings:
-        return Decision()
+        return Judged(Decision())
     pool = policy.of_node(labels)
-    cleared, remediations = _past(session)
-    decision = decide(findings, History(cleared_s=cleared, remediations_s=remediations), pool, now)
-    if tested is not None and tested.passed and tested.level >= decision.test and tested.time.timestamp() > cleared:
-        history = History(cleared_s=tested.time.timestamp(), remediations_s=remediations)
-        decision = decide(findings, history, pool, now)
-    return decision
+    passes = session.status.passes if session is not None else ()
+    cleared_s, remediations = _past(session)
+    decision = _decided(findings, cleared_s, passes, remediations, pool, now)
+    newest = last_pass(tested) if tested is not None else None
+    if newest is None or not decision.reasons:
+        return Judged(decision)
+    after = _decided(findings, cleared_s, (*passes, newest), remediations, pool, now)
+    return Judged(after, newest if after != decision else None)
+
+
+def _decided(
+    findings: Sequence[Finding],
+    cleared_s: float,
+    passes: Sequence[PassedTest],
+    remediations_s: tuple[float, ...],
+    policy: Policy,
+    now: float,
+) -> Decision:
+    """Decide by what no pass of a sufficient level has cleared."""
+    while True:
+        history = History(cleared_s=cleared_s, remediations_s=remediations_s)
+        decision = decide(findings, history, policy, now)
+        passed_s = max((time_s for each in passes if (time_s := _clears(each, decision)) is not None), default=0.0)
+        if not decision.reasons or passed_s <= cleared_s:
+            return decision
+        cleared_s = passed_s  # what is left may ask for a lower level, of which there is a later pass
+
+
+def _clears(test: PassedTest, decision: Decision) -> float | None:
+    """Return up to when a passed test clears; None if something from before it asks for a higher level."""
+    time_s = test.time.timestamp()
+    before = (each for each in decision.reasons if max(finding.last_s for finding in each.findings) <= time_s)
+    return time_s if all(each.test <= test.level for each in before) else None
 
 
 def evidence_of(decision: Decision) -> tuple[Evidence | None, float | None]:

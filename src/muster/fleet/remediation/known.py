@@ -10,7 +10,7 @@ from muster.api.names import HEALTH_IGNORE, LABEL_HEALTH, LABEL_POOL, LABEL_TEAM
 from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
-from muster.api.preflight import Preflight
+from muster.api.preflight import PassedTest, Preflight
 from muster.api.quarantine import quarantined
 from muster.api.trust import GPU, has_gpus
 from muster.fleet.health.finding import Finding
@@ -21,7 +21,7 @@ from muster.fleet.joins.record import TAINT_JOINING
 from muster.fleet.remediation import record
 from muster.fleet.remediation.dead import unreached
 from muster.fleet.remediation.decide import CONDITIONS
-from muster.fleet.remediation.evidence import decision_of, evidence_of, tested_of
+from muster.fleet.remediation.evidence import evidence_of, judged, tested_of
 from muster.fleet.remediation.record import ANNOTATION_RECORD
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
 from muster.fleet.remediation.steps import view_of
@@ -113,6 +113,7 @@ class Known:
         self.gangs: dict[str, frozenset[str]] = {}
         self.steps: dict[str, StepView] = {}
         self.evidence: dict[str, Evidence] = {}
+        self.cleared: dict[str, PassedTest] = {}
         self.reports: dict[str, dict[str, float]] = {}
         self._said: dict[str, Report] = {}
         self.told = 0
@@ -250,14 +251,19 @@ class Known:
             health = self._health.get(name)
             if node is None:
                 self.evidence.pop(name, None)
+                self.cleared.pop(name, None)
                 self.reports.pop(name, None)
                 continue
             session = self.sessions.get(remediation_name(name, node.uid))
             boot_id = self.nodes[name].boot_id
             labels, preflight = node.metadata.labels, self._preflights.get(name)
             mesh = self._mesh.get(name)
-            decision = decision_of(node.uid, boot_id, labels, health, preflight, session, policy, now, mesh)
-            found, due = evidence_of(decision)
+            said = judged(node.uid, boot_id, labels, health, preflight, session, policy, now, mesh)
+            if said.cleared is not None:
+                self.cleared[name] = said.cleared
+            else:
+                self.cleared.pop(name, None)
+            found, due = evidence_of(said.decision)
             if found is not None:
                 self.evidence[name] = found
             else:

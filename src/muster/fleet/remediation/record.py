@@ -18,6 +18,7 @@ from muster.api.node_health import ObservedFinding
 from muster.api.node_remediation import (
     CAUSES_MAX,
     HISTORY_MAX,
+    PASSES_MAX,
     NodeRemediation,
     NodeRemediationSpec,
     NodeRemediationStatus,
@@ -26,6 +27,7 @@ from muster.api.node_remediation import (
     RequestedAction,
     Rung,
 )
+from muster.api.preflight import PassedTest
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.snapshot import Evidence, NodeView, QuarantineRecord
 from muster.kube.meta import ObjectMeta, is_later
@@ -90,11 +92,12 @@ def moved(
     phase: RemediationPhase = "Open",
     message: str = "",
 ) -> NodeRemediationStatus:
-    """Return the status that enters a rung, or a phase."""
+    """Return the status that enters a rung, or a phase. Facts that last (pool, passes) stay as they are."""
     step = RemediationStep(
         rung=rung, time=at(now), generation=status.generation + 1, reason=shortened(reason, _REASON_MAX)
     )
-    return NodeRemediationStatus(
+    return msgspec.structs.replace(
+        status,
         phase=phase,
         rung=rung,
         generation=status.generation + 1,
@@ -262,8 +265,15 @@ def is_about(shared: RemediationStep, key: str) -> bool:
 
 
 def pool_of(session: NodeRemediation) -> str:
-    """The pool of the node when the session was made."""
-    return session.metadata.labels.get(LABEL_POOL, "")
+    """The pool of a node that is gone: as it was written last; by the label for sessions of earlier versions."""
+    pool = session.status.pool
+    return pool if pool is not None else session.metadata.labels.get(LABEL_POOL, "")
+
+
+def with_pass(status: NodeRemediationStatus, test: PassedTest) -> NodeRemediationStatus:
+    """Return the status with one more passed test, less those that it makes superfluous."""
+    left = (each for each in status.passes if each.level > test.level or each.time > test.time)
+    return msgspec.structs.replace(status, passes=(*left, test)[-PASSES_MAX:])
 
 
 def newer(left: NodeRemediation | None, right: NodeRemediation) -> NodeRemediation:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from muster.api.node_remediation import NodeRemediation
+from muster.api.preflight import PassedTest
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policy import Action, Fault
 from muster.fleet.remediation.config import RemediationConfig
@@ -147,6 +148,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         sessions: NodeRemediations by name.
         evidence: by node; a node that is not there needs nothing.
         tested: newest Preflights by node.
+        cleared: by node, its newest test where that cleared findings and its session does not say so yet.
         dead: nodes that are gone without a word, and why one thinks so.
         pods: by node, of nodes that are being emptied; a node that is not there was not looked at.
         steps: pods that reset or reboot, by name.
@@ -160,6 +162,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Mapping[str, NodeRemediation] = NONE
     evidence: Mapping[str, Evidence] = NONE
     tested: Mapping[str, Tested] = NONE
+    cleared: Mapping[str, PassedTest] = NONE
     dead: Mapping[str, str] = NONE
     pods: Mapping[str, tuple[PodView, ...]] = NONE
     steps: Mapping[str, StepView] = NONE

@@ -1,0 +1,57 @@
+"""Facts that a session's status holds because the object they come from may be gone when they are needed.
+
+- The pool of the node: breakers count the node there after it is gone.
+- Passed tests that cleared findings: the node's Preflight holds its newest result only, and may be deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from muster.api.names import remediation_name
+from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
+from muster.fleet.remediation import record
+from muster.fleet.remediation.plan import Action, Move, Open
+from muster.fleet.remediation.snapshot import Evidence, NodeView, View
+
+
+def with_lasting_facts(view: View, actions: Iterable[Action], now: float) -> Iterator[Action]:
+    """Yield the actions with these facts in each status that they write, then a write for each pass not yet written."""
+    written = set[str]()
+    for action in actions:
+        if isinstance(action, Open):
+            written.add(action.session.name)
+            status = _status(view, action.session, action.session.status)
+            yield replace(action, session=replace(action.session, status=status))
+        elif isinstance(action, Move):
+            written.add(action.session.name)
+            yield replace(action, status=_status(view, action.session, action.status))
+        else:
+            yield action
+    for name in sorted(view.cleared.keys() & view.nodes.keys()):
+        node = view.nodes[name]
+        if remediation_name(name, node.uid) not in written:
+            yield _pass_alone(view, node, now)
+
+
+def _status(view: View, session: NodeRemediation, status: NodeRemediationStatus) -> NodeRemediationStatus:
+    node = view.nodes.get(session.spec.node)
+    if node is None or node.uid != session.spec.node_uid:
+        return status
+    test = view.cleared.get(node.name)
+    status = replace(status, pool=node.pool)
+    return record.with_pass(status, test) if test is not None else status
+
+
+def _pass_alone(view: View, node: NodeView, now: float) -> Action:
+    """Write the pass of a node about which nothing else is written; it may have no session yet."""
+    session = view.sessions.get(remediation_name(node.name, node.uid))
+    if session is not None:
+        status = replace(session.status, generation=session.status.generation + 1)
+        return Move(session=session, status=_status(view, session, status), why="a test cleared findings", counts=False)
+    session = record.new_session(node, Evidence(action="none"), now)
+    message = "no remediation was needed: a passed test has cleared what was found before"
+    status = NodeRemediationStatus(phase="Released", generation=1, since=record.at(now), message=message)
+    return Open(session=replace(session, status=_status(view, session, status)))
