@@ -27,6 +27,8 @@ _FIELDS: Final = tuple(
 )
 _DEFAULTS: Final = msgspec.to_builtins(TrainingJobSpec(replicas=1))
 _ABSENT: Final[tuple[Any, ...]] = (None, "", {}, [])
+_JSON_SCALARS: Final = (str, int, bool, float)
+"""Types that JSON has too: those of most fields."""
 
 
 class Effective(NamedTuple):
@@ -85,7 +87,11 @@ def effective(job: TrainingJob) -> Effective:
 def _set(spec: TrainingJobSpec) -> Iterator[tuple[str, Any]]:
     """Fields with a value, and the value as JSON. Defaults are values too: another version may have others."""
     for attribute, name in _FIELDS:
-        value = _without_nulls(msgspec.to_builtins(getattr(spec, attribute)))
+        value = getattr(spec, attribute)
+        if value is None:
+            continue
+        if type(value) not in _JSON_SCALARS:
+            value = _without_nulls(msgspec.to_builtins(value))
         if value not in _ABSENT:
             yield name, value
 

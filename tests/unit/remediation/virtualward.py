@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from muster.api.handover import Handover

@@ -12,6 +12,7 @@ pools:
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
@@ -72,8 +73,12 @@ class BalloonsText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image: str = ""
 
 
+@functools.lru_cache(maxsize=8)
 def parse_config(text: str) -> tuple[BalloonPool, ...]:
-    """Return the pools by name. Raises ConfigTextError with every line that is wrong."""
+    """Return the pools by name. Raises ConfigTextError with every line that is wrong.
+
+    Cached: the controller asks for them on every pass, and reading YAML takes milliseconds.
+    """
     read = ConfigText(text, BalloonsText, PAGE)
     read.check(_problems(read.value))
     pools = [

@@ -15,6 +15,7 @@ resources: {cpu: "4", memory: 32Gi}            # requests beside all GPUs of the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -72,8 +73,12 @@ class PreflightConfig(_Text):
     resources: dict[str, str | int | float] = msgspec.field(default_factory=lambda: {"cpu": "4", "memory": "32Gi"})
 
 
+@functools.lru_cache(maxsize=8)
 def parse_config(text: str | yaml.Node, file: str = "") -> PreflightConfig:
-    """Read the text, of `file` where it is no ConfigMap's. Raises ConfigTextError with every line that is wrong."""
+    """Read the text, of `file` where it is no ConfigMap's. Raises ConfigTextError with every line that is wrong.
+
+    Cached: the controller asks for it on every pass, and reading YAML takes milliseconds.
+    """
     read = ConfigText(text, PreflightConfig, PAGE, file)
     read.check(_problems(read.value))
     return read.value

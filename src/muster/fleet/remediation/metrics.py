@@ -42,14 +42,17 @@ class RemediationMetrics:
             "muster_remediation_config_broken", "1 while a text of the ConfigMap is not usable.", registry=registry
         )
         self._known_reasons: set[str] = set()
+        self._shown: Counts[tuple[str, str]] | None = None
 
     def show(self, sessions: Mapping[str, NodeRemediation], held: Mapping[str, int]) -> None:
         """Show how many nodes are where."""
-        counts = Counts((each.status.rung, each.status.phase) for each in sessions.values())
-        for rung in RUNGS:
-            for phase in get_args(RemediationPhase):
-                if phase != "Released":
-                    self._sessions.labels(rung, phase).set(counts[rung, phase])
+        counts: Counts[tuple[str, str]] = Counts((each.status.rung, each.status.phase) for each in sessions.values())
+        if counts != self._shown:
+            self._shown = counts
+            for rung in RUNGS:
+                for phase in get_args(RemediationPhase):
+                    if phase != "Released":
+                        self._sessions.labels(rung, phase).set(counts[rung, phase])
         self._known_reasons |= held.keys()
         for reason in self._known_reasons:
             self._held.labels(reason).set(held.get(reason, 0))

@@ -118,6 +118,7 @@ def _work(
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # after each seed the collector then skips the modules and their caches
     for seed in count(first, stride):
         if (end is not None and seed >= end) or (stop_at is not None and time.monotonic() > stop_at):
             break

@@ -142,6 +142,8 @@ class View:
         self.edited: set[str] = set()
         """Names of jobs whose status a person has edited."""
         self._arrivals: dict[str, str] = {}
+        self._statuses: dict[str, Obj] = {}
+        """Of jobs by UID, as last stored."""
         self.checkers: list[Any] = []
         self._clock = clock
         self._store = store
@@ -224,16 +226,21 @@ class View:
     def _job(self, old: Item | None, new: Item | None) -> None:
         item = new or old
         assert item is not None
-        status = section(item.object(), "status")
-        self.jobs[item.uid] = status.get("phase", "") if new is not None else "gone"
-        if new is not None:
-            if "timeLimitSeconds" in item.object()["spec"]:
-                self.limited.add(f"{item.name}/{item.uid}")
-            gang, created = f"{item.name}/{item.uid}", item.object()["metadata"]["creationTimestamp"]
-            self._arrivals[gang] = min(self._arrivals.get(gang, created), created)
-            before = section(old.object(), "status") if old is not None else {}
-            for checker in self.checkers:
-                checker.job(item.name, before, status)
+        if new is None:
+            self.jobs[item.uid] = "gone"
+            self._statuses.pop(item.uid, None)
+            return
+        job = item.object()
+        status = section(job, "status")
+        self.jobs[item.uid] = status.get("phase", "")
+        gang, created = f"{item.name}/{item.uid}", job["metadata"]["creationTimestamp"]
+        if "timeLimitSeconds" in job["spec"]:
+            self.limited.add(gang)
+        self._arrivals[gang] = min(self._arrivals.get(gang, created), created)
+        before = self._statuses.get(item.uid, {}) if old is not None else {}
+        self._statuses[item.uid] = status
+        for checker in self.checkers:
+            checker.job(item.name, before, status)
 
     def _pod(self, old: Item | None, new: Item | None) -> None:
         item = new or old

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -61,8 +62,8 @@ class VirtualCluster:
         self.server: Server = self.core
         """What clients reach: the API server, or what stands in front of it."""
         bootstrap(self.core, "")
-        for kind in KINDS:
-            self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))
+        for each in _definitions():
+            self.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", each)
         self._control_plane = Process("control-plane")
 
     def start(self) -> None:
@@ -90,6 +91,12 @@ class VirtualCluster:
         transport = InProcessTransport(self.server, name, fates or Calm(seeded), self.trace)
         config = ClusterConfig(server="https://simulated")
         return Client(config, timeout_s=timeout_s, rng=seeded, transport=transport)
+
+
+@functools.cache
+def _definitions() -> tuple[dict[str, Any], ...]:
+    """The definitions of our kinds, made once for all runs of this process."""
+    return tuple(definition(kind) for kind in KINDS)
 
 
 async def until(loop: VirtualLoop, when: float) -> None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import itertools
 import sys
 import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context, copy_context
+from heapq import heappop, heappush
 from typing import Any, TypeVar
+
+import msgspec
 
 from muster.sim.virtual.process import PROCESS, Process
 
@@ -50,20 +52,15 @@ class VirtualTask(asyncio.Task[Any]):
         return self._number
 
 
-class Handle:
-    """A callback that waits for its turn."""
+class Handle(msgspec.Struct, eq=False):
+    """A callback that waits for its turn. A struct: simulations make millions of them."""
 
-    __slots__ = ("args", "callback", "cancelled_", "context", "loop", "when_")
-
-    def __init__(
-        self, loop: VirtualLoop, callback: Callable[..., object], args: Any, context: Context | None, when: float
-    ) -> None:
-        self.loop = loop
-        self.callback = callback
-        self.args = args
-        self.context = context if context is not None else copy_context()
-        self.cancelled_ = False
-        self.when_ = when
+    loop: VirtualLoop
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: Context
+    when_: float
+    cancelled_: bool = False
 
     def cancel(self) -> None:
         """Do not call back."""
@@ -112,7 +109,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         """Call back after everything that is ready now."""
-        handle = Handle(self, callback, args, context, self.now)
+        handle = Handle(self, callback, args, copy_context() if context is None else context, self.now)
         self._ready.append(handle)
         return handle
 
@@ -120,14 +117,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
         """Call back after `delay` virtual seconds."""
-        return self.call_at(self.now + delay, callback, *args, context=context)
+        when = self.now + delay
+        handle = Handle(self, callback, args, copy_context() if context is None else context, when)
+        heappush(self._timers, (when, next(self._order), handle))
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
         """Call back at a virtual time."""
-        handle = Handle(self, callback, args, context, when)
-        heapq.heappush(self._timers, (when, next(self._order), handle))
+        handle = Handle(self, callback, args, copy_context() if context is None else context, when)
+        heappush(self._timers, (when, next(self._order), handle))
         return handle
 
     def call_soon_threadsafe(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
@@ -224,35 +224,36 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.close()
 
     def _until(self, task: asyncio.Future[Any]) -> None:
-        ready, timers = self._ready, self._timers
-        while not task.done():
+        ready, timers, failures = self._ready, self._timers, self._failures
+        next_ready, winding_up, done = ready.popleft, self._winding_up, task.done
+        while not done():
             if not ready:
                 while timers and timers[0][2].cancelled_:
-                    heapq.heappop(timers)
+                    heappop(timers)
                 if not timers:
                     raise Stuck("nothing is ready and no timer is set")
-                due = timers[0][0]
-                if due > self.now:
-                    self.now = due
-                while timers and timers[0][0] <= self.now:
-                    ready.append(heapq.heappop(timers)[2])
-            handle = ready.popleft()
+                now = max(timers[0][0], self.now)
+                self.now = now
+                while timers and timers[0][0] <= now:
+                    ready.append(heappop(timers)[2])
+            handle = next_ready()
             if handle.cancelled_:
                 continue
-            process = handle.context.get(PROCESS)
-            if process is not None and not self._winding_up:
+            context = handle.context
+            process = context.get(PROCESS)
+            if process is not None and not winding_up:
                 if not process.halted:
                     process.before_step()
                 if process.halted:
                     process.put_aside.append(handle)
                     self._put_aside_by[process] = None
                     continue
-            self.steps += 1
-            if self.steps > self._steps_max:
-                raise TooManySteps(f"{self.steps} callbacks and no end")
-            handle.context.run(handle.callback, *handle.args)
-            if self._failures and not self._winding_up:
-                raise self._failures[0]
+            self.steps = steps = self.steps + 1
+            if steps > self._steps_max:
+                raise TooManySteps(f"{steps} callbacks and no end")
+            context.run(handle.callback, *handle.args)
+            if failures and not winding_up:
+                raise failures[0]
 
     def _finalize(self, generator: AsyncGenerator[Any, Any]) -> None:
         self.create_task(generator.aclose())

@@ -12,8 +12,9 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
+
+import msgspec
 
 from muster.embedded.apiserver.core import Answer as CoreAnswer
 from muster.embedded.apiserver.request import ADMIN, Request, Response, User
@@ -25,8 +26,7 @@ from muster.kube.transport import Answer, Headers, NotSent, Params
 CONNECT_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(msgspec.Struct, frozen=True):
     """What becomes of one request.
 
     Attributes:
@@ -48,8 +48,7 @@ class Fate:
     silent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WatchFate:
+class WatchFate(msgspec.Struct, frozen=True):
     """What becomes of one watch.
 
     Attributes:
