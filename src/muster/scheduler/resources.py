@@ -19,9 +19,11 @@ def times_fits(request: Amounts, free: Amounts) -> int:
     """Return how many such pods fit into `free`."""
     best = UNLIMITED
     for resource, wanted in request.items():
-        best = min(best, free.get(resource, 0) // wanted)
-        if best <= 0:
+        times = free.get(resource, 0) // wanted
+        if times <= 0:
             return 0
+        if times < best:
+            best = times
     return best
 
 

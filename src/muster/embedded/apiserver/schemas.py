@@ -17,6 +17,16 @@ PRESERVE = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
 _ALWAYS_KEPT = ("apiVersion", "kind", "metadata")
+_TYPE_NAMES = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+}
+_COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not"})
 
 
 def prune(value: Any, schema: Obj, *, root: bool = True) -> list[str]:
@@ -31,21 +41,21 @@ def _prune(value: Any, schema: Obj, path: str, dropped: list[str], kept: tuple[s
         item_schema = section(schema, "items")
         if item_schema:
             for index, item in enumerate(value):
-                _prune(item, item_schema, f"{path}[{index}]", dropped, _kept(item_schema))
+                if isinstance(item, dict | list):
+                    _prune(item, item_schema, f"{path}[{index}]", dropped, _kept(item_schema))
         return
     if not isinstance(value, dict):
         return
     properties, additional = section(schema, "properties"), schema.get("additionalProperties")
-    for name in list(value):
-        where = f"{path}.{name}" if path else name
+    for name, item in list(value.items()):
         if name in kept:
             continue
-        if name in properties:
-            _prune(value[name], properties[name], where, dropped, _kept(properties[name]))
-        elif isinstance(additional, dict):
-            _prune(value[name], additional, where, dropped, _kept(additional))
-        elif not additional and not schema.get(PRESERVE):
-            dropped.append(where)
+        inner = properties.get(name, additional)
+        if isinstance(inner, dict):
+            if isinstance(item, dict | list):
+                _prune(item, inner, _join(path, name), dropped, _kept(inner))
+        elif not inner and not schema.get(PRESERVE):
+            dropped.append(_join(path, name))
             del value[name]
 
 
@@ -70,7 +80,7 @@ def default(value: Any, schema: Obj) -> None:
         if name in value:
             if value[name] is None and not child.get("nullable"):
                 del value[name]
-            else:
+            elif isinstance(value[name], dict | list):
                 default(value[name], child)
     if isinstance(additional, dict):
         for name, item in value.items():
@@ -103,18 +113,13 @@ def _validate(value: Any, schema: Obj, path: str, errors: list[FieldError]) -> N
         _list(value, schema, path, errors)
     elif isinstance(value, dict):
         _object(value, schema, path, errors)
-    _combined(value, schema, path, errors)
+    if not _COMBINING.isdisjoint(schema):
+        _combined(value, schema, path, errors)
 
 
 def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    for kind, name in ((int, "integer"), (float, "number"), (str, "string"), (list, "array"), (dict, "object")):
-        if isinstance(value, kind):
-            return name
-    return type(value).__name__
+    kind = type(value)
+    return _TYPE_NAMES.get(kind) or kind.__name__
 
 
 def _has_type(value: Any, schema: Obj) -> bool:
@@ -122,13 +127,13 @@ def _has_type(value: Any, schema: Obj) -> bool:
     if schema.get(INT_OR_STRING):
         return found in ("integer", "string")
     wanted = schema.get("type")
-    if not wanted:
+    if found == wanted or not wanted:
         return True
     if wanted == "number":
         return found in ("integer", "number")
     if wanted == "integer" and isinstance(value, float):
         return value.is_integer()
-    return bool(found == wanted)
+    return False
 
 
 @functools.lru_cache(maxsize=1024)
