@@ -77,6 +77,13 @@ class NodeRemediationStatus(KubeStruct):
         str | None,
         Meta(description="Pool of the node when the rung was entered: breakers count it there after it is gone."),
     ] = None
+    silent_since: Annotated[
+        datetime | None,
+        Meta(
+            description="If the node was found dead: when its Lease was renewed last. It counts as dead until its Lease"
+            " is renewed."
+        ),
+    ] = None
     passes: Annotated[
         tuple[PassedTest, ...],
         Meta(

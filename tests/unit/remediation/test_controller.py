@@ -120,6 +120,12 @@ def test_the_breaker_holds_with_many_at_once_across_leaders() -> None:
     ward.run(story)
 
 
+def is_broken(ward: VirtualWard) -> bool:
+    """Whether n0 has the condition of broken hardware."""
+    conditions = ward.node("n0")["status"]["conditions"]
+    return any(each["type"] == "muster.dev/HardwareFault" and each["status"] == "True" for each in conditions)
+
+
 def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone() -> None:
     ward = VirtualWard(OPEN)
     names = [f"n{number}" for number in range(8)]
@@ -158,6 +164,29 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
         assert not parted.out_of_use()
 
     parted.run(apart)
+
+
+def test_a_dead_node_is_dead_for_the_next_leader_too_until_its_lease_is_renewed() -> None:
+    """Issue 11: when its Lease was renewed last is in the session's status."""
+    ward = VirtualWard(OPEN.replace("1000", "0"))  # it stays in quarantine: nothing may be worked on
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        ward.add_node(name)
+        ward.renews(name)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in names[1:4]:
+            ward.finds(name, "unreached", "reach", "n0")
+        await ward.until("it is said on the node", lambda: is_broken(ward), 60)
+        await ward.kill()
+        ward.start()
+        await asyncio.sleep(300)  # by now the reports are too old to count
+        assert is_broken(ward), "the next leader knows that it is dead"
+        ward.renews("n0")
+        await ward.until("it is alive", lambda: not is_broken(ward), 30)
+
+    ward.run(story)
 
 
 def test_a_node_that_came_back_is_not_dead_when_it_loses_the_api_server_alone() -> None:

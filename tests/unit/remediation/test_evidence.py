@@ -16,7 +16,7 @@ from muster.fleet.health.policytext import default_policy, read_policy
 from muster.fleet.health.record import observed
 from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Dead
-from muster.fleet.remediation.dead import FRESH_S, Silence, dead, look, standing, suspects, unreached
+from muster.fleet.remediation.dead import FRESH_S, Death, Silence, dead, look, standing, suspects, unreached
 from muster.fleet.remediation.evidence import evidence_of, judged
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta
@@ -255,7 +255,7 @@ def test_reports_from_before_the_node_renewed_its_lease_do_not_count() -> None:
     one = {**REPORTS, "a": {"x": NOW + 80}}
     assert dead(("x",), came_back, one, NOW + 120, Dead()) == {}, "one peer that confirms its report is not enough"
     both = {**one, "b": {"x": NOW + 85}}
-    assert "a, b cannot reach it" in dead(("x",), came_back, both, NOW + 120, Dead())["x"]
+    assert "a, b cannot reach it" in dead(("x",), came_back, both, NOW + 120, Dead())["x"].why
 
 
 def test_a_kubelet_whose_clock_is_fast_is_not_alive_later_than_its_lease_was_read() -> None:
@@ -265,11 +265,13 @@ def test_a_kubelet_whose_clock_is_fast_is_not_alive_later_than_its_lease_was_rea
     assert "x" in dead(("x",), fast, REPORTS, NOW + 30, Dead())
 
 
-def test_a_node_found_dead_stays_dead_without_reports_while_its_lease_stands_still() -> None:
-    silent = {"x": Silence(RENEWED, NOW)}
-    assert dead(("x",), silent, {}, NOW + 30, Dead(), {"x": "why"}) == {"x": "why"}
+def test_a_node_found_dead_stays_dead_without_reports_until_its_lease_is_renewed() -> None:
+    """Issue 11: also for the next leader, which reads when the Lease was renewed last from the session."""
+    silent, before = {"x": Silence(RENEWED, NOW)}, {"x": Death("why", RENEWED)}
+    assert dead(("x",), silent, {}, NOW, Dead(), before) == before, "it is not watched once more"
+    assert dead(("x",), {}, {}, NOW, Dead(), before) == before, "a Lease that could not be read says nothing"
     assert dead(("x",), silent, {}, NOW + 30, Dead()) == {}, "a Lease that stands still alone is no death"
-    assert dead(("x",), {"x": Silence(NOW + 25, NOW + 26)}, {}, NOW + 30, Dead(), {"x": "why"}) == {}
+    assert dead(("x",), {"x": Silence(NOW + 5, NOW + 6)}, {}, NOW + 30, Dead(), before) == {}
 
 
 def test_a_lease_that_cannot_be_read_says_nothing() -> None:

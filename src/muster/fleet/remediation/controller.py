@@ -22,7 +22,7 @@ from muster.fleet.following import complete
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.remediation.carrying import NAME, Carrier
 from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse_config
-from muster.fleet.remediation.dead import dead, suspects
+from muster.fleet.remediation.dead import Death, dead, suspects
 from muster.fleet.remediation.decide import decide
 from muster.fleet.remediation.draining import candidates, drains
 from muster.fleet.remediation.evicting import Evictions
@@ -61,6 +61,8 @@ BUSY_S = 1.0
 PAUSE_S = 0.05
 MESH_S = 5.0
 """How often the mesh is judged, and the list of its members written where that changed, at most."""
+FOUND_DEAD = "its Lease stands still since it was found dead"
+"""Why a node is dead that a leader before this one found so."""
 SPARES_LOOKED_AT = 16
 """Nodes that are looked at for one spare, at most."""
 
@@ -123,7 +125,7 @@ class RemediationController:
         evictions = Evictions(self._client, self._clock, changed=changed, outcomes=self._metrics.actions)
         self._looker = Looker(self._client, self._clock, evictions, namespace=self._namespace)
         self._mesh, self._mesh_at, self._members = Mesh(), float("-inf"), ""
-        self._dead: dict[str, str] = {}
+        self._dead: dict[str, Death] = {}
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         config = self._config_map(HEALTH_CONFIG_MAP, common)
         scaling = self._config_map(SCALING_CONFIG_MAP, common)
@@ -226,10 +228,12 @@ class RemediationController:
         known.judge(self._policy.policy, now)
         out = {each.spec.node for each in known.sessions.values() if is_quarantined(each.status)}
         doubted = suspects(known.reports, known.nodes.keys() - out, config.dead) if acts else ()
-        # Those that are out for being dead stay so while they are emptied, until their Lease moves.
-        gone = sorted({*doubted, *(self._looker.silences.keys() & known.nodes.keys() & self._under_way())})
+        # Nodes that are out of use because they are dead stay so while they are emptied, until their Lease is renewed.
+        before = self._dead_before()
+        watched = before.keys() | (self._looker.silences.keys() & self._under_way())
+        gone = sorted({*doubted, *(watched & known.nodes.keys())})
         await self._looker.at_leases(gone)
-        self._dead = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead, self._dead)
+        self._dead = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead, before)
         return View(
             config=config,
             nodes=dict(known.nodes),
@@ -237,13 +241,25 @@ class RemediationController:
             evidence=known.evidence,
             tested=known.tested,
             cleared=known.cleared,
-            dead=self._dead,
+            dead={name: each.why for name, each in self._dead.items()},
+            renewed={name: each.renewed_s for name, each in self._dead.items()},
             pods=self._looker.pods,
             steps=known.steps,
             gangs=known.gangs,
             free=self._looker.free,
             replaceable=frozenset(name for name in out if name in known.raw and self._replacer.can(known.raw[name])),
         )
+
+    def _dead_before(self) -> dict[str, Death]:
+        """Return the nodes on their way out of use that were found dead, by this leader or one before it."""
+        under_way = self._under_way()
+        found = {}
+        for session in self.known.sessions.values():
+            name, renewed = session.spec.node, session.status.silent_since
+            node = self.known.nodes.get(name)
+            if renewed is not None and name in under_way and node is not None and node.uid == session.spec.node_uid:
+                found[name] = self._dead.get(name) or Death(FOUND_DEAD, renewed.timestamp())
+        return found
 
     def _under_way(self) -> set[str]:
         """Nodes on their way out of use, for which it matters whether they are alive."""

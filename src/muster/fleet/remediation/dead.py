@@ -46,6 +46,13 @@ class Silence(msgspec.Struct, frozen=True):
         return min(self.renewed_s, self.since)
 
 
+class Death(msgspec.Struct, frozen=True):
+    """Why a node counts as dead, and when its Lease was renewed last, in seconds since the epoch."""
+
+    why: str
+    renewed_s: float
+
+
 def unreached(findings: Iterable[Finding], now: float) -> dict[str, float]:
     """Return the nodes that a node with these findings cannot reach now, and when it tried last."""
     found: dict[str, float] = {}
@@ -111,9 +118,9 @@ def dead(
     reports: Reports,
     now: float,
     config: Dead,
-    before: Mapping[str, str] = NONE,
-) -> dict[str, str]:
-    """Return which of these nodes are dead, and why.
+    before: Mapping[str, Death] = NONE,
+) -> dict[str, Death]:
+    """Return which of these nodes are dead.
 
     Args:
         names: suspects, and nodes that were found dead before.
@@ -121,19 +128,18 @@ def dead(
         reports: by node the ones that it cannot reach.
         now: seconds since the epoch.
         config: how long a Lease has to stand still, and how many peers it takes.
-        before: nodes found dead before. They stay dead without reports for as long as their Lease stands still.
+        before: nodes found dead before, also by another leader. They stay dead until their Lease is renewed.
     """
     counted = standing(reports, silences)
     _, agreed = _doubted(counted, config)
     found = {}
     for name in names:
-        silence = silences.get(name)
-        if silence is None or now - silence.since < config.silent_s:
-            continue
-        if name in agreed:
+        silence, known = silences.get(name), before.get(name)
+        if known is not None and (silence is None or silence.renewed_s == known.renewed_s):
+            found[name] = known
+        elif silence is not None and now - silence.since >= config.silent_s and name in agreed:
             peers = sorted(reporter for reporter, unreachable in counted.items() if name in unreachable)
             more = f" and {len(peers) - 3} more" if len(peers) > 3 else ""
-            found[name] = f"its Lease stands still, and {', '.join(peers[:3])}{more} cannot reach it"
-        elif name in before:
-            found[name] = before[name]
+            why = f"its Lease stands still, and {', '.join(peers[:3])}{more} cannot reach it"
+            found[name] = Death(why, silence.renewed_s)
     return found

@@ -1,6 +1,7 @@
 """Facts that a session's status holds because the object they come from may be gone when they are needed.
 
 - The pool of the node: breakers count the node there after it is gone.
+- When the Lease of a node that was found dead was renewed last: the next leader knows that it is dead.
 - Passed tests that cleared findings: the node's Preflight holds its newest result only, and may be deleted.
 """
 
@@ -41,7 +42,8 @@ def _status(view: View, session: NodeRemediation, status: NodeRemediationStatus)
     if node is None or node.uid != session.spec.node_uid:
         return status
     test = view.cleared.get(node.name)
-    status = replace(status, pool=node.pool)
+    renewed_s = view.renewed.get(node.name) if status.phase != "Released" else None
+    status = replace(status, pool=node.pool, silent_since=record.at(renewed_s) if renewed_s is not None else None)
     return record.with_pass(status, test) if test is not None else status
 
 

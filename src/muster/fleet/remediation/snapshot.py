@@ -150,6 +150,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         tested: newest Preflights by node.
         cleared: by node, its newest test where that cleared findings and its session does not say so yet.
         dead: nodes that are gone without a word, and why one thinks so.
+        renewed: of these, when their Leases were renewed last.
         pods: by node, of nodes that are being emptied; a node that is not there was not looked at.
         steps: pods that reset or reboot, by name.
         gangs: by node, gangs that have a slot there.
@@ -164,6 +165,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     tested: Mapping[str, Tested] = NONE
     cleared: Mapping[str, PassedTest] = NONE
     dead: Mapping[str, str] = NONE
+    renewed: Mapping[str, float] = NONE
     pods: Mapping[str, tuple[PodView, ...]] = NONE
     steps: Mapping[str, StepView] = NONE
     gangs: Mapping[str, frozenset[str]] = NONE
