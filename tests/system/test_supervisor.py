@@ -266,6 +266,19 @@ async def test_sigterm_leaves_nothing_behind(stub: StubController) -> None:
     assert not any(alive(node) for node in nodes)
 
 
+async def test_a_pod_that_is_to_go_waits_until_its_good_end_was_heard(stub: StubController) -> None:
+    """Issue 11.1: it ended with code 143 at once, and a controller that was away heard of no end."""
+    (node,) = await stub.start(1)
+    await stub.run([node], 1, python("pass"), launcher="none", grace_s=300)
+    await finished(stub, [node], 1)
+    assert node.process is not None
+    os.kill(node.process.pid, signal.SIGTERM)
+    await asyncio.sleep(0.4)  # nothing is to happen in it
+    await stub.direct(node, attempt=1, desired="exit", exitCode=0)
+    await stub.until(lambda: node.process and node.process.exit_code is not None, "exit")
+    assert node.process.exit_code == 0
+
+
 @pytest.mark.parametrize("directed", [True, False])
 async def test_ranks_of_a_pod_that_is_to_go_run_on_until_told_or_for_half_of_the_grace(
     stub: StubController, directed: bool

@@ -29,6 +29,7 @@ from muster.trainingjobs import checkpoints, stalls
 from muster.trainingjobs.attempt import SILENCE
 from muster.trainingjobs.caches import Caches
 from muster.trainingjobs.decide import ENDED, decide
+from muster.trainingjobs.ends import Ends
 from muster.trainingjobs.executor import Executor
 from muster.trainingjobs.members import Members
 from muster.trainingjobs.metrics import training_job_metrics
@@ -103,6 +104,7 @@ class TrainingJobController:
         self._book = ProgressBook()
         self._pacer = Pacer()
         self._observed = Observed()
+        self._ends = Ends()
         self._quiet: dict[str, Watched] = {}
         self._written: dict[str, TrainingJob] = {}
         self._runs: dict[str, RunRecord] = {}
@@ -163,6 +165,7 @@ class TrainingJobController:
                 self._shadow.forget(gone.uid)
             self._book.forget(gone.uid)
             self._observed.forget(gone.uid)
+            self._ends.forget(gone.uid)
             self._quiet.pop(gone.uid, None)
             self._written.pop(gone.uid, None)
             self._runs.pop(gone.uid, None)
@@ -179,7 +182,7 @@ class TrainingJobController:
             if owner.kind == "TrainingJob":
                 self._say_soon(f"{pod.namespace}/{owner.name}")
                 if new is None:
-                    self.members.forget(owner.uid, pod.uid)
+                    self._ends.pod_gone(owner.uid, pod, self.members.forget(owner.uid, pod.uid))
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if self._gpu_counts.changed(old, new):
@@ -269,6 +272,7 @@ class TrainingJobController:
         if self._leading_since == 0.0 or term is not self._term:
             self._term, self._leading_since = term, now
             self.members.clear()
+            self._ends.clear()
             self._waits_for.clear()
             self._runs.clear()
             self._quiet.clear()
@@ -292,6 +296,7 @@ class TrainingJobController:
         record = action.status.run
         if record is None:
             self._runs.pop(job.uid, None)
+            self._ends.forget(job.uid)
             return
         self._runs[job.uid] = record
         if job.status.run is None:
@@ -316,6 +321,7 @@ class TrainingJobController:
             nodes=nodes,
             leases=self._leases(job, pods, members, now),
             members=members,
+            ended=self._ends.of(job.uid),
             seen=self._observed.look(job.uid, pods, nodes, now),
             run=self._runs.get(job.uid),
             source=self._source(job),

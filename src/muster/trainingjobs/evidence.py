@@ -106,7 +106,7 @@ def _pod(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence 
             reason=reason,
             message=pod.status.message or (disruption.message if disruption else "") or "the pod ended",
         )
-    if pod.terminating and not waits_for(snapshot, slot, pod, clock):
+    if pod.terminating and not (waits_for(snapshot, slot, pod, clock) or _may_have_ended(snapshot, slot, pod, clock)):
         return Evidence(
             kind="pod",
             slot=slot.number,
@@ -117,6 +117,15 @@ def _pod(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence 
             time=_seconds(pod.metadata.deletion_timestamp, 0.0) - (pod.metadata.deletion_grace_period_seconds or 0),
         )
     return None
+
+
+def _may_have_ended(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> bool:
+    """Whether the supervisor of a pod that is being deleted may be about to tell a new controller of a good end."""
+    if slot.member is not None or snapshot.job.status.phase != "Running" or not _had_joined(snapshot, slot):
+        return False
+    since = _seen(snapshot, pod.uid, "terminating", clock)
+    gone_by = since + (pod.metadata.deletion_grace_period_seconds or 0)
+    return not clock.passed(min(gone_by, snapshot.leading_since + snapshot.settings.rejoin_s))
 
 
 def _terminated(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:

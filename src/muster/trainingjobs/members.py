@@ -123,13 +123,15 @@ class Members:
         self._silent.clear()
         self._total = 0
 
-    def forget(self, job_uid: str, pod_uid: str) -> None:
-        """The pod is gone."""
+    def forget(self, job_uid: str, pod_uid: str) -> Member | None:
+        """The pod is gone; returns its supervisor as last heard."""
         gang = self._gangs.get(job_uid)
-        if gang is not None and gang.members.pop(pod_uid, None) is not None:
+        member = gang.members.pop(pod_uid, None) if gang is not None else None
+        if gang is not None and member is not None:
             self._total -= 1
             self._silent.pop(pod_uid, None)
             self._wake_one(gang, pod_uid)
+        return member
 
     def forget_job(self, job_uid: str) -> None:
         """The job is gone: those that listen are told to end, now rather than when their pod is deleted."""

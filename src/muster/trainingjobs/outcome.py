@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from muster.api.training_job import Cause, Fault, Progress, TrainingJobStatus
 from muster.trainingjobs import runrecord, statuses
+from muster.trainingjobs.ends import finished_well
 from muster.trainingjobs.faults import Evidence, row_of
 from muster.trainingjobs.plan import Action, Reason, RecordEvent, WriteStatus
 from muster.trainingjobs.slots import Clock, Slot, taking_part
@@ -78,15 +79,15 @@ def _succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
     if (record.launcher if record is not None else snapshot.job.spec.launcher) == "mpi":
         launcher = runrecord.launcher(status, part)
         if launcher is not None:
-            return _finished_well(launcher, status.attempt)
-    return bool(part) and all(_finished_well(slot, status.attempt) for slot in part)
+            return _finished_well(snapshot, launcher)
+    return bool(part) and all(_finished_well(snapshot, slot) for slot in part)
 
 
-def _finished_well(slot: Slot, attempt: int) -> bool:
-    member = slot.member
-    if member is None or member.state != "finished" or member.attempt != attempt:
-        return False
-    return member.exit is None or (member.exit.code == 0 and member.exit.signal == 0)
+def _finished_well(snapshot: JobSnapshot, slot: Slot) -> bool:
+    attempt, member = snapshot.job.status.attempt, slot.member
+    if member is None:
+        return snapshot.ended.get(slot.number) == attempt
+    return member.attempt == attempt and finished_well(member)
 
 
 def _end(snapshot: JobSnapshot, phase: str, reason: Reason, message: str, now: float) -> list[Action]:

@@ -179,6 +179,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         nodes: nodes of its pods, of its newest fault, and excluded ones; a name that is missing is gone.
         leases: when those nodes were last known to have renewed their Lease, where somebody looked.
         members: by pod UID.
+        ended: slot -> attempt that ended well there, as the supervisor of a pod reported that is gone.
         seen: since when what is so of its pods and nodes has been so, as this process saw it.
         run: the record of its newest attempt as this process wrote it; None where it wrote none.
         source: the job that spec.checkpoint.from names, until this one has started; None where there is none.
@@ -202,6 +203,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, Node] = msgspec.field(default_factory=dict)
     leases: Mapping[str, float] = msgspec.field(default_factory=dict)
     members: Mapping[str, Member] = msgspec.field(default_factory=dict)
+    ended: Mapping[int, int] = msgspec.field(default_factory=dict)
     seen: Seen = msgspec.field(default_factory=dict)
     run: RunRecord | None = None
     source: TrainingJob | None = None

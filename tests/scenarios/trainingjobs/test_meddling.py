@@ -7,6 +7,7 @@ import pytest
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.errors import NotFound
+from muster.kube.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
 
@@ -41,3 +42,34 @@ async def test_a_wiped_status_restarts_the_job_and_a_deleted_placement_comes_bac
     assert status.run is not None
     (arena.folder / "done").touch()
     await arena.phase("train", "Succeeded", 2)
+
+
+ENDS = """
+    import pathlib, time
+    folder = pathlib.Path({folder!r})
+    while not (folder / "end").exists():
+        time.sleep(0.05)
+    (folder / "ended").touch()
+"""
+
+
+async def test_a_pod_that_is_deleted_after_its_good_end_and_before_a_controller_looks_costs_no_restart(
+    arena: Arena,
+) -> None:
+    """Issue 11.1: its supervisor waits for a controller for half of the grace."""
+    program = ENDS.format(folder=str(arena.folder))
+    await arena.submit("train", program, replicas=1, launcher="mpi", stopGraceSeconds=60)
+    await arena.phase("train", "Running", 1)
+    arena.controllers.pop().terminate()
+    (arena.folder / "end").touch()
+    ended = arena.folder / "ended"
+
+    async def has_ended() -> bool:
+        return ended.exists()
+
+    await until("the program has ended", has_ended)
+    (pod,) = await arena.pods("train")
+    await arena.client.delete(Pod, pod.name, namespace=arena.namespace)
+    arena.control()
+    status = await arena.phase("train", "Succeeded", 1)
+    assert (status.restarts, status.faults) == (None, ())

@@ -46,6 +46,82 @@ def test_the_others_are_done_before_rank_zero_while_their_node_objects_go() -> N
     assert world.status.phase == "Succeeded"
 
 
+def delete_pod(world: World, slot: int) -> None:
+    """It is gone before the controller looks again."""
+    world.gone(world.holder(slot).name)
+
+
+def test_a_launcher_that_reported_its_good_end_counts_although_its_pod_is_gone() -> None:
+    world = World(make_job(3)).started()
+    world.exit_rank(0, 0)
+    delete_pod(world, 0)
+    world.control()
+    assert (world.status.phase, world.status.attempt, world.status.restarts) == ("Succeeded", 1, None)
+
+
+def test_a_new_controller_first_hears_the_supervisor_of_a_pod_that_is_being_deleted() -> None:
+    world = World(make_job(2)).started()
+    world.exit_rank(0, 0)
+    world.delete(world.holder(0).name, world.holder(0).uid)
+    world.restart_controller()
+    world.control()
+    assert (world.status.phase, world.status.attempt) == ("Running", 1)
+    world.supervise(world.holder(0))
+    world.control()
+    assert (world.status.phase, world.status.attempt) == ("Succeeded", 1)
+
+
+def test_a_new_controller_waits_no_longer_than_the_grace_for_that_word() -> None:
+    world = World(make_job(2)).started()
+    world.delete(world.holder(0).name, world.holder(0).uid)
+    world.dead.add(world.holder(0).spec.node_name)
+    world.restart_controller()
+    world.control()
+    assert world.status.phase == "Running"
+    for _ in range(31):
+        world.step()
+        world.control()
+    assert (world.status.phase, world.status.attempt) == ("Restarting", 2)
+
+
+def test_without_a_launcher_every_node_must_have_reported_a_good_end() -> None:
+    world = World(make_job(2, launcher="none")).started()
+    world.exit_rank(0, 0)
+    delete_pod(world, 0)
+    world.control()
+    assert (world.status.phase, world.status.faults[-1].rule) == ("Restarting", "pod-deleted")
+    world.until("Running", attempt=2)
+    world.exit_rank(1, 0)
+    world.control()
+    assert world.status.phase == "Running", "slot 0 ended in attempt 1 only"
+    world.exit_rank(0, 0)
+    delete_pod(world, 0)
+    world.control()
+    assert world.status.phase == "Succeeded"
+
+
+@pytest.mark.parametrize("case", ["it failed", "it ran", "another slot"])
+def test_other_last_words_of_a_deleted_pod_are_not_a_good_end(case: str) -> None:
+    world = World(make_job(2)).started()
+    slot = 1 if case == "another slot" else 0
+    if case != "it ran":
+        world.exit_rank(slot, 1 if case == "it failed" else 0)
+    delete_pod(world, slot)
+    world.control()
+    assert (world.status.phase, world.status.attempt) == ("Restarting", 2)
+
+
+def test_a_wiped_status_does_not_make_a_good_end_of_an_earlier_attempt_count_again() -> None:
+    world = World(make_job(1)).started()
+    world.exit_rank(0, 0)
+    delete_pod(world, 0)
+    assert world.job is not None
+    world.job = replace(world.job, status=TrainingJobStatus())
+    world.until("Running", attempt=1)
+    world.control()
+    assert world.status.phase == "Running"
+
+
 def test_a_relabelled_zone_does_not_move_the_launcher() -> None:
     world = World(make_job(3))
     for name in world.nodes:

@@ -16,6 +16,7 @@ from muster.kube.pod import Pod, PodCondition, PodStatus
 from muster.kube.struct import decode, encode, from_dict
 from muster.trainingjobs.checkpoints import with_newest
 from muster.trainingjobs.decide import decide
+from muster.trainingjobs.ends import Ends
 from muster.trainingjobs.nodeuse import gpu_counts
 from muster.trainingjobs.observed import Observed
 from muster.trainingjobs.plan import (
@@ -73,6 +74,7 @@ class World:
         self.quota: int | None = None
         self.leading_since = T0
         self.observed = Observed()
+        self.ends = Ends()
         self.trusted = True
         self.leases: dict[str, float] = {}
         self.leaving = False
@@ -100,6 +102,7 @@ class World:
             placement=self.placement,
             nodes=self.nodes,
             members=dict(self.members),
+            ended=self.ends.of("job-uid"),
             seen=self.observed.look(self.job.uid, self.pods.values(), self.nodes, self.now),
             progress=self.progress,
             hardware=tuple(self.hardware),
@@ -140,6 +143,7 @@ class World:
         """Supervisors have to announce themselves again; those alive do so in the next step."""
         self.members = {}
         self.observed = Observed()
+        self.ends.clear()
         self.directive = None
         self.refusal = None
         self.leading_since = self.now
@@ -154,6 +158,8 @@ class World:
                 metadata = replace(self.job.metadata, resource_version=str(self.version))
                 self.job = replace(self.job, metadata=metadata, status=decode(encode(status), TrainingJobStatus))
                 self.history.append(status)
+                if status.run is None:
+                    self.ends.forget("job-uid")
             case CreatePod():
                 self.create(action)
             case DeletePod(name=name, uid=uid, force=force):
@@ -197,7 +203,7 @@ class World:
 
     def gone(self, name: str) -> None:
         pod = self.pods.pop(name)
-        self.members.pop(pod.uid, None)
+        self.ends.pod_gone("job-uid", pod, self.members.pop(pod.uid, None))
 
     # -- everybody else
 

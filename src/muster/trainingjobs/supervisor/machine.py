@@ -11,6 +11,7 @@ running   all ended, or could not start           finished
 finished  hold or run of a newer attempt          idle, then what is directed
 any       exit of this or a newer attempt         stopping, then this process exits with exitCode
 running   SIGTERM                                 running for graceS/2 (the last checkpoint), or until told to stop
+finished  SIGTERM                                 finished for graceS/2 (its end is to be heard), or until told to stop
 any       SIGTERM                                 stopping, then this process exits with 143
 stopping: SIGTERM to the ranks, graceS later SIGKILL; mpiexec and shells; every descendant until /proc shows none.
 """
@@ -450,13 +451,14 @@ class Supervisor:
     def terminate(self) -> None:
         """SIGTERM: the pod is to go. For half of the grace ranks go on: the controller may ask them for a checkpoint.
 
-        It ends that at once where it has no use for it; where it does not answer the ranks are stopped at once.
+        It ends that at once where it has no use for it; where it does not answer the ranks are stopped at once. An
+        attempt that has ended here waits as long for a controller that may not have heard of the end.
         """
         self.exit_code = 143
         if self.leave_at is not None:
             self.stop("exit", 0.0)  # once more: in a hurry
             return
-        waits = self.state == "running" and self.link.in_contact
+        waits = self.state == "finished" or (self.state == "running" and self.link.in_contact)
         self.leave_at = time.monotonic() + (self.grace_s / 2 if waits else 0.0)
 
     def leave(self) -> None:
