@@ -70,11 +70,22 @@ class _Constructor(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except (ValueError, AttributeError, OverflowError):
             kind = node.tag.rpartition(":")[2]
             said = f"{node.value} looks like a {kind} and is none" if isinstance(node, yaml.ScalarNode) else kind
             raise yaml.MarkedYAMLError(problem=said, problem_mark=node.start_mark) from None
+        return _characters(value, node) if isinstance(value, str) else value
+
+
+def _characters(text: str, node: yaml.Node) -> str:
+    """Join the two escapes by which JSON writes a character beyond U+FFFF (RFC 8259, section 7)."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise yaml.MarkedYAMLError(
+            problem="an escape stands for half of a character", problem_mark=node.start_mark
+        ) from None
 
 
 def _at(mark: Any) -> Place:

@@ -19,7 +19,7 @@ _BOUNDS: Final = (
     ("max_length", "maxLength"),
     ("pattern", "pattern"),
 )
-_INT64_FROM: Final = 2**31 - 1
+_INT32_MAX: Final = 2**31 - 1
 
 
 def struct_schema(struct: type[msgspec.Struct], *, defaults: bool) -> Schema:
@@ -82,7 +82,8 @@ def _of_scalar(kind: inspect.Type) -> Schema:
         case inspect.BoolType():
             return {"type": "boolean"}
         case inspect.IntType():
-            schema: Schema = {"type": "integer", "format": "int64" if (kind.le or 0) > _INT64_FROM else "int32"}
+            narrow = kind.le is not None and kind.le <= _INT32_MAX  # an API server refuses larger values of int32
+            schema: Schema = {"type": "integer", "format": "int32" if narrow else "int64"}
         case inspect.FloatType():
             schema = {"type": "number", "format": "double"}
         case inspect.StrType():

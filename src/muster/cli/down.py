@@ -18,7 +18,6 @@ def command(name: str) -> int:
     from muster.embedded import cluster
     from muster.embedded.layout import DEFAULT_NAME
 
-    name = name or DEFAULT_NAME
     layout = layout_of(name)
     spec = layout.read_spec()
     if spec is None:
@@ -28,7 +27,7 @@ def command(name: str) -> int:
                 "nothing was removed",
                 ExitCode.CONFLICT,
             )
-        note(f"no cluster '{name}' on this machine: nothing to remove")
+        note(f"no cluster '{name or DEFAULT_NAME}' on this machine: nothing to remove")
         return ExitCode.DONE
     with waiting(f"removing the cluster '{spec.name}'") as on_stage, translated():
         on_stage("stopping its processes")

@@ -66,9 +66,9 @@ def command(
     from muster.embedded import cluster
     from muster.embedded.layout import DEFAULT_NAME, ClusterSpec
 
-    name = name or DEFAULT_NAME
     layout = layout_of(name)
     stored = layout.read_spec()
+    name = stored.name if stored else name or DEFAULT_NAME
     base = stored or ClusterSpec(name=name, nodes=_NODES, gpus=_GPUS)
     wanted = ClusterSpec(
         name=base.name,
@@ -116,12 +116,25 @@ def _build_control_plane() -> None:
 
 
 def layout_of(name: str) -> Layout:
-    """Where the cluster of that name lies; raises BadInput where no cluster can have it."""
-    from muster.embedded.layout import Layout, default_root, valid_name
+    """Where the cluster of that name lies; with "" the default one, or the one in MUSTER_STATE_DIR.
 
-    if not valid_name(name):
+    Raises:
+        BadInput: a cluster cannot have this name.
+        CliError: MUSTER_STATE_DIR holds a cluster of another name, which the user did not mean.
+    """
+    from muster.embedded.layout import DEFAULT_NAME, Layout, default_root, valid_name
+
+    if name and not valid_name(name):
         raise BadInput(f"'{name}' is no name for a cluster", "at most 40 lower-case letters, digits and dashes")
-    return Layout(default_root(name))
+    layout = Layout(default_root(name or DEFAULT_NAME))
+    stored = layout.read_spec()
+    if name and stored is not None and stored.name != name:
+        raise CliError(
+            f"MUSTER_STATE_DIR={layout.root} holds the cluster '{stored.name}', not '{name}'; nothing was changed",
+            f"unset MUSTER_STATE_DIR, set it to another folder, or use --name {stored.name}",
+            ExitCode.CONFLICT,
+        )
+    return layout
 
 
 def _up_already(same: bool, layout: Layout) -> int:

@@ -20,6 +20,9 @@ _NAME = re.compile(r"step-\d+-attempt-\d+(-\d+)?$")
 REPORTED_MAX = 5
 """Records kept of checkpoints that the program wrote by itself and reported; there is no other bound on them."""
 _RECORD_BYTES_MAX = 64 * 1024
+STEP_MAX = 2**63 - 1
+"""Kubernetes holds integers of 64 bits."""
+_STEP_DIGITS_MAX = 32
 
 
 class Record(NamedTuple):
@@ -105,7 +108,7 @@ def confirmed(folder: str) -> Iterator[Found]:
     """
     jobs: dict[str, list[Record]] = {}
     for record in read(folder):
-        if record.confirmed and os.path.lexists(os.path.join(folder, record.name)):
+        if record.confirmed and os.path.exists(os.path.join(folder, record.name)):
             jobs.setdefault(record.uid, []).append(record)
     for ours in sorted(jobs.values(), key=lambda each: max(one.confirmed for one in each), reverse=True):
         for record in sorted(ours, key=lambda each: (each.attempt, each.written), reverse=True):
@@ -139,7 +142,7 @@ def of_job(root: str, namespace: str, job: str) -> Found | None:
 
 def at(path: str) -> Found | None:
     """What lies at a path: the newest confirmed checkpoint in it, or the checkpoint that it is; None: there is none."""
-    if not os.path.lexists(path):
+    if not os.path.exists(path):  # a link whose target is gone leads nowhere
         return None
     inside = next(confirmed(path), None)
     if inside is not None:
@@ -162,10 +165,11 @@ def of_others(root: str, uid: str) -> list[Found]:
 
 
 def step_in(name: str) -> int:
-    """The step in a name such as step-00000040-attempt-1; 0 where it has none."""
+    """The step in a name such as step-00000040-attempt-1; 0 where it has none that a status can hold."""
     word, _, rest = name.partition("-")
     digits = rest.partition("-")[0]
-    return int(digits) if word == "step" and digits.isdigit() else 0
+    step = int(digits) if word == "step" and digits.isdecimal() and len(digits) <= _STEP_DIGITS_MAX else 0
+    return step if step <= STEP_MAX else 0
 
 
 def _subfolders(root: str) -> list[str]:
@@ -184,6 +188,8 @@ def _read(path: str) -> Record | None:
             said: Any = json.loads(file.read(_RECORD_BYTES_MAX))
         record = Record(**{name: said[name] for name in Record._fields if name in said})
         if not all(isinstance(getattr(record, name), kind) for name, kind in _TYPES.items()):
+            return None
+        if abs(record.step) > STEP_MAX:
             return None
     except (OSError, ValueError, TypeError, KeyError):
         return None

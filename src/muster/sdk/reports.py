@@ -10,6 +10,7 @@ import atexit
 import base64
 import contextlib
 import json
+import math
 import os
 import random
 import threading
@@ -119,7 +120,7 @@ class Reporter:
             )
             try:
                 headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
-                body = json.dumps(dict(report, attempt=place.attempt())).encode()
+                body = json.dumps(dict(_finite(report), attempt=place.attempt()), allow_nan=False).encode()
                 connection.request("POST", url.path.rstrip("/") + "/v1/report", body, headers)
                 response = connection.getresponse()
                 status, after, data = response.status, response.headers.get("Retry-After"), response.read(1 << 20)
@@ -144,6 +145,13 @@ def _merged(older: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
     if "metrics" in older and "metrics" in newer:
         both["metrics"] = dict(older["metrics"], **newer["metrics"])
     return both
+
+
+def _finite(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without metrics that JSON cannot hold: NaN and infinite values."""
+    if "metrics" not in report:
+        return report
+    return dict(report, metrics={name: value for name, value in report["metrics"].items() if math.isfinite(value)})
 
 
 class _Retry(Exception):
@@ -181,8 +189,10 @@ def report(
 
     Without `checkpoint` it never waits: the newest values go out in the background. With `checkpoint` (a finished
     checkpoint's path; needs `step`) it returns once the controller has confirmed that a restart will begin there.
+    A metric that is NaN or infinite is left out, and no longer shown, until it is a number again.
 
     Raises:
+        ValueError: a step does not fit into 64 bits.
         StaleAttempt: the job has been restarted without this process.
         ControllerUnavailable: a checkpoint was not confirmed within `deadline_s` seconds.
     """
@@ -193,9 +203,9 @@ def report(
         return
     body: dict[str, Any] = {}
     if step is not None:
-        body["step"] = int(step)
+        body["step"] = _count("step", step)
     if total_steps is not None:
-        body["totalSteps"] = int(total_steps)
+        body["totalSteps"] = _count("total_steps", total_steps)
     if metrics:
         body["metrics"] = {str(name): float(value) for name, value in metrics.items()}
     if checkpoint is None:
@@ -204,6 +214,14 @@ def report(
         body["checkpoint"] = {"path": os.fspath(checkpoint), "step": body["step"]}
         link.commit(body, deadline_s)
         _record(body["step"], os.fspath(checkpoint))
+
+
+def _count(name: str, value: int) -> int:
+    """The value as an integer that the job's status can hold; raises ValueError."""
+    number = int(value)
+    if abs(number) > records.STEP_MAX:
+        raise ValueError(f"report({name}=...): {number} does not fit into 64 bits")
+    return number
 
 
 def commit(step: int, path: str, deadline_s: float) -> None:

@@ -62,22 +62,40 @@ class ProgressBook:
         self._steps: dict[str, tuple[float, deque[float]]] = {}
 
     def report(
-        self, job_uid: str, attempt: int, step: int, total_steps: int | None, metrics: dict[str, float], now: float
+        self,
+        job_uid: str,
+        attempt: int,
+        step: int,
+        total_steps: int | None,
+        metrics: dict[str, float] | None,
+        now: float,
     ) -> bool:
-        """Take a report of the current attempt; whether it says more than the ones before it."""
+        """Take a report of the current attempt; returns False for one of an older attempt.
+
+        The largest step counts as progress. A report of a smaller one is a sign of life all the same: some programs
+        count their steps from 1 in each epoch.
+
+        Args:
+            job_uid: UID of the job.
+            attempt: the attempt that reports.
+            step: the step it has done.
+            total_steps: how many there are; None keeps what was reported before.
+            metrics: the newest metrics; None keeps those that were reported before.
+            now: seconds since the epoch.
+        """
         known = self._newest.get(job_uid)
-        if known is not None and (known[0] > attempt or (known[0] == attempt and known[1].step > step)):
+        if known is not None and known[0] > attempt:
             return False
         if known is not None and known[0] == attempt:  # a report of a checkpoint says nothing of these
             total_steps = known[1].total_steps if total_steps is None else total_steps
-            metrics = metrics or known[1].metrics
+            metrics = known[1].metrics if metrics is None else metrics
         before = known[1].step if known is not None and known[0] == attempt else None
         self._newest[job_uid] = (
             attempt,
             Progress(
-                step=step,
+                step=step if before is None else max(step, before),
                 total_steps=total_steps,
-                metrics=metrics,
+                metrics=metrics or {},
                 time=datetime.fromtimestamp(now, UTC),
                 attempt=attempt,
                 step_seconds=self._step_seconds(job_uid, before, step, now),

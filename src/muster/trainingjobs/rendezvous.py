@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from aiohttp import web
@@ -30,6 +30,8 @@ from muster.trainingjobs.tokens import TokenReviewer
 log = logging.getLogger(__name__)
 
 PROTOCOL: Final = 1
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""The API server refuses a status with a larger number, and with it everything else that the status says."""
 _BODY_BYTES_MAX: Final = 256 * 1024
 _RETRY_AFTER_S: Final = 2
 _TAIL_LINES: Final = 20
@@ -74,16 +76,16 @@ class ReportedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint that is complete."""
 
     path: str
-    step: int = 0
+    step: Int64 = 0
 
 
 class ReportRequest(msgspec.Struct, frozen=True, rename="camel"):
     """Body of /v1/report."""
 
     attempt: int
-    step: int | None = None
-    total_steps: int | None = None
-    metrics: dict[str, float] = {}
+    step: Int64 | None = None
+    total_steps: Int64 | None = None
+    metrics: dict[str, float] | None = None
     checkpoint: ReportedCheckpoint | None = None
 
 

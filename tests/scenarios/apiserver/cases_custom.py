@@ -34,6 +34,8 @@ CRD = {
                                 "required": ["size"],
                                 "properties": {
                                     "size": {"type": "integer", "minimum": 1, "maximum": 10},
+                                    "narrow": {"type": "integer", "format": "int32"},
+                                    "wide": {"type": "integer", "format": "int64"},
                                     "mode": {"type": "string", "enum": ["A", "B"], "default": "A"},
                                     "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 5},
                                     "port": {"x-kubernetes-int-or-string": True},
@@ -93,6 +95,10 @@ CASES = [
             post(WIDGETS, widget("bad", size=11, mode="C", name="toolong", port=True, env={"a": 1})),
             post(WIDGETS, widget("bad", size="three")),
             post(WIDGETS, widget("bad")),
+            Step("POST", WIDGETS, widget("bad", size=1, narrow=2**31), compare=False),  # the code
+            Step("POST", WIDGETS, widget("bad", size=1, narrow=-(2**31) - 1), compare=False),  # the code
+            Step("POST", WIDGETS, widget("bad", size=1, wide=2**63), compare=False),  # the code
+            Step("POST", WIDGETS, widget("wide", size=1, narrow=2**31 - 1, wide=2**63 - 1), compare=False),  # the code
             post(WIDGETS, widget("bad", size=1, parts=[{"key": "a"}, {"key": "a"}])),
             post(WIDGETS, widget("bad", size=1, parts=[{"key": "a"}, {"key": "b"}, {"key": "c"}])),
             post(WIDGETS, widget("bad", size=1, parts=[{}])),

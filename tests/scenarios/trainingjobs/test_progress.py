@@ -54,14 +54,16 @@ async def test_a_restart_resumes_from_the_checkpoint_in_status_and_measures_itse
     await arena.phase("train", "Succeeded", 2)
 
 
+TOKENS = 3_000_000_000
 ABOVE = """
     import json, os, pathlib, ssl, time, urllib.error, urllib.request, base64
     folder = pathlib.Path({folder!r})
 
-    def post(attempt):
+    def post(attempt, **body):
         context = ssl.create_default_context(cadata=base64.b64decode(os.environ["MUSTER_CA_DATA"]).decode())
         token = pathlib.Path(os.environ["MUSTER_TOKEN_FILE"]).read_text().strip() if attempt else "none"
-        body = json.dumps({{"attempt": attempt, "checkpoint": {{"path": "/x", "step": attempt}}}}).encode()
+        body = body or {{"checkpoint": {{"path": "/x", "step": attempt}}}}
+        body = json.dumps(dict(body, attempt=attempt)).encode()
         request = urllib.request.Request(os.environ["MUSTER_URL"] + "/v1/report", body)
         request.add_header("Authorization", "Bearer " + token)
         try:
@@ -70,16 +72,21 @@ ABOVE = """
             return [error.code, json.load(error)]
 
     if os.environ["RANK"] == "0":
-        (folder / "answers").write_text(json.dumps([post(0), post(7), post(1)]))
+        answers = [post(0), post(7), post(1), post(1, step=2**63), post(1, step=TOKENS, totalSteps=2**62)]
+        (folder / "answers").write_text(json.dumps(answers))
 """
 
 
 async def test_only_the_current_attempt_and_only_pods_may_commit_a_checkpoint(arena: Arena) -> None:
-    await arena.submit("report", ABOVE.format(folder=str(arena.folder)))
+    """Issue 11: also, a step beyond 31 bits (tokens) is progress, and one beyond 63 bits does no harm."""
+    await arena.submit("report", ABOVE.replace("TOKENS", str(TOKENS)).format(folder=str(arena.folder)))
     status = await arena.phase("report", "Succeeded")
-    nobody, other, current = json.loads((arena.folder / "answers").read_text())
+    nobody, other, current, too_large, tokens = json.loads((arena.folder / "answers").read_text())
     assert nobody[0] == 401
     assert other == [409, {"currentAttempt": 1}]
     assert current == [200, {"checkpointNow": False}]
     assert status.last_checkpoint is not None
     assert (status.last_checkpoint.path, status.last_checkpoint.step) == ("/x", 1)
+    assert (too_large[0], tokens[0]) == (400, 200)
+    assert status.progress is not None
+    assert (status.progress.step, status.progress.total_steps) == (TOKENS, 2**62)

@@ -59,3 +59,12 @@ def test_what_kubectl_get_prints_is_never_empty_for_being_the_default() -> None:
         "ranAttempt": 0,
         "readySlots": 0,
     }
+
+
+def test_counters_without_a_bound_may_need_64_bits() -> None:
+    """Issue 11: an API server refuses the whole status if a step, such as a count of tokens, exceeds its format."""
+    crd: Any = definition(next(kind for kind in KINDS if kind.resource.kind == "TrainingJob"))
+    status = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    for holder in (status["progress"], status["lastCheckpoint"], status["faults"]["items"], status["run"]):
+        step = holder["properties"].get("step") or holder["properties"]["checkpoint"]["properties"]["step"]
+        assert step["format"] == "int64"

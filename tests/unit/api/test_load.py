@@ -30,9 +30,21 @@ def test_yaml_and_json_are_the_same() -> None:
     assert load_training_job(json.dumps(body)) == job
 
 
+def test_json_escapes_of_an_emoji_are_one_character() -> None:
+    """Issue 11: `json.dump` writes them so, and kubectl takes them."""
+    body = {
+        "apiVersion": "muster.dev/v1alpha1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "a"},
+        "spec": {"replicas": 1, "image": "x", "command": ["echo", "\U0001f389 done"]},
+    }
+    assert load_training_job(json.dumps(body)).spec.command == ("echo", "\U0001f389 done")
+
+
 @pytest.mark.parametrize(
     ("text", "want"),
     [
+        (GOOD + '  workingDir: "\\ud83c"\n', "8:15: not YAML: an escape stands for half of a character"),
         (GOOD + "  gpuPerNode: 3\n", "8:3: spec.gpuPerNode: unknown field; did you mean gpusPerNode?"),
         (GOOD + "  env:\n  - {name: A, vlue: b}\n", "9:15: spec.env[0].vlue: unknown field; did you mean value?"),
         (

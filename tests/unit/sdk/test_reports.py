@@ -41,6 +41,25 @@ async def test_progress_is_coalesced_and_the_newest_arrives(stub: StubController
     assert len(stub.progress) < 20
 
 
+async def test_metrics_that_are_not_numbers_hinder_neither_progress_nor_a_checkpoint(stub: StubController) -> None:
+    """Issue 11: JSON holds neither NaN nor infinity, and the controller refused the whole report for ever."""
+    metrics = {"loss": float("nan"), "scale": float("inf"), "rate": 0.5}
+    muster.report(step=7, metrics=metrics)
+    await stub.until(lambda: stub.progress, "progress")
+    assert stub.progress[-1] == {"attempt": 2, "step": 7, "metrics": {"rate": 0.5}}
+    await asyncio.to_thread(muster.report, 8, None, "/ckpt/8", metrics, 10.0)
+    assert stub.checkpoint == {"path": "/ckpt/8", "step": 8}
+
+
+@pytest.mark.parametrize("arguments", [{"step": 2**63}, {"step": -(2**63) - 1}, {"step": 1, "total_steps": 10**30}])
+async def test_a_step_that_a_status_cannot_hold_is_refused_at_once(
+    stub: StubController, arguments: dict[str, int]
+) -> None:
+    with pytest.raises(ValueError, match="does not fit into 64 bits"):
+        muster.report(**arguments)
+    assert not stub.progress
+
+
 async def test_progress_survives_an_absent_controller_without_waiting_for_it(stub: StubController) -> None:
     await stub.away()
     muster.report(step=1, metrics={"loss": 2.0})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from muster.kube.pki import CertificateAuthority
+from muster.sdk import records
 from muster.trainingjobs.supervisor import look
 from muster.trainingjobs.supervisor.look import Look, is_there
 from muster.trainingjobs.supervisor.settings import Settings
@@ -30,10 +31,27 @@ def settings(tmp_path: Path) -> Callable[..., Settings]:
 def test_only_what_is_known_to_be_missing_counts_as_missing(tmp_path: Path, settings: Callable[..., Settings]) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "file").touch()
+    (tmp_path / "latest").symlink_to("here")
+    (tmp_path / "dangling").symlink_to("gone")
     too_long = "x" * 300
-    paths = ["here", str(tmp_path / "gone"), "file/below", "s3://bucket/key", too_long]
+    paths = ["here", str(tmp_path / "gone"), "file/below", "s3://bucket/key", too_long, "latest", "dangling"]
     said = Look(paths, settings(), lambda: None).answer()
-    assert said == {"looked": dict(zip(paths, (True, False, False, None, None), strict=True))}
+    assert said == {"looked": dict(zip(paths, (True, False, False, None, None, True, False), strict=True))}
+
+
+def test_a_link_that_leads_nowhere_is_not_a_checkpoint_to_start_from(tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to("gone")
+    assert records.at(str(tmp_path / "dangling")) is None
+    records.write(str(tmp_path), records.Record("dangling", 3, 1, "uid", "job", "ns", 1.0, confirmed=2.0))
+    assert list(records.confirmed(str(tmp_path))) == []
+
+
+def test_a_step_that_a_status_cannot_hold_is_not_taken_from_disk(tmp_path: Path) -> None:
+    assert records.step_in(f"step-{2**63 - 1}-attempt-1") == 2**63 - 1
+    assert records.step_in(f"step-{2**63}-attempt-1") == 0
+    assert records.step_in(f"step-{'9' * 5000}-attempt-1") == 0
+    records.write(str(tmp_path), records.Record("x", 2**63, 1, "uid", "job", "ns", 1.0))
+    assert records.read(str(tmp_path)) == []
 
 
 def test_a_folder_that_does_not_answer_is_not_waited_for_without_end(

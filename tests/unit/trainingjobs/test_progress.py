@@ -48,10 +48,20 @@ def test_a_reserved_moment_is_known_until_something_was_written() -> None:
     assert pacer.moment("a") is None
 
 
-def test_reports_only_go_forward_within_an_attempt() -> None:
+def test_a_smaller_step_is_a_sign_of_life_and_does_not_lower_progress() -> None:
+    """Issue 11.3: a program that counts its steps from 1 in each epoch reports, so it is not stalled."""
+    book = ProgressBook()
+    assert book.report("job", 1, 10, 10, {"loss": 1.0}, 5.0)
+    assert book.report("job", 1, 1, 10, {"loss": 0.5}, 6.0)
+    newest = book.newest("job", 1)
+    assert newest is not None
+    assert newest.time is not None
+    assert (newest.step, newest.time.timestamp(), newest.metrics) == (10, 6.0, {"loss": 0.5})
+
+
+def test_reports_of_an_older_attempt_do_not_count() -> None:
     book = ProgressBook()
     assert book.report("job", 1, 10, 100, {"loss": 1.0}, 5.0)
-    assert not book.report("job", 1, 9, 100, {}, 6.0)
     assert book.report("job", 2, 3, 100, {}, 7.0)
     assert not book.report("job", 1, 11, 100, {}, 8.0)
     newest = book.newest("job", 2)
@@ -63,10 +73,14 @@ def test_reports_only_go_forward_within_an_attempt() -> None:
 def test_a_report_of_a_checkpoint_does_not_wipe_what_was_said_before() -> None:
     book = ProgressBook()
     book.report("job", 1, 10, 100, {"loss": 1.0}, 5.0)
-    assert book.report("job", 1, 10, None, {}, 6.0)
+    assert book.report("job", 1, 10, None, None, 6.0)
     newest = book.newest("job", 1)
     assert newest is not None
     assert (newest.total_steps, newest.metrics) == (100, {"loss": 1.0})
+    assert book.report("job", 1, 11, None, {}, 7.0)  # its loss is not a number any more
+    newest = book.newest("job", 1)
+    assert newest is not None
+    assert newest.metrics == {}
 
 
 VALUES = st.recursive(

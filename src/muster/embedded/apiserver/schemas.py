@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import Any, Final
 
 from muster.embedded.apiserver.status import FieldError, duplicate, invalid, required, type_invalid, unsupported
 from muster.embedded.objects import Obj, copy, encode, items, parse_time, section
@@ -136,6 +136,9 @@ def _has_type(value: Any, schema: Obj) -> bool:
     return False
 
 
+_INTEGER_BITS: Final = {"int32": 32, "int64": 64}
+
+
 @functools.lru_cache(maxsize=1024)
 def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text)
@@ -156,6 +159,10 @@ def _string(value: str, schema: Obj, path: str, errors: list[FieldError]) -> Non
 
 def _number(value: float, schema: Obj, path: str, errors: list[FieldError]) -> None:
     highest, lowest, step = schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf")
+    bits = _INTEGER_BITS.get(schema.get("format", ""))
+    if bits is not None and not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        what = f"Checked value must be of type integer with format int{bits} in {path}"
+        errors.append(invalid(path, value, what))
     if highest is not None:
         strict = schema.get("exclusiveMaximum")
         if value > highest or (strict and value == highest):

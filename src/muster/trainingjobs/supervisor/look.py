@@ -114,9 +114,12 @@ def _tell_of_others(settings: Settings) -> None:
 
 
 def is_there(path: str) -> bool | None:
-    """Whether something lies at a path; None where that cannot be judged, such as for lack of permission."""
+    """Whether something lies at a path; None where that cannot be judged, such as for lack of permission.
+
+    A symlink whose target is gone leads nowhere: the program could not read it.
+    """
     try:
-        os.lstat(path)
+        os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, ValueError):
