@@ -32,6 +32,7 @@ async def finished(stub: StubController, nodes: list[Node]) -> None:
     [
         ("raise ValueError('no such batch')", 1, "ValueError: no such batch"),
         ("print('cannot go on', file=sys.stderr); sys.exit(3)", 3, "cannot go on"),
+        ("print('cannot go on', file=sys.stderr); raise SystemExit(3)", 3, "cannot go on"),
         ("sys.excepthook = lambda *error: print('mine', file=sys.stderr); 1 / 0", 1, "mine"),
     ],
 )
@@ -81,7 +82,7 @@ async def test_what_a_program_handles_itself_changes_nothing(stub: StubControlle
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("print('my sitecustomize', flush=True)\n")
     program = """
-import code, multiprocessing, os, subprocess, sys, threading
+import code, multiprocessing, os, pickle, subprocess, sys, threading
 def fail(): raise ValueError("handled")
 if __name__ == "__main__":
     assert "hook" not in os.environ.get("PYTHONPATH", "") and "MUSTER_RANK_HOOK" not in os.environ
@@ -90,12 +91,16 @@ if __name__ == "__main__":
         worker.start(), worker.join()
         assert worker.exitcode == 1
     assert subprocess.run([sys.executable, "-c", "import sys; sys.exit(3)"]).returncode == 3
-    thread = threading.Thread(target=fail)
-    thread.start(), thread.join()
-    try:
-        sys.exit(5)
-    except SystemExit as error:
-        assert error.code == 5
+    for target in (fail, sys.exit, lambda: sys.exit(4), lambda: exit(4)):
+        thread = threading.Thread(target=target)
+        thread.start(), thread.join()
+    for leave in (sys.exit, exit, SystemExit):
+        try:
+            raise leave(5) or 0
+        except SystemExit as error:
+            assert type(error) is SystemExit and error.code == 5 and error.args == (5,)
+            error.code = 6
+            assert error.code == 6 and pickle.loads(pickle.dumps(error)).code == 5
     code.InteractiveInterpreter(globals()).runsource("1 / 0")
     from mpi4py import MPI
     MPI.COMM_WORLD.Barrier()
@@ -109,6 +114,7 @@ if __name__ == "__main__":
         assert node.latest["exit"]["code"] == 0
         assert node.output.count("all is well") == 1
         assert "my sitecustomize" in node.output
+        assert "in thread Thread-1" in node.output and "in thread Thread-2" not in node.output
 
 
 async def test_a_script_that_tries_again_is_left_alone(stub: StubController) -> None:

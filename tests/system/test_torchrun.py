@@ -31,7 +31,7 @@ print(int(total), *(os.environ[n] for n in "RANK WORLD_SIZE LOCAL_RANK LOCAL_WOR
 """
     async with StubController(tmp_path) as stub:
         nodes = await start(stub)
-        await stub.run(nodes, 1, [f"{PREFIX}/bin/python", "-c", program], launcher="torchrun", ranks_per_node=2)
+        await stub.run(nodes, 1, [f"{PREFIX}/bin/python3", "-c", program], launcher="torchrun", ranks_per_node=2)
         await stub.until(lambda: all(node.latest["state"] == "finished" for node in nodes), "finished", 120)
         for slot, node in enumerate(nodes):
             lines = sorted(line for line in node.output.splitlines() if line.startswith("[rank"))
@@ -49,9 +49,44 @@ time.sleep(600)
 """
     async with StubController(tmp_path) as stub:
         nodes = await start(stub)
-        await stub.run(nodes, 1, [f"{PREFIX}/bin/python", "-c", program], launcher="torchrun", ranks_per_node=2)
+        await stub.run(nodes, 1, [f"{PREFIX}/bin/python3", "-c", program], launcher="torchrun", ranks_per_node=2)
         await stub.until(lambda: nodes[1].latest["state"] == "finished", "finished", 120)
         failure = nodes[1].latest["exit"]
         assert (failure["rank"], failure["code"], failure["tail"][-1]) == (2, 1, "ValueError: bad batch")
+        await stub.hold(nodes, 2)
+        assert nodes[0].latest.get("exit") is None
+
+
+@pytest.mark.parametrize(
+    ("deed", "code", "last"),
+    [
+        ("raise ValueError('no such batch')", 1, "ValueError: no such batch"),
+        ("print('cannot go on', file=sys.stderr); raise SystemExit(3)", 3, "cannot go on"),
+    ],
+)
+async def test_a_failed_rank_that_waits_in_its_end_ends_the_attempt(
+    tmp_path: Path, deed: str, code: int, last: str
+) -> None:
+    """Issue 11.3: a thread keeps the failed rank alive, as the destructor of a NCCL process group may; the other
+    ranks wait in a collective. Without the hook torchrun sees a rank that runs."""
+    program = f"""
+import sys, threading, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 3:
+    threading.Thread(target=threading.Event().wait).start()
+    {deed}
+dist.all_reduce(torch.ones(1))
+"""
+    (tmp_path / "train.py").write_text(program)
+    async with StubController(tmp_path) as stub:
+        nodes = await start(stub)
+        await stub.run(
+            nodes, 1, [f"{PREFIX}/bin/python3", str(tmp_path / "train.py")], launcher="torchrun", ranks_per_node=2
+        )
+        await stub.until(lambda: nodes[1].latest["state"] == "finished", "finished", 120)
+        failure = nodes[1].latest["exit"]
+        assert (failure["rank"], failure["code"], failure["signal"], failure["reason"]) == (3, code, 0, "rank exited")
+        assert failure["tail"][-1] == last
+        assert "did not end within 10 s: killed" in nodes[1].output
         await stub.hold(nodes, 2)
         assert nodes[0].latest.get("exit") is None

@@ -23,6 +23,8 @@ FOLDER, NAME = "MUSTER_RANK_HOOK", "hook"
 FAILING, HANDLER, STACKS = "failing-", "handler-", "stacks-"
 STACK_SIGNAL = 12
 """Above SIGRTMIN: programs and launchers use the named signals, glibc the first two real-time ones."""
+TAKEN = 0
+"""In the place of the signal, where the program has a handler for it."""
 
 
 def begin() -> None:
@@ -111,44 +113,61 @@ class Watch:
             pass
 
     def _watch_exit(self) -> None:
-        """Have `sys.exit` and `exit` raise a SystemExit that notices when Python takes it, and not the program."""
-        watch = self
+        """Notice a SystemExit that ends the program, whoever raised it: Python then reads its `code`, and from C.
 
-        class Exit(SystemExit):
-            def __del__(self) -> None:
-                code = self.code
-                number = 0 if code is None else code & 255 if isinstance(code, int) else 1
-                if number and _outermost() is Exit.__del__.__code__:
-                    watch.failing(number)
+        The attribute is a property from now on. The dictionary of a built-in type is not writable otherwise; nobody
+        has read this attribute yet, so that no cache of types holds the one before.
+        """
+        import gc
 
-            def __reduce__(self) -> Any:
-                return SystemExit, self.args
+        (attributes,) = gc.get_referents(SystemExit.__dict__)
+        member = attributes["code"]
 
-        Exit.__name__ = Exit.__qualname__ = "SystemExit"
-        Exit.__module__ = "builtins"
+        def code(error: SystemExit) -> Any:
+            """Exception code."""
+            value = member.__get__(error)
+            if sys._getframe().f_back is None:
+                number = 0 if value is None else value & 255 if isinstance(value, int) else 1
+                if number:
+                    self.failing(number)
+            return value
 
-        def exit(*status: Any) -> Any:
-            """Exit the interpreter by raising SystemExit(status), as the function of Python does."""
-            if len(status) > 1:
-                raise TypeError(f"exit expected at most 1 argument, got {len(status)}")
-            raise Exit(*(status[0] if status and isinstance(status[0], tuple) else status))
+        attributes["code"] = property(code, member.__set__, member.__delete__)
+        if sys.version_info < (3, 12):  # whose sys.exit makes no instance: Python has nothing to read
 
-        sys.exit = exit
-        import _sitebuiltins
+            def exit(*status: Any) -> Any:
+                """Exit the interpreter by raising SystemExit(status), as the function of Python does."""
+                if len(status) > 1:
+                    raise TypeError(f"exit expected at most 1 argument, got {len(status)}")
+                raise SystemExit(*(status[0] if status and isinstance(status[0], tuple) else status))
 
-        _sitebuiltins.SystemExit = Exit  # type: ignore[attr-defined]  # which exit() and quit() raise
+            sys.exit = exit
 
     def _offer_stacks(self) -> None:
-        """Register a signal that writes the stacks of this process into a file, and say so to the supervisor."""
-        import faulthandler
-        import signal
+        """Register a signal that writes the stacks of this process into a file, and say so to the supervisor.
 
-        number = signal.SIGRTMIN + STACK_SIGNAL
-        if signal.getsignal(number) != signal.SIG_DFL:
+        If the program sets a handler for the same signal, the offer is withdrawn before that takes effect.
+        """
+        import _signal
+        import faulthandler
+
+        number = _signal.SIGRTMIN + STACK_SIGNAL
+        note, started = os.path.join(self._folder, HANDLER + str(self._pid)), _started()
+        if _signal.getsignal(number) != _signal.SIG_DFL:
+            _write(note, f"{started} {TAKEN}\n")
             return
         self._stacks = open(os.path.join(self._folder, STACKS + str(self._pid)), "a")  # noqa: SIM115
         faulthandler.register(number, file=self._stacks, all_threads=True, chain=False)
-        _write(os.path.join(self._folder, HANDLER + str(self._pid)), f"{_started()} {number}\n")
+        _write(note, f"{started} {number}\n")
+        before = _signal.signal
+
+        def signal(signalnum: int, handler: Any) -> Any:
+            """Set the action for the given signal, as the function of Python does."""
+            if signalnum == number and os.getpid() == self._pid:
+                _write(note, f"{started} {TAKEN}\n")
+            return before(signalnum, handler)
+
+        _signal.signal = signal  # type: ignore[assignment]  # which signal.signal calls
 
 
 def _outermost() -> CodeType:
