@@ -18,7 +18,9 @@ pytestmark = [
 
 
 async def start(stub: StubController) -> list[Node]:
-    return await stub.start(2, PATH=f"{PREFIX}/bin:/usr/bin:/bin", GLOO_SOCKET_IFNAME="lo")
+    # torchrun of PyTorch 1.13 fails on Python 3.11 with its own default of these two options (0)
+    options = {"PET_REDIRECTS": "1", "PET_TEE": "1"}
+    return await stub.start(2, PATH=f"{PREFIX}/bin:/usr/bin:/bin", GLOO_SOCKET_IFNAME="lo", **options)
 
 
 async def test_ranks_of_all_nodes_form_one_group(tmp_path: Path) -> None:

@@ -115,24 +115,25 @@ class Watch:
     def _watch_exit(self) -> None:
         """Notice a SystemExit that ends the program, whoever raised it: Python then reads its `code`, and from C.
 
-        The attribute is a property from now on. The dictionary of a built-in type is not writable otherwise; nobody
-        has read this attribute yet, so that no cache of types holds the one before.
+        So that attribute becomes a property. The dictionary of a built-in type can be written in this way only. This
+        is safe, as no program has read the attribute yet (Python caches what it finds in types), and as the property
+        is never freed: Python empties that dictionary after the end of everything that a finalizer may need.
         """
         import gc
 
         (attributes,) = gc.get_referents(SystemExit.__dict__)
-        member = attributes["code"]
+        member, failing, frame = attributes["code"], self.failing, sys._getframe
 
         def code(error: SystemExit) -> Any:
             """Exception code."""
             value = member.__get__(error)
-            if sys._getframe().f_back is None:
+            if frame().f_back is None:
                 number = 0 if value is None else value & 255 if isinstance(value, int) else 1
                 if number:
-                    self.failing(number)
+                    failing(number)
             return value
 
-        attributes["code"] = property(code, member.__set__, member.__delete__)
+        attributes["code"] = code.kept = property(code, member.__set__, member.__delete__)  # type: ignore[attr-defined]
         if sys.version_info < (3, 12):  # whose sys.exit makes no instance: Python has nothing to read
 
             def exit(*status: Any) -> Any:
