@@ -114,7 +114,8 @@ if __name__ == "__main__":
         assert node.latest["exit"]["code"] == 0
         assert node.output.count("all is well") == 1
         assert "my sitecustomize" in node.output
-        assert "in thread Thread-1" in node.output and "in thread Thread-2" not in node.output
+        assert "in thread Thread-1" in node.output
+        assert "in thread Thread-2" not in node.output
 
 
 async def test_a_script_that_tries_again_is_left_alone(stub: StubController) -> None:

@@ -1,6 +1,6 @@
 """MPI libraries on nodes with networks of their own, where nothing is reached over loopback.
 
-MPICH comes with the development environment, Open MPI from tools/mpi-peers. For Intel MPI, or another Open MPI, name a
+MPICH comes with the development environment, Open MPI and Intel MPI from tools/mpi-peers. To use another one, name a
 Python environment that holds the library and mpi4py: MUSTER_INTELMPI_PREFIX, MUSTER_OPENMPI_PREFIX.
 """
 
@@ -66,13 +66,11 @@ def prefix(request: pytest.FixtureRequest) -> str:
     named = os.environ.get(f"MUSTER_{library.upper()}_PREFIX", "")
     if named or library == "mpich":
         return named or str(Path(sys.executable).parents[1])
-    if library == "intelmpi":
-        pytest.skip("no Intel MPI: name one with MUSTER_INTELMPI_PREFIX")
-    made = subprocess.run([str(PEERS), "--where"], capture_output=True, text=True, check=False)
-    if made.returncode != 0 and os.environ.get("MUSTER_REQUIRE_REAL") == "1":
-        pytest.fail("MUSTER_REQUIRE_REAL=1 and no Open MPI: run tools/mpi-peers", pytrace=False)
+    made = subprocess.run([str(PEERS), library, "--where"], capture_output=True, text=True, check=False)
     if made.returncode != 0:
-        pytest.skip("no Open MPI: run tools/mpi-peers")
+        if library == "openmpi" and os.environ.get("MUSTER_REQUIRE_REAL") == "1":
+            pytest.fail("MUSTER_REQUIRE_REAL=1 and no Open MPI: run tools/mpi-peers openmpi", pytrace=False)
+        pytest.skip(f"no {library}: run tools/mpi-peers {library}")
     return made.stdout.strip()
 
 
@@ -143,3 +141,33 @@ async def test_every_node_reports_a_command_that_its_shell_does_not_find(
         exits = [node.latest["exit"] for node in nodes]
         assert [(each["rank"], each["code"]) for each in exits] == [(0, 127), (1, 127), (2, 127)]
         assert "pythn: not found" in exits[2]["tail"][-1]
+
+
+@pytest.mark.parametrize(
+    ("deed", "code", "last"),
+    [
+        ("raise ValueError('no such batch')", 1, "ValueError: no such batch"),
+        ("print('cannot go on', file=sys.stderr); raise SystemExit(3)", 3, "cannot go on"),
+    ],
+)
+async def test_an_uncaught_exception_in_one_rank_ends_the_attempt(
+    tmp_path: Path, network: str, prefix: str, deed: str, code: int, last: str
+) -> None:
+    """Issue 11.3: without the hook `MPI_Finalize` of the failed rank and the barrier of the others never return."""
+    program = f"""
+import sys
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 3:
+    {deed}
+MPI.COMM_WORLD.Barrier()
+"""
+    async with StubController(tmp_path, address="10.77.0.254") as stub:
+        nodes = await start(stub, network, prefix)
+        await stub.run(nodes, 1, [f"{prefix}/bin/python", "-c", program], ranks_per_node=2)
+        await stub.until(lambda: all(node.latest["state"] == "finished" for node in nodes), "finished", 60)
+        failure = nodes[1].latest["exit"]
+        assert (failure["rank"], failure["code"], failure["signal"], failure["reason"]) == (3, code, 0, "rank exited")
+        assert failure["tail"][-1] == last
+        assert [node.latest["exit"]["rank"] for node in nodes] == [-1, 3, -1]
+        assert nodes[0].latest["exit"]["code"] != 0

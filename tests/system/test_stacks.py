@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from muster.cli.stacks import report
+from muster.trainingjobs.supervisor.rankhook import STACK_SIGNAL
 from tests.support.supervisor_stub import Node, StubController
 from tests.support.waiting import TIMEOUT_S
 
@@ -28,12 +30,11 @@ async def stub(tmp_path: Path) -> AsyncIterator[StubController]:
 
 
 async def stacks(stub: StubController, *nodes: Node) -> list[dict[str, Any]]:
-    """As `muster stacks` runs it in each pod."""
+    """As `muster stacks` runs it in each pod, with the rights of its supervisor."""
     found = []
     for slot, node in enumerate(nodes):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(stub.supervisor), "stacks", env=node.env, stdout=subprocess.PIPE
-        )
+        command = [*stub.run_command[:-1], "stacks"]
+        process = await asyncio.create_subprocess_exec(*command, env=node.env, stdout=subprocess.PIPE)
         out, _ = await process.communicate()
         found += [{**json.loads(line), "slot": slot, "node": node.name} for line in out.splitlines()]
     return found
@@ -82,7 +83,76 @@ async def test_a_process_without_a_handler_is_never_signalled(stub: StubControll
         assert time.monotonic() < deadline, found
         found = await stacks(stub, *nodes)
     assert "it registered no handler" in found[0]["why"]
-    assert found[0]["source"] in ("proc", "py-spy")
+    assert found[0]["source"] == ("py-spy" if how == "isolated" else "proc")
     assert found[0]["threads"][0]
     assert nodes[0].latest["state"] == "running"
     assert nodes[0].latest.get("exit") is None
+
+
+async def one(stub: StubController, node: Node, program: str, *options: str) -> dict[str, Any]:
+    """The stack of a rank that says when it is ready, and that still runs after that."""
+    await stub.run([node], 1, [sys.executable, *options, "-c", program], launcher="none")
+    await stub.until(lambda: "ready" in node.output, "the rank is ready")
+    (found,) = await stacks(stub, node)
+    assert node.latest["state"] == "running"
+    assert node.latest.get("exit") is None
+    return found
+
+
+WAITS = "import time\ndef waits():\n    print('ready', flush=True)\n    time.sleep(600)\n"
+
+
+async def test_py_spy_shows_a_python_that_registered_no_handler(stub: StubController) -> None:
+    """Issue 11.3: with py-spy on the PATH of the pod."""
+    (node,) = await stub.start(1)
+    found = await one(stub, node, WAITS + "waits()", "-I")
+    assert found["source"] == "py-spy"
+    assert found["threads"][0][0].startswith("waits (")
+    assert "it registered no handler" in found["why"]
+
+
+@pytest.mark.parametrize("hook", [True, False])
+async def test_a_rank_that_may_not_be_traced_is_shown_by_proc(stub: StubController, hook: bool) -> None:
+    """Issue 11.3: a rank that hides itself (PR_SET_DUMPABLE) from a container without SYS_PTRACE.
+
+    The kernel hides its environment too, by which ranks are found otherwise. With a handler it shows its stacks.
+    """
+    if os.geteuid() == 0:
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            pytest.skip("needs setpriv, to give up SYS_PTRACE")
+        stub.run_command = [setpriv, "--bounding-set=-sys_ptrace", *stub.run_command]
+    (node,) = await stub.start(1)
+    hide = "import ctypes\nctypes.CDLL(None).prctl(4, 0)\n"
+    found = await one(stub, node, WAITS + hide + "waits()", *([] if hook else ["-I"]))
+    assert found["rank"] == 0
+    if hook:
+        assert (found["source"], found["why"]) == ("handler", "")
+    else:
+        assert found["source"] == "proc"
+        assert "py-spy may not trace it" in found["why"]
+        assert "the container lacks the capability SYS_PTRACE" in found["why"]
+        assert found["threads"][0][0] == "state: sleeping"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "signal.signal(number, lambda *_: print('mine', flush=True))",
+        "import asyncio\nasyncio.new_event_loop().add_signal_handler(number, print, 'mine')",
+        "import threading\nsignal.pthread_sigmask(signal.SIG_BLOCK, [number])\n"
+        "threading.Thread(target=lambda: print('mine', signal.sigwait([number]), flush=True)).start()",
+        "import faulthandler, sys\nfaulthandler.register(number, file=sys.stderr)\nfaulthandler.unregister(number)",
+    ],
+    ids=["signal", "asyncio", "sigwait", "unregister"],
+)
+async def test_a_program_s_own_use_of_the_signal_is_respected(stub: StubController, own: str) -> None:
+    """Issue 11.3: a program that uses the signal for stacks never gets it from us."""
+    (node,) = await stub.start(1)
+    use = f"import signal\nnumber = signal.SIGRTMIN + {STACK_SIGNAL}\n{own}\n"
+    found = await one(stub, node, WAITS + use + "waits()")
+    reason = "it registered no handler" if "unregister" in own else "the program uses the signal for stacks itself"
+    assert reason in found["why"]
+    assert found["source"] == "py-spy"
+    assert any("waits (" in line for thread in found["threads"] for line in thread)
+    assert "mine" not in node.output

@@ -65,6 +65,12 @@ def process_state(pid: int) -> str:
     return fields[0] if fields else ""
 
 
+def parent(pid: int) -> int:
+    """The parent of a process; 0 if it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
 def _stat(pid: int) -> list[str]:
     """The fields behind the name of the program."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 import time
+from typing import Mapping
 
 from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name, write_all
 from .exits import outcome_of, signal_group
@@ -34,7 +35,7 @@ def command_rank(arguments: list[str]) -> int:
         return next((env[name] for name in names if env.get(name)), None)
 
     numbers = {
-        "RANK": first("MUSTER_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK"),
+        "RANK": rank_number(env),
         "WORLD_SIZE": first("MUSTER_WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"),
         "LOCAL_RANK": first("MUSTER_LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK"),
         "LOCAL_WORLD_SIZE": first("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE"),
@@ -101,6 +102,12 @@ def linger(forwarded: list[int]) -> None:
     deadline = time.monotonic() + LINGER_S
     while time.monotonic() < deadline and not forwarded:
         time.sleep(0.05)
+
+
+def rank_number(env: Mapping[str, str]) -> str | None:
+    """The rank by the environment that its launcher gave; None if that names none."""
+    names = ("MUSTER_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "RANK")
+    return next((env[name] for name in names if env.get(name)), None)
 
 
 def rank_watch(door: socket.socket, pid: int) -> None:

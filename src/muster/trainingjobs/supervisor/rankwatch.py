@@ -29,10 +29,10 @@ class RankWatch:
         note = self._read(FAILING, pid)
         return note[1] if note is not None else None
 
-    def offering(self) -> dict[int, int]:
-        """Live processes that write their stacks when they get this signal."""
+    def hooked(self) -> list[int]:
+        """Live processes that have the hook."""
         notes = ((pid, self._read(HANDLER, pid)) for pid in self._pids(HANDLER))
-        return {pid: note[1] for pid, note in notes if note is not None and start_ticks(pid) == note[0]}
+        return [pid for pid, note in notes if note is not None and start_ticks(pid) == note[0]]
 
     def forget(self) -> None:
         """The attempt is over: remove the notes of its processes."""

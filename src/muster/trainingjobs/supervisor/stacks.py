@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,9 @@ import time
 from typing import Any, Iterator
 
 from .basics import UsageError, log
-from .processes import process_state, start_ticks
-from .rankhook import FOLDER, HANDLER, STACKS
+from .processes import parent, process_state, start_ticks
+from .rank import rank_number
+from .rankhook import FOLDER, HANDLER, NAME, STACKS, TAKEN
 
 WAIT_S = 3.0
 QUIET_S = 0.15  # a file that has not grown for so long is complete
@@ -27,7 +29,8 @@ PY_SPY_S = 15.0
 PROCESSES_MAX = 4  # of one rank: below a shell there may be several
 LOG_LINES_MAX = 400  # of one node, at a stall
 LINES_MAX, LINE_CHARS, THREADS_MAX = 60, 300, 16
-YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+YAMA = "/proc/sys/kernel/yama/ptrace_scope"  # Linux, Documentation/admin-guide/LSM/Yama.rst
+DENIED = re.compile("permission denied|not permitted", re.IGNORECASE)
 STATES = {"R": "running", "S": "sleeping", "D": "in a system call that signals do not interrupt", "Z": "zombie",
           "T": "stopped", "t": "stopped by a tracer", "": "gone"}  # fmt: skip
 
@@ -79,34 +82,44 @@ def _ranks(pod_uid: str) -> dict[int, list[tuple[int, str]]]:
     """By rank, its processes and the folder of their hook, the oldest first.
 
     Every rank leads a session. What Python starts below it has no hook; what a shell starts below it has.
+    If the kernel hides the environment of a rank, its parent's shows which one it is.
     """
     found: dict[int, list[tuple[int, str]]] = {}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = (part.partition(b"=") for part in file.read().split(b"\0"))
-            env = {name: value.decode("utf-8", "replace") for name, _, value in pairs}
-            ours = env.get(b"POD_UID") == pod_uid and b"MUSTER_ATTEMPT" in env and b"MUSTER_RANK_SOCKET" not in env
-            folder = env.get(FOLDER.encode(), "")
-            if ours and b"RANK" in env and (folder or os.getsid(pid) == pid):
-                found.setdefault(int(env[b"RANK"]), []).append((pid, folder))
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                env, shim = _environment(pid), False
+            except PermissionError:
+                env, shim = _environment(parent(pid)), True
+            if env.get("POD_UID") != pod_uid or "MUSTER_ATTEMPT" not in env or ("MUSTER_RANK_SOCKET" in env) != shim:
+                continue
+            folder = os.path.join(os.path.dirname(env["MUSTER_RANK_SOCKET"]), NAME) if shim else env.get(FOLDER, "")
+            number = rank_number(env) if shim else env.get("RANK")
+            if number is not None and (os.getsid(pid) == pid or (folder and not shim)):
+                found.setdefault(int(number), []).append((pid, folder))
     return found
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """The environment that the process began with."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        pairs = (part.partition("=") for part in file.read().decode("utf-8", "surrogateescape").split("\0"))
+        return {name: value for name, _, value in pairs}
 
 
 def _chosen(processes: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """Those that registered a handler; where none did, the newest ones."""
-    registered = [each for each in processes if _handler(*each)]
+    registered = [each for each in processes if _handler(*each)[0]]
     return (registered or processes)[-PROCESSES_MAX:]
 
 
 def _described(rank: int, pid: int, folder: str) -> dict[str, Any]:
     state = process_state(pid)
-    signal = _handler(pid, folder)
-    threads, source, why = [], "handler", ""
+    signal, why = _handler(pid, folder)
+    threads, source = [], "handler"
     if state in ("T", "t", "Z", ""):
         why = f"the process is {STATES[state]}"
-    elif not signal:
-        why = "it registered no handler: it is not Python, or began with -S, -I or -E, or runs another program now"
-    else:
+    elif signal:
         threads = _by_signal(pid, folder, signal)
         why = "" if threads else f"it did not answer the signal within {WAIT_S:.0f} s"
     if not threads and state not in ("Z", ""):
@@ -123,16 +136,23 @@ def _described(rank: int, pid: int, folder: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _handler(pid: int, folder: str) -> int:
-    """The signal that the process has a handler for, by its own note and by the kernel's word; 0 if it has none."""
+def _handler(pid: int, folder: str) -> tuple[int, str]:
+    """The signal that the process has our handler for, by its own note and by the kernel's word; 0, and why not."""
+    none = "it registered no handler: it is not Python, or began with -S, -I or -E, or runs another program now"
     try:
         with open(os.path.join(folder, f"{HANDLER}{pid}"), encoding="ascii") as file:
             started, number = file.read().split()
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
-    except (OSError, ValueError, StopIteration):
-        return 0
-    return int(number) if start_ticks(pid) == started and caught >> (int(number) - 1) & 1 else 0
+            masks = {line[:6]: int(line.split()[1], 16) for line in file if line.startswith(("SigCgt:", "SigBlk:"))}
+        bit = 1 << (int(number) - 1) if int(number) else 0
+        caught, blocked = masks["SigCgt"], masks["SigBlk"]
+    except (OSError, ValueError, KeyError):
+        return 0, none
+    if start_ticks(pid) != started:
+        return 0, none
+    if int(number) == TAKEN or blocked & bit:  # who blocks it may wait for it (sigwait(3), signalfd(2))
+        return 0, "the program uses the signal for stacks itself"
+    return (int(number), "") if caught & bit else (0, none)
 
 
 def _by_signal(pid: int, folder: str, number: int) -> list[list[str]]:
@@ -169,10 +189,32 @@ def _by_py_spy(pid: int) -> tuple[list[list[str]], str]:
     threads = _blocks(result.stdout.decode("utf-8", "replace"), ("Thread ",)) if result.returncode == 0 else []
     if threads:
         return threads, ""
-    said = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no stack"])[0][:LINE_CHARS]
+    said = result.stderr.decode("utf-8", "replace").strip()
+    if DENIED.search(said):
+        return [], f"py-spy may not trace it: {_why_denied(pid)}"
+    return [], f"py-spy: {(said.splitlines() or ['no stack'])[0][:LINE_CHARS]}"
+
+
+def _why_denied(pid: int) -> str:
+    """What forbids to trace the process (ptrace(2), "Ptrace access mode checking"), and what would allow it."""
     scope = _first_line(YAMA)
-    yama = f" (Yama: {YAMA} is {scope}, a process may trace its own children only)" if scope not in ("", "0") else ""
-    return [], f"py-spy: {said}{yama}"
+    if scope == "3":
+        return f"{YAMA} is 3, which forbids all tracing"
+    if scope in ("1", "2") and not _may_trace():
+        return f"{YAMA} is {scope}, and the container lacks the capability SYS_PTRACE"
+    try:
+        os.readlink(f"/proc/{pid}/exe")  # needs the same rights as tracing, except for those of security modules
+    except PermissionError:
+        return "it has other rights or hides itself, and the container lacks the capability SYS_PTRACE"
+    except OSError:
+        return "it is gone"
+    return "a security module or a seccomp profile of the container forbids it"
+
+
+def _may_trace() -> bool:
+    """Whether this process has the capability SYS_PTRACE, number 19 (capabilities(7))."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return any(line.startswith("CapEff:") and int(line.split()[1], 16) >> 19 & 1 for line in file)
 
 
 def _by_proc(pid: int) -> Iterator[str]:

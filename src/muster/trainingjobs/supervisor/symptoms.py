@@ -53,7 +53,7 @@ class Symptoms:
 
     def _state(self, rank: Rank) -> str:
         """In one word why the rank does not run; "" if it does. Below a shell its Python is looked at too."""
-        for pid in [rank.pid, *(pid for pid in self._watch.offering() if pid != rank.pid and _leads(rank.pid, pid))]:
+        for pid in [rank.pid, *(pid for pid in self._watch.hooked() if pid != rank.pid and _leads(rank.pid, pid))]:
             name = _NAMES.get(process_state(pid), "")
             if name and (pid == rank.pid or name != "gone"):
                 return name
