@@ -68,8 +68,8 @@ def prefix(request: pytest.FixtureRequest) -> str:
         return named or str(Path(sys.executable).parents[1])
     made = subprocess.run([str(PEERS), library, "--where"], capture_output=True, text=True, check=False)
     if made.returncode != 0:
-        if library == "openmpi" and os.environ.get("MUSTER_REQUIRE_REAL") == "1":
-            pytest.fail("MUSTER_REQUIRE_REAL=1 and no Open MPI: run tools/mpi-peers openmpi", pytrace=False)
+        if os.environ.get("MUSTER_REQUIRE_REAL") == "1":
+            pytest.fail(f"MUSTER_REQUIRE_REAL=1 and no {library}: run tools/mpi-peers {library}", pytrace=False)
         pytest.skip(f"no {library}: run tools/mpi-peers {library}")
     return made.stdout.strip()
 

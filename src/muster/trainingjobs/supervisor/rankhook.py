@@ -149,7 +149,7 @@ class Watch:
 
         If the program sets a handler for the same signal, the offer is withdrawn before that takes effect.
         """
-        import _signal
+        import _signal  # type: ignore[import-not-found]
         import faulthandler
 
         number = _signal.SIGRTMIN + STACK_SIGNAL
@@ -168,7 +168,7 @@ class Watch:
                 _write(note, f"{started} {TAKEN}\n")
             return before(signalnum, handler)
 
-        _signal.signal = signal  # type: ignore[assignment]  # which signal.signal calls
+        _signal.signal = signal  # which signal.signal calls
 
 
 def _outermost() -> CodeType:
