@@ -103,8 +103,10 @@ def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str
         interface = ["-iface", "lo"]
     elif "Intel" in version:  # whose -localhost does not reach its bootstrap proxies
         interface = ["-iface", interface_of(settings.address)]
+    # of Intel MPI's options for a list of hosts only this one takes the number of ranks of each from the file
+    hosts = "-machinefile" if "Intel" in version else "-f"
     return [
-        program, "-launcher", "ssh", "-launcher-exec", _AGENT, "-f", files["hosts"],
+        program, "-launcher", "ssh", "-launcher-exec", _AGENT, hosts, files["hosts"],
         "-localhost", settings.address, *interface, "-genvnone",
         *attempt.extra_arguments, "-n", str(total), *rank,
     ]  # fmt: skip
