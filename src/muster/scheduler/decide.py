@@ -34,7 +34,7 @@ from muster.scheduler.plan import Bind, DeletePlacement, Plan, Settings
 from muster.scheduler.podclass import PodClass
 from muster.scheduler.reasons import Reason, Why
 from muster.scheduler.reservations import Reservations
-from muster.scheduler.slots import SlotReview, few, gives_back, old_pods
+from muster.scheduler.slots import SlotReview, few, gives_back, old_pods, runs_nowhere
 from muster.scheduler.snapshot import Queue, Snapshot
 
 DEFAULTS = Settings()
@@ -223,9 +223,22 @@ class _Planner(CarryingOn):
                 self.tell_to_leave(
                     gang, "NoSpare", "no spare node is there for the one it lost, and noSpare is Requeue"
                 )
-            elif gang.key in self.giving_back:
+            elif gang.key in self.giving_back or (stuck and self._blocks_another(at)):
                 assert gang.placement is not None
                 self.actions.append(DeletePlacement(gang.key, gang.placement, "its nodes serve it no more"))
+
+    def _blocks_another(self, at: int) -> bool:
+        """Whether the gang runs on none of its nodes, and another one that lost nodes may be waiting for them.
+
+        If neither has a bound pod, the later one makes way.
+        """
+        gang = self.short[at][0]
+        if not (runs_nowhere(gang) and is_stuck(gang, self.settings)):
+            return False
+        return any(
+            broken and other is not gang and other.key not in self.leaving and (place < at or not runs_nowhere(other))
+            for place, (other, _, broken) in enumerate(self.short)
+        )
 
     def _shrink(self, gang: Gang, groups: Groups) -> bool:
         """Go on without the slots for which no node is spare, if the job says so and enough others are left."""

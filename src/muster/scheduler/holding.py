@@ -34,15 +34,19 @@ class Holding:
         self.look(gang, slot)
 
     def look(self, gang: Gang, slot: int) -> None:
-        """Keep the slot's room on its node while no pod of the slot takes it, and no longer."""
+        """Keep the slot's room on its node while no pod of the slot takes it, and no longer.
+
+        A node that went to another team keeps none: the slot cannot use it, and that team's gangs would wait for it.
+        """
         want: tuple[str, PodClass | None] | None = None
         placed = gang.placed.get(slot)
         if placed is not None and self._table.exists(*placed):
             done = gang.roster is not None and slot in gang.roster.done
             for member in gang.members_by_slot.get(slot, {}).values() if not done else ():
                 done = done or member.counted_on == placed[0]
-            if not done:
-                want = (placed[0], _slot_class(gang, slot))
+            cls = _slot_class(gang, slot)
+            if not done and not self._table.keeps_out(placed[0], cls):
+                want = placed[0], cls
         have = gang.holds.get(slot)
         if want == have:
             return
@@ -71,6 +75,8 @@ class Holding:
                 continue
             # also where a pod takes the room still: it may end before the write does
             cls = held[slot][1] if slot in held else _slot_class(gang, slot)
+            if self._table.keeps_out(node, cls):
+                continue
             self._table.hold(node, gang.key, slot, cls)
             self._giving_up.setdefault(gang.key, []).append((node, slot))
 

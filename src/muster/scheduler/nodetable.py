@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from muster.api.names import LABEL_TEAM
 from muster.api.preflight import Preflight
-from muster.kube.node import Node
+from muster.kube.node import Node, Taint
+from muster.kube.taints import find_untolerated_taint
 from muster.scheduler.buckets import Buckets
 from muster.scheduler.daemons import Daemons, DaemonSet
 from muster.scheduler.domains import Domains
@@ -39,9 +40,9 @@ class NodeTable:
         self._trust = trust
 
     def set(self, node: Node) -> bool:
-        """Take over a node object; returns whether it is another node than before under that name."""
+        """Take over a node object; returns whether it is another node than before under that name, or changed teams."""
         record = self._record(node.name)
-        before, labels = record.uid, self.domains.labels(node.name)
+        before, labels = (record.uid, self._team_taints(record)), self.domains.labels(node.name)
         record.update(node)
         record.leaving = node.name in self._leaving
         if self._trust is not None:
@@ -53,9 +54,9 @@ class NodeTable:
             self.owners[node.name] = owner
         elif self.owners:
             self.owners.pop(node.name, None)
-        if before != record.uid or labels != record.labels:
+        if before[0] != record.uid or labels != record.labels:
             self._moved(node.name, labels)
-        return before != record.uid
+        return before != (record.uid, self._team_taints(record))
 
     def remove(self, name: str) -> bool:
         """A node is gone; what is counted on it stays counted. Returns whether it was known."""
@@ -120,6 +121,14 @@ class NodeTable:
         """Whether there is such a node, and with that UID where one is given."""
         record = self.nodes.get(name)
         return record is not None and bool(record.uid) and uid in ("", record.uid)
+
+    def keeps_out(self, name: str, cls: PodClass | None) -> bool:
+        """Whether the node is of a team that does not let pods of the class in."""
+        owners = self._team_taints(self.nodes[name])
+        return bool(owners) and cls is not None and find_untolerated_taint(owners, cls.tolerations) is not None
+
+    def _team_taints(self, record: NodeRecord) -> list[Taint]:
+        return [taint for taint in record.taints if taint.key == self._team_key] if record.taints else []
 
     def count(self, pod: PodRecord) -> None:
         """Count the pod where it takes room now: on its node until it has finished or is gone."""

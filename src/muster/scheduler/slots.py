@@ -66,7 +66,7 @@ def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
 
 def never_ran(gang: Gang) -> bool:
     """Return whether the gang has a placement, and not one pod was bound by it."""
-    return gang.placement is not None and gang.placement.status.bound_time is None and _is_nowhere(gang)
+    return gang.placement is not None and gang.placement.status.bound_time is None and runs_nowhere(gang)
 
 
 def gives_back(gang: Gang, looked: SlotReview) -> bool:
@@ -77,10 +77,11 @@ def gives_back(gang: Gang, looked: SlotReview) -> bool:
     """
     if never_ran(gang):
         return True
-    return _is_nowhere(gang) and any(reason.why in _SERVES_OTHERS for reason in looked.replace.values())
+    return runs_nowhere(gang) and any(reason.why in _SERVES_OTHERS for reason in looked.replace.values())
 
 
-def _is_nowhere(gang: Gang) -> bool:
+def runs_nowhere(gang: Gang) -> bool:
+    """Return whether no pod of the gang is on a node, or on its way to one."""
     return not gang.binding and not any(pod.counted_on for pod in gang.pods.values())
 
 

@@ -140,14 +140,14 @@ class ClusterState:
     def set_node(self, node: Node) -> None:
         """A node was added or changed. Raises QuantityError where it reports what is no quantity."""
         if self._table.set(node):
-            self._node_came_or_went(node.name)
+            self._look_at_slots(node.name)
 
     def remove_node(self, name: str) -> None:
         """A node is gone; pods bound to it are counted there until they are gone too."""
         if self._table.remove(name):
-            self._node_came_or_went(name)
+            self._look_at_slots(name)
 
-    def _node_came_or_went(self, name: str) -> None:
+    def _look_at_slots(self, name: str) -> None:
         """Hold or give up the slots placed on it."""
         for key, slot in self._holding.placed_on(name):
             self._holding.look(self.gangs[key], slot)

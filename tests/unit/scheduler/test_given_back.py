@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.scheduler.teamwork import add, owned
-from tests.unit.scheduler.world import World, node
+from tests.unit.scheduler.world import World, node, reason_of
 
 
 def placed_but_not_bound() -> World:
@@ -28,16 +28,23 @@ def restarted() -> World:
     return world
 
 
-def test_nodes_that_went_to_a_team_before_the_binds_serve_that_team_after_the_deadline() -> None:
+def test_nodes_that_went_to_a_team_before_the_binds_serve_that_team() -> None:
     world = placed_but_not_bound()
     owned(world, "blue", "a", "b")
     add(world, "home", 1, "blue")
     world.run()
-    assert world.nodes_of("home") == {}, "the gang may still be bound: its deadline is not over"
-    world.now += 31
-    world.run()
     assert len(world.nodes_of("home")) == 1
+
+
+def test_gang_that_was_not_bound_gives_the_rest_of_its_nodes_back_after_the_deadline() -> None:
+    world = placed_but_not_bound()
+    owned(world, "blue", "b")
+    world.run()
+    assert set(world.slots_of("train").values()) == {"a", "b"}, "its deadline is not over"
+    world.now += 31
+    plan = world.run()
     assert world.slots_of("train") == {}
+    assert reason_of(plan, world, "train") in ("NotEnoughNodes", "MoreThanTheCluster")
 
 
 def test_gang_that_gave_its_slots_back_is_placed_when_nodes_come() -> None:
@@ -70,15 +77,39 @@ def test_restarted_gang_keeps_its_slots_while_a_node_is_cordoned() -> None:
     assert set(world.nodes_of("train").values()) == {"a", "b"}
 
 
-def test_gang_with_a_bound_member_keeps_its_slots() -> None:
-    world = restarted()
-    world.carry_out(world.decide().actions[0])
-    world.carry_out(world.decide().actions[0])
-    assert len(world.nodes_of("train")) == 1
-    (left,) = {"a", "b"} - set(world.nodes_of("train").values())
-    owned(world, "blue", left)
+def partly_restarted() -> tuple[World, str]:
+    """A gang ran on nodes `a` and `b`; one of its pods was made again. Returns the node of that pod's slot, too."""
+    world = World()
+    owned(world, "", "a", "b")
+    world.add_gang("train", 2)
     world.run()
-    assert set(world.slots_of("train").values()) == {"a", "b"}
+    world.remove_pod("train-1-0")
+    world.add_member("train", 1, 2, attempt=1)
+    return world, world.slots_of("train")[1]
+
+
+def test_slot_on_a_node_that_went_to_a_team_keeps_no_room_from_that_team() -> None:
+    world, lost = partly_restarted()
+    owned(world, "blue", lost)
+    add(world, "home", 1, "blue")
+    plan = world.run()
+    assert set(world.nodes_of("home").values()) == {lost}
+    assert reason_of(plan, world, "train") == "NotEnoughNodes"
+    assert len(world.nodes_of("train")) == 1, "its other member runs on"
+    owned(world, "", "c")
+    world.run()
+    assert set(world.nodes_of("train").values()) == {"a", "b", "c"} - {lost}
+
+
+def test_slot_keeps_its_room_again_when_its_node_comes_back() -> None:
+    world, lost = partly_restarted()
+    owned(world, "blue", lost)
+    world.run()
+    owned(world, "", lost)
+    world.add_gang("filler", 1)
+    world.run()
+    assert set(world.nodes_of("train").values()) == {"a", "b"}
+    assert world.nodes_of("filler") == {}
 
 
 def test_gang_that_lost_a_pod_before_the_binds_does_not_keep_nodes_from_others() -> None:
@@ -90,3 +121,41 @@ def test_gang_that_lost_a_pod_before_the_binds_does_not_keep_nodes_from_others()
     world.now += 31
     world.run()
     assert set(world.nodes_of("other").values()) == {"a", "b"}
+
+
+def two_that_lost_a_node(*, both_nowhere: bool) -> World:
+    """Two gangs lost a node each and wait for another; the earlier one, at least, has no bound pod."""
+    world = World()
+    owned(world, "", "a", "b")
+    world.add_gang("early", 2)
+    world.run()
+    owned(world, "", "c", "d")
+    world.add_gang("late", 2)
+    world.run()
+    world.remove_gang("early")
+    if both_nowhere:
+        world.remove_gang("late")
+    else:
+        world.remove_pod("late-1-0")
+    world.remove_node(world.slots_of("early")[1])
+    world.remove_node(world.slots_of("late")[1])
+    world.add_gang("early", 2, attempt=1)
+    if both_nowhere:
+        world.add_gang("late", 2, attempt=1)
+    else:
+        world.add_member("late", 1, 2, attempt=1)
+    return world
+
+
+def test_gang_without_bound_pods_makes_way_for_one_that_lost_a_node_too() -> None:
+    world = two_that_lost_a_node(both_nowhere=False)
+    plan = world.run()
+    assert len(world.nodes_of("late")) == 2
+    assert reason_of(plan, world, "early") in ("NotEnoughNodes", "MoreThanTheCluster")
+
+
+def test_later_of_two_gangs_without_bound_pods_makes_way() -> None:
+    world = two_that_lost_a_node(both_nowhere=True)
+    world.run()
+    assert len(world.nodes_of("early")) == 2
+    assert world.slots_of("late") == {}

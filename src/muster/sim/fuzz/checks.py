@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from muster.api.names import LABEL_TEAM
 from muster.embedded.objects import Obj
 from muster.sim.fuzz.shapes import LABEL_ZONE
-from muster.sim.fuzz.view import NodeFacts, PlacementFacts, PodFacts, View
+from muster.sim.fuzz.view import NodeFacts, PlacementFacts, PodFacts, View, tolerates
 
 GIVEN_UP = ("Released", "Preempting")
 """Phases of placements that hold nothing any more: their pods that run still do, until they are gone."""
@@ -171,12 +172,20 @@ class NoRoomGivenTwice(Checker):
             if placed == (name, node.uid)
             and (placement.gang, slot) not in taken
             and not any(self._yields(pod, by) for pod in self.view.gangs[placement.gang].values())
+            and not self._kept_out(placement, slot, node)
         ]
         for resource, capacity in node.allocatable.items():
             used = sum(pod.requests.get(resource, 0) for pod in here)
             kept = sum(requests.get(resource, 0) for requests in held)
             if used + kept > capacity:
                 self.fail(f"{name} has {capacity} m{resource}: pods take {used}, slots keep {kept}; last came {what}")
+
+    def _kept_out(self, placement: PlacementFacts, slot: int, node: NodeFacts) -> bool:
+        """Whether the node went to another team: a slot without a pod there keeps no room on it."""
+        pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
+        versions = [each for each in self.view.nodes[node.name] if each.until >= self.view.now - self.stale_s]
+        owners = [taint for each in versions for taint in each.taints if taint["key"] == LABEL_TEAM]
+        return any(not tolerates(pod, owner) for pod in pods for owner in owners)
 
     def _requests(self, placement: PlacementFacts, slot: int) -> dict[str, int]:
         pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
