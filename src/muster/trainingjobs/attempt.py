@@ -403,8 +403,9 @@ class Attempt:
             observed_generation=self.job.metadata.generation,
         )
         reason: Reason = "Running" if size == wanted else "Shrunk"
-        said = [RecordEvent(reason, message, warning=size < wanted), *([choice.event] if choice.event else [])]
-        return [self._write(status, "Running"), *said]
+        others = checkpoints.of_others(status, self.snapshot, self.part)
+        said = [RecordEvent(reason, message, warning=size < wanted), choice.event, others]
+        return [self._write(status, "Running"), *(each for each in said if each is not None)]
 
     def _kept(self, status: TrainingJobStatus) -> TrainingJobStatus:
         """The status with what the restart cost in the end: late evidence may have replaced more slots."""

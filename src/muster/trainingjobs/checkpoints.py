@@ -133,6 +133,23 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
     return Choice(status, RecordEvent("CheckpointGone", text, warning=True))
 
 
+def of_others(status: TrainingJobStatus, snapshot: JobSnapshot, part: Sequence[Slot]) -> RecordEvent | None:
+    """Which checkpoints of other jobs a job leaves alone that starts without any; None where there is none."""
+    seen = next((slot.member.others for slot in part if slot.member is not None and slot.member.others), ())
+    spec = snapshot.job.spec.checkpoint
+    if status.last_checkpoint is not None or not seen or spec is None:
+        return None
+    listed = "; ".join(
+        f"of {f'job {each.job}' if each.job else 'a program without records'}, step {each.step} ({each.path})"
+        for each in seen
+    )
+    text = (
+        f"{spec.path} holds checkpoints {listed}. This job starts from the beginning, in {status.checkpoint_dir}, and "
+        f"leaves them alone. To continue from the first: --from-checkpoint {seen[0].path}"
+    )
+    return RecordEvent("OtherCheckpoints", statuses.shortened(text))
+
+
 def vanished(snapshot: JobSnapshot, part: Sequence[Slot]) -> Evidence | None:
     """Evidence that the newest fault's attempt could not read its checkpoint; None where there is none (yet).
 

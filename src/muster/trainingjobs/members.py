@@ -295,4 +295,4 @@ class Members:
 
 def _content(member: Member) -> tuple[object, ...]:
     said = member.state, member.attempt, member.address, member.shell_port, member.exit
-    return *said, member.looking, member.looked, member.found, member.idle, member.traces
+    return *said, member.looking, member.looked, member.found, member.others, member.idle, member.traces

@@ -22,6 +22,7 @@ Reason = Literal[
     "CheckpointGone",
     "CheckpointNotFound",
     "CheckpointRecovered",
+    "OtherCheckpoints",
     "ContinuesFrom",
     "Preempted",
     "Shrunk",

@@ -37,6 +37,7 @@ _RETRY_AFTER_S: Final = 2
 _TAIL_LINES: Final = 20
 _TAIL_CHARS: Final = 400
 _TRACES_MAX: Final = 2
+_OTHERS_MAX: Final = 3
 _STATE_CHARS: Final = 16
 _BACKLOG: Final = 4096
 _REPORTERS_MAX: Final = 10_000
@@ -68,6 +69,7 @@ class SuperviseRequest(msgspec.Struct, frozen=True, rename="camel"):
     looking: bool = False
     looked: dict[str, bool | None] | None = None
     found: CheckpointSource | None = None
+    others: tuple[CheckpointSource, ...] = ()
     idle: tuple[IdleRank, ...] = ()
     traces: tuple[RankTrace, ...] = ()
 
@@ -167,6 +169,7 @@ class RendezvousServer:
             looking=said.looking,
             looked=said.looked,
             found=said.found,
+            others=said.others[:_OTHERS_MAX],
         )
         answer = await self._members.poll(_gang_uid(pod), _job_key(pod), member, said.revision)
         if not self._jobs.serving:

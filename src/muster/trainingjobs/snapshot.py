@@ -72,6 +72,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         looked: which of the paths it was asked for are there; None for one that cannot be judged. None in all where it
             has not said so.
         found: the job's own newest confirmed checkpoint on disk; else the one that spec.checkpoint.from means.
+        others: where nothing was found, the newest checkpoints of other jobs below spec.checkpoint.path.
     """
 
     pod_uid: str
@@ -92,6 +93,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     looking: bool = False
     looked: Mapping[str, bool | None] | None = None
     found: CheckpointSource | None = None
+    others: tuple[CheckpointSource, ...] = ()
 
 
 class HardwareEvidence(msgspec.Struct, frozen=True):

@@ -135,7 +135,16 @@ async def test_two_jobs_with_one_path_keep_all_their_confirmed_checkpoints(savin
         assert (job.status.restarts.total, job.status.phase) == (1, "Running")
     assert in_folder(jobs["one"].status.checkpoint_dir) == ["step-00000002-attempt-1", "step-00000004-attempt-1"]
     assert there(where), "the one that this attempt began from stays"
-    await saving.end("one", "two")
+    await saving.submit("three")
+    assert await saving.began("three", 1) == (0, "")
+
+    async def said() -> bool:
+        events = (await saving.arena.client.list(Event, saving.arena.namespace)).items
+        found = [each for each in events if each.reason == "OtherCheckpoints" and each.involved_object.name == "three"]
+        return any("of job two, step" in each.message and "--from-checkpoint" in each.message for each in found)
+
+    await until("an Event names the checkpoints of the other jobs", said)
+    await saving.end("one", "two", "three")
 
 
 async def suspended(saving: Saving, name: str, suspend: bool) -> None:

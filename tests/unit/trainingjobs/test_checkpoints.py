@@ -215,6 +215,23 @@ def test_a_program_that_deletes_what_it_is_handed_restarts_a_bounded_number_of_t
     assert "backoffLimit 3 is used up" in world.status.message
 
 
+def test_an_event_names_other_jobs_checkpoints_that_a_job_leaves_alone() -> None:
+    """Issue 11.2: the command and the log said so, and no Event did."""
+    world = World(make_job(2, checkpoint={"path": "/c"}))
+    world.others = (CheckpointSource(job="old", uid="u", path="/c/old-1a2b3c4d/step-7", step=7),)
+    world.started()
+    (said,) = [each for each in world.actions(RecordEvent) if each.reason == "OtherCheckpoints"]
+    assert not said.warning
+    assert said.message == (
+        "/c holds checkpoints of job old, step 7 (/c/old-1a2b3c4d/step-7). This job starts from the beginning, in "
+        "/c/job-job-uid, and leaves them alone. To continue from the first: --from-checkpoint /c/old-1a2b3c4d/step-7"
+    )
+    world.log.clear()
+    world.checkpoint(10)
+    restarted(world)
+    assert [each.reason for each in world.actions(RecordEvent)].count("OtherCheckpoints") == 0
+
+
 # -- from another job
 
 

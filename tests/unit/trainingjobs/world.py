@@ -91,6 +91,8 @@ class World:
         """Paths of checkpoints that every node sees; None where supervisors say nothing about them."""
         self.found: CheckpointSource | None = None
         """What supervisors find where spec.checkpoint.from is to be looked for."""
+        self.others: tuple[CheckpointSource, ...] = ()
+        """Checkpoints of other jobs that supervisors see."""
 
     # -- the controller
 
@@ -272,6 +274,7 @@ class World:
         if directive is not None and self.disk is not None and member.state == "idle":
             looked = {path: None if "://" in path else path in self.disk for path in directive.look}
             member = replace(member, looked=looked, found=self.found)
+        member = replace(member, others=self.others)
         before = self.members.get(uid)
         same = before is not None and (before.state, before.attempt) == (member.state, member.attempt)
         state_at = before.state_at if before is not None and same else self.now

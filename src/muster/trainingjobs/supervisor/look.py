@@ -35,6 +35,7 @@ class Look:
         self.paths, self._settings = tuple(paths), settings
         self._seen: dict[str, bool | None] = dict.fromkeys(self.paths)
         self._found: dict[str, Any] | None = None
+        self._others: list[dict[str, Any]] = []
         self._done = threading.Event()
         self._deadline = time.monotonic() + ANSWER_S
         if not self.paths and not settings.checkpoint_dir:
@@ -57,6 +58,8 @@ class Look:
         said: dict[str, Any] = {"looked": dict(self._seen)}
         if self._found is not None:
             said["found"] = self._found
+        if self._others:
+            said["others"] = self._others
         return said
 
     def _look(self, done: Callable[[], None]) -> None:
@@ -65,6 +68,8 @@ class Look:
         if self.paths and self._seen[self.paths[0]] is False:
             log(f"the newest checkpoint is not on this node: {self.paths[0]}")
         self._found = self._find()
+        if self._found is None and self._settings.slot == "0":  # one node is enough to say so
+            self._others = [_described(each) for each in others(self._settings)]
         self._done.set()
         done()
 
@@ -88,9 +93,19 @@ class Look:
             found = records().of_job(root, env.job.partition("/")[0], env.checkpoint_from_job)
         else:
             return None
-        if found is None:
-            return None
-        return {"path": found.path, "job": found.record.job, "uid": found.record.uid, "step": found.record.step}
+        return _described(found) if found is not None else None
+
+
+def _described(found: Any) -> dict[str, Any]:
+    return {"path": found.path, "job": found.record.job, "uid": found.record.uid, "step": found.record.step}
+
+
+def others(settings: Settings) -> list[Any]:
+    """The newest checkpoints of other jobs where this job's folder is."""
+    if not settings.checkpoint_root or _is_url(settings.checkpoint_root):
+        return []
+    root = os.path.join(settings.workdir, settings.checkpoint_root)
+    return list(records().of_others(root, settings.job_uid)[:OTHERS_SHOWN])
 
 
 def _is_url(path: str) -> bool:
@@ -105,7 +120,7 @@ def tell_of_others(settings: Settings) -> None:
 
 def _tell_of_others(settings: Settings) -> None:
     root = os.path.join(settings.workdir, settings.checkpoint_root)
-    for found in records().of_others(root, settings.job_uid)[:OTHERS_SHOWN]:
+    for found in others(settings):
         whose = f"job {found.record.job}" if found.record.job else "a program that was not a job, or an earlier version"
         log(
             f"{root} holds a checkpoint of {whose}, step {found.record.step}. This job starts from the beginning, in "

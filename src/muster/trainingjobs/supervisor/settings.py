@@ -44,6 +44,7 @@ class Settings:
             raise UsageError(f"POD_IP: {error}") from error
         self.job = env["MUSTER_NAMESPACE"] + "/" + env["MUSTER_JOB"]
         self.job_uid = env["MUSTER_JOB_UID"]
+        self.slot = env["MUSTER_SLOT"]
         self.workdir = os.path.abspath(env.get("MUSTER_WORKDIR") or os.getcwd())
         self.checkpoint_dir = env.get("MUSTER_CHECKPOINT_DIR", "")
         self.checkpoint_root = env.get("MUSTER_CHECKPOINT_ROOT", "")
