@@ -104,5 +104,8 @@ class NobodyTakenForDead(HealthChecker):
         if DEAD not in new.message or (old is not None and DEAD in old.message):
             return
         self.found.add(new.node_uid)
+        node = self._facts.nodes.get(new.node)
+        if node is None or node.uid != new.node_uid:
+            return  # its Node was deleted, and the leader has not heard of that yet: this session touches no node
         if not self._truth.was_as_dead(new.node_uid, self.stale_s):
             self.fail(f"{new.node} is up, and taken for dead: {new.message}")
