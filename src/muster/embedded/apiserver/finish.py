@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from muster.embedded.apiserver import eventversions
 from muster.embedded.apiserver.registry import ResourceType
@@ -68,6 +69,7 @@ class Form:
     name: str = ""
 
 
+@functools.lru_cache(maxsize=64)
 def accepted(header: str) -> Form | None:
     """Read the Accept header; None where we can serve nothing it names."""
     if not header:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from urllib.parse import unquote
 
 
@@ -19,6 +20,7 @@ class Route:
     rest: str = ""
 
 
+@functools.lru_cache(maxsize=1024)
 def parse(path: str) -> Route | None:
     """Take a path apart; None where it is no resource path."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
