@@ -49,6 +49,15 @@ class RunRecord(KubeStruct):
     master_port: Annotated[int, Meta(description="MASTER_PORT of its ranks.")] = 0
     checkpoint: Annotated[HandedCheckpoint | None, Meta(description="The checkpoint it began from.")] = None
 
+    def slots_by_rank(self) -> list[int]:
+        """The slots in the order of their node ranks; empty if that is the order of the slot numbers.
+
+        A range of more slots than there are nodes, as after an edit of the status by hand, is cut.
+        """
+        most = self.nodes + 1
+        order = (range(each.first, each.first + max(0, min(each.count, most))) for each in self.rank_order)
+        return [slot for each in order for slot in each]
+
 
 class FixedSpec(KubeStruct):
     """The spec of an active job as it was when the job became active; without the fields that may change."""

@@ -68,9 +68,8 @@ def slots_in_rank_order(job: TrainingJob) -> list[int]:
     Without a record (the attempt has not begun) ranks are numbered in the order of slots.
     """
     run = job.status.run
-    if run is not None and run.attempt == job.status.attempt and run.rank_order:
-        return [slot for part in run.rank_order for slot in range(part.first, part.first + part.count)]
-    return [slot for slot in range(job.spec.replicas) if slot not in job.status.left_out]
+    ordered = run.slots_by_rank() if run is not None and run.attempt == job.status.attempt else []
+    return ordered or [slot for slot in range(job.spec.replicas) if slot not in job.status.left_out]
 
 
 def slot_of_rank(job: TrainingJob, rank: int) -> int:

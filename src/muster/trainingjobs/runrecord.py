@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -85,7 +85,7 @@ def in_rank_order(status: TrainingJobStatus, part: Sequence[Slot]) -> list[Slot]
     if record is None or record.nodes != len(part):
         return None
     by_number = {slot.number: slot for slot in part}
-    numbers = list(_numbers(record.rank_order, len(part))) or sorted(by_number)
+    numbers = record.slots_by_rank() or sorted(by_number)
     if len(numbers) != len(part) or set(numbers) != set(by_number):
         return None
     return [by_number[number] for number in numbers]
@@ -177,12 +177,6 @@ def _all_heard(part: Sequence[Slot], attempt: int) -> list[Member]:
     members = [slot.member for slot in part if slot.member is not None]
     heard = [member for member in members if member.address and member.attempt == attempt]
     return heard if len(heard) == len(part) else []
-
-
-def _numbers(order: Iterable[SlotRange], most: int) -> Iterator[int]:
-    """The slot numbers of ranges; a range of more than there are slots is cut, so that a bad one costs nothing."""
-    for each in order:
-        yield from range(each.first, each.first + max(0, min(each.count, most + 1)))
 
 
 def _digest(ordered: Sequence[Slot]) -> str:
