@@ -77,6 +77,9 @@ class NodeRemediationStatus(KubeStruct):
         str | None,
         Meta(description="Pool of the node when the rung was entered: breakers count it there after it is gone."),
     ] = None
+    test_level: Annotated[
+        int | None, Meta(description="Level of the test that lets the node back; 0: the usual one.")
+    ] = None
     silent_since: Annotated[
         datetime | None,
         Meta(

@@ -218,3 +218,29 @@ def test_the_record_of_a_failed_test_names_the_pass_before_it() -> None:
         assert failed["lastPass"] == {"level": passed["level"], "time": passed["time"]}
 
     ward.run(story)
+
+
+def test_findings_that_are_added_to_a_session_raise_the_level_of_its_test() -> None:
+    """Issue 11: a node was tested for its first cause alone, and then replaced though it was sound (seed 970122)."""
+    ward = Ward()
+    path = "/apis/muster.dev/v1alpha1/nodehealths"
+
+    async def story() -> None:
+        ward.add_node("a")
+        await asyncio.sleep(40)
+        ward.ask("a", "Quarantine")
+        await asyncio.sleep(5)
+        ward.call("POST", path, {"metadata": {"name": "a"}})
+        seen = {"firstTime": ward.stamp, "lastTime": ward.stamp}
+        found = {"check": "xid", "component": "0000:01:00.0", "code": "48", **seen}
+        status = {"nodeUID": ward.uid("a"), "bootID": "a-boot-1", "time": ward.stamp, "findings": [found]}
+        ward.call("PATCH", f"{path}/a/status", {"status": status})
+        await asyncio.sleep(5)
+        assert ward.call("GET", SESSIONS)["items"][0]["status"]["testLevel"] == 3
+        ward.ask("a", "Release")
+        await asyncio.sleep(120)
+        assert ward.records()["a"]["level"] == 3
+        assert 2 not in ward.levels, "not one of the usual level first"
+        assert ward.phase("a") == "Released"
+
+    ward.run(story)

@@ -153,7 +153,9 @@ class Knowledge:
         )
 
     def _level(self, session: NodeRemediation, node: _Node) -> int:
-        """The level that the policy asks for because of what led into quarantine."""
+        """The level that the session asks for; in one of an earlier version, because of what led into quarantine."""
+        if session.status.test_level is not None:
+            return session.status.test_level
         causes = [finding_of(each) for each in session.spec.cause]
         if not causes:
             return 0

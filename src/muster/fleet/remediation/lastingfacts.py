@@ -2,6 +2,7 @@
 
 - The pool of the node: breakers count the node there after it is gone.
 - When the Lease of a node that was found dead was renewed last: the next leader knows that it is dead.
+- The level of the test that lets the node back: preflight takes it from here, as findings are added to a session.
 - Passed tests that cleared findings: the node's Preflight holds its newest result only, and may be deleted.
 """
 
@@ -19,7 +20,7 @@ from muster.fleet.remediation.snapshot import Evidence, NodeView, View
 
 
 def with_lasting_facts(view: View, actions: Iterable[Action], now: float) -> Iterator[Action]:
-    """Yield the actions with these facts in each status that they write, then a write for each pass not yet written."""
+    """Yield the actions with these facts in each status that they write, then write what is left of them alone."""
     written = set[str]()
     for action in actions:
         if isinstance(action, Open):
@@ -31,10 +32,23 @@ def with_lasting_facts(view: View, actions: Iterable[Action], now: float) -> Ite
             yield replace(action, status=_status(view, action.session, action.status))
         else:
             yield action
-    for name in sorted(view.cleared.keys() & view.nodes.keys()):
+    for name in sorted((view.cleared.keys() | view.evidence.keys()) & view.nodes.keys()):
         node = view.nodes[name]
-        if remediation_name(name, node.uid) not in written:
-            yield _pass_alone(view, node, now)
+        session = view.sessions.get(remediation_name(name, node.uid))
+        if remediation_name(name, node.uid) in written:
+            continue
+        if name in view.cleared or (session is not None and _asks_for_more(view, session)):
+            yield _alone(view, node, session, now)
+
+
+def _asks_for_more(view: View, session: NodeRemediation) -> bool:
+    """Whether the evidence asks for a test of a higher level than the session of a node in quarantine says."""
+    evidence = view.evidence.get(session.spec.node)
+    return evidence is not None and record.is_quarantined(session.status) and evidence.test > _level(session.status)
+
+
+def _level(status: NodeRemediationStatus) -> int:
+    return status.test_level if status.test_level is not None else 0
 
 
 def _status(view: View, session: NodeRemediation, status: NodeRemediationStatus) -> NodeRemediationStatus:
@@ -43,16 +57,18 @@ def _status(view: View, session: NodeRemediation, status: NodeRemediationStatus)
         return status
     test = view.cleared.get(node.name)
     renewed_s = view.renewed.get(node.name) if status.phase != "Released" else None
-    status = replace(status, pool=node.pool, silent_since=record.at(renewed_s) if renewed_s is not None else None)
+    silent_since = record.at(renewed_s) if renewed_s is not None else None
+    evidence = view.evidence.get(node.name)
+    level = 0 if status.phase == "Released" else evidence.test if evidence is not None else status.test_level
+    status = replace(status, pool=node.pool, silent_since=silent_since, test_level=level)
     return record.with_pass(status, test) if test is not None else status
 
 
-def _pass_alone(view: View, node: NodeView, now: float) -> Action:
-    """Write the pass of a node about which nothing else is written; it may have no session yet."""
-    session = view.sessions.get(remediation_name(node.name, node.uid))
+def _alone(view: View, node: NodeView, session: NodeRemediation | None, now: float) -> Action:
+    """Write the facts about a node about which nothing else is written; it may have no session yet."""
     if session is not None:
         status = replace(session.status, generation=session.status.generation + 1)
-        return Move(session=session, status=_status(view, session, status), why="a test cleared findings", counts=False)
+        return Move(session=session, status=_status(view, session, status), why="lasting facts", counts=False)
     session = record.new_session(node, Evidence(action="none"), now)
     message = "no remediation was needed: a passed test has cleared what was found before"
     status = NodeRemediationStatus(phase="Released", generation=1, since=record.at(now), message=message)
