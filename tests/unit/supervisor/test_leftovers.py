@@ -54,7 +54,7 @@ async def removed(folder: Path, since: float, path: Path) -> list[str]:
 
 async def test_a_segment_goes_when_the_last_process_that_mapped_it_is_gone(tmp_path: Path, start: Start) -> None:
     since = time.time()
-    used, unused = segment(tmp_path, "mpich_shm_1_0"), segment(tmp_path, "nccl-abc")
+    used, unused = segment(tmp_path, "mpich_shm_1_0"), segment(tmp_path, "nccl-abCD12")
     foreign = segment(tmp_path, "somebody-elses")
     holder = start(sys.executable, "-c", HOLD, used)
     assert holder.stdout is not None
@@ -65,6 +65,20 @@ async def test_a_segment_goes_when_the_last_process_that_mapped_it_is_gone(tmp_p
     holder.wait()
     assert await removed(tmp_path, since, used) == [str(used)]
     assert foreign.exists()
+
+
+LIBRARIES = ("mpich_shm_a", "nccl-abCD12", "nccl-shm-recv-1f-0-1", "vader_segment.host.0.1.2", "sm_segment.host.0.1.2",
+             "psm_2e0d7af1", "torch_123_456", "torch_123_456_7")  # fmt: skip
+PROGRAMS = ("torch_model.pt", "torch_ckpt_100", "torch_123", "psm_ckpt_100", "psm_2e0d7af1.bak", "nccl-tuning.json")
+
+
+async def test_only_names_that_libraries_give_are_removed(tmp_path: Path) -> None:
+    """Issue 11.2: a job that kept confirmed checkpoints in /dev/shm lost them at its restart."""
+    since = time.time()
+    segments = [segment(tmp_path, name) for name in LIBRARIES]
+    kept = [segment(tmp_path, name) for name in PROGRAMS]
+    assert await removed(tmp_path, since, segments[-1]) == sorted(map(str, segments))
+    assert all(path.exists() for path in kept)
 
 
 def test_what_was_there_before_stays(tmp_path: Path) -> None:

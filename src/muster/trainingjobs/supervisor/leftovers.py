@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 
 SHARED_MEMORY = "/dev/shm"
 TEMPORARY = "/tmp"  # where Hydra writes, whatever TMPDIR says
-SEGMENTS = ("mpich_shm_", "nccl-", "vader_segment.", "sm_segment.", "psm_", "torch_")
-_DESCRIPTION, _PROXY = "hydra_hwloc_xmlfile_", "hydra_pmi_proxy"
+SEGMENTS = re.compile(
+    r"mpich_shm_.*"
+    r"|nccl-([A-Za-z0-9]{6}|shm-.*)"  # mkstemp(3); before NCCL 2.13 it named the connection
+    r"|(vader|sm)_segment\..*"  # Open MPI
+    r"|psm_[0-9a-f]{8}"  # multiprocessing.shared_memory
+    r"|torch_\d+_\d+(_\d+)?"  # at::NewProcessWideShmHandle: pid, random number, counter
+)
+"""Whole names that the libraries give. Programs keep checkpoints and data here too, such as torch_model.pt."""
+_DESCRIPTION, _PROXY = re.compile("hydra_hwloc_xmlfile_.*"), "hydra_pmi_proxy"
 _YOUNG_S = 1.0  # may not be mapped yet by who has just made it: in a folder that pods share, another job's rank
 
 
@@ -26,7 +34,7 @@ def remove_leftovers(since: float, shared_memory: str = SHARED_MEMORY, temporary
     gone = set(_made(shared_memory, SEGMENTS, since, before))
     if gone:
         gone -= _in_use(shared_memory)
-    descriptions = _made(temporary, (_DESCRIPTION,), since, before)
+    descriptions = _made(temporary, _DESCRIPTION, since, before)
     if descriptions:
         oldest = min(_proxies(), default=float("inf"))
         gone |= {path for path, made in descriptions.items() if made < oldest - _YOUNG_S}
@@ -36,12 +44,12 @@ def remove_leftovers(since: float, shared_memory: str = SHARED_MEMORY, temporary
     return sorted(gone)
 
 
-def _made(folder: str, prefixes: tuple[str, ...], since: float, before: float) -> dict[str, float]:
+def _made(folder: str, names: re.Pattern[str], since: float, before: float) -> dict[str, float]:
     """Files of ours with such names and when they were made."""
     found: dict[str, float] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith(prefixes):
+            if names.fullmatch(entry.name):
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     # The clock of files is that of the last tick, a moment behind time.time().
