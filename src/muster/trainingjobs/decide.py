@@ -53,6 +53,9 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
     if snapshot.job.metadata.deletion_timestamp is not None:
         return Plan()  # its pods belong to it and go with it
     snapshot = runrecord.remembered(snapshot)
+    corrected = recovery.end(snapshot, now)
+    if corrected:
+        return Plan(actions=tuple(corrected))
     asked, runs_by = snapshot.job.spec, effective(snapshot.job)
     if _is_active(snapshot.job):
         edits = specedits.said(snapshot, runs_by, now)

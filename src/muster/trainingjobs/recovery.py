@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from muster.api.training_job import TrainingJob
-from muster.trainingjobs import statuses
+from muster.api.training_job import Phase, TrainingJob
+from muster.trainingjobs import runrecord, statuses
 from muster.trainingjobs.nodeuse import used_by
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
 from muster.trainingjobs.slots import attempt_of
@@ -20,6 +20,8 @@ from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _NUMBER_MAX: Final = 10**9
 """Larger numbers were not given by a controller."""
+_ENDS: Final[dict[Phase, statuses.ConditionType]] = {"Succeeded": "Complete", "Failed": "Failed"}
+"""By phase of a job that ended, the condition that holds."""
 
 
 def newest_attempt(snapshot: JobSnapshot) -> int:
@@ -40,6 +42,35 @@ def readable(job: TrainingJob) -> TrainingJob:
     status = job.status
     left_out = tuple(sorted({slot for slot in status.left_out if 0 <= slot < job.spec.replicas}))
     return job if left_out == status.left_out else replace(job, status=replace(status, left_out=left_out))
+
+
+def end(snapshot: JobSnapshot, now: float) -> list[Action]:
+    """Correct a phase that contradicts what the controller wrote when the job ended; nothing where they agree.
+
+    The end of a job is phase, condition and completion time in one write. A phase that was edited to Succeeded stops no
+    ranks, and one that was edited back starts none.
+    """
+    job, status = snapshot.job, snapshot.job.status
+    written = next((phase for phase, kind in _ENDS.items() if statuses.condition_holds(status, kind)), None)
+    if written is not None and status.completion_time is not None:
+        return _corrected(job, written) if status.phase != written else []
+    if status.phase not in _ENDS or written is not None or status.completion_time is not None:
+        return []
+    if runrecord.recorded(status) is not None and statuses.condition_holds(status, "Running"):
+        return _corrected(job, "Running")
+    if status.attempt <= 0:
+        return _corrected(job, "Pending")
+    return restart(snapshot, _changed(status.phase, "the job has not ended"), now)
+
+
+def _corrected(job: TrainingJob, phase: Phase) -> list[Action]:
+    why = _changed(job.status.phase, f"the job is {phase}")
+    status = replace(job.status, phase=phase, message=why)
+    return [WriteStatus(statuses.fitted(status), "StatusLost"), RecordEvent("StatusLost", why, warning=True)]
+
+
+def _changed(phase: Phase, truth: str) -> str:
+    return f"the status was changed: it said {phase}, and {truth}"
 
 
 def begin(snapshot: JobSnapshot, now: float) -> list[Action]:

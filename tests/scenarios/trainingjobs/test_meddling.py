@@ -1,4 +1,7 @@
-"""Issue 11.10: a status that is wiped by hand leads to another attempt; a deleted Placement is there again at once."""
+"""Issue 11.10: a status that is wiped by hand leads to another attempt; a deleted Placement is there again at once.
+
+A phase that is edited to Succeeded is corrected, and the ranks run on.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,10 @@ async def test_a_wiped_status_restarts_the_job_and_a_deleted_placement_comes_bac
 
     await until("the Placement is there again", back, ignoring=(NotFound,))
     assert (await arena.status("train")).attempt == 1
+
+    ended = {"status": {"phase": "Succeeded"}}
+    await arena.client.patch(TrainingJob, "train", ended, namespace=arena.namespace, subresource="status")
+    assert (await arena.phase("train", "Running")).attempt == 1, "an edited phase stops no ranks"
 
     job = await arena.job("train")
     wiped = dict.fromkeys(("phase", "attempt", "conditions", "run", "fixedSpec", "size", "ranAttempt"))

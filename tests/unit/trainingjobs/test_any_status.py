@@ -161,6 +161,51 @@ def test_a_phase_that_was_changed_by_hand_restarts_the_ranks_uncharged() -> None
     assert "StatusLost" in [each.reason for each in world.actions(RecordEvent)]
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_running_job_whose_phase_is_edited_to_an_end_runs_on(phase: Phase) -> None:
+    """Issue 11.1: the ranks were stopped, and the job counted as Succeeded; with a TTL of 0 it was deleted."""
+    world = World(make_job(2, ttlSecondsAfterFinished=0)).started()
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.status, phase=phase))
+    world.control()
+    assert (world.status.phase, world.status.attempt, world.status.restarts) == ("Running", 1, None)
+    assert {member.state for member in world.members.values()} == {"running"}
+    assert "StatusLost" in [each.reason for each in world.actions(RecordEvent)]
+    world.exit_rank(0, 0)
+    world.exit_rank(1, 0)
+    world.control()
+    assert world.job is None, "it ended by itself, and its TTL is 0"
+
+
+def test_an_ended_job_whose_phase_is_edited_back_stays_ended() -> None:
+    world = World(make_job(2)).started()
+    world.exit_rank(0, 0)
+    world.exit_rank(1, 0)
+    world.until("Succeeded", attempt=1)
+    for phase in ("Running", "Pending", "Failed", "Suspended"):
+        assert world.job is not None
+        world.job = replace(world.job, status=replace(world.status, phase=phase))
+        world.control()
+        assert (world.status.phase, world.status.attempt) == ("Succeeded", 1)
+
+
+def test_a_job_that_never_began_and_is_edited_to_an_end_begins() -> None:
+    world = World(make_job(2))
+    assert world.job is not None
+    world.job = replace(world.job, status=TrainingJobStatus(phase="Succeeded"))
+    world.until("Running", attempt=1)
+
+
+def test_an_end_between_attempts_that_was_edited_leads_to_an_attempt() -> None:
+    world = World(make_job(2)).started()
+    world.fail_pod(1, "Evicted")
+    world.control()
+    assert world.status.phase == "Restarting"
+    assert world.job is not None
+    world.job = replace(world.job, status=replace(world.status, phase="Succeeded"))
+    world.until("Running", attempt=3)
+
+
 @pytest.mark.parametrize("node_rank", [-1, 0])
 def test_a_supervisor_that_is_dismissed_before_its_ranks_began_is_no_contradiction(node_rank: int) -> None:
     """Issue 11.10: a gang was bound in part and given up, and a second restart was not charged (seed 345)."""
