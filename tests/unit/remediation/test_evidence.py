@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from muster.api.names import LABEL_POOL
 from muster.api.node_health import NodeHealth, NodeHealthStatus
-from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, NodeRemediationStatus
+from muster.api.node_remediation import CAUSES_MAX, NodeRemediation, NodeRemediationSpec, NodeRemediationStatus
 from muster.api.preflight import PassedTest, Preflight, PreflightFailure, PreflightSpec
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policytext import default_policy, read_policy
@@ -50,6 +50,16 @@ def test_the_policy_and_its_line_decide() -> None:
     assert each.key == "xid/79"
     assert "catalogue.yaml:" in each.rule
     assert each.findings[0].component == "0000:3b:00"
+
+
+def test_findings_of_one_moment_keep_the_order_of_the_policy() -> None:
+    """Without an order of its own each process would record another cause."""
+    faults = [replace(XID_79, component=f"0000:{bus:02x}:00") for bus in range(12)]
+    decision = judged("u", "b", {}, health(*faults), None, None, POLICY, NOW).decision
+    each = evidence_of(decision)[0]
+    assert each is not None
+    ordered = list(dict.fromkeys(finding for reason in decision.reasons for finding in reason.findings))
+    assert list(each.findings) == ordered[-CAUSES_MAX:]
 
 
 def test_a_revoked_pass_still_clears_earlier_findings() -> None:

@@ -136,7 +136,8 @@ def _evidence(decision: Decision) -> Evidence | None:
     if decision.action in ("none", "observe"):
         return None
     first = decision.reasons[0]
-    findings = sorted({each for reason in decision.reasons for each in reason.findings}, key=lambda each: each.last_s)
+    found = dict.fromkeys(each for reason in decision.reasons for each in reason.findings)
+    findings = sorted(found, key=lambda each: each.last_s)  # of equal times, in the order of the reasons
     deciding = first.findings[0]
     return Evidence(
         action=decision.action,
