@@ -186,7 +186,7 @@ def test_ctrl_c_while_following_leaves_the_job_running(muster: Muster) -> None:
     assert phase(muster, "long") == "Running"
     muster.ok("stop", "long", "--wait")
     assert phase(muster, "long") == "Suspended"
-    muster.ok("resume", "long", "--wait")
+    assert "'long' continues from the beginning: it has no checkpoint" in muster.run("resume", "long", "--wait").stderr
     assert phase(muster, "long") == "Running"
     muster.ok("stop", "long")
     muster.ok("delete", "long")

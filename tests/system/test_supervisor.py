@@ -230,6 +230,41 @@ while True: time.sleep(1)
     assert all("exit" not in node.latest for node in nodes)  # stopped as directed: no failure
 
 
+LOSES_THE_EXIT = """#!{python} -E
+import os, socket, subprocess, sys
+if "--version" in sys.argv:
+    sys.exit("HYDRA build details")
+from muster.trainingjobs.supervisor.basics import socket_name
+from muster.trainingjobs.supervisor.messages import receive_message, send_message
+door = socket.socket(socket.AF_UNIX)
+with socket_name(os.environ["MUSTER_RANK_SOCKET"]) as name:
+    door.connect(name)
+send_message(door, {{"attempt": os.environ["MUSTER_ATTEMPT"], "rank": 0}})
+receive_message(door)
+rank = subprocess.Popen(["sleep", "600"], start_new_session=True)
+send_message(door, {{"pid": rank.pid}})
+print("ready", flush=True)
+rank.wait()
+os._exit(9)
+"""
+
+
+async def test_stopping_does_not_wait_for_a_rank_whose_exit_status_was_lost(
+    stub: StubController, tmp_path: Path
+) -> None:
+    """Issue 11: mpiexec may kill a rank's parent between the rank's end and the report of it."""
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(LOSES_THE_EXIT.format(python=sys.executable))
+    mpiexec.chmod(0o755)
+    node = stub.node(0, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    node.start(stub.run_command)
+    await stub.until(lambda: state(node) == ["idle"], "joined")
+    await stub.run([node], 1, ["true"])
+    await stub.until(lambda: "ready" in node.output, "ready")
+    await stub.hold([node], 2, grace_s=3600)
+    assert not alive(node, without_supervisor=True)
+
+
 async def test_hold_of_the_running_attempt_and_older_directives_change_nothing(stub: StubController) -> None:
     (node,) = await stub.start(1)
     await stub.run([node], 3, python("import time; print('on', flush=True); time.sleep(600)"), launcher="none")

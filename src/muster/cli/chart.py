@@ -10,16 +10,15 @@ import click
 from muster.chart.files import ChartMissingError, chart
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.names import not_empty
+from muster.cli.output import note
 
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False), callback=not_empty)
 def command(folder: str) -> None:
-    r"""Write the Helm chart of this version into FOLDER, which must not exist or be empty.
+    """Write the Helm chart of this version into FOLDER, which must not exist or be empty.
 
-    \b
-    muster chart ./muster-chart
-    helm install muster ./muster-chart --namespace muster-system --create-namespace
+    It prints the command of helm that installs the chart from there.
     """
     target = Path(folder)
     try:
@@ -32,4 +31,7 @@ def command(folder: str) -> None:
     except OSError as error:
         raise CliError(f"the chart cannot be written to {folder}: {error.strerror}", "name another folder") from None
     click.echo(folder)
-    click.echo(f"next: helm install muster {folder} --namespace muster-system --create-namespace", err=True)
+    note(
+        f"next: helm install muster {folder} --namespace muster-system --create-namespace --set image.repository=IMAGE"
+    )
+    note("IMAGE is Muster's image in a registry that your nodes can read, without a tag; docs/install.md builds it")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _WAIT_S = 120.0
 _POLL_S = 0.25
+_QUIET_S = 2.0
 
 
 @click.command()
@@ -46,9 +47,16 @@ async def _delete(cluster: Cluster, names: tuple[str, ...], ignore_not_found: bo
                     missing = missing or error
                 continue
             await client.delete(TrainingJob, name, namespace=cluster.namespace, uid=job.uid, propagation="Background")
-            deadline = time.monotonic() + _WAIT_S
+            began, said = time.monotonic(), False
             while wait and (await _exists(client, cluster.namespace, name, job.uid) or await members(client, job)):
-                if time.monotonic() > deadline:
+                waited_s = time.monotonic() - began
+                if waited_s > _QUIET_S and not said:
+                    said = True
+                    grace_s = job.spec.stop_grace_seconds
+                    note(
+                        f"waiting for the pods of '{name}' to end; its ranks have up to {grace_s} s (stopGraceSeconds)"
+                    )
+                if waited_s > _WAIT_S:
                     raise CliError(
                         f"'{name}' is being deleted, but its pods are still there after {_WAIT_S:.0f} s",
                         f"kubectl get pods -l muster.dev/gang={name}",

@@ -16,6 +16,8 @@ from muster.cli.errors import CliError, ExitCode
 from muster.cli.output import note
 from muster.cli.up import translated, waiting
 
+_INSTALL = "pip install mpi4py mpich numpy scikit-learn"
+
 if TYPE_CHECKING:
     from muster.api.training_job import TrainingJob
     from muster.cli.arena import Arena
@@ -49,7 +51,7 @@ def command(real: bool, as_json: bool) -> int:
 
     for module in ("mpi4py", "numpy", "sklearn"):
         if importlib.util.find_spec(module) is None:
-            raise CliError(f"the demo trains with {module}, which is not installed", "pip install 'muster[demo]'")
+            raise CliError(f"the demo trains with {module}, which is not installed", _INSTALL)
     code = example("digits")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM cleans up too
     started = time.monotonic()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from muster.api.training_job import Fault, Restarts, Timeline, TrainingJob
 from muster.api.words import counted, rank_text
-from muster.cli.output import age, duration
+from muster.cli.output import age
 from muster.kube.struct import to_dict
 
 FINISHED = ("Succeeded", "Failed")
@@ -215,7 +215,7 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
         lines.append(f"attempt {status.attempt}")
     waits_anew = before is not None and status.phase == "Pending" and status.message != before.message
     if before is None or status.phase != before.phase or waits_anew:
-        lines.append(_standing(new))
+        lines.append(standing(new))
         if status.phase == "Running" and status.attempt > 1 and status.slots_kept is not None:  # final only now
             size = status.size or new.spec.replicas
             lines.append(f"attempt {status.attempt}: {status.slots_kept} of {size} slots kept their pods")
@@ -231,7 +231,7 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
     return lines
 
 
-def _standing(job: TrainingJob) -> str:
+def standing(job: TrainingJob) -> str:
     """Phase and message on one line; without the phase where it speaks of a restart that will not be."""
     status = job.status
     message = status.message.splitlines()[0] if status.message else ""
@@ -251,6 +251,8 @@ def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False
     match job.status.phase:
         case "Pending":
             return [f"{prefix} explain {name}   # what it waits for"]
+        case "Restarting" if _lacks_nodes(job):
+            return [f"{prefix} explain {name}   # what it waits for"]
         case "Starting" | "Restarting":
             return [f"{prefix} logs {name} -f   # what the ranks say"]
         case "Running" if stalled(job) or idle_ranks(job):
@@ -265,7 +267,13 @@ def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False
             return [f"{prefix} logs {name}", f"{prefix} delete {name}"]
 
 
-def running_time(job: TrainingJob, now: datetime) -> str:
-    """How long the job has run, or ran."""
-    start = job.status.start_time
-    return duration(((job.status.completion_time or now) - start).total_seconds()) if start else "-"
+def _lacks_nodes(job: TrainingJob) -> bool:
+    """Whether the scheduler says that a slot of the job has no node."""
+    return any(each.type == "Admitted" and each.status == "False" for each in job.status.conditions)
+
+
+def times_text(job: TrainingJob, now: datetime) -> str:
+    """When the job was created and first started, and when it ended: `10m ago, started 9m ago, ended 1m ago`."""
+    moments = (("started ", job.status.start_time), ("ended ", job.status.completion_time))
+    later = "".join(f", {what}{age(moment, now)} ago" for what, moment in moments if moment)
+    return f"{age(job.metadata.creation_timestamp, now)} ago{later}"

@@ -200,6 +200,10 @@ def command(
 
         checked(manifest)
         print_data(manifest, output or "yaml")
+        if archive:
+            note(
+                f"{counted(archive.files, 'file')} of the folder would travel with it; this manifest does not hold them"
+            )
         return ExitCode.DONE
     assert cluster is not None  # only a dry run goes without
     typed = click.get_current_context().meta.get(_TYPED, ())

@@ -58,7 +58,7 @@ async def _stacks(cluster: Cluster, name: str, rank: int | None, threads: bool, 
     if output:
         print_data({"ranks": ranks, "problems": problems}, output)
     else:
-        for line in report(ranks, threads=threads):
+        for line in report(ranks, job.ranks * (job.status.size or job.spec.replicas), threads=threads):
             click.echo(line)
         for problem in problems:
             note(problem)
@@ -101,8 +101,8 @@ async def _ask(
     return found, "" if code == 0 else f"slot {slot}: the supervisor's command ended with exit code {code}"
 
 
-def report(ranks: Sequence[dict[str, Any]], *, threads: bool = False) -> list[str]:
-    """The ranks as lines, those with equal stacks together, the largest group first.
+def report(ranks: Sequence[dict[str, Any]], world_size: int, *, threads: bool = False) -> list[str]:
+    """The ranks as lines, those with equal stacks together, the largest group first; the job has `world_size` ranks.
 
     Stacks hold text of the program, such as names of files; it is made visible here.
     """
@@ -116,7 +116,7 @@ def report(ranks: Sequence[dict[str, Any]], *, threads: bool = False) -> list[st
         first = group[0]
         where = f" (slot {first['slot']} on {first['node']}, process {first['pid']})" if len(group) == 1 else ""
         numbers = sorted({each["rank"] for each in group})
-        head = f"{'rank' if len(numbers) == 1 else 'ranks'} {_ranges(numbers)} of {len({e['rank'] for e in ranks})}"
+        head = f"{'rank' if len(numbers) == 1 else 'ranks'} {_ranges(numbers)} of {world_size}"
         lines.append(paint(visible(f"{head}{where}, by {first['source']}"), bold=True))
         lines += [f"  {visible(first['why'])}"] if why else []
         for number, stack in enumerate(stacks):  # type: ignore[arg-type, var-annotated]

@@ -95,7 +95,7 @@ def print_status(job: TrainingJob, pods: list[Pod], now: datetime, *, borrowed: 
         ("Not running", _indented("\n".join(describe.idle_ranks(job)))),
         ("Checkpoint", _checkpoint(job, now)),
         ("Restarts", describe.restarts_text(job)),
-        ("Created", f"{age(job.metadata.creation_timestamp, now)} ago, ran {describe.running_time(job, now)}"),
+        ("Created", describe.times_text(job, now)),
     ]
     for label, value in fields:
         if value:

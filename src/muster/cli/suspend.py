@@ -43,7 +43,9 @@ async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool, timeout_s
             if suspend:
                 note(f"stopping '{name}'; continue it later: {prefix()} resume {name}")
             else:
-                note(f"'{name}' continues from its last checkpoint; watch it: {prefix()} status {name} --follow")
+                last = job.status.last_checkpoint
+                begin = f"its checkpoint of step {last.step}" if last else "the beginning: it has no checkpoint"
+                note(f"'{name}' continues from {begin}; watch it: {prefix()} status {name} --follow")
         if not wait:
             return ExitCode.DONE
         wanted = ("Suspended" if suspend else "Running", *describe.FINISHED)  # it may end before it stops
@@ -55,8 +57,15 @@ async def _set(cluster: Cluster, name: str, suspend: bool, wait: bool, timeout_s
                 timeout_s,
                 (f"'{name}' does not run", f"it keeps waiting; {prefix()} explain {name} says what for"),
             )
+        said = ""
         async with within(limit_s, *late):
             async for state in job_states(client, cluster.namespace, name):
-                if state.status.phase in wanted:
-                    return ExitCode.DONE if suspend or state.status.phase == "Running" else describe.exit_status(state)
+                status = state.status
+                if status.phase in wanted:
+                    return ExitCode.DONE if suspend or status.phase == "Running" else describe.exit_status(state)
+                if state.spec.suspend == suspend and status.observed_generation == state.metadata.generation:
+                    standing = describe.standing(state)
+                    if standing != said:
+                        note(standing)
+                    said = standing
     raise AssertionError("job_states never ends by itself")

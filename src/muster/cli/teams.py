@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from muster.api.names import TEAMS_CONFIG_MAP
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.output import note, output_option, print_data, print_table
 from muster.cli.program import prefix
@@ -34,15 +35,19 @@ GUIDE = "docs/teams.md"
 async def command(cluster: Cluster, namespace: str, output: str) -> int:
     """Show what teams own: entitled, owned, healthy, used by themselves, lent to and borrowed from others, pending."""
     from muster.teams.decide import decide
+    from muster.teams.plan import Why
 
     holdings = await _holdings(cluster, namespace)
     plan = decide(holdings, time.time())
     if output:
         print_data(_data(plan), output)
         return ExitCode.DONE
-    _say_cautions(plan)
+    owned = Counter(held.owner for held in holdings.nodes.values() if held.owner)
+    if not owned and [each.why for each in plan.cautions] == [Why.DELETED]:
+        note(f"there is no ConfigMap {TEAMS_CONFIG_MAP}, and no node belongs to a team")
+    else:
+        _say_cautions(plan)
     if not plan.standings:
-        owned = Counter(held.owner for held in holdings.nodes.values() if held.owner)
         note("owned now: " + (", ".join(f"{team} {count}" for team, count in sorted(owned.items())) or "no node"))
         note(f"to give nodes to teams: {GUIDE}; {prefix()} teams plan -f FILE says what a file would change")
         return ExitCode.DONE

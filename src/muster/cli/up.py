@@ -94,7 +94,8 @@ def command(
     gpus_text = f" with {counted(spec.gpus, 'GPU')} each" if spec.gpus else ""
     took = f"{time.monotonic() - started:.1f} s"
     verb = "continues" if stored else "is up"
-    click.echo(f"the cluster '{name}' {verb}: {counted(spec.nodes, 'node')}{gpus_text}, ready after {took}")
+    plane = ", a real control plane" if spec.real else ""
+    click.echo(f"the cluster '{name}' {verb}: {counted(spec.nodes, 'node')}{gpus_text}{plane}, ready after {took}")
     click.echo(f"  kubectl {'' if current else f'--context {spec.context} '}get nodes")
     click.echo(f"  {prefix()} run {'' if current else f'--context {spec.context} '}train.py --follow")
     click.echo(f"  {prefix()} down" + (f" --name {name}" if name != DEFAULT_NAME else ""))

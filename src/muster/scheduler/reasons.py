@@ -84,7 +84,7 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
         NodeWhy.NOT_READY: "not ready",
         NodeWhy.UNSCHEDULABLE: "cordoned",
         NodeWhy.OTHER_TEAM: "owned by team {detail}",
-        NodeWhy.EXCLUDED: "excluded by name",
+        NodeWhy.EXCLUDED: "excluded by name (after a fault there, or by the pods' own affinity)",
         NodeWhy.SELECTOR: "without {detail}",
         NodeWhy.AFFINITY: "outside the required node affinity",
         NodeWhy.VOLUME: "out of reach of volume {detail}",

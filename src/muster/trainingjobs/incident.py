@@ -190,6 +190,8 @@ def _message(verdict: Verdict) -> str:
         if len(lines) > 1:  # lists show the first line: a program's last words are its reason, unless it was killed
             said = f": {lines[-1].strip()}" if not evidence.signal else ""
             return f"{head}{said}\nits last lines:\n{evidence.message}"
+        if evidence.signal and lines:
+            return f"{head}\nits last line:\n{evidence.message}"
     elif evidence.kind == "start":
         head = where
     elif evidence.kind in ("stall", "checkpoint"):

@@ -25,7 +25,8 @@ _SHELL_CODES: Final = (126, 127)
 _EARLY_S: Final = 60.0
 """A program that ends with such a code later than this had started."""
 _LAUNCHERS: Final = {
-    "mpiexec": "the image needs MPICH, Intel MPI or Open MPI, or the job another spec.launcher: torchrun or none",
+    "mpiexec": "the image needs MPICH, Intel MPI or Open MPI (for a cluster of `muster up`, which has no images: "
+    "pip install mpich mpi4py beside Muster), or the job another spec.launcher: torchrun or none",
     "torchrun": "the image needs PyTorch, or the job another spec.launcher: mpi or none",
 }
 

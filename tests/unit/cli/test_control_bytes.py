@@ -134,7 +134,8 @@ def test_logs_keep_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
 def test_stacks_show_no_control_byte_and_no_colour_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     said = {"rank": 0, "slot": 0, "node": "n", "pid": 7, "source": "handler", "why": NASTY, "state": ""}
-    lines = report([{**said, "threads": [[NASTY]]}])
+    lines = report([{**said, "threads": [[NASTY]]}], 4)
+    assert "rank 0 of 4 " in lines[0], "also if one rank was asked for"
     assert lines[1:] == [f"  {SHOWN}"] * 2
 
 

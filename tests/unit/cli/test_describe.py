@@ -23,7 +23,7 @@ from muster.api.training_job import (
 )
 from muster.cli import describe
 from muster.cli.follow import render
-from muster.kube.meta import ObjectMeta
+from muster.kube.meta import Condition, ObjectMeta
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -212,6 +212,21 @@ def test_what_to_do_next_fits_the_phase_and_the_way_we_were_called() -> None:
     assert describe.next_steps(job(phase="Pending"), "kubectl muster")[0].startswith("kubectl muster explain train")
     assert any("resume train" in step for step in describe.next_steps(job(phase="Suspended")))
     assert any("logs train" in step for step in describe.next_steps(job(phase="Failed")))
+
+
+def test_a_restarting_job_that_lacks_nodes_is_to_be_explained() -> None:
+    lacks = Condition(type="Admitted", status="False", reason="NotEnoughNodes")
+    waits = job(phase="Restarting", attempt=2, conditions=(lacks,))
+    assert describe.next_steps(waits)[0].startswith("muster explain train")
+    assert describe.next_steps(job(phase="Restarting", attempt=2))[0].startswith("muster logs train")
+
+
+def test_times_do_not_call_a_wait_or_a_stop_running() -> None:
+    """Issue 11: a suspended job "ran" for as long as it was suspended."""
+    suspended = job(phase="Suspended", start_time=at(5))
+    assert describe.times_text(suspended, at(65)) == "- ago, started 60s ago"
+    ended = job(phase="Succeeded", start_time=at(5), completion_time=at(35))
+    assert describe.times_text(ended, at(65)) == "- ago, started 60s ago, ended 30s ago"
 
 
 def test_only_success_exits_with_zero() -> None:

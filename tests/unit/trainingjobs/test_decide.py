@@ -85,6 +85,16 @@ def test_what_the_supervisor_knows_of_a_killed_rank_is_said() -> None:
     assert "ended with signal 9 (out of memory, killed by the kernel)" in world.status.message
 
 
+def test_the_last_line_of_a_killed_rank_is_named_as_such() -> None:
+    """Issue 11: "ended with signal 9: step 40" reads as if the step were the reason."""
+    world = World(make_job(2, backoffLimit=0)).started()
+    world.exit_rank(1, 137, signal=9, tail="step 40")
+    world.until("Running", attempt=2)
+    head, *lines = world.status.faults[-1].message.splitlines()
+    assert head.endswith("ended with signal 9")
+    assert lines == ["its last line:", "step 40"]
+
+
 def test_a_lost_node_costs_one_pod_and_is_kept_away_from() -> None:
     world = World(make_job(2), nodes=3).started()
     lost = world.holder(1).spec.node_name

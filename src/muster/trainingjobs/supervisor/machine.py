@@ -359,10 +359,11 @@ class Supervisor:
 
     def tick(self, now: float) -> None:
         """Whatever is due."""
-        attempt, alive = self.attempt, [rank for rank in self.ranks() if rank.alive]
-        for rank in alive:
-            if rank.orphaned_at is not None and self.state == "running":
+        attempt = self.attempt
+        for rank in self.ranks():
+            if rank.alive and rank.orphaned_at is not None:
                 self.tick_orphan(rank, now - rank.orphaned_at)
+        alive = [rank for rank in self.ranks() if rank.alive]
         if self.state == "running" and attempt is not None:
             if now >= self.look_at:
                 self.look_at = now + 1.0
@@ -415,6 +416,8 @@ class Supervisor:
             return
         if not rank.pid:
             rank.alive = False  # had not started; the sweep at the end finds what there is
+        elif self.state != "running":
+            return  # `stop` has signalled it, and gives it its grace
         elif age_s > ORPHAN_KILL_S:
             rank.signal(signal.SIGKILL)
         elif age_s > ORPHAN_EXIT_S and not rank.signalled:
