@@ -163,13 +163,18 @@ def _is_being_made(gang: Gang) -> bool:
 def _supposed(
     state: ClusterState, job: TrainingJob, now: float, team_key: str, nodes: Sequence[Node]
 ) -> Gang | Explanation:
-    """Return the gang that the job's pods would be, or why its GPUs per node are not known."""
+    """Return the gang that the job's pods would be, or why its GPUs per node are not known.
+
+    The controller makes pods of the spec that the job runs by: edits that it ignores do not count here either.
+    """
     from msgspec.structs import replace
 
+    from muster.api.fixed_spec import effective
     from muster.scheduler.explain import Explanation, suppose
     from muster.trainingjobs.nodeuse import gpu_counts, node_use
     from muster.trainingjobs.snapshot import Wait
 
+    job = effective(job).job
     use = node_use(job, gpu_counts(job, nodes, team_key))
     if isinstance(use, Wait):
         return Explanation(job.key, True, use.reason, use.message)

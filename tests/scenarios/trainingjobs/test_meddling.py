@@ -1,6 +1,7 @@
-"""Issue 11.10: a status that is wiped by hand leads to another attempt; a deleted Placement is there again at once.
+"""What people change by hand while a job runs: status, Placement, spec and pods.
 
-A phase that is edited to Succeeded is corrected, and the ranks run on.
+Issue 11.10: a status that is wiped leads to another attempt; a deleted Placement is there again at once. A phase that
+is edited to Succeeded is corrected, and the ranks run on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import pytest
 
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
-from muster.kube.errors import NotFound
+from muster.kube.core import Event
+from muster.kube.errors import Invalid, NotFound
 from muster.kube.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
@@ -80,3 +82,39 @@ async def test_a_pod_that_is_deleted_after_its_good_end_and_before_a_controller_
     arena.control()
     status = await arena.phase("train", "Succeeded", 1)
     assert (status.restarts, status.faults) == (None, ())
+
+
+async def test_an_edit_that_got_through_is_ignored_with_a_condition(arena: Arena) -> None:
+    """Issue 11.9: the API server allows edits of a suspended job, and no controller sees that it was suspended."""
+    program = UNTIL_DONE.format(folder=str(arena.folder))
+    await arena.submit("train", program, replicas=1, launcher="mpi")
+    await arena.phase("train", "Running", 1)
+    pods = [pod.uid for pod in await arena.pods("train")]
+
+    async def edit(**spec: object) -> None:
+        await arena.client.patch(TrainingJob, "train", {"spec": spec}, namespace=arena.namespace)
+
+    arena.controllers.pop().terminate()
+    with pytest.raises(Invalid, match="cannot change while the job is active"):
+        await edit(replicas=2)
+    await edit(suspend=True, replicas=2, command=["false"])
+    await edit(suspend=False)
+    arena.control()
+    status = await arena.reaches(
+        "train", lambda status: any(each.type == "SpecIgnored" and each.status == "True" for each in status.conditions)
+    )
+    (condition,) = [each for each in status.conditions if each.type == "SpecIgnored"]
+    assert condition.reason == "FieldsFixed"
+    assert condition.message.startswith("the change of spec.replicas, spec.command is ignored")
+
+    async def said() -> bool:
+        events = (await arena.client.list(Event, arena.namespace)).items
+        return any(each.reason == "SpecIgnored" and each.type == "Warning" for each in events)
+
+    await until("an Event says so", said)
+    (arena.folder / "done").touch()
+    status = await arena.phase("train", "Succeeded", 1)
+    assert status.restarts is None
+    assert status.run is not None
+    assert (status.run.attempt, status.run.nodes) == (1, 1)
+    assert {pod.uid for pod in await arena.pods("train")} <= set(pods)

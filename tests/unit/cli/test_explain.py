@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from muster.api.fixed_spec import fixed
+from muster.api.names import LABEL_TEAM
 from muster.api.training_job import Backoff, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from muster.cli.errors import CliError, ExitCode
-from muster.cli.explain import _find
+from muster.cli.explain import _find, _supposed
 from muster.kube.client import Client
 from muster.kube.meta import Condition, ObjectMeta
-from muster.scheduler.explain import Explanation
+from muster.scheduler.explain import Explanation, explain
 from muster.scheduler.gangs import Gang
 from tests.unit.scheduler.world import START, World
 
@@ -116,3 +117,19 @@ def test_room_decides_for_a_job_that_nothing_holds_back() -> None:
     assert found(job()) is None
     assert found(job(("Admitted", "NotEnoughNodes"), attempt=1)) is None
     assert isinstance(found(job(("Admitted", "NotEnoughNodes"), attempt=1), pods=2), Gang)
+
+
+def test_pods_that_do_not_exist_are_supposed_to_be_of_the_spec_that_the_job_runs_by() -> None:
+    """Issue 11.25: edits that the controller ignores (SpecIgnored) changed the answer."""
+    began = job(phase="Restarting", attempt=2)
+    edited = replace(
+        began,
+        spec=replace(began.spec, replicas=40, gpus_per_node=8),
+        status=replace(began.status, fixed_spec=fixed(began.spec)),
+    )
+    world = World()
+    world.add_nodes("a", "b", "c", "d")
+    gang = _supposed(world.state, edited, START, LABEL_TEAM, [])
+    assert isinstance(gang, Gang)
+    assert gang.size == 2
+    assert explain(world.state.snapshot(), gang, now=START).summary == "about to be placed: there is room for all of it"
