@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import yaml
 from aiohttp import web
 
 from muster.api.training_job import TrainingJob
@@ -23,41 +22,26 @@ from muster.cli.logstream import JobLogs, Selection, Tail
 from muster.kube.client import Client
 from muster.kube.pod import Pod
 from muster.kube.struct import from_dict
+from tests.support import onejob
 
-BASE = "/api/v1/namespaces/default/pods"
-JOB = "/apis/muster.dev/v1alpha1/namespaces/default/trainingjobs/train"
 TIMEOUT_S = 60
-META = {"namespace": "default", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
 
 
 class FakeCluster:
     """An API server with one running job of one pod, whose log is written by the test."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.kubeconfig = folder / "config"
         self.first_was_read = threading.Event()
         self.queries: list[dict[str, str]] = []
         self.flooded = 0
-        self._loop = asyncio.new_event_loop()
-        self._ready, self._stop = threading.Event(), asyncio.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        if request.path == JOB:
-            spec = {"replicas": 1, "launcher": "none", "image": "i", "command": ["true"]}
-            status = {"phase": "Running", "attempt": 1}
-            return web.json_response(
-                {
-                    "apiVersion": "muster.dev/v1alpha1",
-                    "kind": "TrainingJob",
-                    "metadata": {"name": "train", "uid": "job", **META},
-                    "spec": spec,
-                    "status": status,
-                }
-            )
-        if request.path == BASE:
-            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [self._pod()]})
+        if request.path == onejob.JOB:
+            return web.json_response(onejob.job(phase="Running", attempt=1))
+        if request.path == onejob.PODS:
+            return web.json_response(onejob.pods(onejob.pod(1, "Running", {"running": {}})))
         self.queries.append(dict(request.query))
         response = web.StreamResponse()
         await response.prepare(request)
@@ -68,54 +52,19 @@ class FakeCluster:
             self.flooded += 1
         return response
 
-    def _pod(self) -> dict[str, Any]:
-        owner = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "job"}
-        meta = {
-            "name": "train-0-1",
-            "uid": "pod",
-            "labels": {"muster.dev/gang": "train", "muster.dev/slot": "0"},
-            "annotations": {"muster.dev/attempt": "1"},
-            "ownerReferences": [owner],
-            **META,
-        }
-        state = {"name": "worker", "state": {"running": {}}}
-        return {"metadata": meta, "spec": {}, "status": {"phase": "Running", "containerStatuses": [state]}}
-
-    async def _serve(self) -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(app, shutdown_timeout=1, handler_cancellation=True)
-        await runner.setup()
-        await web.SockSite(runner, self._listener).start()
-        self._ready.set()
-        await self._stop.wait()
-        await runner.cleanup()
-
-    def __enter__(self) -> FakeCluster:
-        self._thread.start()
-        assert self._ready.wait(TIMEOUT_S)
-        server = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {"server": server}}],
-            "users": [{"name": "c", "user": {}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-            "current-context": "c",
-        }
-        self.kubeconfig.write_text(yaml.safe_dump(config))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.first_was_read.set()
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(TIMEOUT_S)
-        self._loop.close()
+    @contextmanager
+    def running(self) -> Iterator[FakeCluster]:
+        with onejob.served(self._answer) as server:
+            try:
+                onejob.write_kubeconfig(self.folder, server)
+                yield self
+            finally:
+                self.first_was_read.set()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
-    with FakeCluster(tmp_path) as found:
+    with FakeCluster(tmp_path).running() as found:
         yield found
 
 
@@ -187,7 +136,7 @@ async def test_lines_of_a_rank_come_from_the_slot_that_the_attempt_recorded(
     rotated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Issue 11.4: where the network gives ranks another order than slots, with and without the attempt's marker."""
-    metadata = {"name": "train", **META}
+    metadata = {"name": "train", **onejob.META}
     run = {"attempt": 2, "launcher": "none", "nodes": 4, "rankOrder": ORDER}
     spec = {"replicas": 4, "launcher": "none", "image": "i", "command": ["true"]}
     job = from_dict({"metadata": metadata, "spec": spec, "status": {"attempt": 2, "run": run}}, TrainingJob)

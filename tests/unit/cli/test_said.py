@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-import yaml
 from aiohttp import web
 
 from muster.cli.errors import ExitCode
 from muster.cli.main import run
 from muster.embedded.layout import ClusterSpec, Layout, ProcessId
+from tests.support import onejob
 
-JOB = "/apis/muster.dev/v1alpha1/namespaces/default/trainingjobs/train"
-PODS = "/api/v1/namespaces/default/pods"
 LOG = "--- muster: attempt 2: node 0 of 1, none, from the beginning ---\ntwo\n--- muster: attempt 3 ---\nthree\n"
-
-
-def kubeconfig(folder: Path, server: str) -> Path:
-    path = folder / "config"
-    config: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "c", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-        "current-context": "c",
-    }
-    path.write_text(yaml.safe_dump(config))
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -50,58 +31,17 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An API server with one job at attempt 3, whose pod is of attempt 2."""
-    meta = {"namespace": "default", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    job = {
-        "apiVersion": "muster.dev/v1alpha1",
-        "kind": "TrainingJob",
-        "metadata": {"name": "train", "uid": "job", **meta},
-        "spec": {"replicas": 1, "launcher": "none", "image": "i", "command": ["true"]},
-        "status": {"phase": "Succeeded", "attempt": 3},
-    }
-    owner = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "train", "uid": "job"}
-    pod_meta = {
-        "name": "train-0-2",
-        "uid": "pod",
-        "labels": {"muster.dev/gang": "train", "muster.dev/slot": "0"},
-        "annotations": {"muster.dev/attempt": "2"},
-        "ownerReferences": [owner],
-        **meta,
-    }
-    state = {"name": "worker", "state": {"terminated": {"exitCode": 0}}}
-    pod = {"metadata": pod_meta, "spec": {}, "status": {"phase": "Succeeded", "containerStatuses": [state]}}
 
     async def answer(request: web.Request) -> web.Response:
-        if request.path == JOB:
-            return web.json_response(job)
-        if request.path == PODS:
-            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [pod]})
-        return web.Response(text=LOG if request.path == f"{PODS}/train-0-2/log" else "", status=200)
+        if request.path == onejob.JOB:
+            return web.json_response(onejob.job(phase="Succeeded", attempt=3))
+        if request.path == onejob.PODS:
+            return web.json_response(onejob.pods(onejob.pod(2, "Succeeded", {"terminated": {"exitCode": 0}})))
+        return web.Response(text=LOG if request.path == f"{onejob.PODS}/train-0-2/log" else "", status=200)
 
-    loop = asyncio.new_event_loop()
-    ready, stop = threading.Event(), asyncio.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", answer)
-        runner = web.AppRunner(app, shutdown_timeout=1)
-        await runner.setup()
-        await web.SockSite(runner, listener).start()
-        ready.set()
-        await stop.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        assert ready.wait(20)
-        port = listener.getsockname()[1]
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, f"http://127.0.0.1:{port}")))
+    with onejob.served(answer) as server:
+        monkeypatch.setenv("KUBECONFIG", str(onejob.write_kubeconfig(tmp_path, server)))
         yield
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
-        loop.close()
 
 
 @pytest.mark.usefixtures("cluster")
@@ -155,7 +95,7 @@ def test_an_unreachable_cluster_with_and_without_one_on_this_machine(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, f"http://127.0.0.1:{port}")))
+    monkeypatch.setenv("KUBECONFIG", str(onejob.write_kubeconfig(tmp_path, f"http://127.0.0.1:{port}")))
     monkeypatch.setattr("muster.cli.target._RETRY_S", 0.1)
     if up:
         Layout(state).daemon_file.write_bytes(msgspec.json.encode(ProcessId.of(os.getpid())))
@@ -174,7 +114,7 @@ def test_faults_where_the_daemon_is_gone(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     Layout(state).write_spec(ClusterSpec(name="mine", port=20001))
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "https://127.0.0.1:20001")))
+    monkeypatch.setenv("KUBECONFIG", str(onejob.write_kubeconfig(tmp_path, "https://127.0.0.1:20001")))
     assert run(["fault", *arguments]) == ExitCode.NO_CLUSTER
     said = capfd.readouterr().err
     assert "the embedded cluster 'mine' is not running" in said
@@ -184,6 +124,6 @@ def test_faults_where_the_daemon_is_gone(
 def test_faults_are_for_embedded_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "https://127.0.0.1:20002")))
+    monkeypatch.setenv("KUBECONFIG", str(onejob.write_kubeconfig(tmp_path, "https://127.0.0.1:20002")))
     assert run(["fault", "node", "node-1"]) == ExitCode.BAD_INPUT
     assert "faults are for embedded clusters only" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -126,40 +126,38 @@ async def test_follow_reads_every_line_across_several_rotations(tmp_path: Path) 
     assert numbers(text) == list(range(3100))
 
 
+async def read_while(file: Path, write: Callable[[], None]) -> bytes:
+    """What a reader that follows gets of a log to which more is written once the first chunk was read."""
+    ended, text = asyncio.Event(), b""
+    async with asyncio.timeout(30):
+        async for chunk in follow(file, ended):
+            text += chunk
+            if not ended.is_set():
+                write()
+                ended.set()
+    return text
+
+
 async def test_follow_continues_after_its_file_was_compressed(tmp_path: Path) -> None:
     folder = tmp_path / "pods" / "uid" / "logs" / "main"
     folder.mkdir(parents=True)
     file = folder / "0.log"
     log = LineLog(LogFile(str(file), SIZE, 50), "stdout")
-    ended = asyncio.Event()
     write_lines(log, 0, 10)
-    text, wrote = b"", False
-    async with asyncio.timeout(30):
-        async for chunk in follow(file, ended):
-            text += chunk
-            if not wrote:
-                wrote = True
-                write_lines(log, 10, 3000)
-                compress_rotated(tmp_path / "pods")
-                assert [path.endswith(".gz") for path in rotated_logs(str(file))][-2:] == [True, False]
-                ended.set()
-    assert numbers(text) == list(range(3000))
+
+    def write() -> None:
+        write_lines(log, 10, 3000)
+        compress_rotated(tmp_path / "pods")
+        assert [path.endswith(".gz") for path in rotated_logs(str(file))][-2:] == [True, False]
+
+    assert numbers(await read_while(file, write)) == list(range(3000))
 
 
 async def test_slow_reader_whose_file_was_removed_gets_the_oldest_that_is_left(tmp_path: Path) -> None:
     file = tmp_path / "0.log"
     log = LineLog(LogFile(str(file), SIZE, 2), "stdout")
-    ended = asyncio.Event()
     write_lines(log, 0, 10)
-    text, wrote = b"", False
-    async with asyncio.timeout(30):
-        async for chunk in follow(file, ended):
-            text += chunk
-            if not wrote:
-                wrote = True
-                write_lines(log, 10, 5000)
-                ended.set()
-    found = numbers(text)
+    found = numbers(await read_while(file, lambda: write_lines(log, 10, 5000)))
     assert found == sorted(set(found)), "no line is read twice or out of order"
     assert found[-1] == 4999
 

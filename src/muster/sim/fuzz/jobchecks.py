@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from muster.embedded.objects import Obj, section
 from muster.sim.fuzz.checks import Checker
-from muster.sim.fuzz.ranks import Ranks
+from muster.sim.fuzz.ranks import AttemptTruth, Ranks
 from muster.sim.fuzz.view import View
 
 FREE = ("Stopping", "Suspended")
@@ -72,8 +72,8 @@ class NoJobFails(Checker):
             self.fail(f"{name} failed: {new.get('message')}")
 
 
-class SucceededMeansDone(Checker):
-    """A job is Succeeded only if its program reported its last step and its ranks, or the launcher, ended well.
+class RankChecker(Checker):
+    """Compares a job's status with its ranks.
 
     Args:
         view: what the API server holds.
@@ -81,11 +81,23 @@ class SucceededMeansDone(Checker):
         ranks: what really became of attempts.
     """
 
-    name = "Succeeded means that the program is done"
-
     def __init__(self, view: View, stale_s: float, ranks: Ranks) -> None:
         super().__init__(view, stale_s)
         self._ranks = ranks
+
+    def truth_of(self, name: str, attempt: int) -> AttemptTruth | None:
+        """What became of an attempt of the job with this name; None if no rank of it ever ran."""
+        program = next((each for key, each in self._ranks.programs.items() if key.endswith(f"/{name}")), None)
+        return program.attempts.get(attempt) if program is not None else None
+
+
+class SucceededMeansDone(RankChecker):
+    """A job is Succeeded only if its program reported its last step and its ranks, or the launcher, ended well."""
+
+    name = "Succeeded means that the program is done"
+
+    def __init__(self, view: View, stale_s: float, ranks: Ranks) -> None:
+        super().__init__(view, stale_s, ranks)
         ranks.listeners.append(self._look)
 
     def job(self, name: str, old: Obj, new: Obj) -> None:
@@ -93,8 +105,7 @@ class SucceededMeansDone(Checker):
         if new.get("phase") != "Succeeded" or old.get("phase") == "Succeeded":
             return
         attempt = int(new.get("attempt", 0))
-        program = next((each for key, each in self._ranks.programs.items() if key.endswith(f"/{name}")), None)
-        truth = program.attempts.get(attempt) if program is not None else None
+        truth = self.truth_of(name, attempt)
         why = truth.unfinished if truth is not None else "no rank of it ever ran"
         if why:
             self.fail(f"{name} is Succeeded in attempt {attempt}, but {why}")
@@ -107,20 +118,13 @@ class SucceededMeansDone(Checker):
                     self.fail(f"{key}: {truth.contradiction}")
 
 
-class RecordStays(Checker):
-    """What is recorded of an attempt does not change while it lasts, and is what its ranks were directed.
-
-    Args:
-        view: what the API server holds.
-        stale_s: as for all.
-        ranks: what really became of attempts.
-    """
+class RecordStays(RankChecker):
+    """What is recorded of an attempt does not change while it lasts, and is what its ranks were directed."""
 
     name = "the record of an attempt never changes"
 
     def __init__(self, view: View, stale_s: float, ranks: Ranks) -> None:
-        super().__init__(view, stale_s)
-        self._ranks = ranks
+        super().__init__(view, stale_s, ranks)
         self._known: dict[tuple[str, int], Obj] = {}
 
     def job(self, name: str, old: Obj, new: Obj) -> None:
@@ -133,8 +137,7 @@ class RecordStays(Checker):
         known = self._known.setdefault((name, attempt), facts)
         if known != facts:
             self.fail(f"{name}: attempt {attempt} was recorded as {known}, and is now {facts}")
-        program = next((each for key, each in self._ranks.programs.items() if key.endswith(f"/{name}")), None)
-        truth = program.attempts.get(attempt) if program is not None else None
+        truth = self.truth_of(name, attempt)
         if truth is not None and truth.slots.get(0, record.get("launcherSlot")) != record.get("launcherSlot"):
             said = f"slot {record.get('launcherSlot')}"
             self.fail(f"{name}: the launcher of attempt {attempt} is recorded in {said}, and runs in {truth.slots[0]}")
