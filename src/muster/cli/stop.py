@@ -18,5 +18,8 @@ from muster.cli.target import Target, cluster_options
 )
 @cluster_options()
 def command(name: str, wait: bool, target: Target) -> int:
-    """Suspend the job NAME: its ranks stop, its nodes go back, its last checkpoint stays."""
+    """Suspend the job NAME: its ranks stop, its nodes go back, its last checkpoint stays.
+
+    Before they stop, ranks are asked for a checkpoint (`muster.should_checkpoint()`). Their logs go with the pods.
+    """
     return set_suspend(target, name, True, wait)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ _LOG_MIN_FILES = 2
 )
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API server (a free one).")
 @click.option(
-    "--network", type=click.Choice(["host", "netns"]), help="Loopback addresses, or a namespace per pod (host)."
+    "--network", type=click.Choice(["host", "netns"]), help="Loopback addresses, or as root a namespace per pod (host)."
 )
 @click.option(
     "--container-log-max-size",
@@ -83,6 +84,11 @@ def command(
     if stored and (layout.read_daemon() or cluster.starting(layout)):
         same = stored.same_shape(wanted) and stored.with_logs(wanted) == stored and port in (None, stored.port)
         return _up_already(same, layout)
+    if wanted.network == "netns" and os.geteuid() != 0:
+        raise BadInput(
+            "--network netns needs root: it makes network namespaces and a bridge",
+            "run it as root, or leave it out: pods then have loopback addresses",
+        )
     path = user_kubeconfig()
     check_writable(path)
     if wanted.real:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.cli import main
 from muster.cli.errors import CliError, ExitCode, from_api_error
 from muster.cli.loglines import AttemptReader, LogLine
 from muster.cli.output import age, duration
@@ -114,3 +117,14 @@ def test_ages_as_kubectl_says_them() -> None:
     assert age(now - timedelta(seconds=5), now) == "5s"
     said = [duration(seconds) for seconds in (0, 119, 150, 600, 7200, 3 * 3600 + 720, 4 * 86400)]
     assert said == ["0s", "119s", "2m30s", "10m", "2h", "3h12m", "4d"]
+
+
+def test_a_network_namespace_without_root_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue 11: each node failed with "Cannot find device" ten seconds later."""
+    monkeypatch.setenv("MUSTER_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert main.run(["up", "--network", "netns"]) == ExitCode.BAD_INPUT
+    assert "--network netns needs root" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
