@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from muster.api.fixed_spec import effective
 from muster.api.training_job import Fault, Restarts, Timeline, TrainingJob
 from muster.api.words import counted, rank_text
 from muster.cli.output import age
@@ -88,7 +89,7 @@ def idle_ranks(job: TrainingJob) -> list[str]:
 
 def slots_text(job: TrainingJob) -> str:
     """`3/4 slots ready`; of a job that shrank `2/2 slots ready, 1 of 3 left out`."""
-    status, wanted = job.status, job.spec.replicas
+    status, wanted = job.status, effective(job).job.spec.replicas
     missing = len(status.left_out)
     without = f", {missing} of {wanted} left out" if missing else ""
     return f"{status.ready_slots}/{wanted - missing} slots ready{without}"

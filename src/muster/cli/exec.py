@@ -53,11 +53,11 @@ def like_rank(rank: int, ranks_per_node: int) -> tuple[str, ...]:
 async def _exec(cluster: Cluster, name: str, slot: int, rank: int | None, arguments: tuple[str, ...]) -> int:
     from muster.cli.pods import members, pod_of_slot, slot_of_rank
     from muster.cli.remote import execute
-    from muster.cli.watch import get_job
+    from muster.cli.watch import get_job_as_it_runs
     from muster.kube.errors import Invalid, NotFound
 
     async with cluster.client() as client:
-        job = await get_job(client, cluster.namespace, name)
+        job = await get_job_as_it_runs(client, cluster.namespace, name)
         if rank is not None:
             slot = slot_of_rank(job, rank)
             arguments = (*like_rank(rank, job.ranks), *arguments)

@@ -72,10 +72,10 @@ async def _logs(
     from muster.cli.follow import detachable
     from muster.cli.logstream import JobLogs, Selection
     from muster.cli.pods import check_rank
-    from muster.cli.watch import get_job
+    from muster.cli.watch import get_job_as_it_runs
 
     async with cluster.client() as client:
-        job = await get_job(client, cluster.namespace, name)
+        job = await get_job_as_it_runs(client, cluster.namespace, name)
         if rank is not None:
             check_rank(job, rank)
         if slot is not None and slot >= job.spec.replicas:

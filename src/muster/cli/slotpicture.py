@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from muster.api.fixed_spec import effective
 from muster.cli.pods import slot_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def cells(job: TrainingJob, pods: Sequence[Pod], nodes: Sequence[Node]) -> list[
             found.append(Cell(name, None, "free"))
         else:
             found.append(Cell(name, slot, _doing(job, newest[slot])))
-    waiting = [slot for slot in range(job.spec.replicas) if slot not in newest or not newest[slot].spec.node_name]
+    slots = range(effective(job).job.spec.replicas)
+    waiting = [slot for slot in slots if slot not in newest or not newest[slot].spec.node_name]
     return found + [Cell("", slot, "waits for a node") for slot in waiting]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+from muster.api.fixed_spec import effective
 from muster.api.training_job import TrainingJob
 from muster.cli.errors import CliError, ExitCode
 from muster.kube.client import Client
@@ -56,6 +57,11 @@ async def get_job(client: Client, namespace: str, name: str) -> TrainingJob:
         if "could not find the requested resource" in error.message:
             raise
         raise await _missing_with_names(client, namespace, name) from None
+
+
+async def get_job_as_it_runs(client: Client, namespace: str, name: str) -> TrainingJob:
+    """The job with the spec that it runs by, without edits that are ignored: its slots and ranks are those."""
+    return effective(await get_job(client, namespace, name)).job
 
 
 def nearest(name: str, names: list[str]) -> list[str]:

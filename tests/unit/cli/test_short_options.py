@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 import click
 import pytest
 from msgspec.structs import replace
 
+from muster.api.fixed_spec import fixed
 from muster.api.run_record import RunRecord, SlotRange
 from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.cli.describe import slots_text
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.main import cli, run
-from muster.cli.pods import slot_of_rank
+from muster.cli.pods import check_rank, slot_of_rank
+from muster.cli.watch import get_job_as_it_runs
+from muster.kube.client import Client
 from muster.kube.struct import from_dict
 
 
@@ -81,6 +88,24 @@ def test_slot_of_a_rank_of_a_job_that_goes_on_with_fewer_nodes() -> None:
         with pytest.raises(CliError, match=f"has no rank {rank}") as error:
             slot_of_rank(fewer, rank)
         assert error.value.exit_code == ExitCode.BAD_INPUT
+
+
+def test_slots_and_ranks_are_those_that_the_job_runs_by_not_those_of_an_ignored_edit() -> None:
+    """Issue 11.9."""
+    runs = job(left_out=(1,), ready_slots=3)
+    edited = replace(
+        runs, spec=replace(runs.spec, replicas=40), status=replace(runs.status, fixed_spec=fixed(runs.spec))
+    )
+
+    class Answers:
+        async def get(self, kind: type[TrainingJob], name: str, namespace: str) -> TrainingJob:
+            return edited
+
+    found = asyncio.run(get_job_as_it_runs(cast(Client, Answers()), "default", "job"))
+    with pytest.raises(CliError) as error:
+        check_rank(found, 8)
+    assert error.value.hint == "it has 0 to 7"
+    assert slots_text(edited) == "3/3 slots ready, 1 of 4 left out"
 
 
 def test_rank_and_slot_of_exec_exclude_each_other() -> None:
