@@ -149,8 +149,12 @@ class Executor:
         pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, self._pods)
         try:
             await self._client.create(pod, kind=Pod, retry_lost=True)
-        except AlreadyExists:
-            pass
+        except AlreadyExists as error:
+            if await self._is_foreign(pod["metadata"]["name"], job):
+                stop.set()
+                what = "it does not belong to this job: delete it, or give the job another name"
+                self._refused(job, AlreadyExists(error.status, error.reason, f"{error.message}, and {what}"))
+                return
         except (Forbidden, Invalid) as error:
             stop.set()
             self._refused(job, error)
@@ -161,6 +165,14 @@ class Executor:
             return
         self._created[_pod_key(job, action)] = self._clock() + EXPECT_S
         self._count("CreatePod", action.reason)
+
+    async def _is_foreign(self, name: str, job: TrainingJob) -> bool:
+        """Whether a pod has this name that is of no job of this name: its end would not wake the job."""
+        try:
+            pod = await self._client.get(Pod, name, job.namespace)
+        except NotFound:
+            return False
+        return pod.metadata.labels.get(names.LABEL_GANG) != job.name
 
     def _refused(self, job: TrainingJob, error: ApiError) -> None:
         times = self._refusals[job.uid][0] + 1 if job.uid in self._refusals else 0

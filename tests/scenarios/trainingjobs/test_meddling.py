@@ -118,3 +118,21 @@ async def test_an_edit_that_got_through_is_ignored_with_a_condition(arena: Arena
     assert status.run is not None
     assert (status.run.attempt, status.run.nodes) == (1, 1)
     assert {pod.uid for pod in await arena.pods("train")} <= set(pods)
+
+
+async def test_a_foreign_pod_with_the_name_of_a_slot_is_named_and_waited_for(
+    arena: Arena,
+) -> None:
+    """Issue 11.10: the job was Pending without a reason, and for ever: the end of that pod woke nothing."""
+    other = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "taken-0-1", "namespace": arena.namespace},
+        "spec": {"schedulerName": "none", "containers": [{"name": "c", "image": "i"}]},
+    }
+    await arena.client.create(other)
+    await arena.submit("taken", "", replicas=1)
+    told = await arena.reaches("taken", lambda status: "already exists" in status.message)
+    assert 'pods "taken-0-1" already exists, and it does not belong to this job: delete it' in told.message
+    await arena.client.delete(Pod, "taken-0-1", namespace=arena.namespace, grace_s=0)
+    await arena.phase("taken", "Succeeded")
