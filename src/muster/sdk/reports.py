@@ -13,6 +13,7 @@ import json
 import math
 import os
 import random
+import sys
 import threading
 import time
 from typing import Any, Mapping
@@ -33,6 +34,7 @@ class Reporter:
         self.pid = os.getpid()
         self.checkpoint_now = False
         self._stale = ""
+        self._largest = -records.STEP_MAX  # step of a confirmed checkpoint
         self._condition = threading.Condition()
         self._pending: dict[str, Any] | None = None
         self._sending = False
@@ -57,12 +59,25 @@ class Reporter:
         while time.monotonic() < deadline:
             error = self._try(report, min(REQUEST_TIMEOUT_S, max(0.1, deadline - time.monotonic())))
             if error is None:
+                self._confirmed(report["checkpoint"]["step"])
                 return
             problem = str(error)
             failures += 1
             pause = error.after_s or min(10.0, 0.2 * 2.0 ** min(failures, 6))
             time.sleep(max(0.0, min(pause * random.uniform(0.5, 1.0), deadline - time.monotonic())))
         raise ControllerUnavailable(f"the checkpoint was not confirmed within {deadline_s:g} s: {problem}")
+
+    def _confirmed(self, step: int) -> None:
+        """Warn if a restart would not begin from the checkpoint just written: the largest step of an attempt counts."""
+        with self._condition:
+            older, self._largest = step < self._largest, max(step, self._largest)
+        if older:
+            print(
+                f"muster: a restart would begin from the checkpoint of step {self._largest}, not from this one of step "
+                f"{step}: within an attempt the largest step counts. Count steps over all epochs",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def flush(self) -> None:
         """At exit: give the last progress a moment to go out."""

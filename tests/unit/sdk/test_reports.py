@@ -51,6 +51,19 @@ async def test_metrics_that_are_not_numbers_hinder_neither_progress_nor_a_checkp
     assert stub.checkpoint == {"path": "/ckpt/8", "step": 8}
 
 
+async def test_a_checkpoint_that_a_restart_would_not_begin_from_is_said(
+    stub: StubController, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Issue 11.2: steps that begin again with each epoch; the controller keeps the largest one of an attempt."""
+    for step in (10, 10, 12):
+        await asyncio.to_thread(muster.report, step, None, f"/ckpt/{step}")
+    assert capsys.readouterr().err == ""
+    await asyncio.to_thread(muster.report, 2, None, "/ckpt/2")
+    assert (
+        "a restart would begin from the checkpoint of step 12, not from this one of step 2" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("arguments", [{"step": 2**63}, {"step": -(2**63) - 1}, {"step": 1, "total_steps": 10**30}])
 async def test_a_step_that_a_status_cannot_hold_is_refused_at_once(
     stub: StubController, arguments: dict[str, int]
