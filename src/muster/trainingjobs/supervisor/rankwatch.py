@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 
+from . import rankhook
 from .basics import log, write_file
 from .processes import start_ticks
 from .rankhook import FAILING, HANDLER, NAME, STACKS
@@ -20,7 +21,7 @@ class RankWatch:
     def __init__(self, folder: str) -> None:
         self.folder = os.path.join(folder, NAME)
         os.mkdir(self.folder, 0o700)
-        source = __spec__.loader.get_source(__name__.rpartition(".")[0] + ".rankhook")  # type: ignore[union-attr]
+        source = rankhook.__spec__.loader.get_source(rankhook.__name__)  # type: ignore[union-attr]
         write_file(os.path.join(self.folder, "sitecustomize.py"), source)
         self._noted: dict[int, float] = {}  # processes that fail, and since when that is known
 
