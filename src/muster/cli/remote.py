@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 import aiohttp
@@ -22,11 +22,16 @@ import aiohttp
 from muster.api.names import WORKER_CONTAINER
 from muster.cli.errors import CliError
 from muster.kube.client import Client
+from muster.kube.errors import Forbidden
 from muster.kube.pod import Pod
 
 PROTOCOL = "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
 _CHUNK_BYTES = 32 * 1024
+
+
+class NotAllowed(CliError):
+    """The user lacks the right to run commands in pods."""
 
 
 async def execute(client: Client, pod: Pod, arguments: Sequence[str], *, terminal: bool) -> int:
@@ -36,9 +41,7 @@ async def execute(client: Client, pod: Pod, arguments: Sequence[str], *, termina
         CliError: the command could not be run, or the connection broke.
     """
     flags = {"stdin": "true", "stdout": "true", "stderr": str(not terminal).lower(), "tty": str(terminal).lower()}
-    query = urlencode([("container", WORKER_CONTAINER), *flags.items(), *(("command", part) for part in arguments)])
-    path = f"{pod.RESOURCE.path(pod.namespace, pod.name, 'exec')}?{query}"
-    async with client.websocket(path, protocols=(PROTOCOL,)) as socket:
+    async with _command(client, pod, flags, arguments) as socket:
         with _raw_terminal(terminal):
             typing = asyncio.create_task(_send_stdin(socket))
             resizing = asyncio.create_task(_send_sizes(socket)) if terminal else None
@@ -59,10 +62,8 @@ async def capture(client: Client, pod: Pod, arguments: Sequence[str]) -> tuple[i
         CliError: the command could not be run, or the connection broke.
     """
     flags = {"stdin": "false", "stdout": "true", "stderr": "true", "tty": "false"}
-    query = urlencode([("container", WORKER_CONTAINER), *flags.items(), *(("command", part) for part in arguments)])
-    path = f"{pod.RESOURCE.path(pod.namespace, pod.name, 'exec')}?{query}"
     out = bytearray()
-    async with client.websocket(path, protocols=(PROTOCOL,)) as socket:
+    async with _command(client, pod, flags, arguments) as socket:
         async for message in socket:
             data = message.data
             if message.type is aiohttp.WSMsgType.BINARY and data and data[0] == _STDOUT:
@@ -70,6 +71,28 @@ async def capture(client: Client, pod: Pod, arguments: Sequence[str]) -> tuple[i
             elif message.type is aiohttp.WSMsgType.BINARY and data and data[0] == _STATUS:
                 return exit_status(data[1:]), bytes(out)
     raise CliError("the connection to the pod broke before the command ended")
+
+
+@contextlib.asynccontextmanager
+async def _command(
+    client: Client, pod: Pod, flags: Mapping[str, str], arguments: Sequence[str]
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Start a command in the pod's worker.
+
+    Raises:
+        NotAllowed: RBAC forbids it. The request is a GET, so that every API server asks for the verb `get`; those of
+            Kubernetes 1.35 and later also ask for `create` (AuthorizePodWebsocketUpgradeCreatePermission).
+    """
+    query = urlencode([("container", WORKER_CONTAINER), *flags.items(), *(("command", part) for part in arguments)])
+    path = f"{pod.RESOURCE.path(pod.namespace, pod.name, 'exec')}?{query}"
+    try:
+        async with client.websocket(path, protocols=(PROTOCOL,)) as socket:
+            yield socket
+    except Forbidden as error:
+        raise NotAllowed(
+            f"you may not run commands in pods of namespace {pod.namespace}: {error.message.rstrip(': ')}",
+            "ask for the verbs get and create on the resource pods/exec there",
+        ) from None
 
 
 async def _receive(socket: aiohttp.ClientWebSocketResponse) -> int:

@@ -36,7 +36,7 @@ def command(name: str, rank: int | None, threads: bool, output: str, target: Tar
 
     A rank in Python writes its stacks when its supervisor asks for them. Of another one py-spy shows them if the image
     has it and the kernel allows it; otherwise you see what the process waits in, and why there is no more. It needs
-    the right to create pods/exec, as `muster exec` does.
+    the verbs get and create on pods/exec, as `muster exec` does.
     """
     return asyncio.run(_stacks(resolve(target), name, rank, threads, output))
 
@@ -75,8 +75,8 @@ async def _ask(
 ) -> tuple[list[dict[str, Any]], str]:
     """What the ranks of a pod answer, and why there is no answer."""
     from muster.api.names import SUPERVISOR_DIRECTORY
-    from muster.cli.remote import capture
-    from muster.kube.errors import ApiError, Forbidden
+    from muster.cli.remote import NotAllowed, capture
+    from muster.kube.errors import ApiError
 
     more = [] if rank is None else ["--rank", str(rank)]
     try:
@@ -84,12 +84,8 @@ async def _ask(
             code, out = await capture(
                 client, pod, ["python3", f"{SUPERVISOR_DIRECTORY}/supervisor.py", "stacks", *more]
             )
-    except Forbidden as error:
-        raise CliError(
-            f"you may not run commands in pods of namespace {pod.namespace}: {error.message}",
-            "ask for the right to create pods/exec there",
-            ExitCode.NO_CLUSTER,
-        ) from None
+    except NotAllowed:
+        raise
     except (ApiError, CliError) as error:
         return [], f"slot {slot}: {error.message}"
     except TimeoutError:
