@@ -15,7 +15,11 @@ from muster.kube.auth import TokenRequest
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.kubernetes_since("1.36"),  # older API servers speak SPDY with kubelets, the process kubelet does not
+]
 
 WAITS = "import time; time.sleep(600)"
 RBAC = "rbac.authorization.k8s.io"
