@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 
-from . import rankhook
 from .basics import log, write_file
 from .processes import start_ticks
 from .rankhook import FAILING, HANDLER, NAME, STACKS
@@ -21,7 +21,8 @@ class RankWatch:
     def __init__(self, folder: str) -> None:
         self.folder = os.path.join(folder, NAME)
         os.mkdir(self.folder, 0o700)
-        source = rankhook.__spec__.loader.get_source(rankhook.__name__)  # type: ignore[union-attr]
+        hook = importlib.import_module(".rankhook", __package__)
+        source = hook.__spec__.loader.get_source(hook.__name__)  # type: ignore[union-attr]
         write_file(os.path.join(self.folder, "sitecustomize.py"), source)
         self._noted: dict[int, float] = {}  # processes that fail, and since when that is known
 
