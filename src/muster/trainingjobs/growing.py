@@ -58,7 +58,6 @@ def grow(snapshot: JobSnapshot, more: Sequence[Slot], now: float) -> list[Action
         statuses.next_attempt(job, old),
         phase="Restarting",
         progress=snapshot.progress or old.progress,
-        slots_kept=None,
         message=f"{why}; restarting as attempt {old.attempt + 1} on up to {counted(job.spec.replicas, 'node')}",
     )
     status = statuses.with_condition(status, "Running", False, "Growing", why, now, job.metadata.generation)

@@ -84,9 +84,7 @@ def restart(snapshot: JobSnapshot, why: str, now: float) -> list[Action]:
     job, newest = snapshot.job, newest_attempt(snapshot)
     status = replace(statuses.next_attempt(job, replace(job.status, attempt=newest)), phase="Restarting")
     status = replace(status, node_use=status.node_use or used_by(snapshot.pods, job.spec.gpu_resource))
-    status = replace(
-        status, ready_slots=0, slots_kept=None, message=f"{why}; restarting as attempt {status.attempt}, not charged"
-    )
+    status = replace(status, ready_slots=0, message=f"{why}; restarting as attempt {status.attempt}, not charged")
     status = statuses.with_condition(status, "Running", False, "StatusLost", why, now, job.metadata.generation)
     return [WriteStatus(statuses.fitted(status), "StatusLost"), RecordEvent("StatusLost", why, warning=True)]
 

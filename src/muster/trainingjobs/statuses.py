@@ -92,7 +92,9 @@ def next_attempt(job: TrainingJob, status: TrainingJobStatus) -> TrainingJobStat
     """The status with the next attempt's number, which asks for all nodes again; the first fixes the folder."""
     folder = status.checkpoint_dir if status.attempt else folder_of(job)
     number, size = status.attempt + 1, job.spec.replicas
-    status = replace(status, quiet=None, stall=None, idle_ranks=())  # which spoke of the attempt that ended
+    status = replace(
+        status, quiet=None, stall=None, idle_ranks=(), slots_kept=None
+    )  # which spoke of the attempt that ended
     return replace(status, attempt=number, size=size, left_out=(), checkpoint_dir=folder, run=None)
 
 

@@ -294,6 +294,19 @@ def test_a_refused_pod_is_explained_and_tried_again() -> None:
     assert condition.status == "True"
 
 
+def test_resumed_job_does_not_count_slots_kept_before_it_was_suspended() -> None:
+    """Issue 11: after a fault, a stop and a resume, all pods are new, and "2 of 2 slots kept their pods" was shown."""
+    world = World(make_job(2)).started()
+    world.exit_rank(1, 1)
+    world.until("Running", attempt=2)
+    assert world.status.slots_kept == 2
+    world.job = replace(world.job, spec=replace(world.job.spec, suspend=True))
+    world.until("Suspended")
+    world.job = replace(world.job, spec=replace(world.job.spec, suspend=False))
+    world.until("Running", attempt=3)
+    assert world.status.slots_kept is None
+
+
 def test_suspend_frees_the_nodes_and_resume_is_a_new_attempt() -> None:
     world = World(make_job(2)).started()
     assert world.job is not None
