@@ -57,7 +57,7 @@ async def test_mpi_ranks_of_all_nodes_are_grouped_by_equal_stack(stub: StubContr
     assert [(each["rank"], each["slot"], each["source"]) for each in found] == [
         (rank, rank // 2, "handler") for rank in range(4)
     ]
-    lines = report(found)
+    lines = report(found, 4)
     assert lines[0] == "ranks 0, 2-3 of 4, by handler"
     assert lines[1] == '  File "train.py", line 8 in step'
     (alone,) = (number for number, line in enumerate(lines) if line.startswith("rank 1"))
