@@ -6,7 +6,7 @@ Meaning of taints, selectors and affinity: Kubernetes pages "Taints and Tolerati
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.api.names import LABEL_POOL, LABEL_TEAM
 from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
@@ -96,6 +96,36 @@ class Matcher:
         """Drop all verdicts, after node classes were made anew."""
         self._known.clear()
         self._selected.clear()
+
+
+class MatcherAfterHandover(Matcher):
+    """Verdicts as they will be when nodes have changed hands, for pods that may use a node whoever owns it.
+
+    Which team a node goes to is not known here. For pods that depend on the owner the verdicts are those of `now`.
+    """
+
+    def __init__(self, now: Matcher) -> None:
+        super().__init__(pools=now.pools, team_key=now.team_key)
+        self._now = now
+
+    def match(self, pod: PodClass, node: NodeClass) -> Match:
+        """Return the verdict about the two classes."""
+        found = self._now.match(pod, node)
+        if found.reason is None or found.reason.why is not NodeWhy.CHANGES_HANDS:
+            return found
+        after = super().match(pod, _of_unknown_owner(node, self.team_key))
+        return after if after.reason is None else found
+
+    def selects(self, pod: PodClass, node: NodeClass, name: str) -> bool:
+        """Whether nodeSelector and required node affinity, nothing else, admit the node now."""
+        return self._now.selects(pod, node, name)
+
+
+def _of_unknown_owner(node: NodeClass, team_key: str) -> NodeClass:
+    """Return the class after the node changed hands: without the team's label, with a taint of an unknown team."""
+    labels = {key: value for key, value in node.labels.items() if key != team_key}
+    others = tuple(taint for taint in node.taints if taint.key != team_key)
+    return replace(node, labels=labels, taints=(*others, Taint(key=team_key, effect="NoSchedule")), leaving=False)
 
 
 def _match(pod: PodClass, node: NodeClass, team_key: str, *, pools: bool) -> Match:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from muster.scheduler.buckets import Bucket, BucketIndex
 from muster.scheduler.domains import Domains
 from muster.scheduler.ledger import Ledger, fits
-from muster.scheduler.matching import Matcher
+from muster.scheduler.matching import Matcher, MatcherAfterHandover
 from muster.scheduler.offers import Groups, Shortage
 from muster.scheduler.openings import Openings, shape_of
 from muster.scheduler.placing import Failed, choose, room_when_empty
@@ -178,7 +178,18 @@ class Refusals:
         return found
 
     def impossible(self, key: str, snapshot: Snapshot, groups: Groups) -> Shortage | None:
-        """Return what would be short on the usable nodes if no gang were on them; None where nothing is."""
+        """Return what would be short on the usable nodes if no gang were on them; None where nothing is.
+
+        Nodes that are closed only while they change hands count for pods that may use them whoever owns them. Else a
+        gang would lose its place in the queue to smaller ones each time that teams' shares change.
+        """
+        short = self._impossible_now(key, snapshot, groups)
+        if short is None or not any(bucket.node_class.leaving for bucket in snapshot.empty_buckets.values()):
+            return short
+        found = room_when_empty(Ledger(snapshot.empty_buckets), MatcherAfterHandover(snapshot.matcher), groups)
+        return short if isinstance(found, Shortage) else None
+
+    def _impossible_now(self, key: str, snapshot: Snapshot, groups: Groups) -> Shortage | None:
         matcher, index = snapshot.matcher, snapshot.empty_buckets
         ledger = Ledger(index)
         if not any(is_related(cls, ledger.layer) for cls in groups):

@@ -13,6 +13,7 @@ from muster.scheduler.plan import TellToLeave, WritePlacement
 from muster.scheduler.traits import JobFacts
 from muster.scheduler.whatif import ChangeKind
 from tests.unit.scheduler.teamwork import add, borrower, owned
+from tests.unit.scheduler.test_rules import apart, term
 from tests.unit.scheduler.world import World, reason_of
 
 
@@ -50,6 +51,47 @@ def test_a_borrower_leaves_whole_for_the_owners_gang_whatever_their_priorities(p
     world.set_job("home", JobFacts(ended="Succeeded"))
     world.run()
     assert len(world.nodes_of("guest")) == 3, "it runs again once there is room"
+
+
+def changing_hands(*, borrows: bool, rules: bool = False) -> World:
+    """Two of four nodes are about to change hands; a gang of three waits, and one of two after it."""
+    world = World()
+    owned(world, "blue", "a", "b", "c", "d")
+    world.state.set_leaving(frozenset({"c", "d"}))
+    for name, size in (("head", 3), ("small", 2)):
+        affinity = apart(term("kubernetes.io/hostname", {"muster.dev/gang": name})) if rules else {}
+        add(
+            world,
+            name,
+            size,
+            "red" if borrows else "blue",
+            borrows=borrows,
+            **({"affinity": affinity} if rules else {}),
+        )
+    return world
+
+
+@pytest.mark.parametrize("rules", [False, True], ids=["plain", "with rules about other pods"])
+def test_handover_does_not_let_smaller_gang_pass_the_head(*, rules: bool) -> None:
+    """Issue 11: nodes that a hand-over closes for a moment still count for a gang that may use any team's nodes."""
+    world = changing_hands(borrows=True, rules=rules)
+    plan = world.run()
+    assert world.placements == {}
+    assert reason_of(plan, world, "head") == "NotEnoughNodes"
+    assert reason_of(plan, world, "small") == "BehindInQueue"
+    owned(world, "green", "c", "d")
+    world.state.set_leaving(frozenset())
+    world.run()
+    assert len(world.nodes_of("head")) == 3
+    assert world.nodes_of("small") == {}
+
+
+def test_gang_bound_to_its_team_does_not_wait_for_nodes_that_its_team_gives_away() -> None:
+    """Issue 11: a hand-over may take days, and the team's gang gets nothing when it ends: it blocks no other gang."""
+    world = changing_hands(borrows=False)
+    plan = world.run()
+    assert reason_of(plan, world, "head") == "MoreThanTheCluster"
+    assert set(world.nodes_of("small").values()) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
