@@ -195,8 +195,9 @@ class NoRoomGivenTwice(Checker):
         """Whether the pod's gang has less right to a node: less priority, or the same and it came later.
 
         A gang came with its first pod, whatever became of that one; of two that came in one second the first by name.
+        One whose job was resumed may have lost its place to gangs that came before that.
         """
         if pod.bundle and pod.bundle == to.bundle:
             return False
-        its, other = self.view.place(pod), self.view.place(to)
+        its, other = self.view.last_place(pod), self.view.place(to)
         return its > other or (its == other and bool(to.bundle) and pod.bundle > to.bundle)

@@ -69,12 +69,15 @@ class PodFacts:
 class NodeFacts:
     """One version of a node, and when it was the present one."""
 
-    __slots__ = ("allocatable", "labels", "name", "ready", "since", "taints", "uid", "unschedulable", "until")
+    __slots__ = (
+        "allocatable", "boot_id", "labels", "name", "ready", "since", "taints", "uid", "unschedulable", "until",
+    )  # fmt: skip
 
     def __init__(self, obj: Obj, now: float) -> None:
         spec, status = section(obj, "spec"), section(obj, "status")
         self.name: str = obj["metadata"]["name"]
         self.uid: str = obj["metadata"]["uid"]
+        self.boot_id: str = section(status, "nodeInfo").get("bootID", "")
         self.labels: Mapping[str, str] = section(obj["metadata"], "labels")
         self.taints = [taint for taint in items(spec, "taints") if taint["effect"] != "PreferNoSchedule"]
         self.unschedulable = bool(spec.get("unschedulable"))
@@ -142,6 +145,8 @@ class View:
         self.edited: set[str] = set()
         """Names of jobs whose status a person has edited."""
         self._arrivals: dict[str, str] = {}
+        self._resumed: dict[str, str] = {}
+        """When gangs were last resumed, by the status of their jobs."""
         self._statuses: dict[str, Obj] = {}
         """Of jobs by UID, as last stored."""
         self.checkers: list[Any] = []
@@ -187,6 +192,10 @@ class View:
         """Where the pod stands among those that want the same nodes: the lowest has most right to them."""
         return pod.rank, -pod.priority, self.arrival(pod)
 
+    def last_place(self, pod: PodFacts) -> tuple[int, int, str]:
+        """The same, where a job that was resumed queues from then on: the scheduler may go by either."""
+        return pod.rank, -pod.priority, max(self.arrival(pod), self._resumed.get(pod.bundle, ""))
+
     def usable(self, node: str, pod: PodFacts, uid: str, within_s: float) -> str:
         """Why no version of the node in the last `within_s` takes the pod; "" where one does."""
         why = "there is no such node"
@@ -196,10 +205,14 @@ class View:
             if uid and version.uid != uid:
                 why = "it is another node of that name"
                 continue
-            why = version.takes(pod)
+            why = self._why_not(version, pod, within_s)
             if not why:
                 return ""
         return why
+
+    def _why_not(self, version: NodeFacts, pod: PodFacts, within_s: float) -> str:
+        """Why this version of the node is not for the pod, by what was known in the last `within_s`; "" where it is."""
+        return version.takes(pod)
 
     def refused_lately(self, node: str, pod: PodFacts, uid: str, within_s: float) -> bool:
         """Whether a version of the node refused the pod, or it was not there, at some moment of the last `within_s`."""
@@ -237,6 +250,9 @@ class View:
         if "timeLimitSeconds" in job["spec"]:
             self.limited.add(gang)
         self._arrivals[gang] = min(self._arrivals.get(gang, created), created)
+        for condition in items(status, "conditions"):
+            if condition["type"] == "Suspended" and condition["status"] != "True":
+                self._resumed[gang] = condition["lastTransitionTime"]
         before = self._statuses.get(item.uid, {}) if old is not None else {}
         self._statuses[item.uid] = status
         for checker in self.checkers:

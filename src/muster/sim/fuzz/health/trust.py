@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from copy import copy
 
 from muster.api.names import TAINT_PREFLIGHT
-from muster.embedded.objects import Obj, section
+from muster.embedded.objects import Obj
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
-from muster.sim.fuzz.view import NodeFacts, View
+from muster.sim.fuzz.view import NodeFacts, PodFacts, View
 
 UNTESTED = {"key": TAINT_PREFLIGHT, "value": "untested", "effect": "NoSchedule"}
 """Tolerated by those alone that tolerate the real one: what tests a node."""
 
 
-def is_trusted(node: Obj, record: Obj | None) -> bool:
+def is_trusted(node: NodeFacts, record: Obj | None) -> bool:
     """Whether the node's newest test was passed, was of this node in this boot, and is not revoked."""
     if record is None or "revokedTime" in record["spec"]:
         return False
-    spec, boot = record["spec"], section(section(node, "status"), "nodeInfo").get("bootID", "")
-    return bool(spec["passed"]) and spec["nodeUID"] == node["metadata"]["uid"] and spec["bootID"] == boot
+    spec = record["spec"]
+    return bool(spec["passed"]) and spec["nodeUID"] == node.uid and spec["bootID"] == node.boot_id
 
 
 class TrustView(View):
@@ -29,6 +31,8 @@ class TrustView(View):
         super().__init__(store, clock, fail)
         self._stored: dict[str, Obj] = {}
         self._records: dict[str, Obj] = {}
+        self._replaced: defaultdict[str, list[tuple[float, Obj]]] = defaultdict(list)
+        """Earlier versions of the records, and until when each was the present one."""
 
     def _node(self, old: Item | None, new: Item | None) -> None:
         super()._node(old, new)
@@ -44,7 +48,9 @@ class TrustView(View):
             return
         item = new or old
         assert item is not None
-        self._records.pop(item.name, None)
+        before = self._records.pop(item.name, None)
+        if before is not None:
+            self._replaced[item.name].append((self.now, before))
         if new is not None:
             self._records[new.name] = new.object()
         known = self.node(item.name)
@@ -57,8 +63,21 @@ class TrustView(View):
 
     def is_trusted(self, name: str) -> bool:
         """Whether work may come to the node."""
-        node = self._stored.get(name)
+        node = self.node(name)
         return node is not None and is_trusted(node, self._records.get(name))
+
+    def _why_not(self, version: NodeFacts, pod: PodFacts, within_s: float) -> str:
+        """As for all; nodes and records have a watch each, so a leader may know a new record and an old node."""
+        why = version.takes(pod)
+        if not why or UNTESTED not in version.taints:
+            return why
+        since, name = self.now - within_s, version.name
+        known = [self._records.get(name), *(record for until, record in self._replaced[name] if until >= since)]
+        if not any(is_trusted(version, record) for record in known):
+            return why
+        tested = copy(version)
+        tested.taints = [taint for taint in version.taints if taint != UNTESTED]
+        return tested.takes(pod)
 
     def _mark(self, name: str) -> None:
         if not self.is_trusted(name):

@@ -1,0 +1,123 @@
+"""Issue 11 (simulations): checkers of placements and binds know what a leader could not know yet, and no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.api.names import TAINT_PREFLIGHT
+from muster.embedded.objects import Obj
+from muster.embedded.store import Store
+from muster.sim.fuzz.checks import NoRoomGivenTwice, NothingWhereItDoesNotFit, Violated
+from muster.sim.fuzz.health.trust import TrustView
+from muster.sim.fuzz.view import View
+
+STALE_S = 10.0
+PENDING = {"key": TAINT_PREFLIGHT, "value": "pending", "effect": "NoSchedule"}
+
+
+class Stage:
+    """A store, and a view of it at a time that the test sets."""
+
+    def __init__(self, kind: type[View]) -> None:
+        self.now = 0.0
+        self.store = Store()
+        self.view = kind(self.store, lambda: self.now, _raise)
+        self.view.begin()
+
+    def node(self, taints: list[Obj] | None = None) -> None:
+        status = {
+            "allocatable": {"nvidia.com/gpu": "8", "pods": "9"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "nodeInfo": {"bootID": "boot"},
+        }
+        node = {"metadata": {"name": "n", "uid": "n-uid"}, "spec": {"taints": taints or []}, "status": status}
+        self.store.put("nodes", "n", node)
+
+    def tested(self, *, boot_id: str = "boot") -> None:
+        spec = {"passed": True, "nodeUID": "n-uid", "bootID": boot_id}
+        self.store.put("preflights.muster.dev", "n", {"metadata": {"name": "n", "uid": "t"}, "spec": spec})
+
+    def job(self, name: str, created: str, resumed: str = "") -> None:
+        meta = {"name": name, "namespace": "default", "uid": f"{name}-uid", "creationTimestamp": created}
+        suspended = {"type": "Suspended", "status": "False", "lastTransitionTime": resumed}
+        status = {"phase": "Running", "conditions": [suspended] if resumed else []}
+        self.store.put("trainingjobs.muster.dev", f"default/{name}", {"metadata": meta, "spec": {}, "status": status})
+
+    def pod(self, gang: str, created: str, node: str = "") -> None:
+        meta = {
+            "name": f"{gang}-0",
+            "namespace": "default",
+            "uid": f"{gang}-0-uid",
+            "creationTimestamp": created,
+            "labels": {"muster.dev/gang": gang, "muster.dev/slot": "0"},
+            "annotations": {"muster.dev/gang-uid": f"{gang}-uid"},
+        }
+        spec = {"containers": [{"name": "worker", "resources": {"requests": {"nvidia.com/gpu": "8"}}}]}
+        pod = {"metadata": meta, "spec": spec | ({"nodeName": node} if node else {}), "status": {}}
+        self.store.put("pods", f"default/{gang}-0", pod)
+
+    def place(self, gang: str) -> None:
+        meta = {"name": gang, "namespace": "default", "uid": f"{gang}-placement"}
+        slots = [{"slot": 0, "node": "n", "nodeUID": "n-uid"}]
+        spec = {"gang": gang, "gangUID": f"{gang}-uid", "size": 1, "slots": slots}
+        self.store.put("placements.muster.dev", f"default/{gang}", {"metadata": meta, "spec": spec})
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def stage_of_a_missed_taint(**record: str) -> Stage:
+    """The scheduler's watch of nodes missed the taint, and the one of records did not miss the pass."""
+    stage = Stage(TrustView)
+    NothingWhereItDoesNotFit(stage.view, STALE_S)
+    stage.node()
+    stage.now = 2.0
+    stage.node([PENDING])
+    stage.now = 6.0
+    stage.tested(**record)
+    stage.pod("job", "2027-01-15T08:00:00Z")
+    return stage
+
+
+def test_bind_by_an_old_node_and_a_new_record_is_no_violation() -> None:
+    stage = stage_of_a_missed_taint()
+    stage.now = 11.0
+    stage.pod("job", "2027-01-15T08:00:00Z", "n")
+
+
+def test_bind_to_a_node_whose_taint_is_no_news_is_a_violation() -> None:
+    stage = stage_of_a_missed_taint()
+    stage.now = 12.1
+    with pytest.raises(Violated, match=r"taint muster\.dev/preflight is not tolerated"):
+        stage.pod("job", "2027-01-15T08:00:00Z", "n")
+
+
+def test_bind_to_a_node_tested_in_an_earlier_boot_is_a_violation() -> None:
+    stage = stage_of_a_missed_taint(boot_id="before")
+    stage.now = 7.0
+    with pytest.raises(Violated, match=r"taint muster\.dev/preflight is not tolerated"):
+        stage.pod("job", "2027-01-15T08:00:00Z", "n")
+
+
+def one_runs_where_another_wants_to(resumed: str) -> Stage:
+    """The job `early` was created at 08:00 and runs on the node; `late` came at 08:05."""
+    stage = Stage(View)
+    NoRoomGivenTwice(stage.view, STALE_S)
+    stage.node()
+    stage.job("early", "2027-01-15T08:00:00Z", resumed)
+    stage.pod("early", "2027-01-15T08:06:00Z", "n")
+    stage.place("early")
+    stage.job("late", "2027-01-15T08:05:00Z")
+    stage.pod("late", "2027-01-15T08:05:00Z")
+    return stage
+
+
+def test_job_that_was_resumed_makes_way_for_one_that_came_before_that() -> None:
+    one_runs_where_another_wants_to("2027-01-15T08:06:00Z").place("late")
+
+
+@pytest.mark.parametrize("resumed", ["", "2027-01-15T08:04:00Z"])
+def test_node_of_an_earlier_job_given_away_is_a_violation(resumed: str) -> None:
+    with pytest.raises(Violated, match="last came the placement of late"):
+        one_runs_where_another_wants_to(resumed).place("late")
