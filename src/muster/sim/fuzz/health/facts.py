@@ -98,6 +98,14 @@ class Session(msgspec.Struct, frozen=True):
             found = generation
         return found
 
+    @property
+    def asks_reboot(self) -> bool:
+        """Whether it says, on the rung that it is on, that the machine is asked to reboot."""
+        return self.works and any(
+            rung == "Reboot" and reason.startswith("boot ") and generation >= self.entry
+            for rung, reason, generation in self.episode
+        )
+
 
 def goes_out(old: NodeState | None, new: NodeState) -> bool:
     """Whether a node that had not been out of use, as this very node, is so now."""

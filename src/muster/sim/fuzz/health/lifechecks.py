@@ -68,7 +68,7 @@ class NoHealthyMachineReplaced(HealthChecker):
         down = self._truth.was_as_dead(uid, LONG_S + self.stale_s)
         if not down:
             self._evidence.speaks_against(state, "is replaced")
-        told = any(each.code == f"xid/{REPLACES}" for each in self._facts.uncleared(uid, self.view.now))
+        told = any(each.code == f"xid/{REPLACES}" for each in self._evidence.unanswered(uid))
         again = [each for each in self._facts.against[uid].values() if each.code == f"xid/{REBOOTS}"]
         told |= len(again) >= INCIDENTS  # the policy's rule xid-79-again
         machine = self._truth.ward.machines[name]

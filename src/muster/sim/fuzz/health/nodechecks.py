@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from muster.embedded.apiserver.request import Request
 from muster.sim.fuzz.health.checker import HealthChecker
-from muster.sim.fuzz.health.facts import HealthFacts, NodeState, goes_out
+from muster.sim.fuzz.health.facts import HealthFacts, NodeState, Seen, Session, goes_out
 from muster.sim.fuzz.health.truth import Truth
 from muster.sim.fuzz.view import PodFacts, View
 
@@ -32,11 +32,18 @@ class NothingWithoutEvidence(HealthChecker):
     def __init__(self, view: View, stale_s: float, facts: HealthFacts, truth: Truth, slow_s: float) -> None:
         super().__init__(view, stale_s, facts)
         self._truth, self._slow_s = truth, slow_s
+        self._asked: dict[tuple[str, int], float] = {}
+        """By session and the entry of its rung, when the session said that the machine is asked to reboot."""
         facts.on_node.append(self._node)
+        facts.on_session.append(self._session)
 
     def _node(self, old: NodeState | None, new: NodeState | None) -> None:
         if new is not None and goes_out(old, new):
             self.speaks_against(new, "is in quarantine")
+
+    def _session(self, old: Session | None, new: Session) -> None:
+        if new.asks_reboot:
+            self._asked.setdefault((new.name, new.entry), self.view.now)
 
     def touched(self, node: str, session_name: str, step: str) -> None:
         """A machine is about to do what it was told."""
@@ -45,25 +52,36 @@ class NothingWithoutEvidence(HealthChecker):
             return  # the Node object was deleted meanwhile: the step was begun for the one before
         session = self._facts.session_of(state)
         if session is None or not any(rung == "ResetGPU" for rung, _, _ in session.episode):
-            self.speaks_against(state, f"is told to {step}")  # after a reset, that this was in vain speaks against it
+            # After a reset, that this was in vain speaks against it. From when a reboot was asked for, no test counts.
+            asked = self._asked.get((session.name, session.entry)) if session is not None else None
+            self.speaks_against(state, f"is told to {step}", by=asked)
         if not state.out:
             self.fail(f"{node} is told to {step}, and is in use")
         if self._facts.is_kept_out(state.uid, self.stale_s):
             self.fail(f"{node} is told to {step}, and a person keeps it out of use")
 
-    def speaks_against(self, node: NodeState, what: str) -> None:
-        """Something known, unless a passed test that is known for long has answered it."""
+    def speaks_against(self, node: NodeState, what: str, by: float | None = None) -> None:
+        """Fail unless something known speaks against the node; `by` as for `unanswered`."""
         session = self._facts.session_of(node)
         whys = [node.why, *(reason for _, reason, _ in session.episode)] if session is not None else [node.why]
         if any(FAR in why for why in whys) and self._truth.was_unreached(node.uid, MESH_S + self.stale_s):
             return
         if any(ASKED in why for why in whys) and self._facts.pleas[node.uid]:
             return
-        tests = self._facts.tests[node.uid]
-        answered = [each.time for each in tests if each.passed and each.known_at < self.view.now - self.stale_s]
-        since = max(answered, default=0.0) - self._slow_s
-        if not any(each.time >= since for each in self._facts.against[node.uid].values()):
+        if not self.unanswered(node.uid, by):
             self.fail(f"{node.name} {what}, and nothing speaks against it")
+
+    def unanswered(self, uid: str, by: float | None = None) -> list[Seen]:
+        """Return what speaks against a node, unless a passed test that was known for long has answered it.
+
+        Args:
+            uid: of the node.
+            by: when that was decided; now, if it was not written down before.
+        """
+        known_before = (self.view.now if by is None else by) - self.stale_s
+        answered = [each.time for each in self._facts.tests[uid] if each.passed and each.known_at < known_before]
+        since = max(answered, default=0.0) - self._slow_s
+        return [each for each in self._facts.against[uid].values() if each.time >= since]
 
 
 class NothingOutWithoutAPass(HealthChecker):
