@@ -21,8 +21,7 @@ from muster.sim.fuzz.health.scenario import health_scenario
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.sealed import sealed
 
-NODE, SESSION = "node-00000", "session-of-node-00000"
-STATUS = f"/apis/muster.dev/v1alpha1/noderemediations/{SESSION}/status"
+NODE, OTHER = "node-00000", "node-00001"
 LONG_S = 60.0
 """Whatever was stored this long ago is known to every controller."""
 T = TypeVar("T")
@@ -31,13 +30,14 @@ T = TypeVar("T")
 class Told:
     """A run in which the test writes what agents, tests and remediation would write about one node."""
 
-    def __init__(self, run: HealthRun, loop: VirtualLoop) -> None:
-        self._call, self._loop, self._run = run.cluster.call, loop, run
-        record = {"metadata": {"name": NODE, "annotations": {RECORD: "{}"}}}
-        taint = {"key": "muster.dev/quarantine", "value": "true", "effect": "NoSchedule"}
-        self._node: dict[str, Any] = {**record, "spec": {"taints": [taint]}}
+    def __init__(self, run: HealthRun, loop: VirtualLoop, name: str = NODE) -> None:
+        self._call, self._loop, self._run, self._name = run.cluster.call, loop, run, name
         self._steps: list[dict[str, Any]] = []
-        self.uid = ""
+        self.session, self.uid = f"session-of-{name}", ""
+
+    def of(self, name: str) -> Told:
+        """Return the same for another node."""
+        return Told(self._run, self._loop, name)
 
     def checker(self, kind: type[T]) -> T:
         """Return the run's checker of a kind."""
@@ -45,16 +45,18 @@ class Told:
 
     def finds(self, code: str) -> None:
         """The agent reports a finding, and the node goes out of use."""
-        self._call("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
-        self.uid = self._call("GET", f"/api/v1/nodes/{NODE}")["metadata"]["uid"]
+        self._call("POST", "/api/v1/nodes", {"metadata": {"name": self._name}})
+        self.uid = self._call("GET", f"/api/v1/nodes/{self._name}")["metadata"]["uid"]
         now = moment(self._loop.now)
         finding = {"check": "xid", "component": "0000:3b:00", "code": code, "firstTime": now, "lastTime": now}
-        self._call("POST", "/apis/muster.dev/v1alpha1/nodehealths", {"metadata": {"name": NODE}})
+        self._call("POST", "/apis/muster.dev/v1alpha1/nodehealths", {"metadata": {"name": self._name}})
         status = {"nodeUID": self.uid, "bootID": "", "time": now, "findings": [{**finding, "count": 1}]}
-        self._call("PATCH", f"/apis/muster.dev/v1alpha1/nodehealths/{NODE}/status", {"status": status})
-        self._call("PATCH", f"/api/v1/nodes/{NODE}", self._node)
-        spec = {"node": NODE, "nodeUID": self.uid}
-        body = {"metadata": {"name": SESSION}, "spec": spec}
+        self._call("PATCH", f"/apis/muster.dev/v1alpha1/nodehealths/{self._name}/status", {"status": status})
+        taint = {"key": "muster.dev/quarantine", "value": "true", "effect": "NoSchedule"}
+        record = {"annotations": {RECORD: '{"generation": 1}'}}
+        self._call("PATCH", f"/api/v1/nodes/{self._name}", {"metadata": record, "spec": {"taints": [taint]}})
+        spec = {"node": self._name, "nodeUID": self.uid}
+        body = {"metadata": {"name": self.session}, "spec": spec}
         self._call("POST", "/apis/muster.dev/v1alpha1/noderemediations", body)
 
     def enters(self, rung: str, reason: str) -> None:
@@ -62,20 +64,26 @@ class Told:
         time, generation = moment(self._loop.now), len(self._steps) + 1
         self._steps.append({"rung": rung, "time": time, "generation": generation, "reason": reason})
         status = {"phase": "Open", "rung": rung, "generation": generation, "since": time, "history": self._steps}
-        self._call("PATCH", STATUS, {"status": status})
+        self._call("PATCH", f"/apis/muster.dev/v1alpha1/noderemediations/{self.session}/status", {"status": status})
 
     def passes(self) -> None:
         """A test of the node ends now, passes, and is recorded."""
         now = datetime.fromtimestamp(self._loop.now, UTC).isoformat()
         spec = {"nodeUID": self.uid, "bootID": "", "level": 1, "passed": True, "time": now}
-        self._call("POST", "/apis/muster.dev/v1alpha1/preflights", {"metadata": {"name": NODE}, "spec": spec})
+        self._call("POST", "/apis/muster.dev/v1alpha1/preflights", {"metadata": {"name": self._name}, "spec": spec})
+
+    def is_deleted(self) -> None:
+        """A person deletes the node."""
+        self._call("DELETE", f"/api/v1/nodes/{self._name}")
 
 
 def tell(story: Callable[[Told], Awaitable[None]], skew_s: float = 0.0) -> None:
-    """Run a story where nothing is late but the clock of the controller."""
+    """Run a story where nothing is late but the clock of the controller, and the breaker lets one node out of use."""
     scenario = health_scenario(970267)
     weather = replace(scenario.weather, slow=(), partitions={}, unsent=0.0)
-    scenario = replace(scenario, weather=weather, skew_s=(skew_s,), replica_faults=(), wounds=(), pleas=())
+    scenario = replace(
+        scenario, breaker=1, window_s=3600.0, weather=weather, skew_s=(skew_s,), replica_faults=(), wounds=(), pleas=()
+    )
     loop = VirtualLoop.new()
 
     async def main() -> None:
@@ -117,7 +125,7 @@ async def reboot_asked_before_a_pass(told: Told) -> None:
     await asyncio.sleep(10.0)
     told.passes()
     await asyncio.sleep(LONG_S)
-    told.checker(NothingWithoutEvidence).touched(NODE, SESSION, "reboot")
+    told.checker(NothingWithoutEvidence).touched(NODE, told.session, "reboot")
 
 
 async def reboot_asked_long_after_a_pass(told: Told) -> None:
@@ -128,7 +136,29 @@ async def reboot_asked_long_after_a_pass(told: Told) -> None:
     told.enters("Reboot", "xid")
     await asyncio.sleep(LONG_S)
     told.enters("Reboot", "boot boot-1")
-    told.checker(NothingWithoutEvidence).touched(NODE, SESSION, "reboot")
+    told.checker(NothingWithoutEvidence).touched(NODE, told.session, "reboot")
+
+
+async def second_node_out_after_the_first_is_deleted(told: Told) -> None:
+    told.finds(REBOOTS)
+    await asyncio.sleep(5.0)
+    told.is_deleted()
+    told.of(OTHER).finds(REBOOTS)
+
+
+async def second_node_out_after_the_first_is_written_and_deleted(told: Told) -> None:
+    told.finds(REBOOTS)
+    told.enters("Quarantine", "xid")
+    await asyncio.sleep(5.0)
+    told.is_deleted()
+    told.of(OTHER).finds(REBOOTS)
+
+
+async def second_node_out_long_after_a_taint_without_a_session(told: Told) -> None:
+    told.finds(REBOOTS)
+    await asyncio.sleep(LONG_S)
+    told.is_deleted()
+    told.of(OTHER).finds(REBOOTS)
 
 
 def test_replacement_is_no_violation_if_a_slow_clock_dates_the_pass_before_the_finding() -> None:
@@ -152,3 +182,16 @@ def test_reboot_asked_for_before_a_pass_is_known_is_no_violation() -> None:
 def test_reboot_asked_for_long_after_a_pass_is_a_violation() -> None:
     with pytest.raises(Violated, match="is told to reboot, and nothing speaks against it"):
         tell(reboot_asked_long_after_a_pass)
+
+
+def test_breaker_need_not_count_a_node_deleted_before_its_session_is_written() -> None:
+    tell(second_node_out_after_the_first_is_deleted)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [second_node_out_after_the_first_is_written_and_deleted, second_node_out_long_after_a_taint_without_a_session],
+)
+def test_breaker_counts_deleted_nodes(story: Callable[[Told], Awaitable[None]]) -> None:
+    with pytest.raises(Violated, match="node-00001: 2 nodes of its pool within"):
+        tell(story)

@@ -32,18 +32,27 @@ class NeverOverBudgetOrBreaker(HealthChecker):
         self._scenario = scenario
         spread = max(scenario.skew_s) - min(scenario.skew_s)
         self._window_s = scenario.window_s - spread - SLACK_S
-        self._lately: defaultdict[str, list[float]] = defaultdict(list)
-        """By pool, when nodes went out of use."""
+        self._lately: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+        """By pool, when nodes went out of use, and their UIDs."""
         self._out: dict[str, NodeState] = {}
         """By UID, nodes out of use that were in use before."""
         facts.on_session.append(self._session)
         facts.on_node.append(self._node)
 
     def _node(self, old: NodeState | None, new: NodeState | None) -> None:
-        if old is not None and (new is None or new.uid != old.uid):
-            self._out.pop(old.uid, None)
+        gone = old is not None and (new is None or new.uid != old.uid)
+        if old is not None and gone and self._out.pop(old.uid, None) is not None:
+            self._gone(old)
         if new is not None:
             self._look(new)
+
+    def _gone(self, node: NodeState) -> None:
+        """Forget a node that was deleted just before its session could say that it is out: breakers count sessions."""
+        session = self._facts.session_of(node)
+        if session is None or node.generation > session.generation:
+            since = self.view.now - self.stale_s - SLACK_S
+            lately = self._lately[node.pool]
+            self._lately[node.pool] = [(time, uid) for time, uid in lately if uid != node.uid or time < since]
 
     def _session(self, old: Session | None, new: Session) -> None:
         node = self._facts.nodes.get(new.node)
@@ -69,8 +78,8 @@ class NeverOverBudgetOrBreaker(HealthChecker):
         """What a person asked for counts, and is done whatever else counts."""
         out, now = list(self._out.values()), self.view.now
         lately = self._lately[node.pool] = [
-            *(one for one in self._lately[node.pool] if one > now - self._window_s),
-            now,
+            *(one for one in self._lately[node.pool] if one[0] > now - self._window_s),
+            (now, node.uid),
         ]
         if asked:
             return
