@@ -9,7 +9,7 @@ from pathlib import Path
 
 from muster.kube.core import ConfigMap
 from muster.kube.pod import Pod
-from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, exists
+from tests.scenarios.kubelet.conftest import NAMESPACE, NodeUnderTest, exists, processes
 from tests.support.waiting import until
 
 
@@ -97,6 +97,18 @@ async def test_gpus_are_given_to_one_pod_at_a_time(node: NodeUnderTest) -> None:
     assert sorted([*first.split(","), *second.split(",")]) == ["0", "1", "2", "3"]
     third = await node.finished(await node.run(*script, container=wanted))
     assert third.status.reason == "OutOfnvidia.com/gpu"
+
+
+async def test_a_pod_waits_for_the_gpus_of_a_force_deleted_pod_that_still_ends(node: NodeUnderTest) -> None:
+    """The kubelet's admission does not count pods that the API server no longer has (kubernetes#104824)."""
+    wanted = {"resources": {"limits": {"nvidia.com/gpu": 4}}}
+    script = ("sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES; sleep 1000")
+    one = await node.running(await node.run(*script, container=wanted))
+    await node.client.delete(Pod, one.name, namespace=NAMESPACE, grace_s=0)
+    two = await node.run(*script, container=wanted, wait=False)
+    two = await node.until(two, lambda pod: pod.finished or pod.status.phase == "Running")
+    assert (two.status.phase, two.status.reason) == ("Running", "")
+    assert not processes(f"MUSTER_POD_UID={one.uid}")
 
 
 async def test_containers_share_out_the_gpus_of_their_pod(node: NodeUnderTest) -> None:

@@ -74,7 +74,11 @@ class PodManager:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _admit(self, pod: Pod) -> Rejection | None:
-        others = [worker.pod for worker in self._workers.values() if worker.active]
+        """Return why the pod is rejected. Force-deleted pods do not count, as with the kubelet (kubernetes#104824).
+
+        Unlike there, a pod that needs the GPUs of a pod that still ends waits for them before it starts.
+        """
+        others = [worker.pod for worker in self._workers.values() if worker.active and not worker.is_gone]
         return admit(pod, self._node(), others)
 
     def _forget_later(self, uid: str) -> None:

@@ -38,6 +38,7 @@ class PodWorker:
         pod: its newest version.
         runners: its containers, init containers first.
         active: it holds resources of the node.
+        is_gone: the API server no longer has the pod, which may still be ending here.
     """
 
     def __init__(self, pod: Pod, services: NodeServices, rejection: Rejection | None = None) -> None:
@@ -45,6 +46,7 @@ class PodWorker:
         settings = services.settings
         self.pod = pod
         self.active = rejection is None and not pod.finished
+        self.is_gone = False
         self._rejection = rejection
         self._services = services
         self._context = PodContext(pod=pod, services=services, folder=settings.pods_dir / pod.uid)
@@ -91,7 +93,7 @@ class PodWorker:
 
     def vanished(self) -> None:
         """The API server has no such pod any more: end everything at once, and report nothing."""
-        self._writer.pod_gone = True
+        self.is_gone = self._writer.pod_gone = True
         self._request_stop(0.0)
 
     def shut_down(self, grace_s: float) -> None:
