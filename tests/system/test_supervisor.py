@@ -417,6 +417,16 @@ async def test_a_command_that_does_not_exist_is_named(stub: StubController) -> N
     assert "trian.py: not found on PATH" in node.latest["exit"]["tail"][-1]
 
 
+async def test_a_command_that_is_too_long_is_named_by_every_node(stub: StubController) -> None:
+    """Issue 11.24: if only the node of mpiexec reported it, the job would be retried."""
+    nodes = await stub.start(2)
+    await stub.run(nodes, 1, ["true", "x" * (32 * os.sysconf("SC_PAGE_SIZE"))])
+    await stub.until(lambda: all(node.latest["state"] == "finished" for node in nodes), "finished")
+    assert [(node.latest["exit"]["errno"], node.latest["exit"]["program"]) for node in nodes] == [
+        (errno.E2BIG, "true")
+    ] * 2
+
+
 async def test_a_stale_attempts_checkpoint_is_refused(stub: StubController, tmp_path: Path) -> None:
     (node,) = await stub.start(1, MUSTER_CHECKPOINT_DIR=str(tmp_path / "ckpt"))
     program = f"""

@@ -115,6 +115,12 @@ def what(ended: RankExit) -> str:
             f"{name} is not a binary for this machine, nor a script that names its interpreter: begin it with a line "
             "such as #!/bin/sh, or build the image for this kind of CPU"
         )
+    if ended.errno == errno.E2BIG:
+        return (
+            f"the command of {name} is too long for the kernel (most machines take 128 KiB for each argument, and all "
+            "arguments with the environment have a limit): put long values into a file, and give the program its name "
+            "(spec.command)"
+        )
     if ended.errno:
         return f"{name} could not be executed: {errno.errorcode.get(ended.errno, ended.errno)}"
     if ended.code == 126:

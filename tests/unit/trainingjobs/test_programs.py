@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from muster.trainingjobs.supervisor.attempt import CannotStart
 from muster.trainingjobs.supervisor.launchers import mpi_program
-from muster.trainingjobs.supervisor.programs import HANDLERS, check_program
+from muster.trainingjobs.supervisor.programs import HANDLERS, check_length, check_program, most_bytes
 
 
 def made(path: Path, text: str, mode: int = 0o755) -> str:
@@ -57,3 +58,23 @@ def test_what_can_be_executed_or_cannot_be_told_passes(tmp_path: Path) -> None:
     check_program("pythn", {"PATH": "bin:/usr/bin"}, str(tmp_path))  # relative to where it starts
     check_program("pythn", {}, str(tmp_path))
     check_program(made(tmp_path / "train.sh", "#!/bin/sh\n"), {}, str(tmp_path))
+
+
+def test_the_longest_argument_that_the_kernel_executes_passes_and_one_more_byte_is_refused() -> None:
+    longest = "x" * (32 * os.sysconf("SC_PAGE_SIZE") - 1)
+    check_length(["true", longest], {})
+    subprocess.run(["true", longest], env={"PATH": os.environ["PATH"]}, check=True)
+    with pytest.raises(OSError, match="too long") as refused:
+        subprocess.run(["true", longest + "x"], check=True)
+    assert refused.value.errno == errno.E2BIG
+    with pytest.raises(CannotStart, match=f"has {len(longest) + 1} bytes") as found:
+        check_length(["true", longest + "x"], {})
+    assert (found.value.error, found.value.program) == (errno.E2BIG, "true")
+
+
+def test_arguments_that_are_too_long_together_with_the_environment_are_refused() -> None:
+    long = ["x" * 100_000] * (most_bytes() // 150_000)
+    check_length(["true", *long], {})
+    with pytest.raises(CannotStart, match="the command and the environment") as found:
+        check_length(["true", *long], {f"A{number}": text for number, text in enumerate(long)})
+    assert found.value.error == errno.E2BIG

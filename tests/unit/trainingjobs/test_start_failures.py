@@ -22,6 +22,7 @@ def running(replicas: int = 2) -> World:
         (errno.ENOENT, "python", "install it in the image"),
         (errno.EACCES, "./train.sh", "chmod +x it"),
         (errno.ENOEXEC, "./train", "#!/bin/sh"),
+        (errno.E2BIG, "python", "put long values into a file"),
     ],
 )
 def test_what_no_node_can_execute_fails_the_job_at_once(error: int, program: str, fix: str) -> None:

@@ -38,7 +38,7 @@ from .look import Look, tell_of_others
 from .mpiabort import find_abort
 from .output import OutputPump
 from .processes import Child, descendants, oom_kills
-from .programs import check_program
+from .programs import check_length, check_program
 from .rankenv import write_rank_env
 from .rankwatch import RankWatch
 from .settings import Settings
@@ -204,12 +204,13 @@ class Supervisor:
             self.stop("finished", 0.0)
 
     def check(self, attempt: Attempt, env: dict[str, str]) -> None:
-        """Raise CannotStart where this node lacks the launcher or the program, whichever node starts them."""
+        """Raise CannotStart where this node cannot execute the launcher or the command, whichever node starts them."""
         if attempt.launcher == "mpi":
             mpi_program(env)
         elif attempt.launcher == "torchrun":
             torchrun_program(env)
         check_program(attempt.command[0], env, self.settings.workdir)
+        check_length(attempt.command, env)
 
     def environment(self, attempt: Attempt) -> dict[str, str]:
         """The pod's own environment with what the attempt adds; what launchers and remote commands get."""

@@ -1,15 +1,34 @@
-"""Whether a program can be executed on this node, found out before the attempt starts: each node can say so itself."""
+"""Checks before an attempt starts whether this node can execute its command: each node can say so itself."""
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
-from typing import Mapping
+from typing import Mapping, Sequence
 
 from .attempt import CannotStart
 
 HANDLERS = "/proc/sys/fs/binfmt_misc"  # Linux: kernels can be told to execute other kinds of files
+_ARGUMENT_PAGES = 32  # execve(2): the longest single argument, with the zero byte at its end
+_ALL_MOST_BYTES = 6 << 20  # execve(2): the most for all arguments and the environment, however large the stack may be
+_LAUNCHER_BYTES = 16 << 10  # left for what launchers add to the command and to the environment
+
+
+def check_length(command: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raise CannotStart with E2BIG where the kernel would refuse to execute the command for its length."""
+    longest = _ARGUMENT_PAGES * os.sysconf("SC_PAGE_SIZE")
+    sizes = [len(os.fsencode(each)) + 1 for each in command]
+    if max(sizes) > longest:
+        message = f"an argument of the command has {max(sizes) - 1} bytes; the kernel takes {longest - 1} at most"
+        raise CannotStart(message, errno.E2BIG, command[0])
+    pairs = [len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in env.items()]
+    total = sum(sizes) + sum(pairs) + 8 * (len(sizes) + len(pairs)) + _LAUNCHER_BYTES
+    most = most_bytes()
+    if total > most:
+        message = f"the command and the environment have {total} bytes; the kernel takes {most} at most"
+        raise CannotStart(message, errno.E2BIG, command[0])
 
 
 def check_program(name: str, env: Mapping[str, str], folder: str | None) -> None:
@@ -33,6 +52,12 @@ def check_program(name: str, env: Mapping[str, str], folder: str | None) -> None
     if os.path.isdir(path) or not os.access(path, os.X_OK):
         raise CannotStart(f"{path}: not executable", errno.EACCES, name)
     _check_contents(path, name)
+
+
+def most_bytes() -> int:
+    """Return how many bytes the kernel takes for all arguments and the environment (execve(2))."""
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return _ALL_MOST_BYTES if stack == resource.RLIM_INFINITY else min(max(stack // 4, 128 << 10), _ALL_MOST_BYTES)
 
 
 def _check_contents(path: str, name: str) -> None:
