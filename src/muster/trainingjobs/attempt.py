@@ -24,8 +24,17 @@ from muster.trainingjobs import (
     startfailures,
     statuses,
 )
-from muster.trainingjobs.evidence import broken, gone, node_gone, node_ready, rank_exit, waiting_message
+from muster.trainingjobs.evidence import (
+    broken,
+    gone,
+    node_gone,
+    node_ready,
+    rank_exit,
+    waiting_message,
+    was_replaced,
+)
 from muster.trainingjobs.faults import Evidence, row_named, row_of
+from muster.trainingjobs.nodeuse import has_other_count
 from muster.trainingjobs.plan import (
     Action,
     CreatePod,
@@ -187,7 +196,7 @@ class Attempt:
         """Whether a pod only goes because it is replaced: seen before its successor is, that says nothing new."""
         fault = self.status.faults[-1]
         replaced = evidence.slot == fault.slot and row_named(fault.rule).replace
-        return row_of(evidence).id == "pod-deleted" and (replaced or evidence.node in self.status.excluded_nodes)
+        return row_of(evidence).id == "pod-deleted" and (replaced or self._leaves_node(self.slots[evidence.slot]))
 
     def _settled(self) -> bool:
         """Whether nothing more about the newest fault is to be expected soon."""
@@ -214,7 +223,15 @@ class Attempt:
             return False
         if not slot.node and slot.pod is not None and self._was_given_up(slot):
             return True  # a pod of this attempt asks again
-        return slot.number in self.broken or (bool(slot.node) and slot.node in self.status.excluded_nodes)
+        return slot.number in self.broken or (bool(slot.node) and self._leaves_node(slot))
+
+    def _leaves_node(self, slot: Slot) -> bool:
+        """Whether the next attempt must not use the slot's node: it is excluded, another one, or has other GPUs."""
+        return (
+            slot.node in self.status.excluded_nodes
+            or was_replaced(self.snapshot, slot.number, slot.node)
+            or has_other_count(self.job, self.snapshot.nodes.get(slot.node))
+        )
 
     def _was_given_up(self, slot: Slot) -> bool:
         placement = self.snapshot.placement

@@ -162,7 +162,7 @@ def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence
     reason, since = "NotReady", clock.now
     if node is None:
         reason, since = "Deleted", _seen(snapshot, pod.uid, "bound", clock) + _NODE_CACHE_LAG_S
-    elif (placed := _placed_uid(snapshot, slot.number, slot.node)) and node.uid and placed != node.uid:
+    elif was_replaced(snapshot, slot.number, name):
         reason, since = "Replaced", clock.now
     elif not node.ready:
         since = _seen(snapshot, name, "notReady", clock) + _NOT_READY_S
@@ -197,6 +197,12 @@ def node_gone(snapshot: JobSnapshot, fault: Fault, clock: Clock) -> Evidence | N
         reason = "Replaced"
     message = f"node {fault.node} is gone" if node is None else f"another node has the name {fault.node} now"
     return Evidence(kind="node", slot=fault.slot, seen_at=clock.now, node=fault.node, reason=reason, message=message)
+
+
+def was_replaced(snapshot: JobSnapshot, number: int, name: str) -> bool:
+    """Whether another node has the name of the one that the scheduler chose for the slot."""
+    node, placed = snapshot.nodes.get(name), _placed_uid(snapshot, number, name)
+    return node is not None and bool(placed and node.uid) and placed != node.uid
 
 
 def _placed_uid(snapshot: JobSnapshot, number: int, node: str) -> str:

@@ -111,6 +111,17 @@ def gpus_of(node: Node, resource: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def has_other_count(job: TrainingJob, node: Node | None) -> bool:
+    """Whether the node has another GPU count than the one recorded for the job's nodes.
+
+    A node without GPUs does not count: a device plugin that restarts reports none for a while.
+    """
+    use = job.status.node_use
+    if node is None or use is None or not use.node_gpus or not job.exclusive:
+        return False
+    return gpus_of(node, job.spec.gpu_resource) not in (0, use.node_gpus)
+
+
 def gpu_counts(job: TrainingJob, nodes: Iterable[Node], team_key: str = LABEL_TEAM) -> Counts:
     """Count the nodes that the job may use by their GPUs.
 

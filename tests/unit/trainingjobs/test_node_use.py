@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
 from muster.api.training_job import NodeUse, TrainingJobStatus
+from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.struct import from_dict
 from muster.trainingjobs.nodeuse import NodeCounts, gpu_counts, node_use
+from muster.trainingjobs.plan import DeletePod
 from muster.trainingjobs.pods import build_pod
 from muster.trainingjobs.snapshot import Wait
 from tests.unit.trainingjobs.world import PODS, World, make_job
@@ -175,3 +178,53 @@ def test_a_wiped_status_does_not_make_a_running_job_share_its_nodes() -> None:
     world.job = replace(world.job, status=TrainingJobStatus())
     world.until("Running", 120.0)
     assert world.status.node_use == use
+
+
+def gang_of_two() -> World:
+    """It runs on n0 and n1, which have 2 GPUs each, as do the spare nodes n2 and n3."""
+    world = World(make_job(2), nodes=0)
+    world.nodes = {f"n{number}": node(f"n{number}", 2) for number in range(4)}
+    return world.started()
+
+
+def slots_replaced_when_the_pod_of_slot_1_is_deleted(world: World) -> set[str]:
+    """The pods that the controller deletes."""
+    world.gone(world.holder(1).name)
+    world.control()
+    assert world.status.attempt == 2
+    return {action.name for action in world.actions(DeletePod)}
+
+
+def test_a_slot_on_a_node_that_came_back_with_other_gpus_is_not_kept() -> None:
+    world = gang_of_two()
+    world.nodes["n0"] = node("n0", 7)
+    world.control()
+    assert world.status.attempt == 1, "the running attempt goes on"
+    assert slots_replaced_when_the_pod_of_slot_1_is_deleted(world) == {"job-0-1"}
+    restarts = world.status.restarts
+    world.until("Running", attempt=2)
+    assert world.status.slots_kept == 0
+    assert world.status.restarts == restarts
+    assert len(world.status.faults) == 1
+
+
+def test_a_slot_on_a_node_whose_gpus_are_not_reported_for_a_while_is_kept() -> None:
+    world = gang_of_two()
+    world.nodes["n0"] = node("n0", 0)
+    assert slots_replaced_when_the_pod_of_slot_1_is_deleted(world) == set()
+    world.until("Running", attempt=2)
+    assert world.status.slots_kept == 1
+
+
+@pytest.mark.parametrize(("uid", "deleted"), [("n0", set()), ("another", {"job-0-1"})])
+def test_a_slot_is_kept_on_the_node_that_was_chosen_and_on_no_other_of_its_name(uid: str, deleted: set[str]) -> None:
+    world = gang_of_two()
+    slots = tuple(PlacedSlot(slot=number, node=f"n{number}", node_uid=f"n{number}") for number in range(2))
+    world.placement = Placement(
+        metadata=ObjectMeta(name="job", namespace="ns"),
+        spec=PlacementSpec(gang="job", gang_uid="job-uid", size=2, slots=slots),
+        status=PlacementStatus(phase="Bound"),
+    )
+    world.nodes["n0"] = replace(world.nodes["n0"], metadata=ObjectMeta(name="n0", uid=uid))
+    assert slots_replaced_when_the_pod_of_slot_1_is_deleted(world) == deleted
+    assert world.status.excluded_nodes == ()
