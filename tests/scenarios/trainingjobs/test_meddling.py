@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from muster.api.names import LABEL_SLOT
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.core import Event
@@ -58,7 +59,6 @@ ENDS = """
     folder = pathlib.Path({folder!r})
     while not (folder / "end").exists():
         time.sleep(0.05)
-    (folder / "ended").touch()
 """
 
 
@@ -71,17 +71,32 @@ async def test_a_pod_that_is_deleted_after_its_good_end_and_before_a_controller_
     await arena.phase("train", "Running", 1)
     arena.controllers.pop().terminate()
     (arena.folder / "end").touch()
-    ended = arena.folder / "ended"
+    (pod,) = await arena.pods("train")
+    logs = [node.state / "pods" / pod.uid / "logs" / "worker" / "0.log" for node in arena.nodes]
 
     async def has_ended() -> bool:
-        return ended.exists()
+        return any("attempt 1: over on this node" in log.read_text() for log in logs if log.exists())
 
-    await until("the program has ended", has_ended)
-    (pod,) = await arena.pods("train")
+    await until("rank and mpiexec have ended, and the supervisor knows it", has_ended)
     await arena.client.delete(Pod, pod.name, namespace=arena.namespace)
     arena.control()
     status = await arena.phase("train", "Succeeded", 1)
     assert (status.restarts, status.faults) == (None, ())
+
+
+async def test_a_force_deleted_pod_of_a_whole_node_job_costs_one_restart(arena: Arena) -> None:
+    """Its replacement comes to the same node, where the old pod's processes may still hold the GPUs."""
+    await arena.submit("train", UNTIL_DONE.format(folder=str(arena.folder)))
+    await arena.phase("train", "Running", 1)
+    before = {pod.metadata.labels[LABEL_SLOT]: pod for pod in await arena.pods("train")}
+    await arena.client.delete(Pod, before["1"].name, namespace=arena.namespace, grace_s=0)
+    await arena.reaches("train", lambda status: status.phase == "Running" and status.attempt > 1)
+    after = {pod.metadata.labels[LABEL_SLOT]: pod for pod in await arena.pods("train")}
+    assert after["1"].spec.node_name == before["1"].spec.node_name
+    (arena.folder / "done").touch()
+    status = await arena.phase("train", "Succeeded")
+    assert [fault.rule for fault in status.faults] == ["pod-deleted"]
+    assert status.attempt == 2
 
 
 async def test_an_edit_that_got_through_is_ignored_with_a_condition(arena: Arena) -> None:
