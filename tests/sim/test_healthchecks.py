@@ -109,6 +109,16 @@ async def replaced_after_a_pass(told: Told) -> None:
     told.checker(NoHealthyMachineReplaced).replaced(NODE, told.uid)
 
 
+async def replaced_for_a_finding_of_the_second_in_which_a_test_ended(told: Told) -> None:
+    told.finds(REPLACES)
+    await asyncio.sleep(0.02)
+    told.passes()
+    told.enters("Quarantine", "xid")
+    told.enters("Replace", "xid")
+    await asyncio.sleep(LONG_S)
+    told.checker(NoHealthyMachineReplaced).replaced(NODE, told.uid)
+
+
 async def replaced_for_a_lesser_finding(told: Told) -> None:
     told.finds(QUARANTINES)
     told.enters("Quarantine", "xid")
@@ -163,6 +173,10 @@ async def second_node_out_long_after_a_taint_without_a_session(told: Told) -> No
 
 def test_replacement_is_no_violation_if_a_slow_clock_dates_the_pass_before_the_finding() -> None:
     tell(replaced_after_a_pass, skew_s=-32.0)
+
+
+def test_pass_need_not_answer_a_finding_of_the_same_second() -> None:
+    tell(replaced_for_a_finding_of_the_second_in_which_a_test_ended)
 
 
 def test_replacement_after_a_pass_is_a_violation() -> None:

@@ -80,7 +80,7 @@ class NothingWithoutEvidence(HealthChecker):
         """
         known_before = (self.view.now if by is None else by) - self.stale_s
         answered = [each.time for each in self._facts.tests[uid] if each.passed and each.known_at < known_before]
-        since = max(answered, default=0.0) - self._slow_s
+        since = int(max(answered, default=0.0)) - self._slow_s  # kubelets give the end of a test in whole seconds
         return [each for each in self._facts.against[uid].values() if each.time >= since]
 
 
