@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -10,8 +11,9 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
+from muster.fleet.remediation.mesh import CONFIG_MAP, KEY
 from muster.sim.fuzz.checks import Violated
-from muster.sim.fuzz.health.agents import moment
+from muster.sim.fuzz.health.agents import SETTLES_S, TURN_S, Agents, moment
 from muster.sim.fuzz.health.facts import RECORD
 from muster.sim.fuzz.health.lifechecks import NoHealthyMachineReplaced
 from muster.sim.fuzz.health.mishaps import QUARANTINES, REBOOTS, REPLACES
@@ -75,6 +77,21 @@ class Told:
     def is_deleted(self) -> None:
         """A person deletes the node."""
         self._call("DELETE", f"/api/v1/nodes/{self._name}")
+
+    async def peers_change(self) -> None:
+        """The controller writes other members of the mesh than before: agents look at other peers then."""
+        agents = Agents(self._run.cluster, self._run.nodes, lambda name: False)
+        looking = asyncio.create_task(agents.look_on())
+        await asyncio.sleep(TURN_S)
+        assert not agents.is_settling()
+        members = [{"name": NODE, "address": "10.0.0.1", "domains": []}]
+        body = {"metadata": {"name": CONFIG_MAP}, "data": {KEY: json.dumps(members)}}
+        self._call("POST", "/api/v1/namespaces/default/configmaps", body)
+        await asyncio.sleep(TURN_S)
+        assert agents.is_settling()
+        await asyncio.sleep(SETTLES_S)
+        assert not agents.is_settling()
+        looking.cancel()
 
 
 def tell(story: Callable[[Told], Awaitable[None]], skew_s: float = 0.0) -> None:
@@ -209,3 +226,7 @@ def test_breaker_need_not_count_a_node_deleted_before_its_session_is_written() -
 def test_breaker_counts_deleted_nodes(story: Callable[[Told], Awaitable[None]]) -> None:
     with pytest.raises(Violated, match="node-00001: 2 nodes of its pool within"):
         tell(story)
+
+
+def test_mesh_is_not_at_rest_just_after_its_members_changed() -> None:
+    tell(Told.peers_change)

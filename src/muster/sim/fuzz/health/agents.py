@@ -28,6 +28,8 @@ LOOKS = 2
 """What failed so often in a row is told."""
 TELLS_S, HEARTBEAT_S = 60.0, 301.0
 """What lasts is told again, and that there is nothing new."""
+SETTLES_S = 120.0
+"""After nodes have come or gone, others look at some: twice each, before the controller waits and says so."""
 BELIEVED_S = 420.0
 """What was last said so long ago of a peer counts for nobody."""
 
@@ -96,7 +98,7 @@ class Agents:
         self._said_at: dict[str, float] = {}
         self._failed: dict[tuple[str, str], tuple[int, float, float]] = {}
         self._told: dict[tuple[str, str], float] = {}
-        self._list = ""
+        self._list, self._list_at = "", float("-inf")
         self._peers: Mapping[str, tuple[str, ...]] = {}
         self.writing = 0
         self.drivers: dict[str, str] = {}
@@ -174,7 +176,7 @@ class Agents:
         item = self._cluster.core.store.define("configmaps").items.get(f"default/{CONFIG_MAP}")
         text = str(section(item.object(), "data").get(KEY, "")) if item is not None else ""
         if text != self._list:
-            self._list = text
+            self._list, self._list_at = text, self._cluster.loop.now
             self._peers = choose(msgspec.json.decode(text, type=list[Member])) if text else {}
 
     # What the API server holds of a node
@@ -197,6 +199,10 @@ class Agents:
         """Whether somebody's word still counts against a node that it reaches by now."""
         since = self._cluster.loop.now - BELIEVED_S
         return any(at > since and each not in self._failed for each, at in self._told.items())
+
+    def is_settling(self) -> bool:
+        """Whether some look at other peers than before, and the controller may not have said yet what they see."""
+        return self._cluster.loop.now < self._list_at + SETTLES_S
 
     def watchers(self, name: str) -> list[str]:
         """Who looks at a node and could say that it is not there."""

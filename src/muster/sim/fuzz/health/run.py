@@ -217,7 +217,7 @@ class HealthRun(Run):
             return [*super()._waiting(), "the weather"]
         if self._vendor.busy:
             return [*super()._waiting(), "machines that are replaced"]
-        if self._ward.agents.is_old_news_believed():
+        if self._ward.agents.is_old_news_believed() or self._ward.agents.is_settling():
             return [*super()._waiting(), "what agents said of each other"]
         waits = ((name, self._waits_for(node)) for name, node in sorted(self._facts.nodes.items()))
         tests = sorted(pod.name for pod in self.view.pods.values() if pod.name.startswith(PREFIX) and pod.live)
