@@ -1,1 +1,1 @@
-"""Nodes over their life: joins, balloons, scaling."""
+"""The life of nodes: joining, tests before use, health, remediation, scaling and balloons."""

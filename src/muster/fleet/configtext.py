@@ -1,4 +1,4 @@
-"""YAML of a ConfigMap read into strict structs; whatever is wrong is said with its line and what to change."""
+"""Parses YAML from a ConfigMap into strict structs; each error names its line and what to change."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 class ConfigTextError(ValueError):
-    """The text cannot be used: a line for each thing that is wrong, with what to change."""
+    """The text is invalid. The message has one line for each problem, with what to change."""
 
 
 def place_text(place: Place, file: str = "") -> str:
-    """Say where: `FILE:LINE:COLUMN: ` where it is from a file, else `line N: `; nothing where nobody knows."""
+    """Format a position: `FILE:LINE:COLUMN: ` in a file, otherwise `line N: `; "" if the position is unknown."""
     if not place.line:
         return f"{file}: " if file else ""
     return f"{file}:{place.line}:{place.column}: " if file else f"line {place.line}: "
 
 
 class ConfigText(Generic[T]):
-    """A text that has the fields of its kind.
+    """A parsed configuration text whose fields match a struct.
 
     Args:
-        text: YAML, or what was composed of it.
+        text: YAML, or a YAML node that was composed already.
         kind: a struct that forbids unknown fields.
-        page: where its fields are described, for what is said of errors.
-        file: where the text is from; "" for a ConfigMap, whose lines are counted from its key.
+        page: the page that describes the fields; error messages refer to it.
+        file: the file of the text. "" for a ConfigMap: its lines are counted from its key.
 
     Raises:
-        ConfigTextError: it is no YAML, names a key twice, or does not have the fields of `kind`.
+        ConfigTextError: the text is not YAML, names a key twice, or does not have the fields of `kind`.
     """
 
     def __init__(self, text: str | yaml.Node, kind: type[T], page: str, file: str = "") -> None:
@@ -68,13 +68,13 @@ class ConfigText(Generic[T]):
         return f"{self.where(path.rstrip('`'))}{what}; see {page} for this field"
 
     def check(self, problems: Iterable[tuple[str, str]]) -> None:
-        """Raise ConfigTextError where there are any: (path as in `$.pools[0].name`, what is wrong and what to do)."""
+        """Raise ConfigTextError if there are problems: pairs of a path (`$.pools[0].name`) and what to change."""
         found = [f"{self.where(path)}{what}" for path, what in problems]
         if found:
             raise ConfigTextError("\n".join(found))
 
     def where(self, path: str) -> str:
-        """Return `line N: PATH: ` of the value, or of the innermost part of the path that is there."""
+        """Return `line N: PATH: ` of the value; if the text lacks it, of its innermost existing part."""
         node: Any = self._root
         place = place_of(node) if node is not None else Place(1, 1)
         for field, index in _STEP.findall(path):

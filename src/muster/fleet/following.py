@@ -1,4 +1,4 @@
-"""Waiting for caches, for as long as it takes: what a controller may not read must not take others down with it."""
+"""Waits until informer caches are complete, without a limit: one unreadable cache must not stop other controllers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from muster.kube.informer import Informer
 log = logging.getLogger(__name__)
 
 SYNC_TIMEOUT_S = 120.0
-"""How often it is said that a cache is still incomplete, and why."""
+"""The interval of the warning that a cache is still incomplete."""
 
 
 async def complete(name: str, *informers: Informer[Any]) -> None:
-    """Wait until each has its first list; `name` is who waits."""
+    """Wait until each informer has its first list. `name` is the waiting controller."""
     for informer in informers:
         while not informer.has_synced:
             try:

@@ -1,4 +1,4 @@
-"""What people write in ConfigMaps of pods that Muster makes on nodes: amounts, and taints to tolerate."""
+"""Resource quantities and tolerations in ConfigMaps, for pods that Muster creates on nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.kube.affinity import Toleration
 from muster.kube.quantity import QuantityError, milli
 
 _STATES = (TAINT_JOINING, TAINT_PREFLIGHT, TAINT_QUARANTINE, "node.kubernetes.io/")
-"""Taints that say how a node is, and for whom it is not: who tolerates them is on nodes that are not to be touched."""
+"""Taints that describe the state of a node. A pod that tolerates them could start on a node that must stay empty."""
 
 
 OPERATORS: Final = ("Equal", "Exists")
@@ -22,7 +22,7 @@ EFFECTS: Final = ("", "NoSchedule", "NoExecute", "PreferNoSchedule")
 
 
 class TolerationText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A toleration as it is written: nothing but its fields."""
+    """A toleration in a configuration text."""
 
     key: Annotated[str, schema(minLength=1)] = ""
     operator: Annotated[str, schema(enum=OPERATORS)] = "Equal"
@@ -30,12 +30,12 @@ class TolerationText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     effect: Annotated[str, schema(enum=EFFECTS)] = ""
 
     def toleration(self) -> Toleration:
-        """Return it as pods have it."""
+        """Return the toleration as pods have it."""
         return Toleration(key=self.key, operator=self.operator, value=self.value, effect=self.effect)
 
 
 def wrong_quantity(value: str | float) -> Iterator[str]:
-    """What is wrong with an amount of a resource."""
+    """Yield what is wrong with a quantity of a resource."""
     try:
         if milli(value) <= 0:
             yield f"{value} is not possible; write more than 0"
@@ -44,7 +44,7 @@ def wrong_quantity(value: str | float) -> Iterator[str]:
 
 
 def wrong_toleration(toleration: TolerationText) -> Iterator[str]:
-    """What is wrong with a toleration of a taint that nodes have for good."""
+    """Yield what is wrong with a toleration. Only permanent taints may be tolerated."""
     if not toleration.key:
         yield "has no key and so tolerates every taint, those of joining and broken nodes too; name the key"
     elif toleration.key.startswith(_STATES):

@@ -1,1 +1,1 @@
-"""Remediation: from what is found on a node to a node that is trusted again, or to a person."""
+"""Remediation: takes faulty nodes out of use, repairs them, and returns them after a test or hands them over."""

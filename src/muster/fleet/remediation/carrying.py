@@ -1,4 +1,4 @@
-"""Carries plans out: many nodes at once, each write only where the object is as it was when that was decided."""
+"""Executes remediation plans: many nodes at once, and each write requires that the object has not changed."""
 
 from __future__ import annotations
 
@@ -42,29 +42,30 @@ log = logging.getLogger(__name__)
 
 NAME = "remediation"
 AT_ONCE = 64
-"""Requests under way: so 750 nodes are in quarantine within seconds, and the API server's queues stay short."""
+"""Requests in flight. With this many, 750 nodes are in quarantine within seconds and the API server's queues stay
+short."""
 SLICE = 2 * AT_ONCE
-"""After so many writes it is looked whether something more urgent has come up."""
+"""After this many writes, the controller checks whether something more urgent has come up."""
 STORM = 16
-"""With fewer taints what is written about them is no delay: a session begins with the findings that are there now."""
+"""With fewer taints than this, status writes are not deferred: a new session contains all findings of that moment."""
 DEFERRED_S = 5.0
-"""After so long a slice is written before more taints are, however many nodes go on breaking."""
+"""The longest time that status writes are deferred, even if more nodes keep failing."""
 _OWNED = ((QUARANTINE.key, QUARANTINE.effect),)
 
 
 class Carrier:
-    """Does what a plan says; what fails is decided again at the next one.
+    """Executes plans. If an action fails, the next plan decides about it again.
 
     Args:
         client: the API server.
-        known: told of what was written.
-        looker: looks once more before a machine is touched.
-        evictions: evicts.
-        steps: how pods that act on machines are made.
-        replacer: replaces machines; None where nobody can.
-        events: where Events go.
-        metrics: what was done is counted there.
-        namespace: where the ConfigMap is.
+        known: updated with what was written.
+        looker: makes the final precondition check before a machine is touched.
+        evictions: evicts pods.
+        steps: settings of the pods that act on machines.
+        replacer: replaces machines; None if that is not possible.
+        events: receives the Events.
+        metrics: counts the actions.
+        namespace: the namespace of the ConfigMap.
         clock: seconds since the epoch.
         rng: source of jitter.
     """
@@ -100,14 +101,15 @@ class Carrier:
         self._deferred_at: float | None = None
 
     async def carry_out(self, plan: plans.Plan, told: int) -> bool:
-        """Do it, or a part; whether another plan is to be made at once, which has what was left.
+        """Execute a plan, or a part of it. Returns whether to plan again at once.
 
-        What keeps new work off broken nodes comes before all that only says so: where many taints were written the rest
-        is left, for `DEFERRED_S` at most, and so it is as soon as an agent or a test says something new.
+        Taints that keep new work off broken nodes come before all status writes. If many taints were written, the rest
+        is deferred, for `DEFERRED_S` at most. The rest is also deferred as soon as an agent or a test reports something
+        new.
 
         Args:
             plan: what to do.
-            told: what `Known.told` was when it was made.
+            told: the value of `Known.told` when the plan was made.
         """
         urgent = [action for action in plan.actions if isinstance(action, plans.Quarantine)]
         again = any(await asyncio.gather(*map(self._one, urgent)))
@@ -136,7 +138,7 @@ class Carrier:
             async with self._pace, asyncio.timeout(REQUEST_TIMEOUT_S):
                 outcome = await self._do(action)
         except (Conflict, NotFound, AlreadyExists):
-            outcome = "overtaken"  # by others, or by a leader after us: the next plan sees what is there now
+            outcome = "overtaken"  # someone else changed the object first: the next plan starts from its new state
         except (ApiError, ConfigError, ProviderError, TimeoutError) as error:
             log.warning("remediation: %s: %s", kind, str(error) or "no answer in time")
             outcome = "failed"
@@ -213,7 +215,7 @@ class Carrier:
             if node.uid != action.node.uid or mark is None or mark.session != action.session:
                 return None
             if mark.generation > action.generation or not self._is_over(action.session):
-                return None  # it is in quarantine for something newer
+                return None  # a newer session generation has put it into quarantine again
             return NodeChange(drop=() if mark.foreign else _OWNED, annotations={ANNOTATION_RECORD: None})
 
         return await self._write(action.node.name, change)
@@ -238,13 +240,13 @@ class Carrier:
         return "described"
 
     async def _ours(self, known: NodeView) -> Node | None:
-        """The node as it is now, where it is still that one, out of use, and its machine nobody else's to care for."""
+        """Return the current node if it is the same one, in quarantine, and nobody has cordoned or excluded it."""
         node = await self._client.get(Node, known.name)
         theirs = node.spec.unschedulable or node.metadata.labels.get(LABEL_HEALTH) == HEALTH_IGNORE
         return node if node.uid == known.uid and not theirs and quarantined(node) else None
 
     async def _run_step(self, action: plans.RunStep) -> str:
-        """The last look: besides, nothing may have come to the node, and the session still asks for that."""
+        """Start a step's pod. Final precondition check: the session still asks for the step and the node is empty."""
         if await self._ours(action.node) is None:
             return "refused"
         if not is_wanted(await self._client.get(NodeRemediation, action.session), action.name):
@@ -260,7 +262,7 @@ class Carrier:
         return "forgotten"
 
     async def _replace(self, action: plans.ReplaceMachine) -> str:
-        """The last look: besides, it is in quarantine because of this session, and nothing is on it."""
+        """Replace the machine. Final precondition check: the node is in quarantine for this session and empty."""
         if self._replacer is None or self._clock() < self._replaced_at.get(action.session, 0.0):
             return "waits"
         node = await self._ours(action.node)
@@ -282,7 +284,7 @@ class Carrier:
         return "forgotten"
 
     async def write_members(self, text: str) -> bool:
-        """Write who is in the mesh, where that is not there already; whether it is there now."""
+        """Write the members of the mesh if they changed. Returns whether the ConfigMap now holds them."""
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 try:
@@ -301,7 +303,7 @@ class Carrier:
     def _tell(self, action: plans.Tell) -> None:
         kind = WARNING if action.warning else NORMAL
         if action.node is not None:
-            # As kubelets do: `kubectl describe node` finds Events whose involvedObject.uid is the node's name.
+            # Like the kubelet: `kubectl describe node` lists Events whose involvedObject.uid is the node's name.
             about = ObjectReference(kind="Node", name=action.node.name, uid=action.node.name)
             self._events.event(about, kind, action.reason, action.message)
         else:

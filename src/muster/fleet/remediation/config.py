@@ -1,20 +1,20 @@
-"""What the ConfigMap `muster-health` says of remediation, under `remediation.yaml`; without it nothing is done.
+"""Configuration of remediation: key `remediation.yaml` of the ConfigMap `muster-health`; the default only observes.
 
-mode: observe              # observe: say what was found; dry-run: and what would be done; act
-pause: false               # true: nothing is begun and nothing changed; what is under way stays as it is
+mode: observe              # observe: record findings; dry-run: also what would be done; act
+pause: false               # true: start nothing and change nothing; nodes stay as they are
 breaker:                   # how much of a pool may be put into quarantine; joining nodes do not count
   share: 10%
-  nodes: 2                 # so many always
+  nodes: 2                 # always allow this many
   windowSeconds: 3600
-shared:                    # the same fault on many nodes at once goes to a person
+shared:                    # the same fault on many nodes at once goes to an operator
   nodes: 5                 # 0: never
   windowSeconds: 600
-quarantined: {all: 20%, pool: 25%, team: 50%}   # nodes out of use because of us: numbers or percent
+quarantined: {all: 20%, pool: 25%, team: 50%}   # nodes out of use because of Muster: number or percent
 working: {all: 20, pool: 10, team: 5}           # nodes drained, reset, rebooted or replaced at the same time
 deadlines: {quarantineSeconds: 604800, drainSeconds: 1800, resetSeconds: 900, rebootSeconds: 1800,
             replaceSeconds: 3600, testSeconds: 7200}
-spareSeconds: 300          # a gang is moved without a spare node after so long
-dead: {enabled: true, peers: 2, silentSeconds: 20, nodes: 3}   # a Lease that stands still, and peers that say so
+spareSeconds: 300          # after this, a gang is evicted without a spare node
+dead: {enabled: true, peers: 2, silentSeconds: 20, nodes: 3}   # a stale Lease and peer reports
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Amount = Whole | Percent
 
 
 class _Text(KubeStruct, forbid_unknown_fields=True):
-    """Fields of the YAML are in camel case, and none but these."""
+    """Base of the YAML structs: field names are in camel case, and unknown fields are refused."""
 
 
 class Breaker(_Text):
-    """How fast nodes may be put into quarantine."""
+    """The breaker: how fast nodes may be put into quarantine."""
 
     share: Percent = "10%"
     nodes: Whole = 2
@@ -51,14 +51,14 @@ class Breaker(_Text):
 
 
 class SharedFaults(_Text):
-    """From how many nodes on the same fault is not the nodes' own."""
+    """How many nodes must have the same fault before it counts as shared instead of each node's own."""
 
     nodes: Whole = 5
     window_s: Seconds = msgspec.field(default=600.0, name="windowSeconds")
 
 
 class Limits(_Text):
-    """How many nodes may be out of use because of us at the same time: in all, of a pool, of a team."""
+    """How many nodes may be out of use at the same time because of Muster: in all, per pool, per team."""
 
     all: Amount = "20%"
     pool: Amount = "25%"
@@ -74,7 +74,7 @@ class WorkLimits(Limits):
 
 
 class Deadlines(_Text):
-    """How long a rung may take, in seconds, until the next one is entered."""
+    """How long a rung may take before the next one is entered, in seconds."""
 
     quarantine_s: Seconds = msgspec.field(default=604800.0, name="quarantineSeconds")
     drain_s: Seconds = msgspec.field(default=1800.0, name="drainSeconds")
@@ -85,7 +85,7 @@ class Deadlines(_Text):
 
 
 class Dead(_Text):
-    """When a node counts as dead, before Kubernetes says so."""
+    """When a node counts as dead before Kubernetes marks it not Ready."""
 
     enabled: bool = True
     peers: Positive = 2
@@ -94,7 +94,7 @@ class Dead(_Text):
 
 
 class RemediationConfig(_Text):
-    """What may be done."""
+    """The configuration of remediation."""
 
     mode: Mode = "observe"
     pause: bool = False
@@ -108,21 +108,21 @@ class RemediationConfig(_Text):
 
 
 def parse_config(text: str | yaml.Node, file: str = "") -> RemediationConfig:
-    """Read the text, of `file` where it is no ConfigMap's. Raises ConfigTextError with every line that is wrong."""
+    """Parse the text; `file` is its file, if any. Raises ConfigTextError with every problem."""
     read = ConfigText(text, RemediationConfig, PAGE, file)
     read.check(_problems(read.value))
     return read.value
 
 
 def amount_of(amount: Amount, total: int) -> int:
-    """How many that is of so many nodes: shares are rounded down, but one node is always in reach."""
+    """Return this amount of `total` nodes. A share is rounded down, but a share above 0 allows at least one node."""
     if isinstance(amount, int):
         return amount
     return max(1, int(total * percent_of(amount) / 100)) if percent_of(amount) else 0
 
 
 def percent_of(text: str) -> float:
-    """What is before the sign. Raises ValueError: no such text."""
+    """Return the number before the percent sign. Raises ValueError if the text is not a percentage."""
     if not text.endswith("%"):
         raise ValueError(text)
     value = float(text[:-1])

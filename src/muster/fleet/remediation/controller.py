@@ -1,4 +1,4 @@
-"""The shell of remediation: follows nodes and what is found on them, decides, carries out. Only while we lead."""
+"""The remediation controller: follows nodes and their findings, decides, and executes plans while it leads."""
 
 from __future__ import annotations
 
@@ -53,35 +53,35 @@ from muster.kube.pod import Pod
 log = logging.getLogger(__name__)
 
 FENCE_S = 10.0
-"""What the leader before us had begun takes effect within this, or never (`looking.REQUEST_TIMEOUT_S`)."""
+"""Requests of the previous leader take effect within this time or never (`looking.REQUEST_TIMEOUT_S`)."""
 IDLE_S = 5.0
-"""A plan is made so often though nothing is heard."""
+"""The longest time between two plans if nothing changes."""
 BUSY_S = 1.0
-"""While nodes are emptied, or somebody may be dead: pods and Leases are looked at, not followed."""
+"""The same while nodes are drained or may be dead: pods and Leases are polled, not watched."""
 PAUSE_S = 0.05
 MESH_S = 5.0
-"""How often the mesh is judged, and the list of its members written where that changed, at most."""
+"""The shortest time between two evaluations of the mesh and writes of its members."""
 FOUND_DEAD = "its Lease stands still since it was found dead"
-"""Why a node is dead that a leader before this one found so."""
+"""The reason why a node is dead if a previous leader found it dead."""
 SPARES_LOOKED_AT = 16
-"""Nodes that are looked at for one spare, at most."""
+"""How many nodes are checked for one spare, at most."""
 
 
 class RemediationController:
-    """Takes nodes out of use and back.
+    """Takes faulty nodes out of use and returns them.
 
     Args:
         client: the API server.
-        namespace: where the ConfigMap is, and pods that act on machines run.
-        step_image: what those run.
-        handover: told which spare nodes are kept for whom, and which gangs leave nodes.
-        providers: of machines by name, beside `aws`.
-        replacer: replaces machines, instead of those.
+        namespace: the namespace of the ConfigMap and of the pods that act on machines.
+        step_image: the image of those pods.
+        handover: receives the reserved spare nodes and the gangs that are being evicted.
+        providers: machine providers by name, in addition to `aws`.
+        replacer: replaces machines, instead of the providers.
         team_key: label that names a node's team.
         clock: seconds since the epoch.
         progress: marked at each plan.
         rng: source of jitter.
-        registry: where metrics go.
+        registry: receives the metrics.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class RemediationController:
         self._changed = asyncio.Event()
 
     async def run(self, term: Term | None = None) -> None:
-        """Work until cancelled; requests of a leader before `term` are waited out first."""
+        """Work until cancelled. First waits until requests of a leader before `term` have ended."""
         if term is not None:
             await term.outwait(FENCE_S, NAME)
         self._config = RemediationConfig()
@@ -207,7 +207,7 @@ class RemediationController:
                 self._progress.drop(NAME)
 
     async def _look_at_mesh(self) -> None:
-        """Judge what agents say of each other, and tell them who is there."""
+        """Evaluate what agents report of each other, and write the list of members for them."""
         now = asyncio.get_running_loop().time()
         if now - self._mesh_at < MESH_S:
             return
@@ -228,7 +228,7 @@ class RemediationController:
         known.judge(self._policy.policy, now)
         out = {each.spec.node for each in known.sessions.values() if is_quarantined(each.status)}
         doubted = suspects(known.reports, known.nodes.keys() - out, config.dead) if acts else ()
-        # Nodes that are out of use because they are dead stay so while they are emptied, until their Lease is renewed.
+        # A node that was found dead stays dead while it is drained, until its Lease is renewed.
         before = self._dead_before()
         watched = before.keys() | (self._looker.silences.keys() & self._under_way())
         gone = sorted({*doubted, *(watched & known.nodes.keys())})
@@ -251,7 +251,7 @@ class RemediationController:
         )
 
     def _dead_before(self) -> dict[str, Death]:
-        """Return the nodes on their way out of use that were found dead, by this leader or one before it."""
+        """Return the nodes on their way out of use that this leader or a previous one found dead."""
         under_way = self._under_way()
         found = {}
         for session in self.known.sessions.values():
@@ -262,20 +262,20 @@ class RemediationController:
         return found
 
     def _under_way(self) -> set[str]:
-        """Nodes on their way out of use, for which it matters whether they are alive."""
+        """Return the nodes on their way out of use, for which it matters whether they are alive."""
         rungs = ("Quarantine", *WORKING)
         open_ = (each for each in self.known.sessions.values() if each.status.phase == "Open")
         return {each.spec.node for each in open_ if each.status.rung in rungs}
 
     async def _look_for_spares(self, view: View, plan: Plan) -> bool:
-        """Whether an empty node was found that nobody knew of."""
+        """Return whether an empty node was found that was not known before."""
         if not plan.spares_for:
             return False
         most = SPARES_LOOKED_AT * sum(len(nodes) for nodes in plan.spares_for.values())
         return await self._looker.for_free(candidates(view, plan.spares_for, most))
 
     def _config_changed(self, new: ConfigMap | None) -> None:
-        """Take what can be read of either text; one that cannot leaves things as they are."""
+        """Read both texts. A text that is not valid leaves its part of the configuration as it is."""
         data = new.data if new is not None else {}
         policy = data.get(HEALTH_POLICY_KEY, "")
         where = f"{HEALTH_CONFIG_MAP}/{HEALTH_POLICY_KEY}"

@@ -1,15 +1,15 @@
-"""Which nodes are dead, before Kubernetes says so: it takes 50 s to call a node not Ready, and 300 s more for its pods.
+"""Finds dead nodes before Kubernetes does: it takes 50 s to mark a node not Ready, and 300 s more to evict its pods.
 
-Two signs have to agree, and they come by different ways: the node's peers cannot reach it, and its Lease has not been
-renewed while we watched it for 20 s: longer than the 10 s in which a kubelet renews, and long enough for all agents to
-tell whom else they miss, as each looks every 15 s and writes within 5. One alone is no death: a node that only
-the API server cannot reach goes on working, and one that its peers cannot reach may have lost a single network.
+Two independent signs must agree: the node's peers cannot reach it, and its Lease was not renewed while we watched it
+for 20 s. That is longer than the 10 s in which a kubelet renews. It also gives all agents the time to report the nodes
+that they cannot reach: each probes every 15 s and writes within 5 s. One sign alone is not enough. If only the API
+server cannot reach a node, the node still works. If only its peers cannot reach it, it may have lost a single network.
 
-A report counts only if its peer failed to reach the node after the node renewed its Lease last. Reports that are older
-are about an outage that is over. Agents confirm a report about every minute (`agent/checks/reach.py`), so a node that
-lost its network long before it died is found dead that much later at most.
+A report counts only if the peer failed to reach the node after the node's last Lease renewal. Older reports are about
+an outage that has ended. Agents confirm a report about every minute (`agent/checks/reach.py`). So a node that lost its
+network long before it died is found dead at most that much later.
 
-Where more nodes than a few are suspects at once it is a switch, or the API server itself, and nobody is touched.
+If more than a few nodes are suspects at once, the cause is a switch or the API server, and no node is touched.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ CHECK = "reach"
 """The check whose findings with code `unreached` name, as component, a node that the finding's node cannot reach."""
 CODE = UNREACHED
 FRESH_S = 180.0
-"""Reports count for so long: agents confirm a report that still holds within 80 s, and one confirmation may be lost."""
+"""How long a report counts: agents confirm a valid report within 80 s, and one confirmation may be lost."""
 
 Reports = Mapping[str, Mapping[str, float]]
-"""By the node that reports: the nodes that it cannot reach, and when it last tried, in seconds since the epoch."""
+"""By reporting node: the nodes that it cannot reach, and when it last tried, in seconds since the epoch."""
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """When a Lease says that it was renewed, and since when it has said that, by our clock; in seconds."""
+    """A Lease's renew time, and since when we have seen this value on our clock; both in seconds."""
 
     renewed_s: float
     since: float
 
     @property
     def alive_s(self) -> float:
-        """When the node was certainly alive last. A kubelet whose clock is fast does not move that past our own."""
+        """When the node was last certainly alive: not after our own clock, even if the kubelet's clock is fast."""
         return min(self.renewed_s, self.since)
 
 
 class Death(msgspec.Struct, frozen=True):
-    """Why a node counts as dead, and when its Lease was renewed last, in seconds since the epoch."""
+    """Why a node counts as dead, and when its Lease was last renewed, in seconds since the epoch."""
 
     why: str
     renewed_s: float
 
 
 def unreached(findings: Iterable[Finding], now: float) -> dict[str, float]:
-    """Return the nodes that a node with these findings cannot reach now, and when it tried last."""
+    """Return the nodes that a node with these findings cannot reach now, and when it last tried."""
     found: dict[str, float] = {}
     for each in findings:
         if each.check == CHECK and each.code.partition("/")[0] == CODE and each.last_s > now - FRESH_S:
@@ -63,15 +63,15 @@ def unreached(findings: Iterable[Finding], now: float) -> dict[str, float]:
 
 
 def suspects(reports: Reports, known: Collection[str], config: Dead) -> tuple[str, ...]:
-    """Return nodes that enough peers cannot reach; none where there are too many for it to be their own fault.
+    """Return the nodes that enough peers cannot reach; empty if there are too many for separate faults.
 
     Args:
-        reports: by node the ones that it cannot reach.
-        known: nodes that are there and not in quarantine already.
-        config: how many peers it takes, and how many nodes are too many.
+        reports: by node, the nodes that it cannot reach.
+        known: nodes that exist and are not in quarantine already.
+        config: how many peers must agree, and how many nodes are too many.
     """
     doubted, agreed = _doubted(reports, config)
-    # In a partition many are missed by one peer alone, as those that look from inside cannot tell us.
+    # In a partition, many nodes are missed by one peer alone, because peers inside it cannot send reports.
     missed = {
         name for reporter, names in reports.items() if reporter not in doubted and agreed & {*names} for name in names
     }
@@ -80,19 +80,19 @@ def suspects(reports: Reports, known: Collection[str], config: Dead) -> tuple[st
 
 
 def _doubted(reports: Reports, config: Dead) -> tuple[set[str], set[str]]:
-    """Return the nodes that enough peers cannot reach, and those of them for which enough reachable peers say so."""
+    """Return the nodes that enough peers cannot reach, and those for which enough reachable peers agree."""
     by: dict[str, set[str]] = defaultdict(set)
     for reporter, names in reports.items():
         for name in names:
             if name != reporter:
                 by[name].add(reporter)
     doubted = {name for name, peers in by.items() if len(peers) >= config.peers}
-    # A node that is cut off itself reaches no other: its reports do not count.
+    # A node that is cut off cannot reach any other: its reports do not count.
     return doubted, {name for name in doubted if len(by[name] - doubted) >= config.peers}
 
 
 def look(before: Mapping[str, Silence], renewed: Mapping[str, float], now: float) -> dict[str, Silence]:
-    """Return what is known of Leases after these were read; a Lease that could not be read says nothing."""
+    """Update the known Lease renewals with those just read. A Lease that could not be read is left out."""
     found = {}
     for name, renewed_s in renewed.items():
         known = before.get(name)
@@ -101,7 +101,7 @@ def look(before: Mapping[str, Silence], renewed: Mapping[str, float], now: float
 
 
 def standing(reports: Reports, silences: Mapping[str, Silence]) -> dict[str, dict[str, float]]:
-    """Return the reports less those that are older than the last sign of life of the node that they name."""
+    """Return the reports that are newer than the last sign of life of the node that they name."""
     return {
         reporter: {
             name: last_s
@@ -120,14 +120,14 @@ def dead(
     config: Dead,
     before: Mapping[str, Death] = NONE,
 ) -> dict[str, Death]:
-    """Return which of these nodes are dead.
+    """Return which of these nodes are dead, and why.
 
     Args:
         names: suspects, and nodes that were found dead before.
-        silences: what their Leases said.
-        reports: by node the ones that it cannot reach.
+        silences: the known renewals of their Leases.
+        reports: by node, the nodes that it cannot reach.
         now: seconds since the epoch.
-        config: how long a Lease has to stand still, and how many peers it takes.
+        config: how long a Lease must stay unrenewed, and how many peers must agree.
         before: nodes found dead before, also by another leader. They stay dead until their Lease is renewed.
     """
     counted = standing(reports, silences)

@@ -1,7 +1,7 @@
-"""What to do about nodes now. Pure: everything at one moment in, a plan out.
+"""Decides what to do about faulty nodes: a pure function from a snapshot to a plan.
 
-evidence ─► sessions ─► ladder (budgets, breakers, shared faults) ─► Move: written first
-               └──────► what the written rung asks for: taint, eviction, reset, reboot, replacement
+evidence ─► sessions ─► ladder (budgets, breakers, shared faults) ─► Move, written first
+               └──────► actions of the written rung: taint, eviction, reset, reboot, replacement
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from muster.fleet.remediation.shared import shared_faults
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
 
 HARDWARE = "muster.dev/HardwareFault"
-"""Condition of a node with broken hardware: what fails there is not charged to programs (docs/whose-fault.md)."""
+"""Condition of a node with broken hardware. Failures there are not charged to programs (docs/whose-fault.md)."""
 PROBLEM = "muster.dev/HealthProblem"
 """Condition of a node with another problem."""
 CONDITIONS = (HARDWARE, PROBLEM)
 KEPT_S = 14 * 86400.0
-"""Sessions of nodes that are gone are kept for so long: repeat offenders and breakers are counted from them."""
+"""How long sessions of deleted nodes are kept: repeat offenders and breakers are counted from them."""
 
 
 def decide(view: View, now: float) -> Plan:
-    """Say what is to be done.
+    """Return the actions for all nodes.
 
     Args:
-        view: everything at one moment.
+        view: the state of everything at one moment.
         now: seconds since the epoch.
     """
     evidence = _evidence(view)
@@ -76,7 +76,7 @@ def decide(view: View, now: float) -> Plan:
         else:
             ladder.climb(session, node, mine)
             under_way.append((session, node))
-    # What moves now is looked at again when that is written: nothing is done for a rung that is being left.
+    # A session that moves now gets no other action: the next plan acts on the rung that it enters.
     moving = {action.session.name for action in ladder.actions if isinstance(action, Move) and action.counts}
     found = leaving(view, now, moving) if acts else Leaving()
     for session, node in under_way:
@@ -104,7 +104,7 @@ def decide(view: View, now: float) -> Plan:
 
 
 def _evidence(view: View) -> dict[str, Evidence]:
-    """What was found, and what nobody on the node could have said: that it is dead."""
+    """Return the evidence for nodes that exist, with dead nodes, which cannot report their own fault, added."""
     found = {name: each for name, each in view.evidence.items() if name in view.nodes}
     for name, why in view.dead.items():
         known = found.get(name)
@@ -118,7 +118,7 @@ def _evidence(view: View) -> dict[str, Evidence]:
 
 
 def _turns(view: View) -> Iterable[tuple[NodeRemediation, NodeView]]:
-    """Sessions of nodes that are there: what is most serious first, then what was found first."""
+    """Return the sessions of existing nodes with their nodes: the most serious first, then the oldest fault first."""
     there = []
     for session in view.sessions.values():
         node = view.nodes.get(session.spec.node)
@@ -132,7 +132,7 @@ def _order(evidence: Evidence | None, name: str) -> tuple[int, float, str]:
 
 
 def _open(ladder: Ladder, evidence: dict[str, Evidence], *, acts: bool) -> None:
-    """Sessions for nodes that have none: observed at first, so that budgets count what was written."""
+    """Open sessions for nodes without one. A session begins with Observe, so that budgets count what was written."""
     view = ladder.view
     for name, mine in sorted(evidence.items(), key=lambda item: _order(item[1], item[0])):
         node = view.nodes[name]
@@ -163,7 +163,7 @@ def _opened(session: NodeRemediation, evidence: Evidence, now: float) -> NodeRem
 def _closed(
     ladder: Ladder, effects: list[Action], session: NodeRemediation, node: NodeView, evidence: Evidence | None
 ) -> None:
-    """A session that ended: opened again where there is something new, and what is left of it is taken away."""
+    """Reopen a closed session if there is new evidence; otherwise remove its leftover taint."""
     if evidence is not None and ORDER[TARGET[evidence.action]] > ORDER["Observe"]:
         status = _opened(session, evidence, ladder.now)
         ladder.actions.append(Move(session=session, status=status, why=evidence.why))
@@ -176,7 +176,7 @@ def _taint_of(session: NodeRemediation, node: NodeView) -> bool:
 
 
 def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
-    """The taint of a node in quarantine, as long as the session says so."""
+    """Yield the taint of a node in quarantine if the node does not have it."""
     status = session.status
     entry = record.last(status, rung="Quarantine")
     if entry is not None and not (node.tainted and _taint_of(session, node)):
@@ -187,9 +187,10 @@ def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
 
 
 def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
-    """A person wants the node out of use: it is, whatever the mode and the budgets, and nothing else happens to it."""
+    """Keep the node in quarantine because a user asked for it. Mode and budgets do not apply."""
     request, status = session.spec.request, session.status
-    working = status.phase == "Open" and status.rung in WORKING  # that ends: it is neither emptied nor counted further
+    # From then on, the node is not drained, and its deadline does not count.
+    working = status.phase == "Open" and status.rung in WORKING
     if request is not None and (working or not record.is_quarantined(status)):
         ladder.enter(session, "Quarantine", f"{record.ASKED} {request.by}: {request.reason}")
 
@@ -197,7 +198,7 @@ def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
 def _observe(
     ladder: Ladder, effects: list[Action], session: NodeRemediation, node: NodeView, evidence: Evidence | None
 ) -> None:
-    """Nothing is done: what would be is said. What a person asked for is taken back when it is over."""
+    """Record what would be done, and do nothing. Quarantine that a user asked for ends when the request ends."""
     status = session.status
     if status.phase == "Released":
         if evidence is not None and TARGET[evidence.action] != "Observe":
@@ -213,7 +214,7 @@ def _observe(
 
 
 def _would(ladder: Ladder, node: NodeView, evidence: Evidence) -> str:
-    """What the policy says, and in a dry run what would come of it."""
+    """Return what the policy asks for and, in a dry run, what would happen."""
     target = TARGET[evidence.action]
     text = f"{evidence.rule}: {evidence.why}: {target}"
     if ladder.view.config.mode == "observe" or ORDER[target] < ORDER["Quarantine"]:
@@ -229,9 +230,9 @@ def _would(ladder: Ladder, node: NodeView, evidence: Evidence) -> str:
 
 
 def _is_done(view: View, step: StepView) -> bool:
-    """Whether a pod that resets or reboots is not to run, or not any more: its kubelet may be away, and come back.
+    """Return whether the pod of a reset or reboot is to be deleted: a kubelet that comes back would still start it.
 
-    One that failed stays until the node is back: its log says why.
+    A failed pod stays until the session is released, because its log has the reason.
     """
     session = view.sessions.get(step.session)
     if session is None or session.status.phase == "Released":
@@ -240,7 +241,7 @@ def _is_done(view: View, step: StepView) -> bool:
 
 
 def _note(ladder: Ladder, found: Leaving, session: NodeRemediation) -> None:
-    """What draining says of a session on which nothing else happens."""
+    """Record the progress of a drain in a session that does not move."""
     status = session.status
     if status.phase != "Open" or status.rung != "Drain":
         return
@@ -254,7 +255,7 @@ def _note(ladder: Ladder, found: Leaving, session: NodeRemediation) -> None:
 
 
 def _gone(ladder: Ladder, now: float) -> None:
-    """Sessions of nodes that are gone, or were made anew, end; old ones are forgotten."""
+    """Release sessions of nodes that were deleted or recreated, and delete old sessions."""
     for session in ladder.view.sessions.values():
         node = ladder.view.nodes.get(session.spec.node)
         if node is not None and node.uid == session.spec.node_uid:
@@ -268,13 +269,13 @@ def _gone(ladder: Ladder, now: float) -> None:
 
 
 def _on_their_way_out(ladder: Ladder, effects: Iterable[Action]) -> set[str]:
-    """Nodes whose quarantine is being written: with hundreds at once what is said about them comes after all of it."""
+    """Return the nodes whose quarantine is being written. Their conditions are written after that."""
     opened = {each.session.spec.node for each in ladder.actions if isinstance(each, Open)}
     return opened | {each.node.name for each in effects if isinstance(each, Quarantine)}
 
 
 def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> Iterable[Action]:
-    """Conditions of ours on nodes, where they are not as they should be."""
+    """Yield changes of our conditions on nodes where they are wrong."""
     for node in view.nodes.values():
         if node.name in later:
             continue
@@ -288,7 +289,7 @@ def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> It
 
 
 def _told(view: View, ladder: Ladder) -> Iterable[Action]:
-    """Yield what is written with what is said of it: a rung that is entered on the node, a shared fault once."""
+    """Add Events to the writes: one for each rung that is entered, and one for a shared fault in total."""
     before = {
         entry.reason
         for session in view.sessions.values()

@@ -1,7 +1,7 @@
-"""How nodes are emptied: a gang leaves all of them at once, after a spare node is kept for each; others one by one.
+"""Plans drains: a gang is evicted from all drained nodes at once, after spares are reserved; other pods one by one.
 
-An evicted pod of a TrainingJob is a fault of the infrastructure: the job is told to save its work, its attempt ends
-once, and nobody is charged (docs/whose-fault.md, `evicted`). The Eviction API asks every PodDisruptionBudget.
+An evicted pod of a TrainingJob is an infrastructure fault: the job saves its work, its attempt ends once, and no user
+is charged (docs/whose-fault.md, `evicted`). The Eviction API respects every PodDisruptionBudget.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from muster.fleet.remediation.snapshot import NodeView, PodView, View
 
 WHY = "Remediation"
 TOGETHER_S = 5.0
-"""A gang waits so long for others of its nodes that are on their way to be drained as well."""
+"""How long a gang waits for others of its nodes that are about to be drained too."""
 SETTLE_S = 2.0
-"""What breaks several nodes at once is told by their agents within seconds: a gang leaves after the last of them."""
+"""If several nodes break at once, their agents report it within seconds. A gang is evicted after the last report."""
 SILENT_S = 5.0
-"""That a spare is waited for is said after this: most are found at the second look."""
+"""The message that a gang waits for a spare is written after this: most spares are found at the second attempt."""
 
 
 @dataclass(slots=True)
 class Leaving:
-    """What is to leave nodes that are drained.
+    """The result of planning evictions from drained nodes.
 
     Attributes:
         actions: evictions.
-        kept: spare nodes, and for which gang.
-        going: gangs that leave now, and are not gone yet; those that a budget holds are not waited for.
-        wanted: gangs that still lack spares, and the nodes they leave.
-        noted: sessions whose gangs have their spares now, and which.
-        waits: sessions that wait for a spare, and why in words.
-        wake: moments at which something is due.
+        kept: reserved spare nodes, and the gang of each.
+        going: gangs that are being evicted now. A gang that a disruption budget protects is not among them.
+        wanted: gangs that still lack spares, and the nodes that they leave.
+        noted: sessions whose gangs have their spares now, and the names of the spares.
+        waits: sessions that wait for a spare, and the reason as text.
+        wake: moments at which to plan again.
     """
 
     actions: list[Action] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Leaving:
 
 
 def leaving(view: View, now: float, moving: Collection[str] = ()) -> Leaving:
-    """Say who leaves now, and for whom which node is kept; sessions that are `moving` are left alone."""
+    """Plan which pods to evict now and which spare nodes to reserve. Sessions in `moving` are skipped."""
     found = Leaving()
     drained = drains((each for each in view.sessions.values() if each.name not in moving), view.nodes)
     gangs: dict[str, list[str]] = defaultdict(list)
@@ -105,7 +105,7 @@ def _gang(found: Leaving, view: View, gang: str, sessions: list[NodeRemediation]
 
 
 def _others_come(view: View, gang: str, nodes: Iterable[str], now: float) -> bool:
-    """Whether another node of the gang is to be drained in a moment too: it leaves both at once."""
+    """Return whether another node of the gang is about to be drained too: the gang then leaves both at once."""
     named = set(nodes)
     for session in view.sessions.values():
         name, status = session.spec.node, session.status
@@ -113,7 +113,7 @@ def _others_come(view: View, gang: str, nodes: Iterable[str], now: float) -> boo
             continue
         evidence = view.evidence.get(name)
         wants = evidence is not None and ORDER[TARGET[evidence.action]] > ORDER["Quarantine"]
-        # One that is held back by a budget is not waited for.
+        # If a budget holds the other node back, do not wait for it.
         if wants and gang in view.gangs.get(name, ()) and now - record.seconds(status.since) < TOGETHER_S:
             return True
     return False
@@ -128,7 +128,7 @@ def _evict(found: Leaving, pods: tuple[PodView, ...], gang: str, now: float) -> 
 
 
 def _spares(found: Leaving, view: View, gang: str, nodes: list[str]) -> list[str]:
-    """One empty node like it for each, the same ones as long as they will do; those the gang is on already come off."""
+    """Choose one empty, similar node for each drained node; the choice is stable. Skips nodes in use."""
     chosen: list[str] = []
     for name in nodes:
         node = view.nodes[name]
@@ -143,13 +143,13 @@ def _spares(found: Leaving, view: View, gang: str, nodes: list[str]) -> list[str
 
 
 def is_trusted(view: View, candidate: NodeView) -> bool:
-    """Whether the scheduler may use it: a spare that is still to be tested, or failed, would be kept in vain."""
+    """Return whether the scheduler may use the spare; it may not if the node's test is pending or failed."""
     tested = view.tested.get(candidate.name)
     return not candidate.pending and (tested is None or (tested.passed and is_own(tested, candidate)))
 
 
 def is_like(candidate: NodeView, node: NodeView) -> bool:
-    """Whether what ran on the node may run on the candidate: the same pool, team and GPUs, and no other taints."""
+    """Return whether the candidate can replace the node: the same pool, team and GPUs, and no other taints."""
     if not candidate.ready or candidate.cordoned or candidate.tainted or candidate.joining:
         return False
     return (
@@ -160,7 +160,7 @@ def is_like(candidate: NodeView, node: NodeView) -> bool:
 
 
 def drains(sessions: Iterable[NodeRemediation], nodes: Mapping[str, NodeView]) -> dict[str, NodeRemediation]:
-    """Return the sessions of nodes that are being emptied, by node: whose pods have to be known."""
+    """Return the sessions of nodes that are being drained, by node."""
     found = {}
     for session in sessions:
         node = nodes.get(session.spec.node)
@@ -172,7 +172,7 @@ def drains(sessions: Iterable[NodeRemediation], nodes: Mapping[str, NodeView]) -
 
 
 def candidates(view: View, wanted: Mapping[str, tuple[str, ...]], most: int) -> list[str]:
-    """Return nodes that might be spares, to be looked at: without a slot or a session, like one that is left."""
+    """Return nodes that might be spares: similar to a drained node, without a slot and without a session."""
     left = [view.nodes[name] for names in wanted.values() for name in names if name in view.nodes]
     busy = {session.spec.node for session in view.sessions.values() if session.status.phase != "Released"}
     shapes = {(node.pool, node.team, node.gpus, node.taints): node for node in left}.values()

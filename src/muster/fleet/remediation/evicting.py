@@ -1,8 +1,8 @@
-"""Evictions that are under way, and what the API server said of those it refused.
+"""Evictions that are under way, and the API server's answers to refused ones.
 
-The API server counts each against the disruption budget that covers it in a write of its own; one that meets another
-there, or the controller that keeps the budget's status, waits half a second (Kubernetes: `EvictionsRetry`). So a few of
-a gang's pods go side by side: one after another they would mostly wait, all at once they would mostly meet.
+The API server counts each eviction in a write to the disruption budget. If that write conflicts with another eviction
+or with the budget's controller, it waits half a second (Kubernetes: `EvictionsRetry`). So only a few pods of a gang are
+evicted at once: one by one would be slow, and all at once would mostly conflict.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ log = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 15.0
 """Kubernetes itself tries for 10 s."""
 AT_ONCE = 64
-"""Requests under way; most of them wait."""
+"""Requests in flight; most of them wait."""
 OF_A_GANG = 4
-"""Of those, for pods that were asked for together."""
+"""The most evictions in flight for pods of one request."""
 REFUSED_S = 5.0
-"""A refused eviction is tried again after this, or when the API server says."""
+"""A refused eviction is retried after this, or when the API server says."""
 REFUSED_MAX_S = 30.0
 _UNDER_WAY = float("inf")
 _WORDS_MAX = 512
 
 
 class Answer(NamedTuple):
-    """What is known of a pod's eviction.
+    """The state of a pod's eviction.
 
     Attributes:
-        words: why it was refused; "" where it was not.
-        retry_at: not to be asked for again before, in seconds since the epoch.
-        hopeless: it is refused until somebody changes something.
-        granted: the pod is being deleted, whatever was seen of it last.
+        words: why it was refused; "" if it was not.
+        retry_at: when to retry at the earliest, in seconds since the epoch.
+        hopeless: it will be refused until a user changes something.
+        granted: the pod is being deleted, even if the pod was last seen without that.
     """
 
     words: str
@@ -50,13 +50,13 @@ class Answer(NamedTuple):
 
 
 class Evictions:
-    """Evicts; `async with` ends what is still under way.
+    """Evicts pods in the background; leaving `async with` cancels the evictions that are under way.
 
     Args:
         client: the API server.
         clock: seconds since the epoch.
-        changed: called whenever all that was asked for together has been answered.
-        outcomes: counts them, by `Eviction` and a word.
+        changed: called when all pods of one request have an answer.
+        outcomes: counts outcomes, with the labels `Eviction` and the outcome.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Evictions:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def begin(self, pods: Sequence[PodView]) -> None:
-        """Evict these pods, a few at a time; those that are under way already are left out."""
+        """Evict these pods, a few at a time. Pods whose eviction is under way are skipped."""
         fresh = [pod for pod in pods if self.answer(pod.uid).retry_at < _UNDER_WAY]
         if not fresh:
             return
@@ -89,7 +89,7 @@ class Evictions:
         task.add_done_callback(self._tasks.discard)
 
     def answer(self, uid: str) -> Answer:
-        """What is known of a pod's eviction."""
+        """Return the state of a pod's eviction."""
         return self._answers.get(uid, Answer("", 0.0))
 
     def keep(self, uids: Collection[str]) -> None:
@@ -112,7 +112,7 @@ class Evictions:
         self._changed()
 
     async def _evict(self, pod: PodView) -> tuple[str, Answer]:
-        """Return what came of it in a word, and what is to be known of it."""
+        """Evict one pod. Returns the outcome for the metric, and the state to remember."""
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await self._client.evict(pod.name, namespace=pod.namespace, uid=pod.uid)
@@ -124,11 +124,11 @@ class Evictions:
         except TooManyRequests as error:
             return "refused", self._again(max(REFUSED_S, error.retry_after_s or 0.0), error.in_full)
         except ApiError as error:
-            # Kubernetes' words where several cover one pod; it answers so each time, until somebody takes one away.
+            # Kubernetes' answer if several budgets cover one pod. It repeats until an operator deletes one of them.
             hopeless = error.status == 500 and "PodDisruptionBudget" in error.message
             log.warning("evicting %s/%s: %s", pod.namespace, pod.name, error)
             return "impossible" if hopeless else "refused", self._again(REFUSED_MAX_S, error.in_full, hopeless)
-        again = self._again(REFUSED_MAX_S)  # long before that it is seen to end
+        again = self._again(REFUSED_MAX_S)  # the pod's end is seen long before that
         return "evicted", again._replace(granted=True)
 
     def _again(self, wait_s: float, words: str = "", hopeless: bool = False) -> Answer:

@@ -1,4 +1,4 @@
-"""From what a node's agent and its tests said to what asks for something to be done: the policy's word and line."""
+"""Turns a node's findings and tests into the evidence for remediation, by the rules of the health policy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from muster.fleet.remediation import record
 from muster.fleet.remediation.snapshot import Evidence, Tested
 
 CHECK = "preflight"
-"""The check whose finding is a test that was not passed."""
+"""The check of the finding that stands for a failed test."""
 
 
 def tested_of(preflight: Preflight) -> Tested:
-    """The newest test as remediation looks at it."""
+    """Return the newest test in the form that remediation uses."""
     spec = preflight.spec
     revoked = spec.revoked_time is not None
     return Tested(spec.node_uid, spec.boot_id, spec.level, spec.passed, spec.time.timestamp(), revoked)
 
 
 class Judged(NamedTuple):
-    """What the policy says of a node, and the node's newest test if that cleared findings and is not written yet."""
+    """The policy's decision for a node, and the newest test if it cleared findings and is not written yet."""
 
     decision: Decision
     cleared: PassedTest | None = None
@@ -44,19 +44,19 @@ def judged(
     now: float,
     said: Finding | None = None,
 ) -> Judged:
-    """Return what the policy says of a node.
+    """Return the policy's decision for a node.
 
     Args:
-        uid: of the node: records of another one of its name say nothing of it.
-        boot_id: the boot it is in: a test that failed in another one says nothing of this one.
-        labels: of the node, for the policy of its pool.
-        health: what its agent said.
-        preflight: its newest test. A pass clears earlier findings, also after it was revoked for another driver
-            or a later test failed.
-        session: what is being done about it, and earlier passes that cleared findings.
-        policy: what findings mean.
+        uid: UID of the node. Records with another UID are about an earlier node of the same name.
+        boot_id: the node's current boot. A test that failed in another boot does not count.
+        labels: labels of the node, which select the policy of its pool.
+        health: the findings of the node's agent.
+        preflight: its newest test. A pass clears earlier findings, even if it was revoked for a driver change or a
+            later test failed.
+        session: its remediation session, with earlier passes that cleared findings.
+        policy: the health policy.
         now: seconds since the epoch.
-        said: what the mesh says of the node.
+        said: the finding of the mesh about the node.
     """
     findings: list[Finding] = []
     if health is not None and health.status.node_uid == uid:
@@ -87,30 +87,30 @@ def _decided(
     policy: Policy,
     now: float,
 ) -> Decision:
-    """Decide by what no pass of a sufficient level has cleared."""
+    """Decide by the findings that no pass of a sufficient level has cleared."""
     while True:
         history = History(cleared_s=cleared_s, remediations_s=remediations_s)
         decision = decide(findings, history, policy, now)
         passed_s = max((time_s for each in passes if (time_s := _clears(each, decision)) is not None), default=0.0)
         if not decision.reasons or passed_s <= cleared_s:
             return decision
-        cleared_s = passed_s  # what is left may ask for a lower level, of which there is a later pass
+        cleared_s = passed_s  # the remaining reasons may ask for a lower level, for which there may be a later pass
 
 
 def _clears(test: PassedTest, decision: Decision) -> float | None:
-    """Return up to when a passed test clears; None if something from before it asks for a higher level."""
+    """Return the time until which a passed test clears findings; None if an earlier finding asks for a higher level."""
     time_s = test.time.timestamp()
     before = (each for each in decision.reasons if max(finding.last_s for finding in each.findings) <= time_s)
     return time_s if all(each.test <= test.level for each in before) else None
 
 
 def evidence_of(decision: Decision) -> tuple[Evidence | None, float | None]:
-    """Return what asks for something to be done about a node, and when that may be another answer by itself."""
+    """Return the evidence for remediation, and when the decision may change without new input."""
     return _evidence(decision), min((reason.until_s for reason in decision.reasons), default=None)
 
 
 def _past(session: NodeRemediation | None) -> tuple[float, tuple[float, ...]]:
-    """Up to when all was well, and when it had been put out of use before: the open time is not over."""
+    """Return until when findings are cleared, and when the node was quarantined in sessions that have ended."""
     if session is None:
         return 0.0, ()
     history = session.status.history
@@ -137,7 +137,8 @@ def _evidence(decision: Decision) -> Evidence | None:
         return None
     first = decision.reasons[0]
     found = dict.fromkeys(each for reason in decision.reasons for each in reason.findings)
-    findings = sorted(found, key=lambda each: each.last_s)  # of equal times, in the order of the reasons
+    # Sorted() is stable: equal times keep the order of the reasons.
+    findings = sorted(found, key=lambda each: each.last_s)
     deciding = first.findings[0]
     return Evidence(
         action=decision.action,

@@ -1,4 +1,4 @@
-"""What is known between two plans: caches of the API server, and what we wrote that they have not heard of yet."""
+"""The cache of remediation: objects from informers, and our own writes that the watches have not reported yet."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _what(mesh: dict[str, Finding], name: str) -> tuple[str, str, str] | None:
 
 
 def slim_node(node: Node) -> Node:
-    """Return the node less what remediation never looks at."""
+    """Return the node with only the fields that remediation reads."""
     mark = node.metadata.annotations.get(ANNOTATION_RECORD)
     info = node.status.node_info
     status = NodeStatus(
@@ -56,11 +56,11 @@ def slim_node(node: Node) -> Node:
 
 
 def node_view(node: Node, *, trusted: bool, team_key: str = LABEL_TEAM) -> NodeView:
-    """Return the node as it is decided by.
+    """Return the node in the form that `decide` uses.
 
     Args:
-        node: as slim as it may be.
-        trusted: it has passed its tests once: until then it joins.
+        node: the node, which may be slim.
+        trusted: it has passed its tests once; until then it counts as joining.
         team_key: label that names the team.
     """
     labels = node.metadata.labels
@@ -96,10 +96,10 @@ def _gpus(node: Node) -> int:
 
 
 class Known:
-    """Kept up to date by handlers of informers; `changed` is called where a plan may come out differently.
+    """The cache, updated by handlers of informers. It calls `changed` if a plan might change.
 
     Args:
-        changed: called with no argument.
+        changed: called without arguments.
         team_key: label that names a node's team.
     """
 
@@ -117,19 +117,19 @@ class Known:
         self.reports: dict[str, dict[str, float]] = {}
         self._said: dict[str, Report] = {}
         self.told = 0
-        """Raised whenever an agent, or a test, says something new."""
+        """Raised whenever an agent or a test reports something new."""
         self._health: dict[str, NodeHealth] = {}
         self._preflights: dict[str, Preflight] = {}
         self._slots: dict[str, frozenset[str]] = {}
         self._stale: set[str] = set()
         self._due: dict[str, float] = {}
         self._joined: set[str] = set()
-        """UIDs of nodes that had a record of a test: they are in use, or were."""
+        """UIDs of nodes that had a test record: they are or were in use."""
         self._mesh: dict[str, Finding] = {}
 
     @property
     def said(self) -> dict[str, Report]:
-        """What agents say of the nodes that are there, by who says it."""
+        """The reports of agents about nodes that exist, by reporting node."""
         return {name: self._of_these(name, each) if each.unreached else each for name, each in self._said.items()}
 
     def _of_these(self, reporter: str, report: Report) -> Report:
@@ -137,15 +137,15 @@ class Known:
         return replace(report, unreached=report.unreached & {each.component for each in own})
 
     def _about_these(self, findings: Iterable[Finding]) -> Iterator[Finding]:
-        """What was seen since the node that it names was made: before, another one had its name."""
+        """Yield the findings that are newer than the named node: older ones are about an earlier node of that name."""
         for each in findings:
             other = self.raw.get(each.component)
-            # That moment is told in whole seconds: in the same one, the node before it may still have been meant.
+            # The creation time has whole seconds: within the same second, the finding may be about the earlier node.
             if other is None or each.last_s >= record.seconds(other.metadata.creation_timestamp) + 1.0:
                 yield each
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """A handler."""
+        """Handle a change of a node."""
         if new is None:
             assert old is not None
             self.raw.pop(old.name, None)
@@ -158,17 +158,17 @@ class Known:
         if before is None or before.uid != new.uid or not is_later(before, new):
             if before is None or before.uid != new.uid:
                 self._stale |= {name for name, unreached in self.reports.items() if new.name in unreached}
-                self._mesh.pop(new.name, None)  # judged anew in a moment
+                self._mesh.pop(new.name, None)  # evaluated again shortly
             self.raw[new.name] = new
             self._view(new.name)
 
     def node_written(self, node: Node) -> None:
-        """What the API server answered to a write: the watch may say it later."""
+        """Take the API server's answer to a write: the watch may deliver it later."""
         if node.name in self.raw:
             self.node_changed(None, slim_node(node))
 
     def health_changed(self, old: NodeHealth | None, new: NodeHealth | None) -> None:
-        """A handler."""
+        """Handle a change of a NodeHealth."""
         name = (new or old).name  # type: ignore[union-attr]
         if new is None:
             self._health.pop(name, None)
@@ -185,7 +185,7 @@ class Known:
         self._doubt(name)
 
     def preflight_changed(self, old: Preflight | None, new: Preflight | None) -> None:
-        """A handler."""
+        """Handle a change of a Preflight."""
         name = (new or old).name  # type: ignore[union-attr]
         if new is None:
             self._preflights.pop(name, None)
@@ -198,7 +198,7 @@ class Known:
         self._doubt(name)
 
     def session_changed(self, old: NodeRemediation | None, new: NodeRemediation | None) -> None:
-        """A handler: what we wrote ourselves may be newer."""
+        """Handle a change of a session. The version that we wrote ourselves may be newer."""
         if new is None:
             assert old is not None
             self.sessions.pop(old.name, None)
@@ -207,7 +207,7 @@ class Known:
             self.written(new)
 
     def written(self, session: NodeRemediation) -> None:
-        """What the API server answered to a write, or what its watch says."""
+        """Take a session from the API server's answer to a write, or from the watch."""
         before = self.sessions.get(session.name)
         newest = record.newer(before, session)
         if newest is not before:
@@ -215,7 +215,7 @@ class Known:
             self._doubt(session.spec.node)
 
     def placement_changed(self, old: Placement | None, new: Placement | None) -> None:
-        """A handler."""
+        """Handle a change of a Placement."""
         key = (new or old).key  # type: ignore[union-attr]
         before = self._slots.pop(key, frozenset())
         now = frozenset(placement_keeps(new)) if new is not None else frozenset()
@@ -234,7 +234,7 @@ class Known:
         self._changed()
 
     def step_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A handler for the pods that reset and reboot."""
+        """Handle a change of a pod that resets or reboots."""
         if new is None or new.terminating:
             self.steps.pop((new or old).name, None)  # type: ignore[union-attr]
         else:
@@ -242,7 +242,7 @@ class Known:
         self._changed()
 
     def judge(self, policy: Policy, now: float) -> None:
-        """Work out anew what has changed, or may be another answer by now."""
+        """Evaluate again the nodes that changed, or whose evaluation may change with time."""
         self._stale |= {name for name, due in self._due.items() if due < now}
         stale, self._stale = self._stale, set()
         for name in stale:
@@ -273,14 +273,14 @@ class Known:
             self._report(name, health, now)
 
     def heard(self, mesh: dict[str, Finding]) -> None:
-        """What the mesh says now."""
+        """Take the current findings of the mesh."""
         changed = {name for name in self._mesh.keys() | mesh.keys() if _what(self._mesh, name) != _what(mesh, name)}
         self._mesh = mesh
         for name in changed:
             self._doubt(name)
 
     def judge_all(self) -> None:
-        """The policy is another one."""
+        """Evaluate all nodes again because the policy changed."""
         self._stale |= self.raw.keys()
         self._changed()
 

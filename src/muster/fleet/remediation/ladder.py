@@ -1,7 +1,7 @@
-"""One session's next step: which rung, what is to be done on the rung it is on, and what it waits for.
+"""Decides one session's next step: the rung to enter, what to do on it, and what it waits for.
 
-Each step is written before it is done, and what is to be done is derived from what was written: whoever reads the
-object next carries on from there. The taint alone goes first: its record on the node is read again as well.
+Each step is written before it is executed, and the action is derived from what was written. So any controller that
+reads the object can continue. Only the taint is written first, because the record beside it on the node is read too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ STEP_OF: dict[Rung, str] = {"ResetGPU": "reset", "Reboot": "reboot"}
 
 
 def step_name(session: NodeRemediation, rung: Rung) -> str:
-    """The name of the pod of this rung: the same one for whoever comes to start it again."""
+    """Return the name of the rung's pod: the same name at every retry."""
     entry = record.first_on(session.status, rung)
     generation = entry.generation if entry is not None else session.status.generation
     return f"muster-{STEP_OF[rung]}-{session.spec.node_uid[:8]}-{generation}"
 
 
 def is_wanted(session: NodeRemediation, name: str) -> bool:
-    """Whether the pod of that name is what the session asks for now: its part is not done, and nobody stopped it."""
+    """Return whether the session now asks for the pod of that name: its step is not done and was not stopped."""
     status = session.status
     if status.phase != "Open" or status.rung not in STEP_OF or record.asks(session, "Quarantine"):
         return False
@@ -37,17 +37,17 @@ def is_wanted(session: NodeRemediation, name: str) -> bool:
 
 @dataclass(slots=True)
 class Ladder:
-    """Takes sessions one step on.
+    """Advances sessions by one step.
 
     Attributes:
-        view: everything.
+        view: the state of everything.
         room: what budgets and breakers leave.
-        shared: by CHECK/CODE how many nodes have it at once.
+        shared: by CHECK/CODE, how many nodes have the fault at once.
         now: seconds since the epoch.
-        actions: what is to be written.
-        taints: what goes before that.
-        held: what holds nodes back, and how many.
-        wake: moments at which something is due.
+        actions: the writes to make.
+        taints: the writes to make before them.
+        held: by reason, how many nodes are held back.
+        wake: moments at which to plan again.
     """
 
     view: View
@@ -60,7 +60,7 @@ class Ladder:
     wake: list[float] = field(default_factory=list)
 
     def climb(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
-        """Take one open or handed session on."""
+        """Advance one open or handed session."""
         status = session.status
         if not record.is_quarantined(status):
             self._below(session, node, evidence)
@@ -81,7 +81,7 @@ class Ladder:
             self._on_rung(session, node, evidence)
 
     def leaves(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> bool:
-        """Whether the node has passed the test that ends its quarantine; the session is released then."""
+        """Release the session if the node has passed the test that ends its quarantine. Returns whether that is so."""
         if self._is_let_back(session, node, evidence):
             return True
         tested = self.view.tested.get(node.name)
@@ -91,16 +91,16 @@ class Ladder:
         return True
 
     def _is_let_back(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> bool:
-        """Nothing tests a node without GPUs: whether a person let it back after all that speaks against it."""
+        """Release a node without GPUs, which has no test, if a user asked for that after the newest evidence."""
         request, tested = session.spec.request, self.view.tested.get(node.name)
         if request is None or request.action != "Release" or not node.ready:
             return False
-        # One that was tested has some, and so has one that is labelled: after a boot its kubelet says 0 for a while.
+        # A tested or labelled node does have GPUs: for a while after a boot, its kubelet reports 0.
         if node.gpus or node.has_gpus or (tested is not None and tested.node_uid == node.uid):
             return False
         opened = record.episode(session.status)[0].time.timestamp()
         if request.time.timestamp() <= max(opened, evidence.last_s if evidence is not None else 0.0):
-            return False  # it is about something before
+            return False  # the request is older than the evidence
         self._release(session, f"{record.ASKED} {request.by}: {request.reason}")
         return True
 
@@ -134,13 +134,13 @@ class Ladder:
         self._quarantine(session, node, f"{record.JOINING}: {why}" if node.joining else why)
 
     def _quarantine(self, session: NodeRemediation, node: NodeView, why: str) -> None:
-        """The taint first: it takes one write, does no harm to what runs, and says itself whose it is."""
+        """Put the node into quarantine. The taint is written first: one harmless write, which names its session."""
         generation = session.status.generation + 1
         self.taints.append(Quarantine(node=node, session=session.name, generation=generation, since=self.now, why=why))
         self.enter(session, "Quarantine", why, deadline_s=self.view.config.deadlines.quarantine_s)
 
     def _is_out(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
-        """The taint is there: write so, and in the same write that the node is drained if nothing holds that back."""
+        """Record that the taint is there. If no budget holds the drain back, record the drain in the same write."""
         deadline_s = self.view.config.deadlines.quarantine_s
         status = record.moved(session.status, "Quarantine", self.now, why, deadline_s=deadline_s)
         drains = (
@@ -167,9 +167,9 @@ class Ladder:
         rung = session.status.rung
         want = TARGET[evidence.action] if evidence is not None else rung
         if rung in MACHINE and not node.tainted:
-            return  # somebody took it away: it is put again first, since work may come until then
+            return  # the taint was removed: it is restored first, because new pods may come until then
         if rung == "Quarantine":
-            if is_above(want, rung) and node.tainted:  # before that, what leaves could come back
+            if is_above(want, rung) and node.tainted:  # without the taint, evicted pods could come back
                 self.enter_work(session, node, "Drain", _because(evidence) if evidence is not None else "")
         elif rung == "Drain":
             self._drain(session, node, evidence, want)
@@ -186,14 +186,14 @@ class Ladder:
         pods = self.view.pods.get(node.name)
         dead = node.name in self.view.dead
         if pods is None:
-            return  # nobody has looked yet
+            return  # the pods have not been listed yet
         hopeless = next((pod for pod in pods if pod.hopeless), None)
         if hopeless is not None:
             text = f"pod {hopeless.namespace}/{hopeless.name} cannot be evicted: {hopeless.refused}"
             self.enter(session, "Human", text, phase="Handed")
             return
         if any(not (dead and pod.terminating) for pod in pods):
-            return  # `draining` says which of them go now
+            return  # `draining` decides which of them are evicted now
         status = session.status
         if record.last(status, record.EMPTY) is None:
             changed = record.noted(
@@ -209,7 +209,7 @@ class Ladder:
     def _reset(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         status, step = session.status, self._step(session)
         if record.last(status, record.RESET) is not None:
-            return  # its test says more
+            return  # its test decides
         if step is None:
             name = step_name(session, "ResetGPU")
             boot, gpus = node.boot_id, _gpus(evidence)
@@ -235,7 +235,7 @@ class Ladder:
             )  # fmt: skip
             self.actions.append(Move(session=session, status=changed, why=record.BOOT))
         elif is_booted(session):
-            return  # its test says more
+            return  # its test decides
         elif node.boot_id != asked.reason.partition(" ")[2]:
             changed = record.noted(
                 status, self.now, record.BOOTED, deadline_s=self.view.config.deadlines.test_s,
@@ -248,18 +248,18 @@ class Ladder:
 
     def _step(self, session: NodeRemediation) -> StepView | None:
         step = self.view.steps.get(step_name(session, session.status.rung))
-        # Of thousands of nodes two may have UIDs that begin alike.
+        # Among thousands of nodes, two UIDs may begin with the same characters.
         return step if step is not None and step.session == session.name else None
 
     def _passed_last(self, node: NodeView) -> bool:
-        """Too early by our clock to let it back, or from before it was silent: no reason to give the machine away."""
+        """Return whether the newest test passed, though too early to release the node: its machine is not replaced."""
         tested = self.view.tested.get(node.name)
         return tested is not None and tested.passed and is_own(tested, node)
 
     # Moves
 
     def _too_late(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
-        """What did not come about leads further; against a node that nobody tested nothing speaks: it is a person's."""
+        """Handle a deadline: go to the next rung. If only the test is missing, hand the node to an operator."""
         rung = session.status.rung
         if state_of(session) is NodeCare.TESTING:
             self.enter(session, "Human", f"after {rung} the node was not tested in time", phase="Handed")
@@ -267,7 +267,7 @@ class Ladder:
             self._further(session, node, evidence, f"{rung} was not done in time")
 
     def _further(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
-        """To the rung after the one that was in vain, or to the one that the evidence asks for where that is higher."""
+        """Enter the rung after the failed one, or the rung that the evidence asks for if that is higher."""
         status = session.status
         if status.rung == "Drain" and record.last(status, record.EMPTY) is None:
             self.enter(session, "Human", f"{why}: pods do not leave the node", phase="Handed")
@@ -279,7 +279,7 @@ class Ladder:
         self._to(session, node, following, why)
 
     def _back_by(self, session: NodeRemediation, node: NodeView) -> float:
-        """Until when a node that is silent may only be booting, as nobody has found that it takes another machine."""
+        """Return until when a silent node may still be booting. Not if the evidence asks to replace it."""
         evidence = self.view.evidence.get(node.name)
         asked = evidence is not None and TARGET[evidence.action] == "Replace"
         if asked or (node.ready and node.name not in self.view.dead):
@@ -292,7 +292,7 @@ class Ladder:
 
     def _to(self, session: NodeRemediation, node: NodeView, rung: Rung, why: str) -> None:
         if rung in STEP_OF and is_above(self._after("Drain", node), rung):
-            rung = self._after("Drain", node)  # there is nothing to reset, or nobody to do it
+            rung = self._after("Drain", node)  # the node cannot be reset or rebooted
         due = self._back_by(session, node) if rung == "Replace" else self.now
         if self.now < due:
             self.wake.append(due)
@@ -310,7 +310,7 @@ class Ladder:
             self.enter(session, rung, why, deadline_s=self._deadline_s(rung))
 
     def enter_work(self, session: NodeRemediation, node: NodeView, rung: Rung, why: str) -> None:
-        """Enter a rung on which something is done, where the budget allows one more."""
+        """Enter a rung that works on the node, if the budget allows one more."""
         held, words = self.room.why_not_work(node)
         if held:
             self.hold(session, held, f"{why}; in quarantine, {rung} waits: {words}")
@@ -328,12 +328,12 @@ class Ladder:
         phase: RemediationPhase = "Open",
         message: str = "",
     ) -> None:
-        """Write that the session enters a rung."""
+        """Record that the session enters a rung."""
         status = record.moved(session.status, rung, self.now, why, deadline_s=deadline_s, phase=phase, message=message)
         self.actions.append(Move(session=session, status=status, why=why))
 
     def hold(self, session: NodeRemediation, kind: str, message: str, rung: Rung | None = None) -> None:
-        """Say why nothing is done for now."""
+        """Record why nothing is done for now."""
         self.hold_count(kind)
         if rung is not None and session.status.rung != rung:
             self.enter(session, rung, kind, message=message)
@@ -341,13 +341,13 @@ class Ladder:
             self.say(session, message, kind)
 
     def say(self, session: NodeRemediation, message: str, why: str) -> None:
-        """Write another message, where it is another one in the room that it has."""
+        """Record another message, if it differs after it was shortened."""
         status = record.said(session.status, message)
         if status.message != session.status.message:
             self.actions.append(Move(session=session, status=status, why=why, counts=False))
 
     def hold_count(self, kind: str) -> None:
-        """One more node that is held back."""
+        """Count one more node that is held back."""
         self.held[kind] = self.held.get(kind, 0) + 1
 
     def _release(self, session: NodeRemediation, why: str) -> None:
@@ -376,6 +376,6 @@ def _because(evidence: Evidence) -> str:
 
 
 def _gpus(evidence: Evidence | None) -> tuple[str, ...]:
-    """The GPUs that findings are about, by UUID or PCI address; none: all of the node."""
+    """Return the GPUs that the findings name, by UUID or PCI address; empty for all GPUs of the node."""
     parts = {each.component for each in evidence.findings} if evidence is not None else set()
     return tuple(sorted(part for part in parts if part.startswith("GPU-") or part.count(":") == 2))

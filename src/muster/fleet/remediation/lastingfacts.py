@@ -1,9 +1,9 @@
-"""Facts that a session's status holds because the object they come from may be gone when they are needed.
+"""Copies facts into a session's status, because the objects that hold them may be deleted before they are needed.
 
-- The pool of the node: breakers count the node there after it is gone.
-- When the Lease of a node that was found dead was renewed last: the next leader knows that it is dead.
-- The level of the test that lets the node back: preflight takes it from here, as findings are added to a session.
-- Passed tests that cleared findings: the node's Preflight holds its newest result only, and may be deleted.
+- The pool of the node: breakers count the node there after it was deleted.
+- When the Lease of a dead node was last renewed: the next leader knows that the node is dead.
+- The level of the test that ends the quarantine: preflight reads it here, because later findings may raise it.
+- Passed tests that cleared findings: the node's Preflight holds only its newest result, and may be deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from muster.fleet.remediation.snapshot import Evidence, NodeView, View
 
 
 def with_lasting_facts(view: View, actions: Iterable[Action], now: float) -> Iterator[Action]:
-    """Yield the actions with these facts in each status that they write, then write what is left of them alone."""
+    """Yield the actions with these facts in each status that they write, then separate writes for the other facts."""
     written = set[str]()
     for action in actions:
         if isinstance(action, Open):
@@ -42,7 +42,7 @@ def with_lasting_facts(view: View, actions: Iterable[Action], now: float) -> Ite
 
 
 def _asks_for_more(view: View, session: NodeRemediation) -> bool:
-    """Whether the evidence asks for a test of a higher level than the session of a node in quarantine says."""
+    """Return whether the evidence asks for a higher test level than the session of a quarantined node has."""
     evidence = view.evidence.get(session.spec.node)
     return evidence is not None and record.is_quarantined(session.status) and evidence.test > _level(session.status)
 
@@ -65,7 +65,7 @@ def _status(view: View, session: NodeRemediation, status: NodeRemediationStatus)
 
 
 def _alone(view: View, node: NodeView, session: NodeRemediation | None, now: float) -> Action:
-    """Write the facts about a node about which nothing else is written; it may have no session yet."""
+    """Write the facts about a node that has no other action. The node may have no session yet."""
     if session is not None:
         status = replace(session.status, generation=session.status.generation + 1)
         return Move(session=session, status=_status(view, session, status), why="lasting facts", counts=False)

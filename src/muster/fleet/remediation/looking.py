@@ -1,4 +1,4 @@
-"""What is looked at only when it matters: pods on nodes that are emptied, empty nodes, Leases of suspects."""
+"""Polls the objects that are needed only at times: pods on drained nodes, empty nodes, Leases of suspects."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from muster.kube.leanpod import LeanPod
 log = logging.getLogger(__name__)
 
 Seen = dict[str, tuple[PodView, ...] | None]
-"""The pods of nodes that have to leave; None where that is not known."""
+"""By node, the pods that must leave it; None if they are not known."""
 
 LEASES = "kube-node-lease"
-"""The namespace in which kubelets renew (Kubernetes docs, "Node heartbeats")."""
+"""The namespace of the kubelets' Leases (Kubernetes docs, "Node heartbeats")."""
 REQUEST_TIMEOUT_S = 10.0
 WHOLE_TIMEOUT_S = 60.0
-"""For a list of all pods."""
+"""The time limit for a list of all pods."""
 AT_ONCE = 32
 FREE_S = 5.0
-"""A node that was seen empty counts as empty for so long."""
+"""How long a node that was seen empty counts as empty."""
 WHOLE = 64
-"""From so many nodes on, one list of all pods costs the API server less than a list for each node."""
+"""From this many nodes on, one list of all pods costs the API server less than one list per node."""
 REST = 4.0
-"""A list of all pods is made again after so many times what it took, at the earliest: a large cluster's takes long."""
+"""The pause after a list of all pods, as a multiple of how long the list took: it takes long in a large cluster."""
 
 
 class Looker:
-    """Asks the API server.
+    """Reads pods and Leases from the API server.
 
     Args:
         client: the API server.
         clock: seconds since the epoch.
-        evictions: what pods say of theirs.
-        namespace: Muster's own: balloons, tests and steps are there, and elsewhere their labels mean nothing.
+        evictions: the states of evictions.
+        namespace: Muster's namespace. The labels of balloons, tests and steps count only there.
     """
 
     def __init__(self, client: Client, clock: Callable[[], float], evictions: Evictions, namespace: str) -> None:
@@ -68,7 +68,7 @@ class Looker:
         return frozenset(self._free)
 
     async def at_pods(self, nodes: Collection[str]) -> None:
-        """Look at the pods of these nodes; what is known of others is forgotten. A look that fails changes nothing."""
+        """List the pods of these nodes and forget those of other nodes. If a request fails, the known pods stay."""
         if len(nodes) < WHOLE:
             found = await self._one_by_one(nodes)
             self._whole = None
@@ -81,7 +81,7 @@ class Looker:
         self._evictions.keep({pod.uid for pods in self.pods.values() for pod in pods})
 
     async def for_free(self, nodes: Iterable[str]) -> bool:
-        """Look which of these nodes are empty; whether any is that was not known to be."""
+        """Check which of these nodes are empty. Returns whether one of them was not known to be empty."""
         names = list(nodes)
         before = self.free
         if len(names) < WHOLE:
@@ -95,18 +95,18 @@ class Looker:
         return bool(self.free - before)
 
     async def at_leases(self, nodes: Iterable[str]) -> None:
-        """Read the Leases of suspects; of others nothing is known then."""
+        """Read the Leases of these suspects, and forget those of other nodes."""
         names = list(nodes)
         renewed = await asyncio.gather(*map(self._renewed, names))
         read = {name: renewed_s for name, renewed_s in zip(names, renewed, strict=True) if renewed_s is not None}
         self.silences = look(self.silences, read, self._clock())
 
     async def is_empty(self, node: str, *, of_tests: bool = False) -> bool:
-        """Whether nothing is on the node that has to leave, by a consistent read just now. Raises ApiError.
+        """Return whether no pod on the node has to leave, by a consistent read. Raises ApiError.
 
         Args:
             node: its name.
-            of_tests: what tests the node has to leave as well: it holds the GPUs, and such a GPU is not reset.
+            of_tests: the node's test pods must have left too: they hold GPUs, and a GPU in use cannot be reset.
         """
         pods = await self._list(node)
         if of_tests and any(LABEL_PREFLIGHT in pod.metadata.labels and not pod.finished for pod in pods):
@@ -117,7 +117,7 @@ class Looker:
         return dict(zip(nodes, await asyncio.gather(*map(self._pods, nodes)), strict=True))
 
     async def _at_all(self) -> bool:
-        """Look at all nodes by one list. Returns whether it was made now: the one before may still be rested from."""
+        """List the pods of all nodes, unless it is too early. Returns whether it was done and succeeded."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         if began < self._rested_at:
@@ -151,7 +151,7 @@ class Looker:
         return tuple(self._view(pod) for pod in pods if self._leaves(pod))
 
     def _leaves(self, pod: LeanPod) -> bool:
-        """Whether the pod has to leave before the machine is touched: what tests it, or keeps it busy, need not."""
+        """Return whether the pod must leave before the machine is touched. Tests, steps and balloons need not."""
         labels = pod.metadata.labels
         ours = LABEL_PREFLIGHT in labels or LABEL_STEP in labels or labels.get(LABEL_BALLOON) == "true"
         return not (ours and pod.namespace == self._namespace) and any(True for _ in pod_keeps(pod))
@@ -167,7 +167,7 @@ class Looker:
         )
 
     def _anew(self, pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
-        """The same pods with what is known of their evictions now."""
+        """Return the same pods with the current states of their evictions."""
         return tuple(map(self._with_answer, pods))
 
     def _with_answer(self, pod: PodView) -> PodView:

@@ -1,7 +1,7 @@
-"""The mesh of agents, seen from the controller: who is in it, and whose fault it is where nodes reach nobody.
+"""The mesh of agents as the controller sees it: its members, and which part is at fault if nodes cannot reach others.
 
-Agents look at a few others each (fleet/health/peers.py) from a list that stands in the ConfigMap `muster-mesh`. What
-one says of another is no evidence; all of it together is (fleet/health/mesh.py).
+Each agent probes a few others (fleet/health/peers.py) from the list in the ConfigMap `muster-mesh`. A single peer
+report is not evidence; all reports together are (fleet/health/mesh.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ KEY = "members.json"
 BYTES_MAX = 900_000
 """A ConfigMap holds 1 MiB (Kubernetes docs, "ConfigMaps"): some ten thousand nodes."""
 FRESH_S = 400.0
-"""Agents write at least every five minutes: who has not is not believed, good or bad."""
+"""Agents write at least every five minutes. An older report is not used."""
 SETTLE_S = 30.0
-"""What is behind a switch is missed one by one: agents look every 15 s at moments of their own, and say what they have
-seen twice (agent/checks/reach.py). Until then the first of them looks as if it alone were at fault."""
+"""How long a finding about one node is held back. Nodes behind a failed switch are missed one by one: agents probe
+every 15 s, not in step, and report what they have seen twice (agent/checks/reach.py). Until then, the first of them
+seems to be at fault alone."""
 
 
 def members_of(nodes: Iterable[Node]) -> tuple[Member, ...]:
-    """Return the nodes that can be looked at, by name, with the zone and rack that their labels name."""
+    """Return the nodes that can be probed, by name, with the zone and rack that their labels name."""
     found = []
     for node in nodes:
         address = next((each.address for each in node.status.addresses if each.type == "InternalIP"), "")
@@ -40,19 +41,19 @@ def members_of(nodes: Iterable[Node]) -> tuple[Member, ...]:
 
 
 def text_of(members: Iterable[Member]) -> str:
-    """Return the list as agents read it; "" where it is too long to be kept."""
+    """Return the list in the agents' format; "" if it is too long for a ConfigMap."""
     encoded = msgspec.json.encode(list(members))
     return encoded.decode() if len(encoded) <= BYTES_MAX else ""
 
 
 class Mesh:
-    """What the mesh says of nodes, as findings that begin when it first said so."""
+    """The mesh's findings about nodes, each with the time at which it began."""
 
     def __init__(self) -> None:
         self._said: dict[str, Finding] = {}
 
     def judge(self, members: tuple[Member, ...], reports: Mapping[str, Report], now: float) -> dict[str, Finding]:
-        """Return the finding of each node that is at fault, once it has been so for a while, or behind what is."""
+        """Return the findings about faulty nodes after a delay, and about nodes behind a faulty switch at once."""
         said: dict[str, Finding] = {}
         missed_s: dict[str, float] = {}
         for report in reports.values():
@@ -65,7 +66,8 @@ class Mesh:
                 said[name] = msgspec.structs.replace(
                     finding,
                     first_s=before.first_s if before is not None and same else finding.first_s,
-                    # As agents go on saying it for minutes after it is over, a test that came since says more.
+                    # Agents repeat a report for minutes after the fault is over, so a test since the last failed probe
+                    # counts more.
                     last_s=min(now, missed_s.get(name, now)),
                 )
         self._said = said

@@ -1,4 +1,4 @@
-"""What remediation shows."""
+"""Metrics of remediation."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RemediationMetrics:
         self._shown: Counts[tuple[str, str]] | None = None
 
     def show(self, sessions: Mapping[str, NodeRemediation], held: Mapping[str, int]) -> None:
-        """Show how many nodes are where."""
+        """Set the numbers of nodes by rung, phase and reason."""
         counts: Counts[tuple[str, str]] = Counts((each.status.rung, each.status.phase) for each in sessions.values())
         if counts != self._shown:
             self._shown = counts

@@ -1,4 +1,4 @@
-"""What decide asks for; each action may be carried out twice without harm."""
+"""The remediation plan: actions that may each be executed twice without harm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.fleet.remediation.snapshot import NONE, NodeView, PodView
 
 
 class Tell(msgspec.Struct, frozen=True, kw_only=True):
-    """Say something about a node in an Event; of no node: about the ConfigMap."""
+    """Write an Event about a node, or about the ConfigMap if `node` is None."""
 
     node: NodeView | None
     reason: str
@@ -20,22 +20,22 @@ class Tell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Open(msgspec.Struct, frozen=True, kw_only=True):
-    """Make the object of a node session, with this status."""
+    """Create a node's session with this status."""
 
     session: NodeRemediation
     told: Tell | None = None
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """Write the status of a session, only where it is as it was when this was decided."""
+    """Write the status of a session, on the condition that the session has not changed since the decision."""
 
     session: NodeRemediation
     status: NodeRemediationStatus
     why: str
     counts: bool = True
-    """Whether it enters a rung or a phase; otherwise only the message changes."""
+    """Whether a rung or a phase is entered; otherwise only the message or lasting facts change."""
     told: Tell | None = None
-    """What is said once that is written."""
+    """The Event to write after that."""
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):
-    """Take back the taint and the record, where they are this session's of this generation or an earlier one."""
+    """Remove the taint and the record, if they belong to this session and to this generation or an earlier one."""
 
     node: NodeView
     session: str
@@ -57,14 +57,14 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Describe(msgspec.Struct, frozen=True, kw_only=True):
-    """Set the conditions of the node that are ours: by type the message, None where one no longer holds."""
+    """Set our conditions of the node: by type the message, or None if the condition no longer holds."""
 
     node: NodeView
     conditions: Mapping[str, str | None]
 
 
 class Evict(msgspec.Struct, frozen=True, kw_only=True):
-    """Evict these pods together: all that one gang has on nodes that are drained, or one that is alone."""
+    """Evict these pods together: all pods of one gang on drained nodes, or a single pod."""
 
     pods: tuple[PodView, ...]
     gang: str = ""
@@ -90,7 +90,7 @@ class ForgetStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplaceMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """Have the node's machine replaced by whoever provides it."""
+    """Have the node's machine replaced by its provider."""
 
     node: NodeView
     session: str
@@ -107,15 +107,15 @@ Action = Open | Move | Quarantine | Release | Describe | Evict | RunStep | Forge
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now.
+    """The actions to take now, and what other parts need to know.
 
     Attributes:
         actions: in order of urgency; independent of each other.
-        kept: spare nodes by name, and for which gang.
+        kept: reserved spare nodes by name, and the gang of each.
         going: gangs whose pods are being evicted.
-        held: why nodes are not put into quarantine or worked on, and how many.
-        spares_for: gangs that need so many empty nodes like this node.
-        wake_at: when to decide again though nothing changes.
+        held: by reason, how many nodes are not quarantined or worked on.
+        spares_for: by gang, the drained nodes for which it needs similar empty ones.
+        wake_at: when to decide again even if nothing changes.
     """
 
     actions: tuple[Action, ...] = ()

@@ -1,7 +1,7 @@
-"""How a session's status is written and read: the only memory there is between two plans, and two controllers.
+"""Reads and writes a session's status: the only memory between two plans and between two controllers.
 
-Every write raises `generation` and goes only where the object is as it was read. What was done is in `history`, whose
-reasons begin with a word that is read again here; the rest of them is for people.
+Every write raises `generation` and requires that the object has not changed. `history` holds what was done: its reasons
+begin with a word that is read again here, and the rest is for people.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from muster.kube.meta import ObjectMeta, is_later
 from muster.kube.node import Node, Taint
 
 ANNOTATION_RECORD: Final = "muster.dev/quarantine-record"
-"""On nodes (JSON): a `QuarantineRecord`."""
+"""Annotation of nodes: a `QuarantineRecord` as JSON."""
 QUARANTINE: Final = Taint(key=TAINT_QUARANTINE, value=QUARANTINE_VALUE, effect="NoSchedule")
 
 OPENED: Final = "opened"
-"""The first entry of each time a session is open."""
+"""The first entry after a session was opened."""
 RELEASED: Final = "released"
-"""The last one."""
+"""The last entry of a session."""
 JOINING: Final = "joining"
 """A node that was not in use yet went into quarantine: breakers do not count it."""
 EMPTY: Final = "empty"
-"""Nothing is left on the node that has to leave."""
+"""All pods that must leave the node are gone."""
 RESET: Final = "reset"
-"""The GPUs were reset: what tests the node now says how it is."""
+"""The GPUs were reset: tests from now on count."""
 BOOT: Final = "boot"
-"""Followed by the boot ID in which the reboot was asked for."""
+"""Followed by the boot ID at the time of the request to reboot."""
 BOOTED: Final = "booted"
-"""The node is in another boot."""
+"""The node has booted again."""
 SHARED: Final = "shared"
 """Followed by CHECK/CODE of a fault that many nodes have at once."""
 ASKED: Final = "asked for by"
-"""Followed by who asked."""
+"""Followed by the user who asked."""
 SPARE: Final = "spare"
-"""A spare node is kept for the gang that leaves."""
+"""A spare node is reserved for the gang that leaves."""
 
 _PASSED: Final = re.compile(rf"{RELEASED}: level \d+ passed at (\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{6}}\+00:00)")
 _REASON_MAX: Final = 256
@@ -64,12 +64,12 @@ _MESSAGE_MAX: Final = 1024
 
 
 def at(seconds: float) -> datetime:
-    """A time as objects have it."""
+    """Return a time in the form that objects have."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def new_session(node: NodeView, evidence: Evidence, now: float, team_key: str = LABEL_TEAM) -> NodeRemediation:
-    """The object of a node session whose status is still to be written."""
+    """Return a new session whose status is still to be written."""
     labels = {key: value for key, value in ((LABEL_POOL, node.pool), (team_key, node.team)) if value}
     return NodeRemediation(
         metadata=ObjectMeta(name=remediation_name(node.name, node.uid), labels=labels),
@@ -78,7 +78,7 @@ def new_session(node: NodeView, evidence: Evidence, now: float, team_key: str = 
 
 
 def causes(evidence: Evidence) -> tuple[ObservedFinding, ...]:
-    """The findings as the object has them."""
+    """Return the evidence's findings in the form that the object has."""
     return tuple(observed(finding) for finding in evidence.findings[-CAUSES_MAX:])
 
 
@@ -92,7 +92,7 @@ def moved(
     phase: RemediationPhase = "Open",
     message: str = "",
 ) -> NodeRemediationStatus:
-    """Return the status that enters a rung, or a phase. Facts that last (pool, passes) stay as they are."""
+    """Return the status after entering a rung or a phase. Lasting facts (pool, passes) do not change."""
     step = RemediationStep(
         rung=rung, time=at(now), generation=status.generation + 1, reason=shortened(reason, _REASON_MAX)
     )
@@ -109,9 +109,9 @@ def moved(
 
 
 def _bounded(steps: tuple[RemediationStep, ...]) -> tuple[RemediationStep, ...]:
-    """Return what there is room for: of times that are over, when the node went and came back stays longest.
+    """Return the entries that fit. Of ended episodes, the start of quarantine and the release are kept longest.
 
-    Repeat offenders and breakers are counted from that, and one remediation alone may be ten entries.
+    Repeat offenders and breakers are counted from those two, and one remediation alone may have ten entries.
     """
     over, begin = len(steps) - HISTORY_MAX, 0
     kept: list[RemediationStep] = []
@@ -128,7 +128,7 @@ def _bounded(steps: tuple[RemediationStep, ...]) -> tuple[RemediationStep, ...]:
 def noted(
     status: NodeRemediationStatus, now: float, reason: str, *, deadline_s: float | None = None, message: str = ""
 ) -> NodeRemediationStatus:
-    """Return the status with one more entry of history on the rung it is on; `since` stays."""
+    """Return the status with one more history entry on the same rung; `since` does not change."""
     status = moved(status, status.rung, now, reason, deadline_s=deadline_s, phase=status.phase, message=message)
     return msgspec.structs.replace(status, since=status.since)
 
@@ -139,7 +139,7 @@ def said(status: NodeRemediationStatus, message: str) -> NodeRemediationStatus:
 
 
 def unfolded(before: NodeRemediationStatus, after: NodeRemediationStatus) -> Iterator[NodeRemediationStatus]:
-    """Yield the status as it was after each entry of history that was written since, the last one as it is."""
+    """Yield the status after each history entry since `before`; the last one is `after` itself."""
     for at, step in enumerate(after.history):
         if step.generation <= before.generation:
             continue
@@ -151,7 +151,7 @@ def unfolded(before: NodeRemediationStatus, after: NodeRemediationStatus) -> Ite
 
 
 def episode(status: NodeRemediationStatus) -> tuple[RemediationStep, ...]:
-    """The history since the session was opened last; empty where it is closed."""
+    """Return the history since the session was last opened; empty if it is closed."""
     if status.phase == "Released":
         return ()
     for index in range(len(status.history) - 1, -1, -1):
@@ -161,12 +161,12 @@ def episode(status: NodeRemediationStatus) -> tuple[RemediationStep, ...]:
 
 
 def is_a(step: RemediationStep, word: str) -> bool:
-    """Whether an entry's reason begins with the word."""
+    """Return whether an entry's reason begins with the word."""
     return step.reason == word or step.reason.startswith((f"{word} ", f"{word}:"))
 
 
 def last(status: NodeRemediationStatus, word: str = "", rung: Rung | None = None) -> RemediationStep | None:
-    """The newest entry of the open session with this word, or on this rung."""
+    """Return the newest entry of the open session with this word and on this rung."""
     for step in reversed(episode(status)):
         if (not word or is_a(step, word)) and (rung is None or step.rung == rung):
             return step
@@ -174,7 +174,7 @@ def last(status: NodeRemediationStatus, word: str = "", rung: Rung | None = None
 
 
 def first_on(status: NodeRemediationStatus, rung: Rung) -> RemediationStep | None:
-    """The entry with which the rung was entered, where it is the one the session is on."""
+    """Return the entry that entered the rung; None if the session is not on it."""
     found = None
     for step in reversed(episode(status)):
         if step.rung != rung:
@@ -184,9 +184,9 @@ def first_on(status: NodeRemediationStatus, rung: Rung) -> RemediationStep | Non
 
 
 def is_put(session: NodeRemediation, node: NodeView) -> bool:
-    """Whether the node has this session's taint already, though the session does not say so yet.
+    """Return whether the node has this session's taint although the session does not record it yet.
 
-    The taint goes first, with a record of its own beside it: nothing new comes to the node while the rest is written.
+    The taint is written first, with its own record beside it, so that no new pods come to the node in the meantime.
     """
     mark = node.record
     if mark is None or mark.session != session.name or is_quarantined(session.status):
@@ -196,22 +196,22 @@ def is_put(session: NodeRemediation, node: NodeView) -> bool:
 
 
 def is_quarantined(status: NodeRemediationStatus) -> bool:
-    """Whether the node belongs in quarantine because of this session."""
+    """Return whether this session has put the node into quarantine."""
     return any(step.rung == "Quarantine" for step in episode(status))
 
 
 def was_in_use(status: NodeRemediationStatus) -> bool:
-    """Whether the node is in quarantine and was in use before that."""
+    """Return whether the node is in quarantine and was in use before."""
     return any(step.rung == "Quarantine" and not is_a(step, JOINING) for step in episode(status))
 
 
 def asks(session: NodeRemediation, action: RequestedAction) -> bool:
-    """Whether that is what a person asked for last."""
+    """Return whether this is the user's latest request."""
     return session.spec.request is not None and session.spec.request.action == action
 
 
 def quarantines(session: NodeRemediation) -> list[float]:
-    """When the node was put into quarantine, as far as history goes back; joining nodes' are not among them."""
+    """Return when the node was put into quarantine, as far as the history goes back; joining nodes are not counted."""
     found, out = [], False
     for step in session.status.history:
         if is_a(step, RELEASED):
@@ -224,14 +224,15 @@ def quarantines(session: NodeRemediation) -> list[float]:
 
 
 def released_after(level: int, time_s: float) -> str:
-    """Say which test let a node back; `cleared` reads it again."""
+    """Format which test released a node; `cleared` reads it again."""
     return f"level {level} passed at {at(time_s).isoformat(timespec='microseconds')}"
 
 
 def cleared(step: RemediationStep) -> float:
-    """Return up to which moment an entry says that all is well: the end of the test, or when a person said so.
+    """Return until when an entry clears findings: the end of the passed test, or the user's release.
 
-    What was seen after the test counts however late it is told, and so does all where no test ended the session.
+    A finding that was seen after the test counts, even if it is reported late. If no test or user ended the session,
+    all findings count.
     """
     if not is_a(step, RELEASED):
         return 0.0
@@ -242,12 +243,12 @@ def cleared(step: RemediationStep) -> float:
 
 
 def seconds(moment: datetime | None, default: float = 0.0) -> float:
-    """A time of an object in seconds since the epoch."""
+    """Return a time of an object in seconds since the epoch."""
     return moment.timestamp() if moment is not None else default
 
 
 def record_of(node: Node) -> QuarantineRecord | None:
-    """Read what we wrote on the node; what somebody broke is none."""
+    """Read our record on the node; None if it is missing or invalid."""
     try:
         return msgspec.json.decode(node.metadata.annotations.get(ANNOTATION_RECORD, ""), type=QuarantineRecord)
     except msgspec.DecodeError:
@@ -255,27 +256,27 @@ def record_of(node: Node) -> QuarantineRecord | None:
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut what is too long for its field."""
+    """Shorten a text that is too long for its field."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def is_about(shared: RemediationStep, key: str) -> bool:
-    """Whether the entry of a shared fault is about this one."""
+    """Return whether the entry of a shared fault is about this fault."""
     return shared.reason.startswith(f"{SHARED} {key}: ")
 
 
 def pool_of(session: NodeRemediation) -> str:
-    """The pool of a node that is gone: as it was written last; by the label for sessions of earlier versions."""
+    """Return the pool of a deleted node: the last one written, or the label in sessions of earlier versions."""
     pool = session.status.pool
     return pool if pool is not None else session.metadata.labels.get(LABEL_POOL, "")
 
 
 def with_pass(status: NodeRemediationStatus, test: PassedTest) -> NodeRemediationStatus:
-    """Return the status with one more passed test, less those that it makes superfluous."""
+    """Add a passed test, and drop those that it makes superfluous."""
     left = (each for each in status.passes if each.level > test.level or each.time > test.time)
     return msgspec.structs.replace(status, passes=(*left, test)[-PASSES_MAX:])
 
 
 def newer(left: NodeRemediation | None, right: NodeRemediation) -> NodeRemediation:
-    """Return the later of two versions; of two objects, the second."""
+    """Return the later of two versions; if the objects differ, the second one."""
     return left if left is not None and left.uid == right.uid and is_later(left, right) else right

@@ -1,4 +1,4 @@
-"""How a machine is replaced: by the provider of the pool of scaling that the node is in."""
+"""Replaces machines through the provider of the node's scaling pool."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Replacer(Protocol):
     """Replaces machines."""
 
     def can(self, node: Node) -> bool:
-        """Whether the node's machine could be replaced."""
+        """Return whether the node's machine can be replaced."""
 
     async def replace(self, node: Node) -> None:
-        """Ask for it; asking twice is asking once. Raises ProviderError."""
+        """Ask for a replacement; asking again changes nothing. Raises ProviderError."""
 
 
 class ByProvider:
-    """Asks the providers of scaling, for pools that the ConfigMap `muster-scaling` names.
+    """Asks the scaling providers, for pools in the ConfigMap `muster-scaling`.
 
     Args:
         providers: by name.
@@ -35,7 +35,7 @@ class ByProvider:
         self._pools: tuple[PoolSpec, ...] = ()
 
     def config_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        """A handler for that ConfigMap: what cannot be read leaves the pools as they were."""
+        """Handle a change of that ConfigMap. If it is not valid, the pools stay as they were."""
         if new is None:
             self._pools = ()
             return
@@ -43,14 +43,14 @@ class ByProvider:
             known = frozenset(self._providers) | {EXTERNAL}
             self._pools = parse_config(new.data.get(CONFIG_KEY, ""), known)
         except ConfigTextError:
-            return  # scaling says what is wrong with it
+            return  # scaling reports what is wrong with it
 
     def can(self, node: Node) -> bool:
-        """Whether a pool's labels are the node's, and its provider is here."""
+        """Return whether the node has a pool's labels and the pool's provider is configured."""
         return self._pool(node) is not None
 
     async def replace(self, node: Node) -> None:
-        """Delete the node's instance, and have another one take its place. Raises ProviderError."""
+        """Delete the node's instance and have the provider start another one. Raises ProviderError."""
         pool = self._pool(node)
         if pool is None:
             return
@@ -71,7 +71,7 @@ class ByProvider:
 
 
 def _is_of(node: Node, instance: Instance) -> bool:
-    """Whether the instance is the node's machine. Another one may have its name by now: who has an ID goes by that."""
+    """Return whether the instance is the node's machine. The provider ID decides if there is one."""
     if instance.id == node.name or _is_id(node.spec.provider_id, instance.id):
         return True
     return not node.spec.provider_id and instance.node_name == node.name

@@ -1,7 +1,7 @@
-"""How much may be done now: budgets of nodes out of use and worked on, and the breaker of each pool.
+"""Budgets for nodes out of use and worked on, and the breaker of each pool: how much may be done now.
 
-All of it is counted from the sessions, so a new controller counts the same as the one before it. Nodes that join are
-no capacity yet: they are in no total and in no count, so that growing never looks like failing.
+Everything is counted from the sessions, so a new controller counts the same as the previous one. Joining nodes are not
+capacity yet: they are in no total and no count, so growing does not look like failing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from muster.fleet.remediation.rungs import WORKING
 from muster.fleet.remediation.snapshot import NodeView, View
 
 NOTHING_HOLDS = ("", "")
-"""Nothing holds the node back."""
+"""The node is not held back."""
 BREAKER = "Breaker"
 BUDGET = "Budget"
 
 
 class Counted:
-    """Nodes by everybody whom a budget is about."""
+    """Counts nodes in all, by pool and by team."""
 
     def __init__(self) -> None:
         self.all = 0
@@ -29,7 +29,7 @@ class Counted:
         self.team: Counter[str] = Counter()
 
     def add(self, node: NodeView) -> None:
-        """One more."""
+        """Count one more node."""
         self.all += 1
         self.pool[node.pool] += 1
         if node.team:
@@ -37,10 +37,10 @@ class Counted:
 
 
 class Room:
-    """What is left at this moment; what is granted is taken at once.
+    """The remaining budgets at one moment; each grant reduces them at once.
 
     Args:
-        view: everything.
+        view: the state of everything.
         now: seconds since the epoch.
     """
 
@@ -53,7 +53,7 @@ class Room:
             if not self._joins(node):
                 self._total.add(node)
         since = now - self._config.breaker.window_s
-        self._names = out = set[str]()  # also what is on its way back: until its taint is gone, nothing comes there
+        self._names = out = set[str]()  # includes nodes on their way back: until the taint is gone, they take no pods
         for node in view.nodes.values():
             if node.record is not None and not self._joins(node):
                 out.add(node.name)
@@ -72,13 +72,13 @@ class Room:
                 self._working.add(known)
 
     def _joins(self, node: NodeView) -> bool:
-        """Whether it is no capacity yet. One that was in use stays in all counts: its record of a test may be gone."""
-        mark = node.record  # the taint comes before the session, and says so as well
+        """Return whether the node is not capacity yet. A node that was in use stays counted."""
+        mark = node.record  # written before the session, with the same reason
         was_in_use = mark is not None and not mark.why.startswith(f"{JOINING}:")
         return node.joining and not was_in_use and node.uid not in self._used
 
     def why_not_quarantine(self, node: NodeView) -> tuple[str, str]:
-        """Return what holds it back, and why in words; else `NOTHING_HOLDS`. A joining node is in no count."""
+        """Return what holds the node back and a text, or `NOTHING_HOLDS`. Joining nodes are not counted."""
         if node.joining:
             return NOTHING_HOLDS
         most = self.breaker_limit(node.pool)
@@ -87,11 +87,11 @@ class Room:
             what = f"no more than {most} nodes of {_named(node.pool)} in {breaker.window_s:g} s ({breaker.share})"
             return BREAKER, f"the breaker of its pool is open: {what}"
         if node.name in self._names:
-            return NOTHING_HOLDS  # it is out of use as it is, from the time before
+            return NOTHING_HOLDS  # it is out of use already, from an earlier session
         return self._short(self._config.quarantined, self._out, node, "out of use")
 
     def take_quarantine(self, node: NodeView) -> None:
-        """The node goes into quarantine."""
+        """Count the node as quarantined."""
         if not node.joining:
             self._lately[node.pool] += 1
             if node.name not in self._names:
@@ -99,15 +99,15 @@ class Room:
                 self._out.add(node)
 
     def why_not_work(self, node: NodeView) -> tuple[str, str]:
-        """The same for draining the node and what follows."""
+        """Return the same for draining the node and later rungs."""
         return self._short(self._config.working, self._working, node, "worked on")
 
     def take_work(self, node: NodeView) -> None:
-        """The node is worked on."""
+        """Count the node as worked on."""
         self._working.add(node)
 
     def breaker_limit(self, pool: str) -> int:
-        """How many nodes of the pool may go into quarantine within the window."""
+        """Return how many nodes of the pool may go into quarantine within the window."""
         breaker = self._config.breaker
         return max(breaker.nodes, int(self._total.pool[pool] * percent_of(breaker.share) / 100))
 
@@ -126,7 +126,7 @@ class Room:
 
 
 def is_unwritten(view: View, node: NodeView) -> bool:
-    """Whether the node has a taint of ours that no session speaks of yet."""
+    """Return whether the node has our taint although no session records it yet."""
     name = remediation_name(node.name, node.uid)
     session = view.sessions.get(name)
     if session is None:

@@ -1,11 +1,11 @@
-"""The rungs of the ladder, what leads to each, and which one follows.
+"""The rungs of the remediation ladder, and which rung follows a failed one.
 
     Observe ─ Condition ─ Quarantine ─ Drain ─ ResetGPU ─ Reboot ─ Replace ─ Human
                               │          │        │         │                 │
                               └──────────┴────────┴─────────┴── a pass ───────┴──► Released
 
-The action that the policy decided names the rung to reach; a test that fails, or a deadline, leads one further. From
-Quarantine on the way out is a passed Preflight that is newer than everything that led in, and nothing else.
+The policy's action names the rung to reach. A failed test or a deadline leads to the next rung. From Quarantine on, the
+only way out is a passed Preflight that is newer than all evidence.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ TARGET: Final[Mapping[Action, Rung]] = {
 }
 
 WORKING: Final[frozenset[Rung]] = frozenset({"Drain", "ResetGPU", "Reboot", "Replace"})
-"""Rungs on which something is done to the node: bounded by `working`."""
+"""Rungs on which work is done on the node: limited by `working`."""
 MACHINE: Final[frozenset[Rung]] = frozenset({"ResetGPU", "Reboot", "Replace"})
-"""Rungs on which the machine itself is touched: not while somebody else has cordoned the node."""
+"""Rungs that touch the machine itself: not allowed while someone else has cordoned the node."""
 
 
 def is_above(rung: Rung, other: Rung) -> bool:
-    """Whether it is further up the ladder."""
+    """Return whether a rung is higher on the ladder."""
     return ORDER[rung] > ORDER[other]
 
 
 def further(rung: Rung, *, gpus: bool, alive: bool, replaceable: bool) -> Rung:
-    """Return the rung to try after this one was in vain.
+    """Return the rung to try after this one failed.
 
     Args:
-        rung: that was tried.
+        rung: the rung that was tried.
         gpus: the node has GPUs that can be reset.
         alive: its kubelet can start a pod.
-        replaceable: somebody can replace the machine.
+        replaceable: a provider can replace the machine.
     """
     if rung in ("Observe", "Condition", "Quarantine"):
         return "Drain"

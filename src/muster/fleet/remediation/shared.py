@@ -1,4 +1,4 @@
-"""The same fault on many nodes at once is nobody's own: a switch, a driver, an image. It goes to a person, once."""
+"""Detects faults shared by many nodes, caused by a switch, a driver or an image. An operator is notified once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from muster.fleet.remediation.snapshot import Evidence
 
 
 def shared_faults(evidence: Mapping[str, Evidence], config: SharedFaults, now: float) -> dict[str, int]:
-    """Return by CHECK/CODE how many nodes have come by it within the window, where they are too many.
+    """Return by CHECK/CODE how many nodes got the fault within the window, if there are too many.
 
-    Counted is what would put a node out of use, by when it was first seen there.
+    Only evidence that would put a node out of use counts, by the time when it was first seen there.
     """
     if not config.nodes:
         return {}

@@ -1,4 +1,4 @@
-"""What is decided by: nodes, what was found on them, what is being done about them."""
+"""The input of decide: nodes, the evidence about them, and their sessions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class QuarantineRecord(msgspec.Struct, frozen=True):
-    """Written on the node beside our taint: whose it is, since when and why.
+    """Our record on a node beside the taint: which session wrote it, when and why.
 
     Attributes:
         session: name of the NodeRemediation.
-        generation: of its status that put the node into quarantine.
-        since: RFC 3339.
-        why: in words.
-        by: who wrote it.
-        foreign: somebody else's taint was there already: it stays when we take ours back.
+        generation: the generation of the session's status that put the node into quarantine.
+        since: in RFC 3339 format.
+        why: the reason as text.
+        by: the writer.
+        foreign: the node already had the taint from someone else: it stays when we remove our record.
     """
 
     session: str
@@ -38,21 +38,21 @@ class QuarantineRecord(msgspec.Struct, frozen=True):
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node.
+    """A node in the form that remediation uses.
 
     Attributes:
-        boot_id: of the boot it is in.
-        pool, team: by its labels; "" where they say none.
+        boot_id: its current boot.
+        pool, team: from its labels; "" without a label.
         joining: it has not been in use yet.
         pending: it has the taint of nodes whose test is still to come.
-        cordoned: somebody else has.
+        cordoned: someone else has cordoned it.
         ignored: it has the label that opts out.
-        tainted: it has the taint of quarantine, whoever put it there.
-        record: what we wrote beside the taint; None where that is not ours.
-        gpus: how many it has by its capacity.
-        has_gpus: its labels say that it has some, whatever its capacity is now.
-        taints: keys of hard taints that keep pods away, less those of ours.
-        conditions: types that we own and that are True, with their messages.
+        tainted: it has the quarantine taint, from any writer.
+        record: our record beside the taint; None if there is none.
+        gpus: how many its capacity shows.
+        has_gpus: its labels show that it has GPUs, even if its capacity does not.
+        taints: keys of hard taints that keep pods away, without ours.
+        conditions: our condition types that are True, with their messages.
     """
 
     name: str
@@ -74,16 +74,16 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What asks for something to be done about a node.
+    """The evidence that asks for an action on a node.
 
     Attributes:
-        action: the policy's word.
-        rule: which line decided, as `NAME (FILE:LINE)`.
-        why: in words.
-        key: CHECK/CODE: the same one on many nodes is not the nodes' own.
-        test: level of preflight that lets the node back; 0: any.
-        findings: what it rests on, the newest last.
-        first_s, last_s: when the first and the last of it was seen.
+        action: the policy's action.
+        rule: the policy line that decided, as `NAME (FILE:LINE)`.
+        why: the reason as text.
+        key: CHECK/CODE. If many nodes have the same key, the fault is shared.
+        test: the preflight level that ends the quarantine; 0: any.
+        findings: the findings behind it, the newest last.
+        first_s, last_s: when the first and the last of them was seen.
     """
 
     action: Action
@@ -109,14 +109,14 @@ class Tested(msgspec.Struct, frozen=True):
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that has to leave before the machine is touched.
+    """A pod that must leave before the machine is touched.
 
     Attributes:
-        gang: `NAMESPACE/NAME` of the gang it belongs to; "" where it is alone.
+        gang: `NAMESPACE/NAME` of its gang; "" without one.
         terminating: it is being deleted.
-        refused: why its eviction was refused last.
-        retry_at: when that is tried again.
-        hopeless: no eviction can ever succeed: a person has to look.
+        refused: why its eviction was last refused.
+        retry_at: when to retry the eviction.
+        hopeless: the eviction can never succeed: an operator must act.
     """
 
     namespace: str
@@ -130,7 +130,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepView(msgspec.Struct, frozen=True):
-    """The pod that resets or reboots a node: `phase` is the pod's."""
+    """The pod that resets or reboots a node; `phase` is the pod's."""
 
     name: str
     uid: str
@@ -140,22 +140,22 @@ class StepView(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one moment.
+    """The state of everything at one moment.
 
     Attributes:
-        config: what may be done.
+        config: the configuration.
         nodes: by name.
         sessions: NodeRemediations by name.
-        evidence: by node; a node that is not there needs nothing.
+        evidence: by node; a node without an entry needs nothing.
         tested: newest Preflights by node.
-        cleared: by node, its newest test where that cleared findings and its session does not say so yet.
-        dead: nodes that are gone without a word, and why one thinks so.
-        renewed: of these, when their Leases were renewed last.
-        pods: by node, of nodes that are being emptied; a node that is not there was not looked at.
+        cleared: by node, its newest test if it cleared findings and its session does not record it yet.
+        dead: nodes that died without a report, and why they count as dead.
+        renewed: for these, when their Leases were last renewed.
+        pods: by node, for drained nodes; the pods of a node without an entry are not known.
         steps: pods that reset or reboot, by name.
-        gangs: by node, gangs that have a slot there.
+        gangs: by node, gangs with a slot there.
         free: nodes that are known to be empty.
-        replaceable: nodes whose machine somebody can replace.
+        replaceable: nodes whose machine can be replaced.
     """
 
     config: RemediationConfig = RemediationConfig()

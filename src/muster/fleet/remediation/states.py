@@ -1,4 +1,4 @@
-"""What people and commands are told: the state of a node in one word, how long each stage took."""
+"""The state of a node in one word, and the duration of each stage, for commands and metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.fleet.remediation.exits import is_booted
 
 
 class NodeCare(StrEnum):
-    """How a node is, as far as remediation goes. Values are in output for scripts: never rename one."""
+    """The state of a node in remediation. Values appear in output for scripts: never rename one."""
 
     NONE = "None"
     OBSERVED = "Observed"
@@ -25,7 +25,7 @@ class NodeCare(StrEnum):
 
 
 def state_of(session: NodeRemediation | None) -> NodeCare:
-    """Return the state of a node by its session; None where it never had one."""
+    """Return a node's state from its session; `NodeCare.NONE` without a session."""
     if session is None or session.status.phase == "Released":
         return NodeCare.NONE
     status = session.status
@@ -47,14 +47,14 @@ def state_of(session: NodeRemediation | None) -> NodeCare:
 
 
 STAGES = ("detected", "quarantined", "drained", "repaired", "released")
-"""From the fault on, each counted from the one before."""
+"""The stages after a fault; each is measured from the previous one."""
 
 
 def stage_of(session: NodeRemediation, status: NodeRemediationStatus) -> tuple[str, float] | None:
-    """Return the stage that the newest entry of a status ends, and how long it took in seconds.
+    """Return the stage that the newest history entry ends, and its duration in seconds.
 
-    What comes after for the job (a node for it, its pods ready, its lost step passed) is in the job's own status
-    (`faults[].timeline`), which names the node.
+    The job's own status (`faults[].timeline`, which names the node) has the later stages: a new node, ready pods, the
+    lost step passed again.
     """
     steps = status.history if status.phase == "Released" else record.episode(status)
     if not steps:
@@ -75,7 +75,7 @@ def stage_of(session: NodeRemediation, status: NodeRemediationStatus) -> tuple[s
 
 
 def detected(session: NodeRemediation, opened: RemediationStep) -> tuple[str, float] | None:
-    """How long it took from the fault until a session was opened for it."""
+    """Return how long it took from the fault until its session was opened."""
     first = min((each.first_time for each in session.spec.cause), default=None)
     return ("detected", max(0.0, (opened.time - first).total_seconds())) if first is not None else None
 

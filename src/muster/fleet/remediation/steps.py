@@ -1,7 +1,7 @@
-"""The pod that resets a node's GPUs or reboots it: made for one step, privileged, gone afterwards.
+"""The privileged pod that resets a node's GPUs or reboots it: created for one step and deleted afterwards.
 
-It acts on the machine through the namespaces of its process 1. It names the boot it was made for, and does nothing in
-another one: a pod that is started again after the machine has come back reboots nothing.
+It acts on the machine through the namespaces of process 1. It names the boot for which it was created and does nothing
+in another boot. So a pod that starts again after the reboot does not reboot again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muster.fleet.remediation.snapshot import StepView
 from muster.kube.pod import Pod
 
 LABEL_STEP: Final = "muster.dev/remediation"
-"""On these pods: reset or reboot."""
+"""Label of these pods: reset or reboot."""
 ANNOTATION_SESSION: Final = "muster.dev/remediation-session"
 DEADLINE_S: Final = 600
 _ON_HOST: Final = "nsenter --target 1 --mount --uts --ipc --net --pid --"
@@ -27,12 +27,12 @@ _COMMANDS: Final = {
 
 
 class StepSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where such pods run.
+    """Settings of these pods.
 
     Attributes:
-        namespace: of Muster itself; pods there may be privileged (Pod Security).
-        image: has a shell and nsenter, and nothing else is needed of it.
-        service_account: has no rights at all.
+        namespace: Muster's namespace, where pods may be privileged (Pod Security).
+        image: needs only a shell and nsenter.
+        service_account: needs no rights.
     """
 
     namespace: str
@@ -41,7 +41,7 @@ class StepSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_pod(action: RunStep, settings: StepSettings) -> dict[str, Any]:
-    """Return the pod of a step."""
+    """Return the pod of a step as a manifest."""
     guard = 'test "$(cat /proc/sys/kernel/random/boot_id)" = "$BOOT" || exit 0'
     env = [{"name": "BOOT", "value": action.boot_id}, {"name": "GPUS", "value": ",".join(action.gpus)}]
     return {
@@ -54,7 +54,7 @@ def step_pod(action: RunStep, settings: StepSettings) -> dict[str, Any]:
             "annotations": {ANNOTATION_SESSION: action.session},
         },
         "spec": {
-            "nodeName": action.node.name,  # no scheduler has to let it onto a node in quarantine
+            "nodeName": action.node.name,  # bypasses the scheduler, which would not bind to a node in quarantine
             "hostPID": True,
             "restartPolicy": "Never",
             "activeDeadlineSeconds": DEADLINE_S,
@@ -78,7 +78,7 @@ def step_pod(action: RunStep, settings: StepSettings) -> dict[str, Any]:
 
 
 def view_of(pod: Pod) -> StepView:
-    """Return what is decided by."""
+    """Return the pod in the form that `decide` uses."""
     session = pod.metadata.annotations.get(ANNOTATION_SESSION, "")
     phase = pod.status.phase or "Pending"
     return StepView(pod.name, pod.uid, phase, pod.spec.node_name, session)  # type: ignore[arg-type]
