@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from muster.api.names import TAINT_PREFLIGHT
 from muster.embedded.objects import Obj
 from muster.embedded.store import Store
 from muster.sim.fuzz.checks import NoRoomGivenTwice, NothingWhereItDoesNotFit, Violated
+from muster.sim.fuzz.gangchecks import NoSlotLost
 from muster.sim.fuzz.health.trust import TrustView
 from muster.sim.fuzz.view import View
+from muster.sim.virtual.network import Trace
 
 STALE_S = 10.0
 PENDING = {"key": TAINT_PREFLIGHT, "value": "pending", "effect": "NoSchedule"}
@@ -56,11 +60,13 @@ class Stage:
         pod = {"metadata": meta, "spec": spec | ({"nodeName": node} if node else {}), "status": {}}
         self.store.put("pods", f"default/{gang}-0", pod)
 
-    def place(self, gang: str) -> None:
+    def place(self, gang: str, phase: str = "Open") -> None:
         meta = {"name": gang, "namespace": "default", "uid": f"{gang}-placement"}
         slots = [{"slot": 0, "node": "n", "nodeUID": "n-uid"}]
         spec = {"gang": gang, "gangUID": f"{gang}-uid", "size": 1, "slots": slots}
-        self.store.put("placements.muster.dev", f"default/{gang}", {"metadata": meta, "spec": spec})
+        self.store.put(
+            "placements.muster.dev", f"default/{gang}", {"metadata": meta, "spec": spec, "status": {"phase": phase}}
+        )
 
 
 def _raise(error: BaseException) -> None:
@@ -121,3 +127,27 @@ def test_job_that_was_resumed_makes_way_for_one_that_came_before_that() -> None:
 def test_node_of_an_earlier_job_given_away_is_a_violation(resumed: str) -> None:
     with pytest.raises(Violated, match="last came the placement of late"):
         one_runs_where_another_wants_to(resumed).place("late")
+
+
+def test_placement_deleted_by_hand_may_come_back_for_pods_that_run() -> None:
+    """Base seed 990108: a user deleted the Placement of a gang that was told to leave its node for another."""
+    stage = one_runs_where_another_wants_to("2027-01-15T08:06:00Z")
+    stage.place("late")
+    with stage.view.by_hand():
+        stage.store.delete("placements.muster.dev", "default/early")
+    stage.place("early")
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_only_users_take_the_placement_of_a_leaving_gang_away_while_it_runs(by_hand: bool) -> None:
+    stage = Stage(View)
+    NoSlotLost(stage.view, Trace(), STALE_S, 0.0)
+    stage.node()
+    stage.job("early", "2027-01-15T08:00:00Z")
+    stage.pod("early", "2027-01-15T08:06:00Z", "n")
+    stage.place("early", "Preempting")
+    with (
+        stage.view.by_hand() if by_hand else nullcontext(),
+        nullcontext() if by_hand else pytest.raises(Violated, match="which is told to leave"),
+    ):
+        stage.store.delete("placements.muster.dev", "default/early")

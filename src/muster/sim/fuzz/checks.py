@@ -154,8 +154,10 @@ class NoRoomGivenTwice(Checker):
         if new is None or new.phase in GIVEN_UP:
             return
         member = next(iter(self.view.gangs[new.gang].values()), None)
+        # A Placement that was deleted by hand is written again for pods that run: it gives no room away.
+        bound = {(pod.slot, pod.node) for pod in self.view.gangs[new.gang].values() if not pod.ended}
         for slot, placed in new.slots.items():
-            if member is not None and (old is None or old.slots.get(slot) != placed):
+            if member is not None and (old is None or old.slots.get(slot) != placed) and (slot, placed[0]) not in bound:
                 self._check(placed[0], member, f"the placement of {new.name}")
 
     def _check(self, name: str, by: PodFacts, what: str) -> None:

@@ -113,7 +113,7 @@ class NoSlotLost(Checker):
                 self.fail(f"{new.name} has two slots on one node")
             if old is not None and new.attempt < old.attempt:
                 self.fail(f"{new.name} went from revision {old.attempt} back to {new.attempt}")
-        if old is not None and new is None and old.phase == "Preempting":
+        if old is not None and new is None and old.phase == "Preempting" and not self.view.hands_on:
             self._left(old)
         planned = self._only_planned.pop(old.uid, set()) if old is not None else set()
         if new is not None and new.preempting:
