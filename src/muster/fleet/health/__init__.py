@@ -1,1 +1,1 @@
-"""What is wrong with a node, and what the policy says to do about it."""
+"""Node health: reads findings from logs and checks, and decides by the health policy what to do about a node."""

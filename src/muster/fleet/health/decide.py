@@ -1,4 +1,4 @@
-"""Findings of one node and its policy in, what to do about it out. Pure; the order of findings means nothing.
+"""Decides what to do about a node from its findings and policy: a pure function; the order of findings is ignored.
 
 findings ─► excused? ─► each code's entry ─┐
                    └──► rules over windows ─┴─► reasons ─► the most serious one decides
@@ -16,26 +16,26 @@ from muster.fleet.health.policy import FAULTS, RANK, Action, Beside, Fault, Job,
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node has been through."""
+    """The past of a node."""
 
     cleared_s: float = 0.0
-    """When it last passed its tests: what was last seen before needs something new to count again. 0: never."""
+    """When it last passed its tests. Findings last seen before that do not count. 0: never."""
     remediations_s: tuple[float, ...] = ()
-    """When it was remediated."""
+    """Times of its remediations."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing the policy says of these findings."""
+    """One result of the policy for these findings."""
 
     action: Action
     fault: Fault
     rule: str
-    """A rule's name, or CHECK/CODE."""
+    """The name of a rule, or CHECK/CODE."""
     where: str
     """FILE:LINE of the policy."""
     why: str
     until_s: float
-    """When it stops counting if nothing new is seen."""
+    """When it no longer counts, if nothing new is seen."""
     findings: tuple[Finding, ...]
     job: Job = ""
     test: int = 0
@@ -43,31 +43,31 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Excused(msgspec.Struct, frozen=True, kw_only=True):
-    """What did not count, and which rule explains it."""
+    """A finding that did not count, and the rule that explains it."""
 
     rule: str
-    """What it would have counted for."""
+    """The rule or code for which it would have counted."""
     by: str
     finding: Finding
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about a node, and why."""
+    """The action for a node, and the reasons."""
 
     action: Action = "none"
     fault: Fault = "unknown"
     job: Job = ""
     test: int = 0
-    """The level of preflight that lets it back; 0: the usual one."""
+    """The preflight level that ends the quarantine; 0: the usual one."""
     rule: str = ""
     where: str = ""
     why: str = ""
     until_s: float | None = None
-    """When nothing asks for the action any more, if nothing new is seen."""
+    """When no reason asks for the action any more, if nothing new is seen."""
     unknown: tuple[str, ...] = ()
-    """CHECK/CODE of what the policy does not know: to be said aloud."""
+    """CHECK/CODE of findings that the policy does not know. Users are notified of them."""
     reasons: tuple[Reason, ...] = ()
-    """All of them, the most serious first."""
+    """All reasons, the most serious first."""
     excused: tuple[Excused, ...] = ()
 
 
@@ -75,12 +75,12 @@ _REMEDIATED_FROM: Final = RANK["quarantine"]
 
 
 def decide(findings: Iterable[Finding], history: History, policy: Policy, now_s: float) -> Decision:
-    """Say what is to be done about a node with these findings.
+    """Decide what to do about a node with these findings.
 
     Args:
-        findings: of this node; findings from the future count as of now.
-        history: of this node.
-        policy: of this node's pool.
+        findings: of this node; findings with a future time count as seen now.
+        history: the past of this node.
+        policy: the policy of this node's pool.
         now_s: Unix seconds.
     """
     seen = sorted(set(findings), key=_order)
@@ -123,7 +123,7 @@ def _order(finding: Finding) -> tuple[float, str, str, str, float, int, str]:
 
 
 def _seriousness(reason: Reason) -> tuple[int, int, float, str, tuple[float, str, str, str, float, int, str]]:
-    """Sorts the most serious first; of equals the one that was seen first, so that the deciding line stays the same."""
+    """Return a sort key: the most serious first, then the first seen, so that the deciding line does not change."""
     return (
         -RANK[reason.action], -FAULTS.index(reason.fault), min(finding.first_s for finding in reason.findings),
         reason.rule, _order(reason.findings[0]),
@@ -133,7 +133,7 @@ def _seriousness(reason: Reason) -> tuple[int, int, float, str, tuple[float, str
 def _of_code(
     finding: Finding, history: History, policy: Policy, now_s: float, away: Mapping[str, set[Finding]]
 ) -> Iterable[Reason]:
-    """What the finding means by itself."""
+    """Yield the reason that a finding gives by its own code."""
     name, entry, known = policy.entry(finding.check, finding.code)
     until_s = finding.last_s + entry.keep_s
     if until_s < now_s or finding.last_s <= history.cleared_s or finding in away.get(name, ()):
@@ -145,7 +145,7 @@ def _of_code(
 
 
 def _taken(rule: Rule, findings: Sequence[Finding], policy: Policy, now_s: float) -> list[Finding]:
-    """The findings that a rule is about."""
+    """Return the findings to which a rule applies."""
     of_check = [finding for finding in findings if finding.check == rule.check]
     taken = [
         finding
@@ -158,7 +158,7 @@ def _taken(rule: Rule, findings: Sequence[Finding], policy: Policy, now_s: float
 
 
 def _beside(rule: Rule, beside: Beside, taken: Sequence[Finding], of_check: Sequence[Finding]) -> list[Finding]:
-    """Those that have another finding beside them."""
+    """Return the findings that have the other finding beside them."""
     if beside.codes:
         others = [other for other in of_check if is_one_of(other.code, beside.codes)]
     else:
@@ -177,7 +177,7 @@ def _beside(rule: Rule, beside: Beside, taken: Sequence[Finding], of_check: Sequ
 
 
 def _excuses(findings: Sequence[Finding], policy: Policy, now_s: float) -> tuple[Excused, ...]:
-    """What the rules that excuse take from others: only where they themselves hold."""
+    """Return the findings that excusing rules take away from other rules. A rule excuses only where it holds itself."""
     excused = set()
     for rule in policy.rules:
         if not rule.excuses:
@@ -190,7 +190,7 @@ def _excuses(findings: Sequence[Finding], policy: Policy, now_s: float) -> tuple
 def _holds(
     rule: Rule, findings: Sequence[Finding], policy: Policy, now_s: float
 ) -> Iterable[tuple[tuple[Finding, ...], float]]:
-    """Yield each group of findings for which the rule holds, and until when it does."""
+    """Yield each group of findings for which the rule holds, and until when it holds."""
     groups: dict[str, list[Finding]] = {}
     for finding in _taken(rule, findings, policy, now_s):
         groups.setdefault(finding.component if rule.per == "component" else "", []).append(finding)
@@ -202,7 +202,7 @@ def _holds(
 
 
 def _enough(rule: Rule, newest: Sequence[Finding]) -> Iterable[int]:
-    """How many of the newest each condition needs; more than there are where it does not hold."""
+    """Yield for each condition how many of the newest findings it needs; more than there are if it does not hold."""
     yield max(1, rule.incidents)
     events, components = 0, set[str]()
     needs_events, needs_components = len(newest) + 1, len(newest) + 1
@@ -229,7 +229,7 @@ def _of_rule(
 
 
 def _of_offender(rule: Rule, reasons: Sequence[Reason], history: History, now_s: float) -> Iterable[Reason]:
-    """A node that was remediated so often is not remediated once more."""
+    """Yield a reason to escalate a node that was remediated too often."""
     newest = sorted((time_s for time_s in history.remediations_s if time_s + rule.within_s >= now_s), reverse=True)
     again = [reason for reason in reasons if RANK[reason.action] >= _REMEDIATED_FROM]
     if len(newest) < rule.remediations or not again:

@@ -1,4 +1,4 @@
-"""A decision in words: what is done, which line of the policy decided, on what evidence, and what others would do."""
+"""Explains a decision as text: the action, the policy line that decided, the evidence, and other vendors' advice."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DONE: Final[dict[Action, str]] = {
     "human": "the node is emptied and left to a person",
 }
 _CALENDAR_FROM_S: Final = 1e8
-"""Times below are seconds since boot: of a log whose boot time is not known."""
+"""Smaller times are seconds since boot: they come from a log whose boot time is not known."""
 _EVIDENCE_MAX: Final = 8
 
 
 def lines(decision: Decision, policy: Policy) -> Iterator[str]:
-    """Yield lines for a terminal; `policy` is the one that decided."""
+    """Yield lines for a terminal. `policy` is the one that decided."""
     if not decision.reasons:
         yield "none: nothing that counts now was seen"
     else:
@@ -63,7 +63,7 @@ def _seen(finding: Finding) -> str:
 
 
 def time_text(time_s: float) -> str:
-    """A time for people: UTC, or seconds since boot where no more is known."""
+    """Format a time for people: UTC, or seconds since boot if the date is not known."""
     if time_s < _CALENDAR_FROM_S:
         return f"{time_s:.3f}s"
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,9 +1,10 @@
-"""How lines of a kernel log begin: where the message starts, when it was written and on which host.
+"""Parses the beginning of kernel log lines: where the message starts, its time and its host.
 
 Formats: `dmesg` with seconds since boot, `-T`, `-x` and `--time-format iso`; files of syslog (traditional and ISO
 dates) and `journalctl -k -o short*`; records of /dev/kmsg (kernel: Documentation/ABI/testing/dev-kmsg); bare messages.
-Only what the kernel itself wrote counts: facility 0 in /dev/kmsg, the tag `kernel` in files, so that a program which
-logs the words of a fault makes none.
+
+Only messages of the kernel itself count: facility 0 in /dev/kmsg, the tag `kernel` in files. So a program that logs the
+words of a fault does not cause a finding.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Final
 
-# Every line is matched against this, so it is written for Python's engine: sets of bytes are looked up where \d and \w
-# are asked for, `(?:...|)` costs a third of `(?:...)?`, and fewer steps are faster. Only lines that matter are read for
-# their time: so these take somewhat more than dates.
+# Every line is matched against this, so it is tuned for Python's engine. Sets of bytes are faster than \d and \w, and
+# `(?:...|)` costs a third of `(?:...)?`. The patterns accept more than valid times, because times are parsed only in
+# lines that matter.
 _SINCE_BOOT: Final = rb"\[ *+[0-9.]++\](?:\[ *[TC][0-9]+\]|) "
 _DATE: Final = rb"[A-Z][a-z][a-z] [ 0-9][0-9] [0-9:.]{8,15}"
 _USUAL_DATE: Final = rb"[A-Z].. .. ..:..:.."
@@ -31,7 +32,7 @@ HEADER: Final = (
     + rb"|" + _LONG + rb"|" + _ISO + rb" "
     + rb"|kern +:[A-Za-z0-9_]+ *: (?:" + _SINCE_BOOT + rb"|" + _LONG + rb"|)|)"
 )  # fmt: skip
-"""A pattern for what stands before a kernel message, with one group: the host, where the line names it."""
+"""A pattern for the text before a kernel message. Its one group is the host, if the line names it."""
 
 _TIME: Final = re.compile(
     rb"(?:kern +:\w+ *: )?(?:<\d+>)?(?:"
@@ -42,20 +43,20 @@ _TIME: Final = re.compile(
     rb"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](?P<isopart>\d+))?(?P<zone>Z|[+-]\d\d:?\d\d)? )"
 )
 _AHEAD_S: Final = 86400.0
-"""Clocks and zones differ; what is further ahead was not written then, and would count as new for as long."""
+"""Tolerance for clocks and time zones. A time further ahead is wrong and would count as new for that long."""
 _LAST_S: Final = 253402300799.0
 """The end of the year 9999, beyond which the API has no times."""
 _MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
 class LogClock:
-    """Turns what a line says of its time into Unix seconds.
+    """Turns the time of a log line into Unix seconds.
 
     Args:
-        boot_s: when the machine booted, Unix seconds; 0 leaves seconds since boot as they are.
-        now_s: what lines without a time get, and what the year of dates without one is found by: none is in the future.
-            0: not known.
-        zone: of dates that name none.
+        boot_s: when the machine booted, Unix seconds; 0 keeps seconds since boot.
+        now_s: the time of lines without one. Dates without a year get the latest year that is not in the future. 0: not
+            known.
+        zone: the time zone of dates without one.
     """
 
     def __init__(self, *, boot_s: float = 0.0, now_s: float = 0.0, zone: tzinfo = UTC) -> None:
@@ -64,7 +65,7 @@ class LogClock:
         self.zone = zone
 
     def time_of(self, line: bytes) -> float | None:
-        """When the line was written; None where it does not say or says something impossible."""
+        """Return when the line was written; None without a time or with an impossible one."""
         match = _TIME.match(line)
         if match is None:
             return None
@@ -102,7 +103,7 @@ class LogClock:
         return datetime(year, month, int(text[4:6]), hour, minute, second, tzinfo=self.zone)
 
     def _without_year(self, text: str) -> float:
-        """The newest time that fits and is not after tomorrow; 29 February may be years ago."""
+        """Return the newest matching time that is not after tomorrow; 29 February may be years ago."""
         latest_s = self.now_s + _AHEAD_S
         year = datetime.fromtimestamp(latest_s, self.zone).year
         for candidate in range(year, year - 8, -1):

@@ -1,10 +1,10 @@
-"""Bytes of a kernel log in, findings out: incremental, bounded, and faster than a log can be written.
+"""Scans a kernel log for findings: incremental, with bounded memory, and faster than a log can be written.
 
-One pattern looks at the beginning of each line; whatever it does not know costs about 0.1 us. What it does know is
-counted by its beginning, so that a flood of a million lines is a few different beginnings with their numbers. No line
-is skipped and none is counted twice; what does not fit is itself a finding.
+One pattern matches the beginning of each line; a line that it does not match costs about 0.1 us. Matching lines are
+counted by their beginning, so a flood of a million lines is a few different beginnings with counts. Each line is
+counted exactly once. What exceeds the limits is itself reported as a finding.
 
-    bytes ─► whole lines ─► beginnings and how many ─► incidents ─► findings
+    bytes ─► whole lines ─► beginnings with counts ─► incidents ─► findings
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from muster.fleet.health.headers import HEADER, LogClock
 from muster.fleet.health.patterns import BEGINNING, NAMED, Sign, sign_of
 
 PAUSE_S: Final = 60.0
-"""What is seen again after so long is another incident."""
+"""After a pause this long, the same fault is another incident."""
 INCIDENT_S_MAX: Final = 600.0
-"""What goes on for longer becomes another incident, so that it is not forgotten while it goes on."""
+"""A longer incident is split, so that a fault that continues does not become old."""
 OPEN_MAX: Final = 4096
-"""Different incidents held at once; further ones are counted in one finding of their own."""
+"""The most incidents held at once; further ones are counted in one overflow finding."""
 LINE_BYTES_MAX: Final = 65536
-"""The end of a longer line is not looked at; all that is looked for stands at the beginning."""
+"""The rest of a longer line is ignored: all patterns are at the beginning."""
 MESSAGE_BYTES_MAX: Final = 240
 PIECE_BYTES: Final = 1 << 20
 _FEW: Final = 256
-"""Lines that are taken one by one; only more of them in one piece are a flood."""
+"""The most lines of a piece that are read one by one. With more, the piece is a flood."""
 _KINDS_FEW: Final = 64
-"""With more different beginnings in one piece there is no flood to speak of."""
+"""With more different beginnings than this, a piece is not counted as a flood."""
 _SIGNS_MAX: Final = 8192
 
 OVERFLOW: Final = Sign("kernel-log", "", "overflow")
@@ -42,7 +42,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 class _Incident:
-    """A finding that may still grow; `first_s` stays, as it tells one incident from another."""
+    """A finding that may still grow. `first_s` does not change: it identifies the incident."""
 
     __slots__ = ("count", "first_s", "last_s", "message")
 
@@ -59,35 +59,35 @@ class Scanner:
     """Reads one kernel log.
 
     Args:
-        clock: what the times of lines mean.
+        clock: converts the times of lines.
     """
 
     def __init__(self, clock: LogClock) -> None:
         self.clock = clock
         self.lines = 0
-        """Whole lines seen."""
+        """Number of whole lines read."""
         self._rest = b"\n"
         self._cutting = False
         self._flooded = False
-        """Whether the last piece was a flood: then the next one is likely to be, and is counted at once."""
+        """Whether the last piece was a flood. The next one is then likely to be one too, and is counted at once."""
         self._signs: dict[bytes, Sign | None] = {}
         self._newest: dict[tuple[str, Sign], _Incident] = {}
         self._changed: dict[tuple[str, Sign, float], _Incident] = {}
         self._named: dict[bytes, str] = {}
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes, wherever they were cut."""
+        """Take the next bytes; they may be cut at any place."""
         for start in range(0, len(data), PIECE_BYTES):
             self._feed(data[start : start + PIECE_BYTES])
 
     def end(self) -> None:
-        """The log ends here: what is left is a line too."""
+        """End the log: the remaining bytes are a line too."""
         if len(self._rest) > 1:
             self._scan(self._rest)
         self._rest, self._cutting = b"\n", False
 
     def take(self) -> list[tuple[str, Finding]]:
-        """Findings that are new or have grown since they were last taken, oldest first, each with its host or ""."""
+        """Return findings that are new or have grown since the last call, oldest first, each with its host or ""."""
         taken = [
             (host, _finding(sign, incident))
             for (host, sign, _), incident in sorted(self._changed.items(), key=lambda item: (item[1].first_s, item[0]))
@@ -113,7 +113,7 @@ class Scanner:
         self._scan(whole)
 
     def _scan(self, piece: bytes) -> None:
-        """Take whole lines, each with the newline before it."""
+        """Read whole lines, each with the newline before it."""
         self.lines += piece.count(b"\n")
         if not self._flooded:
             found = list(islice(_LINE.finditer(piece), _FEW + 1))
@@ -139,7 +139,7 @@ class Scanner:
             self._observe(host, sign, 1, self._time(piece, match), None, _message(piece, match))
 
     def _as_flood(self, piece: bytes, kinds: Counter[tuple[bytes, bytes]]) -> bool:
-        """Count a piece without looking at each line; False, and nothing counted, where that could be wrong."""
+        """Count a piece without reading each line. Returns False, and counts nothing, if the result could be wrong."""
         seen = []
         for (host, beginning), count in kinds.items():
             sign = self._sign(beginning)
@@ -157,7 +157,7 @@ class Scanner:
         return True
 
     def _stays_one(self, host: bytes, sign: Sign, first_s: float, last_s: float) -> bool:
-        """Whether all between the two times belong to one incident: the newest, or a new one."""
+        """Return whether all lines between the two times belong to one incident: the newest, or a new one."""
         newest = self._newest.get((host.decode(errors="replace"), sign))
         return newest is None or not newest.takes(first_s) or last_s <= newest.first_s + INCIDENT_S_MAX
 
@@ -191,7 +191,7 @@ class Scanner:
 def _edge(
     piece: bytes, host: bytes, beginning: bytes, look: Callable[[bytes, bytes, int, int], int]
 ) -> re.Match[bytes] | None:
-    """The first (bytes.find) or last (bytes.rfind) line that begins so."""
+    """Return the first (bytes.find) or last (bytes.rfind) line with this host and beginning."""
     low, high = 0, len(piece)
     while (at := look(piece, beginning, low, high)) >= 0:
         match = _LINE.match(piece, piece.rfind(b"\n", 0, at))

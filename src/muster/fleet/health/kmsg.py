@@ -1,8 +1,8 @@
-"""The kernel's own buffer of messages, /dev/kmsg (kernel: Documentation/ABI/testing/dev-kmsg).
+"""Reads the kernel's message buffer, /dev/kmsg (kernel: Documentation/ABI/testing/dev-kmsg).
 
-Opening it begins with the oldest record that is still there, so faults from before this process started are seen.
-Each read is one record with a number of its own: what the kernel had to overwrite before it was read is counted, by
-EPIPE and by the numbers, and is a finding itself.
+Reading begins with the oldest record, so faults from before this process started are found. Each read returns one
+numbered record. If the kernel overwrote records before they were read, EPIPE and the numbers show how many, and the
+loss is itself a finding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.fleet.health.finding import Finding
 
 KMSG: Final = Path("/dev/kmsg")
 RECORD_BYTES: Final = 8192
-"""No record is longer (PRINTK_MESSAGE_MAX, CONSOLE_EXT_LOG_MAX)."""
+"""The longest possible record (PRINTK_MESSAGE_MAX, CONSOLE_EXT_LOG_MAX)."""
 BATCH_RECORDS: Final = 4096
 
 
@@ -26,7 +26,7 @@ class _Read(Protocol):
 
 
 class FileOperations(NamedTuple):
-    """The system calls that are used, so that what a real device does only now and then can be had when needed."""
+    """The system calls in use. Tests replace them to produce rare errors of a real device."""
 
     open: Callable[[Path, int], int] = os.open
     read: _Read = os.read
@@ -34,7 +34,7 @@ class FileOperations(NamedTuple):
 
 
 class Kmsg:
-    """Reads records until there are none left for now; never waits.
+    """Reads records until there are none left for now; never blocks.
 
     Args:
         path: the device.
@@ -49,7 +49,7 @@ class Kmsg:
         self._said = ""
 
     def read(self, now_s: float) -> Iterator[bytes | Finding]:
-        """Yield records as lines, many at once, and what went wrong on the way."""
+        """Yield records as lines, many at once, and findings about problems with reading."""
         if self._file is None:
             try:
                 self._file = self._do.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -75,17 +75,17 @@ class Kmsg:
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being opened, as last told; empty: nothing does."""
+        """Why it cannot be opened, as last reported; "" if it can."""
         return self._said
 
     def close(self) -> None:
-        """Let go of the device; the next read begins with the oldest record that is still there and not yet seen."""
+        """Close the device. The next read begins with the oldest record that was not read yet."""
         if self._file is not None:
             self._do.close(self._file)
         self._file = None
 
     def _batch(self, file: int) -> tuple[list[bytes], int, str, bool]:
-        """Return (records, how many were lost, why it cannot go on, whether there may be more)."""
+        """Return (records, number of lost records, why reading failed, whether there may be more)."""
         records: list[bytes] = []
         lost = 0
         overrun = False
@@ -99,14 +99,14 @@ class Kmsg:
                     return records, lost or int(overrun), "", False
                 if error.errno != errno.EPIPE:
                     return records, lost or int(overrun), error.strerror or "error", False
-                overrun = True  # how many is told by the number of the next one
+                overrun = True  # the next record's number shows how many
                 continue
             if not record:
                 return records, lost or int(overrun), "", False
             number = _number(record)
             if number is not None:
                 if self._next is not None and number < self._next:
-                    continue  # seen before the device was opened again
+                    continue  # read before the device was opened again
                 if self._next is not None and number > self._next:
                     lost += number - self._next
                     overrun = False
@@ -125,7 +125,7 @@ _OPENING: Final = {errno.EACCES: "permission", errno.EPERM: "permission", errno.
 
 
 def _number(record: bytes) -> int | None:
-    """The sequence number; None in a record that has none."""
+    """Return the sequence number; None if the record has none."""
     try:
         return int(record.split(b",", 2)[1])
     except (IndexError, ValueError):

@@ -1,9 +1,9 @@
-"""A kernel log in a file, followed through rotation: nothing twice, and nothing left out without a word.
+"""Follows a kernel log file through rotation: reads every line once, and reports what was lost.
 
-Read from the beginning, and before that the file it was rotated from, so that what was written before this process
-started is not missed (NVIDIA/NVSentinel#1532). A file that was renamed is read to its end before the new one is begun
-(#1417); one that was cut to nothing and filled again (copytruncate) is noticed by its size, or by the bytes before the
-place where reading stopped.
+The rotated file `path.1` is read first, and then the file from its beginning, so that lines from before this process
+started are not missed (NVIDIA/NVSentinel#1532). A file that was renamed is read to its end before the new one is begun
+(#1417). A file that was truncated and filled again (copytruncate) is detected by its size, or by the bytes before the
+read position.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MARK_BYTES: Final = 64
 
 
 class LogFile:
-    """Follows one file. What goes wrong is a finding of the check `kernel-log`, and is tried again.
+    """Follows one file. Problems are findings of the check `kernel-log`, and reading is retried.
 
     Args:
-        path: the file; `path.1` is read first where it is there.
+        path: the file; `path.1` is read first if it exists.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class LogFile:
         self._said: set[str] = set()
 
     def read(self, now_s: float) -> Iterator[bytes | Finding]:
-        """Yield what was written since the last call, in pieces, and what went wrong on the way."""
+        """Yield what was written since the last call, in pieces, and findings about problems with reading."""
         if self._older is not None:
             older, self._older = self._older, None
             yield from self._whole(older, now_s)
@@ -54,22 +54,22 @@ class LogFile:
             yield from self._rest()
             if not self._was_renamed():
                 return
-            yield b"\n"  # the last line of a file that is complete needs no newline of its own
+            yield b"\n"  # the last line of a complete file may lack its newline
             self.close()
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being opened, as last told; empty: nothing does."""
+        """Why it cannot be opened, as last reported; "" if it can."""
         return next(iter(self._said), "")
 
     def close(self) -> None:
-        """Let go of the file; the next read begins with what then lies at the path."""
+        """Close the file. The next read begins with the file that is then at the path."""
         if self._file is not None:
             os.close(self._file)
         self._file, self._position, self._mark = None, 0, b""
 
     def _open(self) -> str | None:
-        """Have the file open; otherwise what stands in the way."""
+        """Open the file if it is not open. Returns the problem, or None."""
         if self._file is not None:
             return None
         try:
@@ -96,14 +96,14 @@ class LogFile:
         assert self._file is not None
         try:
             return os.pread(self._file, count, offset)
-        except OSError:  # a disk that cannot be read: nothing comes, and the mark does not fit
+        except OSError:  # an unreadable disk: return nothing, so that the mark does not match
             return b""
 
     def _was_cut(self) -> bool:
         return bool(self._mark) and self._pread(len(self._mark), self._position - len(self._mark)) != self._mark
 
     def _was_renamed(self) -> bool:
-        """Whether something else lies at the path now. While nothing does, the old file may still be written to."""
+        """Return whether another file is at the path now. If there is none, the old file may still be written to."""
         assert self._file is not None
         try:
             at_path = os.stat(self.path)

@@ -1,10 +1,10 @@
-"""What all nodes say of each other in, who is at fault out: a node, its switch or zone, or only one that looks. Pure.
+"""Finds who is at fault from all nodes' probes of each other: a node, its switch or zone, or only the prober.
 
-    pairs ─► domains cut off ─► those that reach nobody, and are reached ─► nodes nobody reaches
+    pairs ─► domains cut off ─► probers that reach no node, but are reached ─► nodes that are not reached
 
-What is explained by one step is no evidence in the next. A domain is at fault only where several others do not reach
-it; two that do not reach each other are said as such, and nobody is blamed. A node is at fault where most of those that
-look at it, two at least, do not reach it.
+A failure that one step explains is not evidence in the next. A domain is at fault only if several others do not reach
+it. If just two domains do not reach each other, they are reported as a pair, and neither is blamed. A node is at fault
+if most nodes that probe it, and at least two, do not reach it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ CHECK: Final = "reach"
 CODES: Final = frozenset({(CHECK, "node"), (CHECK, "switch"), (CHECK, "prober")})
 
 LASTS_S: Final = 300.0
-"""Agents tell again what lasts, more often than that; what was last said longer before the record is over."""
+"""Agents repeat lasting failures more often than this. An older one, compared with its record's time, is over."""
 
 _MOST: Final = 0.75
 _PAIRS_MIN: Final = 2
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node last said.
+    """What one node last reported.
 
     Attributes:
-        time_s: when, Unix seconds.
-        unreached: names of the nodes it did not reach.
-        missed_s: by those names when that was last said of each.
+        time_s: when it reported, Unix seconds.
+        unreached: names of the nodes that it did not reach.
+        missed_s: by these names, when the failure was last reported.
     """
 
     time_s: float
@@ -43,7 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(health: NodeHealth) -> Report | None:
-    """Return what a node's record says of the others; None where its agent has not written it yet."""
+    """Return what a node's record reports about other nodes; None if its agent has not written it yet."""
     status = health.status
     if status.time is None:
         return None
@@ -57,13 +57,13 @@ def report_of(health: NodeHealth) -> Report | None:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is at fault, by name; nobody is in two of them, and nodes of a domain at fault are in none.
+    """The nodes and domains at fault, by name. Each name is in one list only; nodes of a domain at fault are in none.
 
     Attributes:
-        nodes: nobody reaches them, or they reach nobody and are not reached by most.
-        domains: switches and zones, with what they are in: `a/7`.
-        probers: they are reached, and reach nobody.
-        splits: pairs of domains that do not reach each other; which one is at fault cannot be told.
+        nodes: most nodes that probe them do not reach them.
+        domains: faulty switches and zones, with the path to them: `a/7`.
+        probers: other nodes reach them, but they reach no other node.
+        splits: pairs of domains that do not reach each other, when the faulty one cannot be determined.
     """
 
     nodes: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class _Pair(NamedTuple):
 
 
 class _Score:
-    """How often something was tried, and how often it failed."""
+    """Counts probes and failures."""
 
     __slots__ = ("failed", "tried")
 
@@ -92,18 +92,18 @@ class _Score:
 
     @property
     def mostly(self) -> bool:
-        """Whether most failed, and enough of them."""
+        """Whether most probes failed, with enough probes."""
         return self.tried >= _PAIRS_MIN and self.failed >= _MOST * self.tried
 
 
 def judge(members: Sequence[Member], reports: Mapping[str, Report], now_s: float, fresh_s: float) -> Verdict:
-    """Say who is at fault.
+    """Return which nodes and domains are at fault.
 
     Args:
-        members: all nodes, as those that looked knew them.
+        members: all nodes, as the probing nodes knew them.
         reports: by node.
         now_s: Unix seconds.
-        fresh_s: what was said longer ago is not believed: that node says nothing, good or bad.
+        fresh_s: an older report is ignored, good or bad.
     """
     fresh = {name: report for name, report in reports.items() if now_s - report.time_s <= fresh_s}
     pairs = [
@@ -131,7 +131,7 @@ def judge(members: Sequence[Member], reports: Mapping[str, Report], now_s: float
 
 
 def findings(verdict: Verdict, members: Iterable[Member], now_s: float) -> dict[str, Finding]:
-    """Return what each node at fault is to hear; of a switch or zone all that are in it, with its name."""
+    """Return the finding for each node at fault. All nodes of a faulty switch or zone get one that names it."""
     found: dict[str, Finding] = {}
 
     def say(name: str, code: str, component: str, words: str) -> None:
@@ -153,7 +153,7 @@ def findings(verdict: Verdict, members: Iterable[Member], now_s: float) -> dict[
 def _cut_off(
     pairs: Sequence[_Pair], domains: Mapping[str, tuple[str, ...]], fresh: Mapping[str, Report]
 ) -> tuple[set[str], set[tuple[str, str]], list[_Pair]]:
-    """Find domains that several others do not reach, outermost first; return what they do not explain too."""
+    """Find domains that several others do not reach, outermost first. Also returns the unexplained pairs."""
     bad, splits, left = set[str](), set[tuple[str, str]](), list(pairs)
     for depth in range(max((len(each) for each in domains.values()), default=0)):
         between = dict(_between(left, domains, depth))
@@ -173,7 +173,7 @@ def _cut_off(
             if count >= _MOST * tried[end] and count and (count >= _PAIRS_MIN or end in silent)
         }  # fmt: skip
         if here == set(tried):
-            here &= silent  # nobody is left who could tell
+            here &= silent  # no other domain is left as a witness
         bad |= here
         splits |= {ends for ends in cut if not set(ends) & here}
         left = [
@@ -187,7 +187,7 @@ def _cut_off(
 def _between(
     pairs: Iterable[_Pair], domains: Mapping[str, tuple[str, ...]], depth: int
 ) -> Iterator[tuple[tuple[str, str], tuple[_Score, dict[str, set[str]]]]]:
-    """Yield each two domains with how their nodes reach each other, and which of their nodes did not."""
+    """Yield each pair of domains with the score of their probes, and the nodes that took part."""
     scores: dict[tuple[str, str], tuple[_Score, dict[str, set[str]]]] = {}
     for pair in pairs:
         ends = _ends(pair, domains, depth)
@@ -201,13 +201,13 @@ def _between(
 
 
 def _ends(pair: _Pair, domains: Mapping[str, tuple[str, ...]], depth: int) -> tuple[str, str] | None:
-    """The two domains a pair is between, or None within one."""
+    """Return the two domains that a pair connects; None within one domain."""
     ends = [domains[name][depth] for name in pair[:2] if len(domains[name]) > depth]
     return (min(ends), max(ends)) if len(ends) == 2 and ends[0] != ends[1] else None
 
 
 def _only_looking(pairs: Sequence[_Pair]) -> set[str]:
-    """Those that do not reach most, where the others who look at the same ones mostly do."""
+    """Return nodes that fail to reach most others, which other probers mostly do reach."""
     of_prober: dict[str, _Score] = {}
     of_target: dict[str, dict[str, bool]] = {}
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""What a file seems to be that is no kernel log, and how to get at the log instead: nothing found in it is no news."""
+"""Guesses what a file is if it is not a kernel log, and says how to get the log instead."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 from muster.fleet.health.headers import HEADER
 
 KERNEL_LINE: Final = re.compile(rb"\n" + HEADER + rb"(?<!\n)")
-"""A line that only a kernel log has, with the newline before it; bare messages are not told from anything else."""
+"""A line that only a kernel log has, with the newline before it. Bare messages cannot be recognized."""
 _OTHERS_LINE: Final = re.compile(rb"(?m)^(?:<\d+>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\dT)\S+ \S+ [^\s:]+: ")
-"""A line of syslog, whoever wrote it."""
+"""A line of syslog, from any program."""
 
 _PACKED: Final = {
     b"\x1f\x8b": ("gzip", "zcat"),
@@ -19,16 +19,17 @@ _PACKED: Final = {
     b"BZh": ("bzip2", "bzcat"),
     b"PK\x03\x04": ("zip", "unzip -p"),
 }
-"""First bytes of packed files."""
+"""First bytes of compressed files."""
 _JOURNAL: Final = b"LPKSHHRH"
-"""systemd's Journal File Format, "Header"."""
+"""First bytes of a journal (systemd's Journal File Format, "Header")."""
 _CONTROL_SHARE: Final = 0.1
-"""A text has fewer control characters; a log that a crash left blocks of zeros in is told by its lines."""
+"""A text has a smaller share of control characters. A log with blocks of zeros after a crash is recognized by its
+lines."""
 _PRINT: Final = "print it with `journalctl -k -o short-iso`, `dmesg`, or take kern.log"
 
 
 class NoKernelLog(ValueError):
-    """`what` it is instead, and `hint`: what to do."""
+    """The file is not a kernel log: `what` it is instead, and a `hint` what to do."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
@@ -36,7 +37,7 @@ class NoKernelLog(ValueError):
 
 
 def no_kernel_log(beginning: bytes) -> NoKernelLog:
-    """Return what is to be said of a log in which no line is a kernel's; `beginning` is its first piece."""
+    """Return the error for a log without a kernel line; `beginning` is its first piece."""
     text = beginning.lstrip()
     for magic, (name, tool) in _PACKED.items():
         if beginning.startswith(magic):

@@ -1,8 +1,8 @@
-"""The kernel messages that say something about a node's health, as data.
+"""The kernel messages that matter for a node's health, as a table of patterns.
 
-Each row has a pattern for the beginning of a message, up to where what distinguishes one fault from another ends: all
-lines of a flood begin alike, and a flood is then counted without looking at its lines one by one. Named groups are
-read once for each different beginning: `component`, `code`, and those that `_CODES` knows.
+Each pattern matches the beginning of a message, up to the end of the part that distinguishes faults. All lines of a
+flood have the same beginning, so a flood is counted without reading each line. Named groups are read once for each
+different beginning: `component`, `code`, and those in `_CODES`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 _PCI: Final = rb"(?>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7]|))"
-"""Atomic: nothing that follows is looked for again behind an address without its function."""
-_DEVICE: Final = rb"[A-Za-z0-9_./:-]{1,64}"  # looked up at once, where \w is asked for each byte
+"""Atomic: avoids backtracking into an address without its function."""
+_DEVICE: Final = rb"[A-Za-z0-9_./:-]{1,64}"  # faster than \w
 
 _WHOSE: Final = rb"(?: pid=[^,\n]{0,24},)?(?: name=[^,\n]{0,24},)?"
 
 
 class Row(NamedTuple):
-    """One kind of message; `code` is used where the pattern has no group of that name."""
+    """One kind of message. `code` is used if the pattern has no group of that name."""
 
     check: str
     code: str
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """What the beginning of a message says."""
+    """The fault that the beginning of a message reports."""
 
     check: str
     component: str
@@ -53,7 +53,7 @@ def _each(beginnings: tuple[bytes, ...], check: str, code: str, rest: bytes) -> 
 
 
 ROWS: Final = (
-    # NVIDIA's driver; its forms are in NVIDIA's Xid guide, and older ones lack `PCI:` and the domain.
+    # NVIDIA's driver. Formats: NVIDIA's Xid guide; older drivers omit `PCI:` and the domain.
     Row(
         "xid", "",
         rb"NVRM: Xid \((?:PCI:|)(?P<component>[0-9a-fA-F:.]++)(?: GPU-I:\d+|)(?:,[^)\n]{0,64}|)\): (?P<xid>"
@@ -90,7 +90,7 @@ ROWS: Final = (
     *_each(_CARDS, "nic", "", _CARD_SAYS),
     Row("nic", "tx-timeout", rb"NETDEV WATCHDOG: (?P<component>[\w.-]{1,15})"),
     Row("nic", "link-down", rb"bond[\w.-]{0,11}: \(slave (?P<component>[\w.-]{1,15})\): link status definitely down"),
-    # Disks and what lies on them.
+    # Disks and file systems.
     *_each((b"blk_update_request: ", b"Buffer ", b""), "disk", "io-error", rb"I/O" + _IO_ERROR),
     *_each((b"blk_update_request: ", b""), "disk", "io-error", rb"critical (?:medium|target)" + _IO_ERROR),
     Row(
@@ -136,7 +136,7 @@ ROWS: Final = (
     Row("kernel", "oops", rb"Oops: "),
     Row("kernel", "oops", rb"kernel BUG at "),
     Row("kernel", "panic", rb"Kernel panic - not syncing"),
-    # PCI Express: what a port tells of a device below it, and what is told of a device itself, whatever its driver.
+    # PCI Express: errors that a port reports for a device below it, and errors of the device itself with any driver.
     Row(
         "pcie", "",
         rb"pcieport (?P<port>" + _PCI + rb"): AER: (?:Multiple )?" + _AER_SAYS
@@ -151,7 +151,7 @@ ROWS: Final = (
 )  # fmt: skip
 
 NAMED: Final = ("nvrm", "named")
-"""This message only says of which GPU the next ones speak."""
+"""This message only names the GPU of the next messages."""
 
 _RECOVERY: Final = {0: "none", 1: "gpu-reset", 2: "node-reboot", 3: "drain-p2p", 4: "drain-and-reset"}
 """nvmlDeviceGpuRecoveryAction_t, which Xid 154 prints as a number."""
@@ -205,7 +205,7 @@ _CODES: Final[dict[str, Callable[[dict[str, bytes]], str]]] = {
 
 
 def _first(row: Row) -> bytes:
-    """The byte all that the row matches begins with; b"" where it is not always the same."""
+    """Return the byte with which every match of the row begins; b"" if it varies."""
     byte = row.pattern.removeprefix(b"\\")[:1]
     return byte if byte != b"[" else b""
 
@@ -218,7 +218,7 @@ def _by_first() -> Mapping[bytes, list[Row]]:
 
 
 def _joined() -> bytes:
-    """All rows as one pattern that looks at a line's first byte before it tries anything: most lines are of no row."""
+    """Join all rows into one pattern that tests a line's first byte first, because most lines match no row."""
     groups = []
     for first, rows in _by_first().items():
         bare = (re.sub(rb"\(\?P<\w+>", b"(?:", row.pattern) for row in rows)
@@ -235,7 +235,7 @@ _FULL: Final = {first: tuple((row, re.compile(row.pattern)) for row in rows) for
 
 
 def sign_of(beginning: bytes) -> Sign | None:
-    """Read what BEGINNING matched; None where no row has it."""
+    """Parse what BEGINNING matched; None if no row matches it."""
     for row, pattern in (*_FULL.get(beginning[:1], ()), *_FULL[b""]):
         match = pattern.fullmatch(beginning)
         if match is not None:
@@ -255,7 +255,7 @@ def _component(said: dict[str, bytes]) -> str:
 
 
 def pci_address(text: str) -> str:
-    """One spelling for all: `00000000:3B:00.0`, `0000:3b:00` and `3b:00` are `0000:3b:00.0`."""
+    """Normalize a PCI address: `00000000:3B:00.0`, `0000:3b:00` and `3b:00` become `0000:3b:00.0`."""
     place, _, function = text.lower().partition(".")
     parts = place.split(":")
     domain = parts[-3] if len(parts) > 2 else "0"

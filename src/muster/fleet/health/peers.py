@@ -1,8 +1,8 @@
-"""Who looks at whom: each node at a few others, chosen so that everybody with the same list chooses the same.
+"""Chooses which nodes probe each other: a few each, and every node with the same list makes the same choice.
 
-Within the innermost domain (nodes of one switch) a ring; between domains (switches of a zone, zones) rings as well, in
-which a node looks at the one in the same place. So each node is looked at from inside and from outside, by about as
-many as it looks at itself, and one that joins or leaves changes the peers of a few only.
+Nodes of the innermost domain (one switch) form a ring. Domains (switches of a zone, zones) form rings too, in which a
+node probes the node at the same position of another domain. So each node is probed from inside and from outside, by
+about as many nodes as it probes itself. If a node joins or leaves, the peers of only a few nodes change.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 UNREACHED: Final = "unreached"
-"""What an agent says of a node it does not reach; the component is that node's name."""
+"""The code of a failed probe. The component is the name of the node that was not reached."""
 
 _INSIDE: Final = (1, 2)
 _OUTSIDE: Final = (1,)
-"""Steps along a ring; one more goes to the far side of it."""
+"""Steps along a ring. One more step goes to its far side."""
 
 _Path = tuple[str, ...]
 
@@ -26,10 +26,10 @@ class Member(msgspec.Struct, frozen=True):
     """A node of the mesh.
 
     Attributes:
-        name: of the node.
-        address: where its agent listens.
-        domains: what it is part of, outermost first, such as a zone and a switch; where some have fewer than others,
-            these are looked at from their own domain only.
+        name: name of the node.
+        address: the address of its agent.
+        domains: the domains that contain it, outermost first, such as a zone and a switch. Nodes with fewer domains are
+            probed from their own domain only.
     """
 
     name: str
@@ -38,16 +38,16 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def domains_of(member: Member) -> tuple[str, ...]:
-    """Return the names of its domains, each with those it is in: `a`, `a/7`."""
+    """Return the full names of its domains: `a`, `a/7`."""
     return tuple("/".join(member.domains[: depth + 1]) for depth in range(len(member.domains)))
 
 
 def choose(members: Iterable[Member], only: str | None = None) -> dict[str, tuple[str, ...]]:
-    """Return whom each node looks at; of a name that is there twice the first counts.
+    """Return which nodes each node probes. If a name occurs twice, the first one counts.
 
     Args:
         members: all nodes, in any order.
-        only: the one node to choose for; None: all.
+        only: choose for this node only; None: for all.
     """
     by_name: dict[str, Member] = {}
     for member in members:
@@ -58,7 +58,7 @@ def choose(members: Iterable[Member], only: str | None = None) -> dict[str, tupl
 
 
 class _Tree:
-    """Domains within domains, and in the innermost ones the names of nodes; all in order."""
+    """Nested domains with the names of nodes in the innermost ones, all in order."""
 
     def __init__(self, ordered: Sequence[Member]) -> None:
         self._names: dict[_Path, list[str]] = {}

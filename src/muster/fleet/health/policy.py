@@ -1,7 +1,6 @@
-"""The policy in memory: what each code means, what follows from many of them, and which nodes differ.
+"""The health policy in memory: the action for each code, rules over several findings, and exceptions for pools.
 
-It is read by `policytext`; the shipped one is `catalogue.yaml`, beside this file. docs/health.md says what the fields
-mean.
+`policytext` reads it; the default is `catalogue.yaml`, beside this file. docs/health.md describes the fields.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from typing import Final, Literal, get_args
 import msgspec
 
 Action = Literal["none", "observe", "condition", "quarantine", "drain", "reset-gpu", "reboot", "replace", "human"]
-"""What is done about a node, mildest first: the ladder of remediation."""
+"""Actions on a node, mildest first: the ladder of remediation."""
 ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
 RANK: Final[Mapping[Action, int]] = {action: rank for rank, action in enumerate(ACTIONS)}
 
 Job = Literal["", "restart-app"]
-"""What is done about the job that runs there, if that is not what the action does anyway."""
+"""The action on the job that runs there, in addition to the node's action."""
 Fault = Literal["unknown", "application", "software", "hardware"]
-"""Whose fault it is; of two that are equally serious the later one in this list is believed."""
+"""Who is at fault. Of two equally serious reasons, the later one in this list wins."""
 FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 
 ELSEWHERE: Final = ("nvidia", "nvidiaThen", "eks", "gpud", "azure")
-"""Whose opinion of a code is told beside ours."""
+"""The vendors and projects whose advice is shown beside ours."""
 
 DAY_S: Final = 86400.0
 
 UNKNOWN_CODE: Final = "unknown"
-"""The entry of a check that holds for codes it does not name."""
+"""The entry for codes that a check does not list."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,29 +37,29 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     fault: Fault
     where: str
-    """FILE:LINE of what set the action."""
+    """FILE:LINE that set the action."""
     job: Job = ""
     fatal: bool = False
-    """Counts where a rule counts fatal ones."""
+    """Whether it counts in rules that count fatal codes."""
     test: int = 0
-    """The level of preflight it has to pass before it is trusted again; 0: the usual one."""
+    """The preflight level that the node must pass to be trusted again; 0: the usual one."""
     keep_s: float = DAY_S
-    """For how long after it was last seen it counts."""
+    """How long it counts after it was last seen, in seconds."""
     elsewhere: Mapping[str, str] = {}
-    """By the names in ELSEWHERE; what nobody says is not there."""
+    """By the names in ELSEWHERE; a name without advice is left out."""
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """What has to have been seen at about the same time."""
+    """Another finding that must have been seen at about the same time."""
 
     seconds: float
     component: Literal["same", "other"]
     codes: tuple[str, ...]
-    """These; where there are none, any code that the rule itself is not about."""
+    """Its codes; empty for any code that the rule itself does not cover."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from several findings; every condition that is there has to hold."""
+    """A rule over several findings. All conditions that are set must hold."""
 
     name: str
     why: str
@@ -68,28 +67,28 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     fault: Fault
     within_s: float
     where: str
-    """FILE:LINE of what set the action."""
+    """FILE:LINE that set the action."""
     check: str = ""
     codes: tuple[str, ...] = ()
-    """Where there are none, any code of the check."""
+    """Empty for any code of the check."""
     fatal: bool = False
-    """Only codes that are fatal."""
+    """Whether only fatal codes count."""
     per: Literal["component", "node"] = "component"
     incidents: int = 1
     events: int = 1
     components: int = 1
-    """So many at least: findings, what they count together, and different components."""
+    """Minimum numbers: of findings, of their counts in total, and of different components."""
     remediations: int = 0
-    """So many remediations of the node: then what would be one more becomes this action."""
+    """After this many remediations of the node, this action replaces the next remediation."""
     beside: Beside | None = None
     excuses: tuple[str, ...] = ()
-    """Rules, or entries as CHECK/CODE, that do not get to see the findings this rule explains."""
+    """Rules, or entries as CHECK/CODE, for which the findings that this rule explains do not count."""
     job: Job = ""
     test: int = 0
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes with a policy of their own."""
+    """Nodes with their own policy."""
 
     name: str
     node_selector: Mapping[str, str]
@@ -97,19 +96,19 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done about which findings."""
+    """The actions for findings."""
 
     revision: str
-    """For people and reports: which policy decided."""
+    """Names the policy that decided, for people and reports."""
     codes: Mapping[str, Mapping[str, Entry]]
     """By check, then code."""
     unknown: Entry
-    """Of a check that is not in the policy: an agent newer than it."""
+    """For a check that the policy does not list: the agent is newer than the policy."""
     rules: tuple[Rule, ...]
     pools: tuple[Pool, ...] = ()
 
     def of_node(self, labels: Mapping[str, str]) -> Policy:
-        """The policy for a node with these labels: of the first pool that selects it, or this one."""
+        """Return the policy for a node with these labels: of the first pool that selects it, or this one."""
         for pool in self.pools:
             if all(labels.get(key) == value for key, value in pool.node_selector.items()):
                 return pool.policy
@@ -118,7 +117,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def entry(self, check: str, code: str) -> tuple[str, Entry, bool]:
         """Return (its name as CHECK/CODE, what the code means, whether it is known).
 
-        A code that is not there means what its beginning means, up to a slash: `145/fatal/X/0x2` may be `145/fatal`.
+        An unknown code has the meaning of its prefix up to a slash: `145/fatal/X/0x2` may be `145/fatal`.
         """
         codes = self.codes.get(check)
         if codes is None:
@@ -134,5 +133,5 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_one_of(code: str, wanted: tuple[str, ...]) -> bool:
-    """Whether a code is one of these, or says more than one of them after a slash."""
+    """Return whether a code is one of these, or one of them with more detail after a slash."""
     return code in wanted or ("/" in code and any(code.startswith(f"{each}/") for each in wanted))

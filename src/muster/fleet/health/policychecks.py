@@ -1,4 +1,4 @@
-"""What fields of a rule cannot say together."""
+"""Checks that the fields of a rule fit together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.fleet.health.policy import UNKNOWN_CODE, Entry, Rule
 
 
 def rule_problems(rule: Rule, codes: Mapping[str, Mapping[str, Entry]]) -> Iterator[str]:
-    """Yield what is wrong with a rule whose fields are all right, and what to change."""
+    """Yield the problems of a rule whose single fields are valid, and what to change."""
     if rule.remediations:
         if rule.check or rule.codes or rule.beside or rule.excuses:
             yield "remediations stands alone; leave out check, codes, beside and excuses"

@@ -1,4 +1,4 @@
-"""The fields of a policy as people write them; the JSON schema is made of these."""
+"""The fields of a policy text; the JSON schema is generated from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?
 
 
 class EntryText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What a code means. `what`, `action` and `fault` have to be there unless the entry changes one below."""
+    """What a code means. `what`, `action` and `fault` are required unless the entry changes an existing one."""
 
     what: Text | None = None
     action: Action | None = None
@@ -33,7 +33,7 @@ class EntryText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class BesideText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Another finding of the check, so many seconds before or after at most."""
+    """Another finding of the check, within this many seconds before or after."""
 
     seconds: Seconds
     component: Literal["same", "other"] = "same"
@@ -41,7 +41,7 @@ class BesideText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RuleText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What follows from several findings. `why`, `action`, `fault` and `withinSeconds` are needed in a new one."""
+    """A rule over several findings. `why`, `action`, `fault` and `withinSeconds` are required in a new rule."""
 
     name: Name
     why: Text | None = None
@@ -64,7 +64,7 @@ class RuleText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PoolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What is different for some nodes: those of the first pool that selects them."""
+    """Changes for some nodes: the first pool that selects a node applies."""
 
     name: Name
     node_selector: dict[str, str]
@@ -73,7 +73,7 @@ class PoolText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PolicyText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What is done about what is seen on nodes."""
+    """A health policy: the actions for findings on nodes."""
 
     version: Literal[1]
     revision: Text

@@ -1,4 +1,4 @@
-"""The policy that holds now, while texts come and go."""
+"""The policy in use while its text changes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from muster.fleet.health.policytext import default_policy, read_policy
 
 
 class PolicyInUse:
-    """The policy that holds now: a text with errors changes nothing but `problems`."""
+    """The policy in use. An invalid text changes only `problems`."""
 
     def __init__(self) -> None:
         self.policy = default_policy()
         self.problems = ""
-        """What is wrong with the text that was given last; empty where it holds."""
+        """The problems of the latest text; "" if it is valid."""
 
     def replace(self, text: str, file: str) -> bool:
-        """Take a new text; False, and the old policy stays, where it has errors."""
+        """Use a new text. Returns False and keeps the old policy if the text is not valid."""
         try:
             self.policy, self.problems = read_policy(text, file), ""
         except ConfigTextError as error:

@@ -1,7 +1,7 @@
-"""Reads a policy from YAML: every line that is wrong is said, with what to change, and then nothing of it is used.
+"""Parses a policy from YAML. If any line is wrong, every problem is reported and the text is not used.
 
-A policy builds on another one, and a pool's on the policy it is in, in the same way: an entry or rule that is there
-already is changed field by field, a new one has to be whole. What decided is the line that set the action last.
+A policy extends another one, and a pool's policy extends the policy around it. An existing entry or rule is changed
+field by field; a new one must be complete. Decisions name the line that last set the action.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _RULE_NEEDS: Final = {"why": "why", "action": "action", "fault": "fault", "withi
 
 @functools.cache
 def default_policy() -> Policy:
-    """The policy that is shipped."""
+    """Return the default policy."""
     return read_policy(CATALOGUE.read_text(encoding="utf-8"), CATALOGUE.name)
 
 
 def read_policy(text: str | yaml.Node, file: str) -> Policy:
-    """Read a policy.
+    """Parse a policy.
 
     Args:
-        text: YAML, as docs/health.md describes it, or what was composed of it.
-        file: what it is called where the deciding line is named.
+        text: YAML, as docs/health.md describes it, or a YAML node that was composed already.
+        file: its name in references to the deciding line.
 
     Raises:
         ConfigTextError: with every line that is wrong.
@@ -64,7 +64,7 @@ def read_policy(text: str | yaml.Node, file: str) -> Policy:
 
 
 class _Reading:
-    """One text: what it says, and what is wrong with it."""
+    """Parses one text and collects its problems."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -106,7 +106,7 @@ class _Reading:
         codes: Mapping[str, Mapping[str, Entry]],
         rules: tuple[Rule, ...],
     ) -> tuple[dict[str, dict[str, Entry]], tuple[Rule, ...]]:
-        """What is below, changed by `codes` and `rules` of this part of the text."""
+        """Return the policy below, changed by `codes` and `rules` of this part of the text."""
         changed = {check: dict(entries) for check, entries in codes.items()}
         for check, (_, node) in self._items(parts["codes"][1], "codes") if "codes" in parts else ():
             entries = changed.setdefault(check, {})
@@ -247,12 +247,12 @@ def _said(field: str, what: str, hint: str = "") -> str:
 
 
 def _given(text: EntryText | RuleText) -> dict[str, Any]:
-    """The fields that were written."""
+    """Return the fields that are set."""
     return {field: value for field, value in msgspec.structs.asdict(text).items() if value is not None}
 
 
 def _without(node: yaml.Node, names: Collection[str]) -> yaml.Node:
-    """A mapping less these fields, which are read by themselves."""
+    """Return a mapping without these fields, which are parsed separately."""
     if not isinstance(node, yaml.MappingNode):
         return node
     kept = [(key, value) for key, value in node.value if getattr(key, "value", None) not in names]

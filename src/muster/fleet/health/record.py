@@ -1,4 +1,4 @@
-"""Findings as they stand in a NodeHealth, and back."""
+"""Converts findings to the form in NodeHealth objects, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.fleet.health.finding import Finding
 
 
 def observed(finding: Finding) -> ObservedFinding:
-    """The finding as the API has it: times to the microsecond, texts cut to what the schema admits."""
+    """Return the finding in the API's form: times to the microsecond, texts cut to the schema's limits."""
     return ObservedFinding(
         check=_text(finding.check, 63) or "unknown",
         component=_text(finding.component, 256),
@@ -22,12 +22,12 @@ def observed(finding: Finding) -> ObservedFinding:
 
 
 def _text(text: str, characters: int) -> str:
-    """What JSON can hold: names of files, and errors that name them, may have bytes that are no text."""
+    """Replace what JSON cannot hold: file names and error texts may contain bytes that are not text."""
     return text[:characters].encode(errors="replace").decode()
 
 
 def finding_of(seen: ObservedFinding) -> Finding:
-    """The finding that a record tells of."""
+    """Return the finding of an API object."""
     return Finding(
         check=seen.check,
         component=seen.component,

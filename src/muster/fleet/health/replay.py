@@ -1,4 +1,4 @@
-"""A recorded kernel log, and what the policy would have done about it, moment by moment."""
+"""Replays a recorded kernel log and shows what the policy would have done at each moment."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from muster.fleet.health.nolog import KERNEL_LINE, no_kernel_log
 from muster.fleet.health.policy import Policy
 
 NEWEST_MAX: Final = 256
-"""So many findings of a node are looked at in one moment, the newest ones."""
+"""The most findings of a node that one decision uses: the newest ones."""
 
 
 _LOOKED_AT: Final = 1 << 16
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Something was seen, and what then held."""
+    """A finding, and the decision after it."""
 
     finding: Finding
     decision: Decision
     changed: bool
-    """Whether this is another decision than before."""
+    """Whether the decision differs from the previous one."""
 
 
 def findings_of(pieces: Iterable[bytes], clock: LogClock) -> tuple[Mapping[str, Sequence[Finding]], int]:
-    """Return (what the log tells of each host, oldest first; how many lines it has). A log may name no host: "".
+    """Return (findings of each host, oldest first; number of lines). The host is "" if the log does not name it.
 
-    Raises NoKernelLog where nothing was found and no line is a kernel's: then that says nothing of any node.
+    Raises NoKernelLog if nothing was found and no line is a kernel's: such a file is not evidence that the nodes are
+    well.
     """
     scanner = Scanner(clock)
     beginning, is_one = b"", False
@@ -61,7 +62,7 @@ def findings_of(pieces: Iterable[bytes], clock: LogClock) -> tuple[Mapping[str, 
 
 
 def timeline(findings: Sequence[Finding], policy: Policy, history: History | None = None) -> Iterator[Step]:
-    """Yield a step for each finding of one node, oldest first; a finding counts whole from when it was first seen."""
+    """Yield a step for each finding of one node, oldest first. A finding's whole count applies from its first time."""
     before = Decision()
     for number, finding in enumerate(findings, 1):
         seen = findings[max(0, number - NEWEST_MAX) : number]

@@ -1,6 +1,6 @@
-"""Writes what is generated from the policy: `python -m muster.fleet.health.schema [--check]`.
+"""Generates the reference of the policy: `python -m muster.fleet.health.schema [--check]`.
 
-The JSON schema of policies for editors, and a page with every Xid: what we do about it and what others would.
+It writes the JSON schema of policies for editors, and a page with every Xid: our action and that of others.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _HOW: Final = "python -m muster.fleet.health.schema"
 
 
 def schema_text() -> str:
-    """The JSON schema."""
+    """Return the JSON schema."""
     schema = msgspec.json.schema(PolicyText)
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Health policy", **schema}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 def page() -> str:
-    """Every Xid of the policy as Markdown."""
+    """Return every Xid of the policy as Markdown."""
     codes = {code: entry for code, entry in default_policy().codes["xid"].items() if code != UNKNOWN_CODE}
     plain = {code: entry for code, entry in codes.items() if code.isdigit()}
     missing = {name: sum(name not in entry.elsewhere for entry in plain.values()) for name in ELSEWHERE}
@@ -64,7 +64,7 @@ def _rows(codes: dict[str, Entry]) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the files, or with --check compare them; returns the exit status."""
+    """Write the files, or compare them with --check. Returns the exit status."""
     files = {
         ROOT / "docs/reference/healthpolicy.schema.json": schema_text,
         ROOT / "docs/reference/xid.md": page,
