@@ -83,6 +83,11 @@ class TestNode:
         self.process.kill()
         self.process = Process(self._log, *self._command)
 
+    def come_back_with(self, gpus: int) -> None:
+        """The kubelet dies and comes back with another count of GPUs; its pods run on meanwhile."""
+        self._command = (*(each for each in self._command if not each.startswith("--gpus=")), f"--gpus={gpus}")
+        self.restart()
+
     def lose(self) -> None:
         """As when the machine loses power: kubelet, supervisors and ranks are gone at once."""
         self.process.kill()

@@ -13,6 +13,7 @@ from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.core import Event
 from muster.kube.errors import Invalid, NotFound
+from muster.kube.node import Node
 from muster.kube.pod import Pod
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until
@@ -97,6 +98,34 @@ async def test_a_force_deleted_pod_of_a_whole_node_job_costs_one_restart(arena: 
     status = await arena.phase("train", "Succeeded")
     assert [fault.rule for fault in status.faults] == ["pod-deleted"]
     assert status.attempt == 2
+
+
+async def test_a_slot_is_not_kept_on_a_node_that_was_deleted_and_came_back_with_other_gpus(arena: Arena) -> None:
+    """Issue 11.5: a gang never mixes counts. The running attempt goes on."""
+    await arena.whole(4)
+    await arena.submit("train", UNTIL_DONE.format(folder=str(arena.folder)), gpusPerNode=None)
+    await arena.phase("train", "Running", 1)
+    pods = {pod.metadata.labels[LABEL_SLOT]: pod for pod in await arena.pods("train")}
+    (node,) = [each for each in arena.nodes if each.name == pods["0"].spec.node_name]
+    node.process.kill()
+    await arena.client.delete(Node, node.name)
+    node.come_back_with(gpus=7)
+
+    async def back() -> bool:
+        return any(each.name == node.name and each.ready for each in (await arena.client.list(Node)).items)
+
+    try:
+        await until("the node is there again", back)
+        assert (await arena.status("train")).attempt == 1
+        await arena.client.delete(Pod, pods["1"].name, namespace=arena.namespace, grace_s=0)
+        status = await arena.phase("train", "Running", 2)
+        nodes = [pod.spec.node_name for pod in await arena.pods("train") if not pod.terminating]
+        assert node.name not in nodes
+        assert [fault.rule for fault in status.faults] == ["pod-deleted"]
+        (arena.folder / "done").touch()
+        await arena.phase("train", "Succeeded", 2)
+    finally:
+        node.lose()  # the next test gets a node as usual
 
 
 async def test_an_edit_that_got_through_is_ignored_with_a_condition(arena: Arena) -> None:
