@@ -1,1 +1,1 @@
-"""Batch autoscaler: whole gangs get nodes, nodes that stay idle are given back (docs/fleet.md, "Scaling")."""
+"""Batch autoscaler: adds nodes for whole gangs and deletes idle ones (docs/fleet.md, "Scaling")."""

@@ -1,4 +1,4 @@
-"""Carries a plan out: the API server first, then the provider; nothing is deleted without a last look."""
+"""Executes scaling plans: first the API server, then the provider. Deletions need a final precondition check."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRIES = 5
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """What became of an action: `fault` where the provider refused, `refused` where it was not to be done any more."""
+    """The result of an action: `fault` if the provider failed, `refused` if a precondition did not hold."""
 
     action: Action
     fault: ProviderError | None = None
@@ -34,12 +34,12 @@ class Carried(msgspec.Struct, frozen=True):
 
     @property
     def done(self) -> bool:
-        """Whether it was carried out."""
+        """Whether it was executed."""
         return self.fault is None and not self.refused
 
 
 class Carrier:
-    """Carries out actions, one after the other.
+    """Executes actions one after the other.
 
     Args:
         client: the API server.
@@ -53,7 +53,7 @@ class Carrier:
         self._clock = clock
 
     async def carry_out(self, action: Action, pool: PoolSpec) -> Carried:
-        """Do it, or say why not."""
+        """Execute an action. Returns why not, if it was not executed."""
         try:
             if isinstance(action, SetSize):
                 await self._providers[pool.provider].set_size(pool, action.size)
@@ -82,7 +82,7 @@ class Carrier:
         return Carried(action)
 
     async def _needed(self, node: str) -> str:
-        """Who needs the node, by consistent reads of everything; "" for nobody."""
+        """Return who needs the node, by consistent reads; "" if it is not needed."""
         pods = await self._client.list_all(Pod, field_selector=f"spec.nodeName={node}")
         for pod in pods.items:
             if node in pod_keeps(pod):
@@ -93,7 +93,7 @@ class Carrier:
         return ""
 
     async def _mark(self, action: Cordon | Uncordon | Delete, state: str) -> str:
-        """Cordon the node with a record, or take both back where `state` is ""; returns why not, "" where done."""
+        """Cordon the node with a record, or undo both if `state` is "". Returns why not; "" if it was done."""
         for _ in range(_TRIES):
             try:
                 node = await self._client.get(Node, action.node)
@@ -132,7 +132,7 @@ class Carrier:
 
 
 def _not_to_be_marked(node: Node, action: Cordon | Uncordon | Delete, state: str) -> str | None:
-    """Why the node is left as it is, "" where it is as wanted already; None where it is to be written."""
+    """Return why the node must not be changed, or "" if it is already as wanted; None to change it."""
     ours = record_of(node) is not None
     if node.uid != action.uid:
         return "another node has its name now"
@@ -144,6 +144,6 @@ def _not_to_be_marked(node: Node, action: Cordon | Uncordon | Delete, state: str
 
 
 def fault_of(carried: Carried) -> tuple[Fault, str, float] | None:
-    """Return the provider's trouble as decide takes it."""
+    """Return the provider's error in the form that `decide` uses."""
     error = carried.fault
     return (error.fault, error.message, error.wait_s) if error is not None else None

@@ -1,4 +1,4 @@
-"""In which state each node of a pool is (see `states`): from what is seen, and since when it has been so."""
+"""Determines the state of each node of a pool (see `states`), and since when it has been in it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from muster.fleet.scaling.snapshot import Group, Instance, NodeView, PoolSpec
 from muster.fleet.scaling.states import NodeState, Tracked
 
 SETTLE_S = 10.0
-"""The scheduler knows a node that is open to pods after this at the latest: it plans every five seconds."""
+"""The scheduler knows an open node after this at the latest, because it plans every five seconds."""
 DELETE_AGAIN_S = 300.0
-"""An instance that is still there so long after its deletion was asked for was forgotten by its provider."""
+"""If an instance still exists this long after its deletion was requested, it is requested again."""
 _NEWCOMERS = frozenset({NodeState.LAUNCHING, NodeState.JOINING, NodeState.OVERDUE})
 _UNSETTLED = _NEWCOMERS | {NodeState.HELD, NodeState.UNREADY}
 
 
 def tracked_key(pool: str, instance: str) -> str:
-    """The key of a node among all that are tracked."""
+    """Return the key of a node among all tracked nodes."""
     return f"{pool}/{instance}"
 
 
 def classify(
     spec: PoolSpec, group: Group, nodes: Iterable[NodeView], before: Mapping[str, Tracked], now: float
 ) -> dict[str, Tracked]:
-    """Return the state of each instance of the pool, by its id."""
+    """Return the state of each instance of the pool, by instance ID."""
     by_instance = {node.instance: node for node in nodes}
     states = {}
     for instance in group.instances:
@@ -38,7 +38,7 @@ def classify(
 
 
 def _has_joined(spec: PoolSpec, node: NodeView | None, known: Tracked | None, now: float) -> bool:
-    """A new leader takes a node for one that has joined if it is older than a join may take."""
+    """Return whether the node has joined. To a new leader, a node older than the join timeout has joined."""
     if known is not None and known.joined:
         return True
     if node is None:

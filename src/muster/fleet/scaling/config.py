@@ -1,22 +1,22 @@
-"""What the ConfigMap `muster-scaling` says, under `scaling.yaml`: pools, and who provides their nodes.
+"""Configuration of scaling: key `scaling.yaml` of the ConfigMap `muster-scaling`, with pools and their providers.
 
 pools:
 - name: h100-spot              # a DNS label
   provider: aws                # aws | external
-  group: asg-h100-spot         # what the provider calls it
-  options: {region: us-east-1} # what the provider asks for beside
+  group: asg-h100-spot         # the provider's name for the pool
+  options: {region: us-east-1} # more settings of the provider
   min: 0                       # nodes
   max: 64
-  price: 31.2                  # of a node and hour; the cheapest pool that serves a gang goes first
-  idleSeconds: 600             # idle for so long: given back
-  coolDownSeconds: 300         # nothing is given back for so long after growing
-  joinTimeoutSeconds: 900      # from the request until Ready: then replaced
-  pollSeconds: 15              # the provider is asked so often, beside when something changes
-  template:                    # what its new nodes are like
+  price: 31.2                  # per node and hour; the cheapest pool that serves a gang is used first
+  idleSeconds: 600             # a node that is idle for this long is deleted
+  coolDownSeconds: 300         # no node is deleted for this long after growing
+  joinTimeoutSeconds: 900      # from the request until Ready; after this, it is replaced
+  pollSeconds: 15              # how often the provider is polled when nothing changes
+  template:                    # describes its new nodes
     labels: {muster.dev/pool: h100}
     taints: [{key: muster.dev/pool, value: h100, effect: NoSchedule}]
-    capacity: {cpu: 180, memory: 1900Gi, nvidia.com/gpu: 8}   # for pods: less what DaemonSets take
-    assigned: [muster.dev/team]   # keys of labels and taints that nodes get once they have joined
+    capacity: {cpu: 180, memory: 1900Gi, nvidia.com/gpu: 8}   # for pods: without the share of DaemonSets
+    assigned: [muster.dev/team]   # keys of labels and taints that nodes get after joining
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from muster.kube.taints import HARD_EFFECTS, PREFER_NO_SCHEDULE
 
 CONFIG_MAP = "muster-scaling"
 EXTERNAL = "external"
-"""The provider whose nodes others make: its pools are told apart by labels."""
+"""The provider for nodes that other software creates: their pools are recognized by labels."""
 CONFIG_KEY = "scaling.yaml"
 PODS_PER_NODE = 110
 """The kubelet's own default (kubelet configuration, maxPods)."""
@@ -76,13 +76,13 @@ class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ScalingText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of the text."""
+    """The fields of the configuration."""
 
     pools: list[_Pool] | None = None
 
 
 def parse_config(text: str, providers: frozenset[str]) -> tuple[PoolSpec, ...]:
-    """Return the pools by price, then name. Raises ConfigTextError; `providers` are those that exist here."""
+    """Return the pools by price, then name. `providers` are the available ones. Raises ConfigTextError."""
     read = ConfigText(text, ScalingText, "docs/fleet.md")
     pools = read.value.pools
     if pools is None:
@@ -93,7 +93,7 @@ def parse_config(text: str, providers: frozenset[str]) -> tuple[PoolSpec, ...]:
 
 
 def _problems(pools: list[_Pool], providers: frozenset[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield (number of the pool, path in it, what is wrong and what to change)."""
+    """Yield (index of the pool, path in it, the problem and what to change)."""
     names: dict[str, int] = {}
     groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], str] = {}
     for number, pool in enumerate(pools):

@@ -1,4 +1,4 @@
-"""The shell of scaling: looks at pools and nodes, lets decide say what to do, carries it out, and again."""
+"""The scaling controller: reads pools and nodes, decides, and executes the plan, in a loop."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ PAUSE_S = 1.0
 SYNC_TIMEOUT_S = 120.0
 LOOK_TIMEOUT_S = 60.0
 FENCE_S = 30.0
-"""What a previous leader asked a provider for may still take effect for so long."""
+"""How long a request of the previous leader to a provider may still take effect."""
 STALL_S = 900.0
 
 
 class ScalingController:
-    """Scales the pools of the ConfigMap `muster-scaling`; without it nothing but that ConfigMap is looked at.
+    """Scales the pools of the ConfigMap `muster-scaling`; without that ConfigMap it watches nothing else.
 
     Args:
         client: the API server.
-        namespace: where Muster itself runs, and the ConfigMap is.
+        namespace: the namespace of Muster and of the ConfigMap.
         identity: this process, in Events.
-        demands: what gangs lack.
-        providers: more providers, by name, beside `aws` and `external`.
-        coming_max: how many nodes may be on their way at once; a gang that is larger comes alone.
+        demands: the nodes that gangs lack.
+        providers: more providers by name, in addition to `aws` and `external`.
+        coming_max: returns how many nodes may be on their way at once; a larger gang is served alone.
         clock: seconds since the epoch.
         progress: marked at each plan.
         rng: source of jitter.
-        registry: where metrics go.
+        registry: receives the metrics.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ScalingController:
         self._written: ScalingStatus | None = None
 
     async def run(self, *, term: Term | None = None) -> None:
-        """Scale until cancelled; `term` is the time of leading: requests of a leader before it are waited out."""
+        """Scale until cancelled. First waits until requests of a leader before `term` have ended."""
         if term is not None:
             await term.outwait(FENCE_S, NAME)
         self._configs.add_handler(self._config_changed)
@@ -136,7 +136,7 @@ class ScalingController:
                 await provider.close()
 
     def _config_changed(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
-        """What cannot be used changes nothing: the pools stay as they were."""
+        """Read the ConfigMap. If it is not valid, the pools stay as they were."""
         self._config_error = ""
         if new is None:
             self._pools = ()
@@ -207,7 +207,7 @@ class ScalingController:
         )
 
     async def _carry_out(self, view: View, plan: Plan, teller: Teller) -> None:
-        """Do what the plan says, pools side by side; what fails is not remembered as done."""
+        """Execute the plan, all pools in parallel. Actions that fail are not remembered as done."""
         self._tracked, self._memory = plan.tracked, plan.memory
         pools = {pool.name: pool for pool in view.pools}
         by_pool: dict[str, list[Action]] = {}
@@ -224,7 +224,7 @@ class ScalingController:
             teller.carried(each)
 
     async def _one_pool(self, pool: PoolSpec, actions: Sequence[Action]) -> list[Carried]:
-        """In order; after a fault of the provider the rest is left for the next plan."""
+        """Execute a pool's actions in order. After a provider error, the rest is left for the next plan."""
         results: list[Carried] = []
         for action in actions:
             if pool.name in self._faults:

@@ -1,4 +1,4 @@
-"""What scaling does now: a pure function of what is seen and what is remembered."""
+"""Decides what scaling does: a pure function of the observed state and what is remembered."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NEW = frozenset({NodeState.LAUNCHING, NodeState.JOINING, NodeState.OVERDUE})
 
 
 def decide(view: View, now: float) -> Plan:
-    """Return what to do, and what to remember until the next time.
+    """Return the actions, and what to remember for the next call.
 
-    A pool whose provider could not be asked lately is neither grown nor shrunk. Growing goes before shrinking: a node
-    that a gang waits for is not given back.
+    If a pool's provider did not answer, the pool is not changed. Growing is decided before shrinking: a node that a
+    gang waits for is not deleted.
     """
     nodes: dict[str, list[NodeView]] = {}
     for node in view.nodes:
@@ -80,7 +80,7 @@ def _unseen(before: PoolMemory | None, trouble: tuple[Fault, str, float] | None,
 
 
 def _newly_joined(pool: PoolSpec, found: dict[str, Tracked], view: View) -> bool:
-    """Whether a node that was new at the last look has joined."""
+    """Return whether a node that was new in the last plan has joined."""
     for instance, tracked in found.items():
         known = view.tracked.get(tracked_key(pool.name, instance))
         if known is not None and known.state in _NEW and tracked.joined and not known.joined:
@@ -91,7 +91,7 @@ def _newly_joined(pool: PoolSpec, found: dict[str, Tracked], view: View) -> bool
 def _cancel(
     pool: PoolSpec, group: Group, states: dict[str, Tracked], memory: dict[str, PoolMemory], now: float
 ) -> list[SetSize]:
-    """Ask no longer for what does not come, so that it does not come once somebody else has served the gang."""
+    """Cancel requests that the provider does not meet: the nodes would come after the gang was served elsewhere."""
     known = memory[pool.name]
     if not (blocked(known, now) and known.fault in _GIVES_UP):
         return []
@@ -115,7 +115,7 @@ def _asked(memory: PoolMemory, size: int, now: float, *, grown: bool = False) ->
 
 
 def _deleted(memory: PoolMemory, going: Iterable[Action], states: dict[str, Tracked], now: float) -> PoolMemory:
-    """Mark what is being deleted, and take it off the pool's size."""
+    """Mark instances as being deleted, and lower the pool's size accordingly."""
     deletes = [action for action in going if isinstance(action, Delete)]
     for action in deletes:
         states[action.instance] = msgspec.structs.replace(states[action.instance], state=NodeState.DELETING, since=now)
@@ -124,7 +124,7 @@ def _deleted(memory: PoolMemory, going: Iterable[Action], states: dict[str, Trac
 
 
 def _never_joined(pool: PoolSpec, memory: PoolMemory, late: list[Delete], now: float) -> PoolMemory:
-    """However many instances are late at the same time, that is one failure."""
+    """Record a failure if instances did not join in time; several at once count as one failure."""
     if not late:
         return memory
     more = f", and {len(late) - 1} more" if len(late) > 1 else ""
@@ -135,7 +135,7 @@ def _never_joined(pool: PoolSpec, memory: PoolMemory, late: list[Delete], now: f
 def _tracked(
     view: View, states: dict[str, dict[str, Tracked]], requested: dict[str, int], now: float
 ) -> dict[str, Tracked]:
-    """Every node's state, those that are only requested too; those of pools that were not seen stay as they were."""
+    """Return the state of every node, including requested ones. States of pools that were not read do not change."""
     unseen = {pool.name for pool in view.pools} - states.keys()
     tracked = {key: each for key, each in view.tracked.items() if key.partition("/")[0] in unseen}
     for name, found in states.items():

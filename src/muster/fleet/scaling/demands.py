@@ -1,4 +1,4 @@
-"""Who lacks nodes, as the scheduler last said, and since when."""
+"""The nodes that gangs lack, as the scheduler last reported, and since when."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.kube.core import ObjectReference
 
 
 class Demands:
-    """Told after each plan of the scheduler; read by scaling.
+    """Written by the scheduler after each plan; read by scaling.
 
     Args:
         clock: seconds since the epoch.
@@ -21,16 +21,16 @@ class Demands:
 
     def __init__(self, clock: Callable[[], float] = steady_time) -> None:
         self.changed = asyncio.Event()
-        """Set when something else is lacking than before."""
+        """Set when the demand has changed."""
         self.known = False
-        """Whether the scheduler has said anything in this term."""
+        """Whether the scheduler has reported in this term."""
         self.gangs: tuple[GangDemand, ...] = ()
         self.about: dict[str, ObjectReference] = {}
-        """What Events about a gang are about, by its key."""
+        """The objects for Events about gangs, by gang key."""
         self._clock = clock
 
     def update(self, gangs: Sequence[tuple[GangDemand, ObjectReference | None]]) -> None:
-        """Take what is lacking now, in the order of the queue; `since` of the gangs is filled in here."""
+        """Take the current demand, in the order of the queue. Sets `since` of the gangs."""
         since = {gang.key: gang.since for gang in self.gangs}
         now = self._clock()
         fresh = tuple(msgspec.structs.replace(each, since=since.get(each.key, now)) for each, _ in gangs)
@@ -40,5 +40,5 @@ class Demands:
             self.changed.set()
 
     def forget(self) -> None:
-        """The term is over: nothing is known."""
+        """Forget everything at the end of the term."""
         self.known, self.gangs, self.about = False, (), {}

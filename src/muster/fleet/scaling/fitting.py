@@ -1,4 +1,4 @@
-"""How many nodes of a pool a gang needs: its pods packed into nodes that are coming, then into new ones."""
+"""Computes how many nodes of a pool a gang needs: packs its pods into nodes that are coming, then into new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.kube.taints import find_untolerated_taint
 
 @dataclass(slots=True)
 class Bin:
-    """A node that is coming: its pool, the room that is left, the gangs with a pod there, and if one takes it whole."""
+    """A coming node: its pool, the free resources, the gangs with a pod there, and whether one pod takes all of it."""
 
     pool: PoolSpec
     free: dict[str, int] = field(init=False)
@@ -27,7 +27,7 @@ class Bin:
 
 
 def serves(pool: PoolSpec, members: Members) -> bool:
-    """Whether an empty node of the pool takes such a pod (Kubernetes: node selection, taints, requests)."""
+    """Return whether an empty node of the pool takes such a pod (Kubernetes: node selection, taints, requests)."""
     template = pool.template
     if any(
         template.labels.get(key) != value for key, value in members.selector.items() if key not in template.assigned
@@ -44,7 +44,7 @@ def serves(pool: PoolSpec, members: Members) -> bool:
 
 
 def place(gang: GangDemand, bins: Iterable[Bin]) -> tuple[Members, ...]:
-    """Put members into bins that take them, largest first; return those for whom there is no room."""
+    """Put members into bins that take them, largest first. Returns those that do not fit."""
     bins = list(bins)
     rest = []
     for members in _largest_first(gang.members):
@@ -60,7 +60,7 @@ def place(gang: GangDemand, bins: Iterable[Bin]) -> tuple[Members, ...]:
 
 
 def bins_for(gang: GangDemand, rest: Sequence[Members], pool: PoolSpec) -> list[Bin]:
-    """Return as many new nodes of the pool as take the rest, which it serves, filled with it."""
+    """Return new nodes of the pool, filled with the rest of the gang. The pool must serve these members."""
     made: list[Bin] = []
     for members in _largest_first(rest):
         left = members.count
@@ -73,7 +73,7 @@ def bins_for(gang: GangDemand, rest: Sequence[Members], pool: PoolSpec) -> list[
 
 
 def _fill(bin_: Bin, members: Members, count: int, gang: str) -> int:
-    """Put up to so many of the members into the bin; return how many."""
+    """Put up to `count` members into the bin. Returns how many fit."""
     if bin_.whole or (members.whole is not None and bin_.gangs):
         return 0
     put = 0
@@ -89,7 +89,7 @@ def _fill(bin_: Bin, members: Members, count: int, gang: str) -> int:
 
 
 def _may_match(term: NodeSelectorTerm, template: Template) -> bool:
-    """Whether a new node may match. Nobody knows its name: who asks for one is not served, who rules some out is."""
+    """Return whether a new node may match. Its name is unknown: a term that requires a name never matches."""
     asked = tuple(each for each in term.match_expressions if each.key not in template.assigned)
     if not asked and not term.match_fields:
         return bool(term.match_expressions)

@@ -1,4 +1,4 @@
-"""Scale-up: the whole of a gang's demand in one pool, or nothing; the cheapest pool that can goes first."""
+"""Scale-up: adds all the nodes that a gang lacks in one pool, or none; the cheapest pool that can is used."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from muster.fleet.scaling.snapshot import GangDemand, Group, Members, PoolMemory
 from muster.fleet.scaling.states import COMING, NodeState, Tracked
 
 PATIENCE_S = 5.0
-"""A gang must have waited for nodes for so long: those of one that has just ended are free for it at the next plan."""
+"""How long a gang must have waited: it may get the nodes of a gang that has just ended at the next plan."""
 
 
 @dataclass(slots=True)
 class Growth:
-    """What scale-up decided.
+    """The result of scale-up.
 
     Attributes:
-        sizes: what each pool is to be asked for.
-        answers: what becomes of each gang's demand.
+        sizes: the new size of each pool.
+        answers: the outcome for each gang.
         actions: the sizes as actions.
-        wanted: pools that a gang waits for: their idle nodes stay.
-        wake_at: when a gang has waited long enough; None where none is about to.
+        wanted: pools that a gang waits for: their idle nodes are kept.
+        wake_at: when a gang has waited long enough; None if none is about to.
     """
 
     sizes: dict[str, int] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Growth:
 
 
 def ceiling(pool: PoolSpec, group: Group) -> int:
-    """Return the largest size the pool may have, by its own bounds and its provider's."""
+    """Return the largest size the pool may have, by its own limit and its provider's."""
     return min(pool.max, group.ceiling)
 
 
@@ -52,7 +52,7 @@ def grow(
     memory: Mapping[str, PoolMemory],
     now: float,
 ) -> Growth:
-    """Decide what is asked for, given each pool's node states and what it owes; gangs are served in their order."""
+    """Decide the size of each pool. Gangs are served in their order."""
     growth = Growth()
     pools = [pool for pool in view.pools if pool.name in view.groups]
     bins = [Bin(pool) for pool in pools for _ in range(_coming(states[pool.name], requested[pool.name]))]
@@ -103,7 +103,7 @@ def _coming(states: Mapping[str, Tracked], requested: int) -> int:
 def _held_up(
     gang: GangDemand, serving: Sequence[PoolSpec], kept: Mapping[str, str], growth: Growth, now: float
 ) -> Answer | None:
-    """Return why nothing is asked for, whatever the pools have; None where something may be."""
+    """Return why nothing is requested, whatever the pools have; None if pools may be tried."""
     if not serving:
         return Answer(Outcome.NO_POOL, "no pool has nodes that could take all pods it has no room for")
     if not gang.approved:
@@ -126,7 +126,7 @@ def _choose(
     growth: Growth,
     now: float,
 ) -> tuple[PoolSpec | None, Answer]:
-    """Return the first pool that can give all of it, and what is said to the gang."""
+    """Return the first pool that can provide all the nodes, and the answer to the gang."""
     passed = []
     for pool in serving:
         known, group = memory.get(pool.name), view.groups.get(pool.name)

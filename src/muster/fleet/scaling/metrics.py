@@ -1,4 +1,4 @@
-"""What scaling counts."""
+"""Metrics of scaling."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ScalingMetrics:
         self._pools: set[str] = set()
 
     def planned(self, view: View, plan: Plan, now: float) -> None:
-        """Note a plan."""
+        """Record a plan."""
         self.last_plan.set(now)
         counts = Counting((key.partition("/")[0], each.state) for key, each in plan.tracked.items())
         for pool in self._pools - {pool.name for pool in view.pools}:

@@ -1,4 +1,4 @@
-"""From Node objects, pods and Placements to what scaling looks at; and records of ours on nodes."""
+"""Converts Node objects, pods and Placements to the form that scaling uses; reads our records on nodes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from muster.kube.pod import Pod, PodSpec, PodStatus
 from muster.kube.taints import HARD_EFFECTS
 
 ANNOTATION_RECORD = "muster.dev/scaling"
-"""On a node that we cordon: a `Record`."""
+"""Annotation on a node that we cordoned: a `Record`."""
 STAYS = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-"""Cluster Autoscaler's own word for a node that must stay: people know it."""
+"""Cluster Autoscaler's annotation for a node that must stay, which operators know."""
 MIRROR = "kubernetes.io/config.mirror"
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _KEPT_ANNOTATIONS = (ANNOTATION_RECORD, STAYS)
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Who cordoned a node, since when and why; `state` is Draining or Deleting. It outlives the node's instance."""
+    """Who cordoned a node, since when and why. `state` is Draining or Deleting. It outlives the node's instance."""
 
     state: str
     since: str
@@ -38,7 +38,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def record_of(node: Node) -> Record | None:
-    """Read our record; one that somebody broke is none."""
+    """Read our record; None if it is missing or invalid."""
     try:
         return msgspec.json.decode(node.metadata.annotations.get(ANNOTATION_RECORD, ""), type=Record)
     except msgspec.DecodeError:
@@ -46,7 +46,7 @@ def record_of(node: Node) -> Record | None:
 
 
 def slim_node(node: Node) -> Node:
-    """Return the node less what scaling never looks at."""
+    """Return the node with only the fields that scaling reads."""
     kept = {key: value for key in _KEPT_ANNOTATIONS if (value := node.metadata.annotations.get(key)) is not None}
     status = NodeStatus(conditions=tuple(each for each in node.status.conditions if each.type == "Ready"))
     return msgspec.structs.replace(
@@ -55,7 +55,7 @@ def slim_node(node: Node) -> Node:
 
 
 def slim_pod(pod: Pod) -> Pod:
-    """Return the pod less everything but where it is and whether it counts."""
+    """Return the pod with only its node and what decides whether it counts."""
     meta = pod.metadata
     kept = ObjectMeta(
         name=meta.name,
@@ -69,7 +69,7 @@ def slim_pod(pod: Pod) -> Pod:
 
 
 def pod_keeps(pod: Pod | LeanPod) -> Iterable[str]:
-    """Yield the node that the pod needs: none where it has ended, or goes and comes with its node."""
+    """Yield the node that the pod keeps; none if the pod has ended, or is a DaemonSet's or static pod."""
     if not pod.spec.node_name or pod.finished or MIRROR in pod.metadata.annotations:
         return ()
     if any(owner.controller and owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
@@ -78,7 +78,7 @@ def pod_keeps(pod: Pod | LeanPod) -> Iterable[str]:
 
 
 def placement_keeps(placement: Placement) -> Iterable[str]:
-    """Yield the nodes that slots are kept on."""
+    """Yield the nodes that the Placement's slots keep."""
     if placement.status.phase == "Released":
         return ()
     return {slot.node for slot in placement.spec.slots}
@@ -90,7 +90,7 @@ def node_views(
     groups: Mapping[str, Group],
     occupied: Callable[[str], str],
 ) -> tuple[NodeView, ...]:
-    """Return the nodes that are in a pool: by our record, by their instances, those of external pools by labels."""
+    """Return the nodes of pools, by our record, their instance, or the labels of an external pool."""
     pools = list(pools)
     owners = {each.id: name for name, group in groups.items() for each in group.instances}
     owners |= {each.node_name: name for name, group in groups.items() for each in group.instances if each.node_name}
@@ -109,7 +109,7 @@ def node_views(
 
 
 def external_pool(node: Node, pools: Iterable[PoolSpec]) -> str:
-    """Return the external pool whose labels the node has, "" where there is none."""
+    """Return the external pool whose labels the node has; "" without one."""
     for pool in pools:
         if pool.provider == EXTERNAL and pool.template.labels.items() <= node.metadata.labels.items():
             return pool.name
@@ -117,7 +117,7 @@ def external_pool(node: Node, pools: Iterable[PoolSpec]) -> str:
 
 
 def _instance(node: Node, owners: Mapping[str, str]) -> tuple[str, str]:
-    """(instance id, pool): found by the node's name, its providerID, or the end of that behind any slash."""
+    """Return (instance ID, pool), found by the node's name, its providerID, or the end of that after a slash."""
     if node.name in owners:
         return node.name, owners[node.name]
     rest = node.spec.provider_id

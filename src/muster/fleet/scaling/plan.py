@@ -1,4 +1,4 @@
-"""What decide wants done and what it found, as data."""
+"""The scaling plan: actions and results, as data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.fleet.scaling.states import Tracked
 
 
 class SetSize(msgspec.Struct, frozen=True):
-    """Have the provider keep so many instances; asking again changes nothing. `gangs`: for whom."""
+    """Set the pool's size at the provider; repeating it changes nothing. `gangs`: for which gangs."""
 
     pool: str
     size: int
@@ -22,7 +22,7 @@ class SetSize(msgspec.Struct, frozen=True):
 
 
 class Cordon(msgspec.Struct, frozen=True):
-    """Keep pods away from the node, in our name."""
+    """Cordon the node, with our record."""
 
     pool: str
     instance: str
@@ -32,7 +32,7 @@ class Cordon(msgspec.Struct, frozen=True):
 
 
 class Uncordon(msgspec.Struct, frozen=True):
-    """Take our cordon back."""
+    """Undo our cordon."""
 
     pool: str
     node: str
@@ -41,10 +41,10 @@ class Uncordon(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Delete the instance, and one of the pool's size unless `replace`: then the provider makes another, if any lacks.
+    """Delete the instance, and lower the pool's size unless `replace`: then the provider creates a missing one.
 
-    `node` and `uid` are its Node object's; "" where it has none. The shell looks once more, at the API server itself,
-    whether nobody needs the node.
+    `node` and `uid` identify its Node object; "" without one. Before the deletion, the executor checks at the API
+    server that no pod or slot needs the node.
     """
 
     pool: str
@@ -56,7 +56,7 @@ class Delete(msgspec.Struct, frozen=True):
 
 
 class ForgetNode(msgspec.Struct, frozen=True):
-    """Delete the Node object of an instance that we deleted and that is gone."""
+    """Delete the Node object of an instance that we deleted and that no longer exists."""
 
     pool: str
     node: str
@@ -67,7 +67,7 @@ Action = SetSize | Cordon | Uncordon | Delete | ForgetNode
 
 
 class Outcome(StrEnum):
-    """What scaling does for a gang. Values are reasons of Events and in metrics: never rename one."""
+    """The outcome for a gang. Values are reasons of Events and in metrics: never rename one."""
 
     COMING = "NodesComing"
     ADDED = "ScaleUp"
@@ -81,21 +81,21 @@ class Outcome(StrEnum):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What becomes of a gang's demand, in a sentence."""
+    """The outcome for a gang's demand, with a sentence."""
 
     outcome: Outcome
     message: str
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to do now.
+    """The actions to take now, and what to remember.
 
     Attributes:
-        actions: in the order in which to do them.
-        tracked, memory: to be handed to the next decide.
+        actions: in the order of execution.
+        tracked, memory: input of the next decide.
         answers: by gang key.
-        requested: instances that pools are owed, by pool.
-        wake_at: decide again then at the latest, in seconds since the epoch; None where only time changes nothing.
+        requested: by pool, instances that the provider still owes.
+        wake_at: when to decide again at the latest, in seconds since the epoch; None if time alone changes nothing.
     """
 
     actions: tuple[Action, ...]

@@ -1,4 +1,4 @@
-"""What is remembered of a pool: what it was asked for, what it owes, and why it is left alone for a while."""
+"""What is remembered of a pool: the requested size, missing instances, and why requests are paused."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ from muster.fleet.scaling.snapshot import Fault, Group, PoolMemory, PoolSpec
 from muster.fleet.scaling.states import NodeState, Tracked
 
 SIZE_SETTLES_S = 60.0
-"""A provider shows a new size within this; what it shows until then may be the old one."""
+"""A provider shows a new size within this time; until then it may show the old one."""
 BACKOFF_S = 30.0
 BACKOFF_MAX_S = 1800.0
 CALM_S = 600.0
-"""After its back-off, a pool without new trouble for so long starts afresh."""
+"""After its back-off, a pool without a new failure for this long starts afresh."""
 
 ELSEWHERE = frozenset(
     {Fault.NO_CAPACITY, Fault.QUOTA, Fault.FEWER, Fault.NEVER_JOINED, Fault.DENIED, Fault.MISCONFIGURED}
 )
-"""The provider has said no, or as good as: the next pool is tried. After the others nobody knows yet what holds."""
+"""Faults after which the next pool is tried: the provider refused, or effectively refused. Others may be temporary."""
 _OF_REQUESTS = frozenset({Fault.THROTTLED, Fault.TIMED_OUT, Fault.DENIED, Fault.MISCONFIGURED, Fault.UNAVAILABLE})
 PATIENT_TIMES = 5
-"""So many times in a row somebody waits for a provider that does not answer; then the next pool is tried."""
+"""After this many failures in a row, a provider that does not answer counts as refusing: the next pool is tried."""
 _UNPROVEN = frozenset({NodeState.LAUNCHING, NodeState.JOINING, NodeState.OVERDUE})
 
 
 def backoff_s(fault: Fault, failures: int) -> float:
-    """How long a pool is left alone. The first instance that never joins is bad luck: it is replaced at once."""
+    """Return the back-off. The first instance that never joins causes none: it is replaced at once."""
     if fault is Fault.NEVER_JOINED:
         failures -= 1
     return min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(failures - 1, 16)) if failures > 0 else 0.0
 
 
 def blocked(memory: PoolMemory, now: float) -> bool:
-    """Whether the pool is left alone."""
+    """Return whether requests to the pool are paused."""
     return memory.fault is not None and now < memory.blocked_until
 
 
 def silent(memory: PoolMemory, now: float) -> bool:
-    """Whether the provider is not to be asked for anything: its last answer was an error."""
+    """Return whether no request may be sent to the provider, because its last answer was an error."""
     return blocked(memory, now) and memory.fault in _OF_REQUESTS
 
 
 def gone_elsewhere(memory: PoolMemory, now: float) -> bool:
-    """Whether gangs try the next pool meanwhile."""
+    """Return whether gangs try the next pool in the meantime."""
     return blocked(memory, now) and (memory.fault in ELSEWHERE or memory.failures >= PATIENT_TIMES)
 
 
 def owed(memory: PoolMemory, had: int) -> int:
-    """How many instances are missing."""
+    """Return how many instances are missing."""
     return max(0, memory.asked - had)
 
 
 def had(states: Mapping[str, Tracked]) -> int:
-    """How many instances count as the pool's."""
+    """Return how many instances count as the pool's."""
     return sum(each.state is not NodeState.DELETING for each in states.values())
 
 
 def failed(memory: PoolMemory, fault: Fault, message: str, now: float, *, wait_s: float = 0.0) -> PoolMemory:
-    """Note a failure; the pool is left alone for longer each time."""
+    """Record a failure. Each one in a row lengthens the pause."""
     failures = memory.failures + 1
     until = now + max(wait_s, backoff_s(fault, failures))
     return msgspec.structs.replace(memory, fault=fault, message=message, failures=failures, blocked_until=until)
@@ -74,18 +74,18 @@ def remember(
     trouble: tuple[Fault, str, float] | None,
     now: float,
 ) -> PoolMemory:
-    """Bring what is remembered up to date; `joined`: a new node has joined since, `trouble`: a request failed."""
+    """Update what is remembered. `joined`: a new node has joined since; `trouble`: a request failed."""
     count = had(states)
     newest = group.failure.at if group.failure is not None else 0.0
-    if before is None or before.asked < 0:  # a new leader knows nothing of failures that were there before it
+    if before is None or before.asked < 0:  # a new leader does not know earlier failures
         fresh = PoolMemory(asked=group.size, asked_at=now, owed_since=now, had=count, failure_at=newest)
         return failed(fresh, trouble[0], trouble[1], now, wait_s=trouble[2]) if trouble is not None else fresh
     asked, memory = before.asked, before
     if trouble is not None:
         memory = failed(memory, trouble[0], trouble[1], now, wait_s=trouble[2])
-        asked = group.size  # whether the request took effect can be seen
+        asked = group.size  # this shows whether the request took effect
     elif group.size > asked and not before.lowered:
-        asked = group.size  # somebody else's doing: never asked back
+        asked = group.size  # someone else has raised it: keep their size
     elif group.size != asked and now - before.asked_at > SIZE_SETTLES_S:
         if group.size < asked and before.grown_at >= before.asked_at:
             message = f"asked for {asked} instances, {spec.group} is set to {group.size}"

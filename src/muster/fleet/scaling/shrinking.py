@@ -1,4 +1,4 @@
-"""Scale-down: nodes idle for long are cordoned, looked at again, and deleted; one that comes too late is replaced."""
+"""Scale-down: long-idle nodes are cordoned, checked again and deleted; instances that join too late are replaced."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from muster.fleet.scaling.snapshot import Group, NodeView, PoolMemory, PoolSpec
 from muster.fleet.scaling.states import NodeState, Tracked
 
 CORDON_SETTLES_S = 15.0
-"""Whoever was about to place something there has heard of the cordon, and what it placed is there for all to see."""
+"""After this, schedulers know the cordon, and the pods that they had bound before are visible."""
 AT_ONCE = 10
-"""Nodes of a pool that are on their way out at once."""
+"""How many nodes of a pool may be on their way out at once."""
 
 
 def overdue(
@@ -24,7 +24,7 @@ def overdue(
     memory: PoolMemory,
     now: float,
 ) -> list[Delete]:
-    """Return instances that are to go as they have not joined in time; at the pool's least size they are replaced."""
+    """Return instances to delete because they did not join in time. At the pool's least size they are replaced."""
     if silent(memory, now) or not group.deletes:
         return []
     by_instance = {node.instance: node for node in nodes}
@@ -52,12 +52,12 @@ def shrink(
     wanted: bool,
     now: float,
 ) -> list[Action]:
-    """Return what is to go, given the state of each instance; `wanted`: a gang waits for nodes of the pool."""
+    """Return which nodes to cordon, uncordon or delete. `wanted`: a gang waits for nodes of the pool."""
     by_instance = {node.instance: node for node in nodes}
     stuck = silent(memory, now)
     count = had(states)
     spare = max(memory.asked, count) - floor(pool, group)
-    surplus = count - memory.asked  # as where a deletion was forgotten: the size is as it should be without them
+    surplus = count - memory.asked  # e.g. a deletion was lost: the size is already right without these
     actions: list[Action] = []
     leaving = 0
     for instance, tracked in sorted(states.items(), key=lambda item: (item[1].since, item[0])):
@@ -82,7 +82,7 @@ def shrink(
 
 
 def forget(pools: Iterable[PoolSpec], groups: Mapping[str, Group], nodes: Iterable[NodeView]) -> list[ForgetNode]:
-    """Return the Node objects whose instances we deleted and that are gone."""
+    """Return the Node objects of instances that we deleted and that no longer exist."""
     present = {pool.name: {each.id for each in groups[pool.name].instances} for pool in pools if pool.name in groups}
     return [
         ForgetNode(node.pool, node.name, node.uid)
@@ -92,7 +92,7 @@ def forget(pools: Iterable[PoolSpec], groups: Mapping[str, Group], nodes: Iterab
 
 
 def next_idle(pool: PoolSpec, states: Mapping[str, Tracked], memory: PoolMemory, now: float) -> float | None:
-    """When the next node has been idle or cordoned for long enough, or one is late; None where none is about to be."""
+    """Return when the next node is idle or cordoned for long enough, or late; None if none is about to be."""
     due = []
     for tracked in states.values():
         if tracked.state is NodeState.IDLE:
@@ -105,7 +105,7 @@ def next_idle(pool: PoolSpec, states: Mapping[str, Tracked], memory: PoolMemory,
 
 
 def _stays(node: NodeView, wanted: bool, spare: int) -> str:
-    """Why a node that was to go does not; "" where it does."""
+    """Return why a cordoned node is kept after all; "" if it goes."""
     if node.occupied:
         return f"in use again: {node.occupied}"
     if not node.may_go:
@@ -120,7 +120,7 @@ def _stays(node: NodeView, wanted: bool, spare: int) -> str:
 def _idle(
     pool: PoolSpec, nodes: Mapping[str, NodeView], states: Mapping[str, Tracked], room: int, now: float
 ) -> list[Cordon]:
-    """The nodes that have been idle for longest, no more than may go."""
+    """Return cordons for the nodes that are idle longest, at most `room`."""
     idle = sorted(
         (tracked.since, instance)
         for instance, tracked in states.items()

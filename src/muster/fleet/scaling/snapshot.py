@@ -1,4 +1,4 @@
-"""What decide reads: pools as configured, as their providers see them, their nodes, and who waits for nodes."""
+"""The input of decide: pools as configured and as their providers show them, their nodes, and the demand of gangs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from muster.kube.affinity import NodeSelectorTerm, Toleration
 from muster.kube.node import Taint
 
 COMING_MAX = 1 << 30
-"""Where nobody bounds how many nodes may be on their way."""
+"""No limit on nodes that are on their way."""
 POLL_S = 15.0
-"""How often a provider is asked where the pool does not say: one or two requests."""
+"""How often a provider is polled by default; a poll is one or two requests."""
 Amounts = Mapping[str, int]
-"""Resources as integers: cpu in millicores, everything else in units."""
+"""Resources as integers: CPU in millicores, everything else in units."""
 
 
 class Template(msgspec.Struct, frozen=True):
-    """What a new node of a pool will be like: nobody can ask a node that does not exist.
+    """Describes future nodes of a pool, because a node that does not exist cannot be inspected.
 
     Attributes:
-        labels: it carries these, and perhaps more.
-        taints: it carries these for good; others on a new node mean that it is not ready for pods yet.
-        capacity: what pods may use of it, DaemonSets' share taken off.
-        assigned: keys of labels and taints that it gets after it has joined, as teams' are: what pods ask about them is
-            not looked at, and such a taint does not mean that the node is not ready for pods.
+        labels: the labels of each node; it may have more.
+        taints: its permanent taints. Other taints on a new node mean that it is not ready for pods yet.
+        capacity: what pods may use of it, without the share of DaemonSets.
+        assigned: keys of labels and taints that a node gets after it has joined, such as its team. What pods require of
+            these keys is ignored, and such a taint does not mean that the node is not ready for pods.
     """
 
     labels: Mapping[str, str]
@@ -44,17 +44,17 @@ class PoolSpec(msgspec.Struct, frozen=True):
 
     Attributes:
         name: unique among pools.
-        provider: which provider holds it, such as `aws`.
-        group: what the provider calls it.
-        min: never fewer nodes by our doing.
-        max: never more.
-        price: of a node and hour, in any currency: the cheapest pool that serves a gang goes first.
-        template: what its nodes are like.
-        options: what else the provider asks for, such as `region`.
-        idle_s: a node idle for so long is given back.
-        cool_down_s: nothing is given back for so long after the pool grew.
-        join_timeout_s: from the request until the node is Ready; then it is replaced.
-        poll_s: the provider is asked so often at least.
+        provider: the name of its provider, such as `aws`.
+        group: the provider's name for the pool.
+        min: scaling never removes nodes below this number.
+        max: scaling never adds nodes above this number.
+        price: of one node per hour, in any currency: the cheapest pool that serves a gang is used first.
+        template: describes its nodes.
+        options: more settings of the provider, such as `region`.
+        idle_s: a node that is idle for this long is deleted.
+        cool_down_s: no node is deleted for this long after the pool grew.
+        join_timeout_s: from the request until the node is Ready. After this, it is replaced.
+        poll_s: the provider is polled at least this often.
     """
 
     name: str
@@ -72,7 +72,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
 
 
 class Fault(StrEnum):
-    """Why a provider does not do what it is asked. Values are reasons of conditions and metrics: never rename one."""
+    """Why a provider did not do what was requested. Values are reasons of conditions and metrics: never rename one."""
 
     NO_CAPACITY = "NoCapacity"
     QUOTA = "QuotaExceeded"
@@ -89,9 +89,9 @@ class Instance(msgspec.Struct, frozen=True):
     """A machine at the provider.
 
     Attributes:
-        id: the provider's name for it, unique in the pool; a part of its Node's providerID where it is not the name.
-        terminating: on its way out, whoever asked for that.
-        node_name: name of its Node, where the provider knows it.
+        id: the provider's ID, unique in the pool; if it is not the Node's name, it is part of the Node's providerID.
+        terminating: it is being deleted, by anyone.
+        node_name: name of its Node, if the provider knows it.
     """
 
     id: str
@@ -100,7 +100,7 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The newest launch that failed at the provider, in its words."""
+    """The newest launch that failed at the provider, with the provider's message."""
 
     fault: Fault
     message: str
@@ -108,14 +108,14 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A pool as its provider sees it, now.
+    """A pool as its provider shows it now.
 
     Attributes:
-        size: how many instances it is asked to keep.
-        instances: those it has, terminating ones too.
-        floor, ceiling: its own bounds on `size`, beside the pool's.
+        size: the requested number of instances.
+        instances: the existing instances, including terminating ones.
+        floor, ceiling: the provider's limits on `size`, in addition to the pool's.
         failure: the newest failed launch that the provider knows of.
-        deletes: nodes are given back through us; false where an autoscaler of its own does that.
+        deletes: scaling deletes its nodes; false if another autoscaler does.
     """
 
     size: int
@@ -127,20 +127,21 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A Node object, as far as scaling looks.
+    """A Node object in the form that scaling uses.
 
     Attributes:
-        instance: id of its instance in `pool`; its own name where the provider names none.
-        pool: the pool it is in.
-        created_at: when the object was made.
-        occupied: who needs it: a pod that is not a DaemonSet's or static, or a slot kept there; "" for nobody. Balloons
-            are such pods: where one is, somebody wants the node kept.
-        keeps_away: cordon or taint, not of its template, that keeps pods away; "" for none. Ours is not one.
-        quarantined: it serves nobody until somebody has looked at it.
+        instance: ID of its instance in `pool`; the node's name if the provider gives no ID.
+        pool: its pool.
+        created_at: when the object was created.
+        occupied: who needs it: a pod (not a DaemonSet's or static one) or a slot; "" if it is not needed. Balloons
+            count as such pods, because they keep a node on purpose.
+        keeps_away: the cordon or taint, not from its template, that keeps pods away; "" without one. Our cordon does
+            not count.
+        quarantined: it is in quarantine and serves no pods.
         draining: the cordon is ours.
-        deleting: its deletion was asked for by us.
-        abandoned: it has our record, and somebody else took the cordon away.
-        may_go: nobody has said that it must stay (annotation of Cluster Autoscaler's).
+        deleting: we requested its deletion.
+        abandoned: it has our record, but someone else removed the cordon.
+        may_go: it does not have Cluster Autoscaler's annotation for nodes that must stay.
     """
 
     name: str
@@ -159,13 +160,13 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class Members(msgspec.Struct, frozen=True):
-    """Pods of a gang that ask for the same, for which there is no room.
+    """Pods of a gang with the same requirements that do not fit on existing nodes.
 
     Attributes:
-        count: how many.
-        request: what each takes, `pods: 1` included.
-        alone: no two members of its gang share a node.
-        whole: each takes a node of so many GPUs for itself; None where they share nodes.
+        count: the number of pods.
+        request: the resources of each, including `pods: 1`.
+        alone: two members of the gang never share a node.
+        whole: each takes a whole node with this number of GPUs; None if nodes may be shared.
     """
 
     count: int
@@ -178,14 +179,14 @@ class Members(msgspec.Struct, frozen=True):
 
 
 class GangDemand(msgspec.Struct, frozen=True):
-    """A gang that is whole but for nodes.
+    """A gang that lacks only nodes.
 
     Attributes:
-        key: which gang.
+        key: the gang's key.
         name: `namespace/name`, for people.
-        members: for whom there is no room.
-        since: since when it has been known to wait; seconds since the epoch.
-        approved: somebody has said that nodes may be bought for it.
+        members: the pods that do not fit.
+        since: since when it is known to wait; seconds since the epoch.
+        approved: a user has approved more nodes for it.
     """
 
     key: str
@@ -196,18 +197,18 @@ class GangDemand(msgspec.Struct, frozen=True):
 
 
 class PoolMemory(msgspec.Struct, frozen=True):
-    """What is remembered of a pool. Times are seconds since the epoch.
+    """What is remembered of a pool. Times are in seconds since the epoch.
 
     Attributes:
-        asked: the size asked for last; -1 before the first time.
-        asked_at: when.
-        lowered: that was less than before; a provider that still shows more lags behind.
-        owed_since: since when it has fewer instances than asked without getting any.
-        had: instances it had at the last look.
-        grown_at: when it was last asked for more.
-        fault: why it is left alone until `blocked_until`; None where it is not.
-        failures: how many times in a row.
-        message: the same in the provider's words.
+        asked: the last requested size; -1 before the first time.
+        asked_at: when it was requested.
+        lowered: it was a reduction; a provider that still shows a larger size has not caught up.
+        owed_since: since when instances are missing without a new one.
+        had: number of instances at the last plan.
+        grown_at: when the size was last raised.
+        fault: why requests are paused until `blocked_until`; None if they are not.
+        failures: the number of failures in a row.
+        message: the provider's message.
         failure_at: time of the newest `Group.failure` that was counted.
     """
 
@@ -225,17 +226,17 @@ class PoolMemory(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """Everything decide reads.
+    """The input of decide.
 
     Attributes:
         pools: by price, then name.
-        groups: by pool; a pool whose provider could not be asked lately has none, and is left alone.
+        groups: by pool. A pool whose provider did not answer is missing here and is not changed.
         nodes: the Node objects of pools.
         demands: in the order of the queue.
         tracked: node states of the last plan, by `pool/instance`.
         memory: of pools, from the last plan.
-        faults: errors of requests since the last plan, by pool: fault, message, seconds to wait (0: as usual).
-        coming_max: how many nodes may be on their way at once, as the pace of joins allows.
+        faults: errors of requests since the last plan, by pool: fault, message, seconds to wait (0: the default).
+        coming_max: how many nodes may be on their way at once, by the pace of joins.
     """
 
     pools: tuple[PoolSpec, ...]

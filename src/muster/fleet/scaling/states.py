@@ -1,11 +1,13 @@
-"""One named state for every node of a pool, and how one becomes another.
+"""The states of a pool's nodes, and the transitions between them.
 
-Theory of operation. A node's life begins as a number: the pool's size is one more than the instances it has, so one is
-Requested. The provider makes an instance (Launching), its kubelet makes a Node object (Joining), which says Ready and
-loses the taints that keep pods away from a new node (Settling). From then on pods and slots decide: Idle or InUse. What
-stays Idle beyond its pool's window is cordoned (Draining), looked at once more after everybody must have heard of the
-cordon, and deleted at the provider (Deleting). An instance that has not joined in time is Overdue: it is deleted, and
-another one is requested while somebody needs it.
+- Requested: the pool's size is larger than its number of instances.
+- Launching: the provider has created an instance.
+- Joining: its kubelet has created a Node object.
+- Settling: the node is Ready and has lost the taints that keep pods away from a new node.
+- Idle or InUse: from then on, pods and slots decide.
+- Draining: it was idle longer than its pool allows, and is cordoned. It is checked again once all schedulers know that.
+- Deleting: its deletion was requested from the provider.
+- Overdue: it has not joined in time. It is deleted, and another one is requested if it is still needed.
 
     Requested -> Launching -> Joining -> Settling -> Idle <-> InUse
      (or           |            |                     |         |
@@ -13,12 +15,11 @@ another one is requested while somebody needs it.
                         |                             v         |
                         +---------> Deleting <---- Draining ----+
 
-Held (somebody else cordoned or tainted it, or it is in quarantine) and Unready (it stopped being Ready) are side tracks
-of every state with a Node object: what happens there is not ours to decide, so such nodes are neither counted as coming
-nor ever deleted.
+Held (someone else cordoned or tainted it, or it is in quarantine) and Unready (it stopped being Ready) may follow every
+state with a Node object. Scaling does not decide about such nodes: they are not counted as coming, and never deleted.
 
-The state is worked out anew from what the provider and the API server say; what is remembered is only since when. So a
-new leader finds every node where the last one left it: a cordon of ours is an annotation on the node.
+Each plan computes the state again from the provider and the API server; only the time since when is remembered. So a
+new leader finds the same states: our cordon is an annotation on the node.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import msgspec
 
 
 class NodeState(StrEnum):
-    """Where a node of a pool is in its life. Values are in metrics and in the status: never rename one."""
+    """The state of a node in a pool. Values are in metrics and in the status: never rename one."""
 
     REQUESTED = "Requested"
     LAUNCHING = "Launching"
@@ -47,7 +48,7 @@ class NodeState(StrEnum):
 
 
 COMING = frozenset({NodeState.REQUESTED, NodeState.LAUNCHING, NodeState.JOINING, NodeState.SETTLING})
-"""Nodes that will serve whoever waits, and that the scheduler does not know yet."""
+"""States of nodes that will serve gangs and that the scheduler does not know yet."""
 
 _LIVE = frozenset(
     {NodeState.SETTLING, NodeState.IDLE, NodeState.IN_USE, NodeState.HELD, NodeState.UNREADY, NodeState.DRAINING}
@@ -58,24 +59,24 @@ TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = MappingProxyType(
         NodeState.REQUESTED: frozenset({NodeState.LAUNCHING}),
         NodeState.LAUNCHING: _LIVE | {NodeState.JOINING, NodeState.OVERDUE, NodeState.DELETING},
         NodeState.JOINING: _LIVE | {NodeState.LAUNCHING, NodeState.OVERDUE, NodeState.DELETING},
-        # One that comes after all is as good as any, until its deletion was asked for.
+        # A late node counts like any other, until its deletion was requested.
         NodeState.OVERDUE: _LIVE | {NodeState.LAUNCHING, NodeState.JOINING, NodeState.DELETING},
         **{state: _LIVE | {NodeState.DELETING} for state in _LIVE},
-        # A deletion that the provider forgot is asked for again.
+        # A deletion that the provider lost is requested again.
         NodeState.DELETING: _LIVE | {NodeState.LAUNCHING, NodeState.JOINING, NodeState.OVERDUE},
     }
 )
-"""What may follow what, beside staying and being gone."""
+"""The possible next states; a node may also keep its state or disappear."""
 
 
 class Tracked(msgspec.Struct, frozen=True):
-    """What is remembered of a node between two looks. Times are seconds since the epoch.
+    """What is remembered of a node between plans. Times are in seconds since the epoch.
 
     Attributes:
-        state: its state at the last look.
-        since: when it came to that state.
+        state: its state in the last plan.
+        since: when it entered that state.
         first_seen: when its instance was first seen.
-        joined: its Node object has said Ready.
+        joined: its Node object has been Ready.
     """
 
     state: NodeState

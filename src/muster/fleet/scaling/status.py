@@ -1,6 +1,6 @@
-"""The ConfigMap `muster-scaling-status`: pools with their conditions, and the nodes on which something is under way.
+"""The ConfigMap `muster-scaling-status`: pools with their conditions, and nodes in transition.
 
-It is written where it says something new, so it holds no clock and no counter: at rest nothing is written.
+It is written only when its content changes. So it contains neither a clock nor a counter.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from muster.kube.errors import AlreadyExists, NotFound
 STATUS_MAP = "muster-scaling-status"
 STATUS_KEY = "status.json"
 NAMED_MAX = 500
-"""Nodes that are named; all are counted. A ConfigMap holds 1 MiB."""
+"""The most nodes that are listed by name; all nodes are counted. A ConfigMap holds 1 MiB."""
 _AT_REST = frozenset({NodeState.IDLE, NodeState.IN_USE})
 
 
 class PoolCondition(msgspec.Struct, frozen=True, rename="camel"):
-    """As metav1.Condition: Available is False while the pool is left alone."""
+    """Like metav1.Condition. Available is False while requests to the pool are paused."""
 
     type: str
     status: str
@@ -38,7 +38,7 @@ class PoolCondition(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PoolStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """A pool: sizes, how many nodes are in each state, conditions, and the state of each node that is not at rest."""
+    """A pool: sizes, how many nodes are in each state, conditions, and the state of each node in transition."""
 
     name: str
     provider: str
@@ -51,7 +51,7 @@ class PoolStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ScalingStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Everything: pools by price, gangs that lack nodes with what becomes of it, and what is wrong with the config."""
+    """The whole status: pools by price, the outcome for each gang that lacks nodes, and the configuration's error."""
 
     pools: tuple[PoolStatus, ...] = ()
     gangs: dict[str, str] = msgspec.field(default_factory=dict)
@@ -59,7 +59,7 @@ class ScalingStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def status_of(view: View, plan: Plan, config_error: str, now: float) -> ScalingStatus:
-    """Return the status, its conditions' times as if all had just changed (`kept_times` mends that)."""
+    """Return the status. The conditions have the current time; `kept_times` corrects that."""
     pools = tuple(_pool(pool, view, plan, now) for pool in view.pools)
     names = {gang.key: gang.name for gang in view.demands}
     gangs = {names[key]: f"{answer.outcome}: {answer.message}" for key, answer in plan.answers.items()}
@@ -67,7 +67,7 @@ def status_of(view: View, plan: Plan, config_error: str, now: float) -> ScalingS
 
 
 def kept_times(new: ScalingStatus, old: ScalingStatus | None) -> ScalingStatus:
-    """Return `new`, its conditions with the times of those in `old` whose status is the same."""
+    """Return `new` with the transition times of `old` for conditions whose status did not change."""
     known = {(p.name, c.type): c for p in (old.pools if old is not None else ()) for c in p.conditions}
 
     def timed(pool: PoolStatus) -> PoolStatus:
@@ -83,7 +83,7 @@ def kept_times(new: ScalingStatus, old: ScalingStatus | None) -> ScalingStatus:
 
 
 async def read_status(client: Client, namespace: str) -> ScalingStatus | None:
-    """Return the status as it was last written; None where there is none that can be read."""
+    """Return the status that was last written; None if it is missing or invalid."""
     try:
         found = await client.get(ConfigMap, STATUS_MAP, namespace)
         return msgspec.json.decode(found.data.get(STATUS_KEY, ""), type=ScalingStatus)
@@ -92,7 +92,7 @@ async def read_status(client: Client, namespace: str) -> ScalingStatus | None:
 
 
 async def write_status(client: Client, namespace: str, status: ScalingStatus) -> None:
-    """Write it."""
+    """Write the status."""
     text = msgspec.json.format(msgspec.json.encode(status), indent=1).decode()
     body: dict[str, Any] = {"data": {STATUS_KEY: text}}
     try:
@@ -102,7 +102,7 @@ async def write_status(client: Client, namespace: str, status: ScalingStatus) ->
         made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, **body}
         try:
             await client.create(made, kind=ConfigMap)
-        except AlreadyExists:  # a replica that has just lost the lease
+        except AlreadyExists:  # by a replica that has just lost the lease
             await client.patch(ConfigMap, STATUS_MAP, body, namespace=namespace, field_manager="muster-scaling")
 
 

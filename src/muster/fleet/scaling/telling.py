@@ -1,4 +1,4 @@
-"""Events about scaling: about gangs, nodes and the ConfigMap; each thing once, when it is news."""
+"""Writes Events about scaling for gangs, nodes and the ConfigMap: each fact once, when it changes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SILENT = frozenset({Outcome.COMING, Outcome.SETTLING, Outcome.NOT_APPROVED})
 
 
 class Teller:
-    """Remembers what was said.
+    """Writes Events and remembers which ones were written.
 
     Args:
-        events: where it goes.
-        demands: what gangs' Events are about.
-        namespace: of the ConfigMap.
+        events: receives the Events.
+        demands: has the objects for Events about gangs.
+        namespace: the namespace of the ConfigMap.
     """
 
     def __init__(self, events: EventRecorder, demands: Demands, namespace: str) -> None:
@@ -31,7 +31,7 @@ class Teller:
         self._error = ""
 
     def planned(self, plan: Plan) -> None:
-        """Say what becomes of each gang's demand, where that is news."""
+        """Report the outcome for each gang, if it has changed."""
         for key, answer in plan.answers.items():
             about = self._demands.about.get(key)
             if about is not None and answer.outcome not in _SILENT and self._said.get(key) is not answer.outcome:
@@ -42,7 +42,7 @@ class Teller:
         self._said = {key: outcome for key, outcome in self._said.items() if key in plan.answers}
 
     def carried(self, carried: Carried) -> None:
-        """Say what was done; what was not shows in conditions and metrics."""
+        """Report an executed action. Failures appear in conditions and metrics instead."""
         action = carried.action
         if not carried.done:
             return
@@ -59,7 +59,7 @@ class Teller:
             self._events.event(node, NORMAL, words[type(action)], f"pool {action.pool}: {action.why}")
 
     def status(self, status: ScalingStatus) -> None:
-        """Say which pools have come to be left alone, or no longer are, and what is wrong with the ConfigMap."""
+        """Report pools whose requests are newly paused, and new errors in the ConfigMap."""
         for pool in status.pools:
             condition = pool.conditions[0]
             state = (condition.status, condition.reason)

@@ -1,4 +1,4 @@
-"""What is remembered when a part of a plan was not carried out."""
+"""Corrects what is remembered if a part of a plan was not executed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from muster.fleet.scaling.states import Tracked
 
 
 def undone(plan: Plan, view: View, actions: Iterable[Action]) -> tuple[dict[str, Tracked], dict[str, PoolMemory]]:
-    """Return node states and memory of pools as if these actions had not been in the plan, made from `view`.
+    """Return node states and pool memory as if these actions had not been in the plan that was made from `view`.
 
-    A size that was not set needs nothing: what the group is set to is seen at the next look.
+    A size that was not set needs no correction: the next read shows the group's actual size.
     """
     tracked, memory = dict(plan.tracked), dict(plan.memory)
     for action in actions:

@@ -1,1 +1,1 @@
-"""What gives nodes: `base` says what scaling asks of a provider, a module each is one of them."""
+"""Providers of nodes: `base` defines the interface, and each other module implements one provider."""

@@ -1,10 +1,11 @@
 """AWS Auto Scaling groups, through boto3.
 
-boto3 blocks, so each call runs in a thread of our own, under a deadline; botocore's timeouts end the thread as well.
-Every instance must be protected from scale-in (Auto Scaling: "Use instance scale-in protection"): else the group
-chooses for itself which instance goes when its size is lowered or its zones are balanced. Ours are deleted by id.
+boto3 blocks, so each call runs in a separate thread with a deadline; botocore's timeouts end the thread.
 
-Setting a size says nothing of whether there is room: launches fail later, and only the group's activities say so
+Every instance must be protected from scale-in (Auto Scaling: "Use instance scale-in protection"). Otherwise the group
+itself chooses which instance to delete when its size is lowered or its zones are balanced. Scaling deletes by ID.
+
+A new size is accepted even without capacity: launches fail later, and only the group's activities show it
 (kubernetes/autoscaler#3241, #4489).
 """
 
@@ -21,7 +22,7 @@ from muster.fleet.scaling.providers.base import ProviderError
 from muster.fleet.scaling.snapshot import Failure, Fault, Group, Instance, PoolSpec
 
 TIMEOUT_S = 20.0
-"""For one call, all of its redirects and its sign-in included."""
+"""For one call, including redirects and sign-in."""
 _CONNECT_S = 5.0
 _READ_S = 10.0
 _THREADS = 8
@@ -62,13 +63,13 @@ _GONE = ("not found", "No managed instance found")
 
 
 class AutoScalingGroups:
-    """Pools that are Auto Scaling groups: `group` is the name, option `region` where it is not the environment's.
+    """Pools that are Auto Scaling groups. `group` is the name; option `region` overrides the environment's.
 
     Credentials are found as boto3 finds them: environment, web identity of the service account, instance profile.
 
     Args:
-        timeout_s: for one call.
-        read_s: for one answer of the service.
+        timeout_s: the limit of one call.
+        read_s: the limit of one answer of the service.
     """
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, read_s: float = _READ_S) -> None:
@@ -78,7 +79,7 @@ class AutoScalingGroups:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="aws")
 
     async def look(self, pool: PoolSpec) -> Group:
-        """Return the group; its activities are read only where it has fewer instances than it should."""
+        """Return the group. Its activities are read only if instances are missing."""
         answer = await self._call(pool, "describe_auto_scaling_groups", AutoScalingGroupNames=[pool.group])
         found = answer["AutoScalingGroups"]
         if not found:
@@ -122,11 +123,11 @@ class AutoScalingGroups:
                 raise
 
     async def close(self) -> None:
-        """Let go of the threads; those that still wait for an answer end by themselves."""
+        """Release the threads. Those that still wait for an answer end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _failure(self, pool: PoolSpec) -> Failure | None:
-        """The newest launch, where it failed; one that failed before the last success is history."""
+        """Return the newest launch if it failed; failures before the last success do not count."""
         answer = await self._call(
             pool, "describe_scaling_activities", AutoScalingGroupName=pool.group, MaxRecords=_ACTIVITIES
         )
@@ -170,7 +171,7 @@ class AutoScalingGroups:
         config = botocore.config.Config(
             connect_timeout=_CONNECT_S, read_timeout=self._read_s, retries={"total_max_attempts": 1}
         )
-        # A session of our own: boto3's default one is not safe to make clients from several threads.
+        # A separate session: creating clients from boto3's default one is not thread-safe.
         return boto3.session.Session().client("autoscaling", region_name=region or None, config=config)
 
 

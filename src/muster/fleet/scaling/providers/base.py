@@ -1,32 +1,32 @@
-"""What scaling asks of whoever provides nodes, and how a provider says that it cannot.
+"""The interface between scaling and the providers of nodes.
 
-A provider sees pools only. It knows no gangs and no pods, decides nothing and remembers nothing that the cloud does
-not: every call may come from a new leader, twice, or after one whose answer was lost.
+A provider knows pools, but not gangs or pods. It decides nothing, and remembers nothing that the cloud does not hold.
+Every call may come from a new leader, twice, or after a call whose answer was lost.
 
-    look      what the pool is now, from the cloud itself: size asked for, instances, the newest failed launch
-    set_size  keep so many instances: an absolute number, so that asking again after a lost answer changes nothing
-    delete    delete this instance and no other, and one of the size unless it is to be replaced
+    look      the pool's current state from the cloud itself: requested size, instances, newest failed launch
+    set_size  keep this many instances: an absolute number, so repeating it after a lost answer changes nothing
+    delete    delete exactly this instance, and lower the size unless it is to be replaced
 
-Rules for all of them:
+Rules for all providers:
 
-- `set_size` below the number of instances is never asked for. A cloud that shrinks a pool by itself (rebalancing over
-  zones, replacing what it takes for unhealthy) must be told not to, or it takes a gang's node: a provider says
-  MISCONFIGURED where it sees that nobody has.
-- An `Instance.id` is its node's name, the node's `spec.providerID`, or the end of that behind a slash.
-- Every call ends within its deadline, with ProviderError where the cloud does not answer. Nothing is retried inside:
-  the pool is left alone for a while instead, longer each time, and its condition says why.
-- What the cloud says about room decides whether the next pool is tried: NO_CAPACITY and QUOTA do that, at once.
+- Scaling never calls `set_size` with less than the number of instances. If a cloud shrinks pools by itself (rebalances
+  zones, replaces unhealthy machines), this must be disabled, or a gang may lose a node. A provider that sees it enabled
+  raises MISCONFIGURED.
+- An `Instance.id` is its node's name, the node's `spec.providerID`, or the end of that after a slash.
+- Every call ends within its deadline, with ProviderError if the cloud does not answer. A provider does not retry:
+  scaling pauses requests to the pool instead, longer each time, and its condition has the reason.
+- After NO_CAPACITY and QUOTA, scaling tries the next pool at once.
 
-What a provider for Azure VM scale sets needs (there is none yet):
+Requirements for a provider for Azure VM scale sets, which does not exist yet:
 
 - Size is `sku.capacity`. PATCH it and do not wait for the long-running operation (Azure-AsyncOperation): `look` shows
-  how far it is. `overprovision` must be false, or more machines join than were asked for and some of them vanish.
-- Instances are the scale set's VMs with instanceView; ids of flexible sets are VM names. In uniform ones an id is a
+  the progress. `overprovision` must be false, or more machines join than were requested and some of them vanish.
+- Instances are the scale set's VMs with instanceView. IDs of flexible sets are VM names. In uniform sets an ID is a
   number that other sets have too: `Instance.id` is the end of the providerID from `virtualMachineScaleSets/` on.
-- `delete` is deleteInstances, which lowers the capacity as well; to replace one, raise the capacity again in a second
-  call, which `look` and a new leader finish where the first answer was lost.
-- Failed launches are in the operation's error and in provisioningState Failed: AllocationFailed,
-  ZonalAllocationFailed, OverconstrainedAllocationRequest and SkuNotAvailable are NO_CAPACITY, OperationNotAllowed
+- `delete` is deleteInstances, which lowers the capacity as well. To replace an instance, raise the capacity again in a
+  second call. If the first answer was lost, `look` and a new leader complete that.
+- Failed launches are in the operation's error and in provisioningState Failed. AllocationFailed,
+  ZonalAllocationFailed, OverconstrainedAllocationRequest and SkuNotAvailable are NO_CAPACITY; OperationNotAllowed
   with a quota is QUOTA.
 - 429 with Retry-After is THROTTLED: the limits are per subscription and scale set, and every retry uses them up.
 - Protection from scale-in for every instance (protectFromScaleIn), no autoscale rules of its own, and
@@ -41,12 +41,12 @@ from muster.fleet.scaling.snapshot import Fault, Group, PoolSpec
 
 
 class ProviderError(Exception):
-    """A request that was not answered as wanted; whether it took effect, `look` shows.
+    """A request failed. It may still have taken effect, which `look` shows.
 
     Args:
-        fault: what kind of trouble.
-        message: in the provider's words, for people.
-        wait_s: it asked to be left alone for so long; 0 where it did not.
+        fault: the kind of failure.
+        message: the provider's message, for people.
+        wait_s: how long the provider asked us to wait; 0 if it did not.
     """
 
     def __init__(self, fault: Fault, message: str, wait_s: float = 0.0) -> None:
@@ -57,16 +57,16 @@ class ProviderError(Exception):
 
 
 class Provider(Protocol):
-    """Gives nodes and takes them back. Methods raise ProviderError."""
+    """Creates and deletes nodes. Methods raise ProviderError."""
 
     async def look(self, pool: PoolSpec) -> Group:
-        """Return the pool as it is now."""
+        """Return the current state of the pool."""
 
     async def set_size(self, pool: PoolSpec, size: int) -> None:
-        """Have it keep so many instances."""
+        """Set the number of instances to keep."""
 
     async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
-        """Delete the instance; it is no error where it is gone."""
+        """Delete the instance. It is not an error if it does not exist."""
 
     async def close(self) -> None:
-        """Let go of connections and threads."""
+        """Release connections and threads."""

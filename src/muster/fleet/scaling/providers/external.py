@@ -1,9 +1,9 @@
-"""Pools whose nodes Cluster Autoscaler or Karpenter make.
+"""Pools whose nodes Cluster Autoscaler or Karpenter create.
 
-What they act on are pods with PodScheduled False, reason Unschedulable (Kubernetes: Node Autoscaling). The scheduler
-writes that on all pods of a gang that is approved (docs/scheduling.md, "Adding nodes"), so the demand is published as a
-whole already. Here it is waited for, within the pool's bounds, and a pool that does not deliver is reported. Nodes are
-given back by whoever made them.
+These act on pods with PodScheduled False, reason Unschedulable (Kubernetes: Node Autoscaling). The scheduler writes
+this condition on all pods of an approved gang (docs/scheduling.md, "Adding nodes"), so they see the whole demand. This
+provider only waits for the nodes, within the pool's limits, and reports a pool that does not deliver. The other
+autoscaler also deletes the nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class External:
     """Counts the nodes of its pools.
 
     Args:
-        nodes: names of a pool's nodes, as the API server has them.
+        nodes: returns the names of a pool's nodes in the API server.
     """
 
     def __init__(self, nodes: Callable[[PoolSpec], Collection[str]]) -> None:
@@ -26,7 +26,7 @@ class External:
         self._had: dict[str, int] = {}
 
     async def look(self, pool: PoolSpec) -> Group:
-        """Return the pool as its nodes show it. Nodes that others take back are no longer asked for."""
+        """Return the pool as its nodes show it. Nodes that the other autoscaler deletes are not requested again."""
         names = sorted(self._nodes(pool))
         lost = max(0, self._had.get(pool.name, len(names)) - len(names))
         asked = max(len(names), self._asked.get(pool.name, 0) - lost)
@@ -34,12 +34,12 @@ class External:
         return Group(asked, tuple(Instance(name, node_name=name) for name in names), deletes=False)
 
     async def set_size(self, pool: PoolSpec, size: int) -> None:
-        """Wait for so many."""
+        """Set how many nodes to wait for."""
         self._asked[pool.name] = size
 
     async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
-        """Never asked for: `Group.deletes` is false."""
+        """Not supported and never called: `Group.deletes` is false."""
         raise NotImplementedError(f"nodes of pool {pool.name} are given back by whoever made them")
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: this provider holds no resources."""

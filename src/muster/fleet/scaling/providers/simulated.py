@@ -1,4 +1,4 @@
-"""A cloud that is a few numbers: its groups fill up to their size as time goes on, run short, lie and throttle."""
+"""A simulated cloud: groups fill up to their size over time, run short, give wrong answers and throttle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.fleet.scaling.snapshot import Failure, Fault, Group, Instance, PoolS
 
 @dataclass(slots=True)
 class SimulatedInstance:
-    """A machine: `up_at` is when its kubelet first reports (never, where None); `gone_at` when it is off."""
+    """A machine. `up_at` is when its kubelet first reports (None: never); `gone_at` is when it is off."""
 
     id: str
     group: str
@@ -25,13 +25,13 @@ class SimulatedGroup:
     """Instances of one kind.
 
     Attributes:
-        size: asked for.
-        available: how many of the kind the cloud has; above that launches fail with NoCapacity.
-        silent: it does not say so: it takes the order and gives fewer.
-        deaf: it says yes to a new size and keeps the old one.
+        size: the requested size.
+        available: how many instances the cloud has; beyond that, launches fail with NoCapacity.
+        silent: it does not report that: it accepts the request and creates fewer.
+        deaf: it accepts a new size and keeps the old one.
         boot_s, stop_s: from the request until the kubelet reports, and from a deletion until it is off.
-        never_join: so many of the next instances never report.
-        trouble: errors that the next requests end with, in order; `late` ones have taken effect.
+        never_join: this many of the next instances never report.
+        trouble: errors of the next requests, in order. Requests with a `late` error take effect before it.
     """
 
     size: int = 0
@@ -48,7 +48,7 @@ class SimulatedGroup:
 
 
 class SimulatedCloud:
-    """The provider, and what a test or a simulation does to it.
+    """The simulated provider, with controls for tests and simulations.
 
     Args:
         now: seconds since the epoch.
@@ -58,12 +58,12 @@ class SimulatedCloud:
         self._now = now
         self.groups: dict[str, SimulatedGroup] = {}
         self.sizes: list[tuple[str, int]] = []
-        """Every new size that was asked for, by group."""
+        """Every new size that was requested, by group."""
         self.deleted: list[tuple[str, str]] = []
-        """Every instance whose deletion was asked for, by group."""
+        """Every instance whose deletion was requested, by group."""
 
     async def look(self, pool: PoolSpec) -> Group:
-        """Return the group as it is now."""
+        """Return the current state of the group."""
         group = self._group(pool)
         self._trouble(group, late=None)
         self.advance()
@@ -71,7 +71,7 @@ class SimulatedCloud:
         return Group(group.size, instances, failure=group.failure)
 
     async def set_size(self, pool: PoolSpec, size: int) -> None:
-        """Keep so many from now on."""
+        """Set the size of the group."""
         group = self._group(pool)
         self._trouble(group, late=False)
         self.sizes.append((pool.group, size))
@@ -81,7 +81,7 @@ class SimulatedCloud:
         self._trouble(group, late=True)
 
     async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
-        """Switch the instance off."""
+        """Delete the instance."""
         group = self._group(pool)
         self._trouble(group, late=False)
         found = group.instances.get(instance)
@@ -93,10 +93,10 @@ class SimulatedCloud:
         self._trouble(group, late=True)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: this provider holds no resources."""
 
     def advance(self) -> None:
-        """Bring every group to the present."""
+        """Advance every group to the present time."""
         now = self._now()
         for name, group in self.groups.items():
             for instance in [each for each in group.instances.values() if each.gone_at is not None]:
