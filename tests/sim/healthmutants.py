@@ -16,7 +16,7 @@ from muster.fleet.remediation.carrying import Carrier
 from muster.fleet.remediation.ladder import Ladder
 from muster.fleet.remediation.looking import Looker
 from muster.fleet.remediation.replacing import ByProvider
-from muster.scheduler import trust
+from muster.scheduler.nodes import trust
 from tests.sim.mutants import Mutant, mutants_in
 
 HEALTH_MUTANTS: dict[str, Mutant] = {}

@@ -11,14 +11,17 @@ from msgspec.structs import replace
 
 from muster.kube.client import Client
 from muster.kube.leader import Term
-from muster.scheduler import carryon, decide, matching, podclass, slots, state
-from muster.scheduler.adapters import membership
-from muster.scheduler.gangs import Gang, PodRecord
-from muster.scheduler.nodetable import NodeTable
-from muster.scheduler.reporting import Reporter
-from muster.scheduler.reservations import Reservations
-from muster.scheduler.slots import SlotReview
-from muster.scheduler.writer import PlacementWriter
+from muster.scheduler import decide, state
+from muster.scheduler.actions.gang_events import Reporter
+from muster.scheduler.actions.writer import PlacementWriter
+from muster.scheduler.gangs import placed, slots
+from muster.scheduler.gangs.adapters import membership
+from muster.scheduler.gangs.gang import Gang, PodRecord
+from muster.scheduler.gangs.slots import SlotReview
+from muster.scheduler.nodes.node_table import NodeTable
+from muster.scheduler.placement import matching
+from muster.scheduler.pods import pod_class
+from muster.scheduler.queue.reservations import Reservations
 from muster.trainingjobs import outcome, runrecord
 from muster.trainingjobs.attempt import Attempt
 from muster.trainingjobs.faults import Verdict
@@ -102,7 +105,7 @@ def skip_the_uid_precondition(stack: ExitStack) -> None:
 @_mutant
 def forget_the_deadline(stack: ExitStack) -> None:
     """A gang that cannot be bound as a whole keeps what it has, and waits."""
-    stack.enter_context(patch.object(carryon.CarryingOn, "_overdue", lambda *args: None))
+    stack.enter_context(patch.object(placed.CarryingOn, "_overdue", lambda *args: None))
 
 
 @_mutant
@@ -147,7 +150,7 @@ def move_on_restart(stack: ExitStack) -> None:
         reason = slots.NodeReason(slots.NodeWhy.GONE, "mutant")
         return SlotReview(replace={**looked.replace, **dict.fromkeys((*looked.keep, *looked.wait), reason)})
 
-    stack.enter_context(patch.object(carryon, "review", review_anew))
+    stack.enter_context(patch.object(placed, "review", review_anew))
 
 
 @_mutant
@@ -197,7 +200,7 @@ def let_anybody_backfill(stack: ExitStack) -> None:
 @_mutant
 def forget_rules_about_pods(stack: ExitStack) -> None:
     """Pods that are to be apart go wherever there is room."""
-    stack.enter_context(patch.object(podclass, "relations", lambda *args, **options: None))
+    stack.enter_context(patch.object(pod_class, "relations", lambda *args, **options: None))
 
 
 @_mutant

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from muster.cli.target import Cluster
     from muster.kube.client import Client
     from muster.kube.node import Node
-    from muster.scheduler.explain import Explanation
-    from muster.scheduler.gangs import Gang
-    from muster.scheduler.podwire import SchedulingPod
+    from muster.scheduler.explain.why_waiting import Explanation
+    from muster.scheduler.gangs.gang import Gang
+    from muster.scheduler.pods.wire import SchedulingPod
     from muster.scheduler.state import ClusterState
 
 
@@ -94,9 +94,9 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
     from muster.cli.trusting import read_trusting
     from muster.cli.watch import get_job
     from muster.kube.node import Node
-    from muster.scheduler.explain import Explanation, explain
-    from muster.scheduler.loading import load_state
-    from muster.scheduler.supposing import suppose_placed
+    from muster.scheduler.explain.hypothetical import suppose_placed
+    from muster.scheduler.explain.loading import load_state
+    from muster.scheduler.explain.why_waiting import Explanation, explain
 
     namespace = supposed.namespace if supposed else cluster.namespace
     async with cluster.client() as client:
@@ -130,8 +130,8 @@ async def _find(
     of `state`. Raises CliError.
     """
     from muster.cli.watch import get_job
-    from muster.scheduler.explain import Explanation
-    from muster.scheduler.supposing import suppose_ended
+    from muster.scheduler.explain.hypothetical import suppose_ended
+    from muster.scheduler.explain.why_waiting import Explanation
     from muster.trainingjobs.heldback import held_back, wants_nodes
 
     try:
@@ -170,7 +170,7 @@ def _supposed(
     from msgspec.structs import replace
 
     from muster.api.fixed_spec import effective
-    from muster.scheduler.explain import Explanation, suppose
+    from muster.scheduler.explain.why_waiting import Explanation, suppose
     from muster.trainingjobs.nodeuse import gpu_counts, node_use
     from muster.trainingjobs.snapshot import Wait
 
@@ -184,7 +184,7 @@ def _supposed(
 
 def _take_away(state: ClusterState, changes: Changes, namespace: str, now: float) -> None:
     """Remove the nodes and jobs supposed not to be there; raises CliError where a node or job is not known."""
-    from muster.scheduler.supposing import suppose_ended
+    from muster.scheduler.explain.hypothetical import suppose_ended
 
     known = state.snapshot()
     for node in changes.without_nodes:
@@ -200,7 +200,7 @@ def _take_away(state: ClusterState, changes: Changes, namespace: str, now: float
 
 def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
     """Add the nodes supposed to be there; raises CliError where none of today's could be their model."""
-    from muster.scheduler.supposing import suppose_nodes
+    from muster.scheduler.explain.hypothetical import suppose_nodes
 
     if changes.plus_nodes and gang.pending and not suppose_nodes(state, gang, changes.plus_nodes):
         raise CliError(
@@ -213,7 +213,7 @@ def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
 def _pod_of(job: TrainingJob, team_key: str) -> SchedulingPod:
     """A pod of a job that does not exist, named like the job."""
     from muster.kube.struct import from_dict
-    from muster.scheduler.podwire import SchedulingPod
+    from muster.scheduler.pods.wire import SchedulingPod
     from muster.trainingjobs.pods import PodSettings, build_pod
 
     settings = PodSettings(url="https://none", ca_pem="", muster_image="none", team_key=team_key)

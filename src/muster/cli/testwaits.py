@@ -111,8 +111,8 @@ async def _places(client: Client, team_key: str, pods: Sequence[Pod]) -> dict[st
     """What the scheduler says of tests that have no node, by the node they are to have."""
     if not pods:
         return {}
-    from muster.scheduler.explain import explain
-    from muster.scheduler.loading import load_state
+    from muster.scheduler.explain.loading import load_state
+    from muster.scheduler.explain.why_waiting import explain
 
     state = await if_allowed(load_state(client, team_key))
     if state is None:

@@ -24,7 +24,7 @@ from muster.kube.health import Progress
 from muster.kube.leader import LeaderElector, Term
 from muster.manager.lacks import listener
 from muster.scheduler.controller import SchedulerController
-from muster.scheduler.followed import Followed
+from muster.scheduler.informers.shared import Followed
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
 from muster.teams.controller import TeamsController

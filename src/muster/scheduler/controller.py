@@ -24,20 +24,24 @@ from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node, lean
-from muster.scheduler import trust
-from muster.scheduler.adapters.membership import Workload
-from muster.scheduler.announcing import Announcer
-from muster.scheduler.binder import Binder
-from muster.scheduler.budgetwatch import BudgetWatch
+from muster.scheduler.actions.binder import Binder
+from muster.scheduler.actions.bound_events import Announcer
+from muster.scheduler.actions.claim_lookups import follow_claims
+from muster.scheduler.actions.evictor import SPARED_S, Evictor
+from muster.scheduler.actions.gang_events import Reporter, Waits
+from muster.scheduler.actions.volume_provisioning import Provisioner
+from muster.scheduler.actions.writer import PlacementAction, PlacementWriter
 from muster.scheduler.decide import decide
-from muster.scheduler.evictor import SPARED_S, Evictor
-from muster.scheduler.followed import Followed
-from muster.scheduler.followers import WorkloadFollower
-from muster.scheduler.gangs import Gang
-from muster.scheduler.headnodes import HeadNodes
-from muster.scheduler.lacking import Lack, lacking
-from muster.scheduler.lookups import follow_claims
+from muster.scheduler.explain.queue_head_metrics import HeadNodes
+from muster.scheduler.gangs.adapters.membership import Workload
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.gangs.priority import job_facts
+from muster.scheduler.informers.budgets import BudgetWatch
+from muster.scheduler.informers.cluster import surroundings
+from muster.scheduler.informers.owners import WorkloadFollower
+from muster.scheduler.informers.shared import Followed
 from muster.scheduler.metrics import scheduler_metrics
+from muster.scheduler.nodes import trust
 from muster.scheduler.plan import (
     Bind,
     EvictMember,
@@ -52,14 +56,10 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
-from muster.scheduler.podwire import SchedulingPod
-from muster.scheduler.provisioning import Provisioner
-from muster.scheduler.reporting import Reporter, Waits
+from muster.scheduler.pods.wire import SchedulingPod
+from muster.scheduler.queue.unmet_demand import Lack, lacking
 from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
-from muster.scheduler.surroundings import surroundings
-from muster.scheduler.traits import job_facts
-from muster.scheduler.writer import PlacementAction, PlacementWriter
 
 Lacks = Callable[[Sequence[Lack]], None]
 """Told after each plan which gangs lack nodes, in the order of the queue."""

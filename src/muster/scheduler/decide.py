@@ -20,21 +20,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from muster.scheduler.backfill import Start, start_of, would_end_at
-from muster.scheduler.carryon import CarryingOn
-from muster.scheduler.demand import demands
-from muster.scheduler.eviction import is_tried, try_eviction
-from muster.scheduler.gangs import Gang, Order
-from muster.scheduler.joining import as_many_as_fit, room_for_joiners
-from muster.scheduler.leaving import goes_on_without, is_stuck, may_take, room_within_s
-from muster.scheduler.makeroom import MadeRoom, make_room
-from muster.scheduler.placements import is_leaving
-from muster.scheduler.placing import Groups, Shortage
+from muster.scheduler.gangs.gang import Gang, Order
+from muster.scheduler.gangs.placed import CarryingOn
+from muster.scheduler.gangs.placements import is_leaving
+from muster.scheduler.gangs.slots import SlotReview, few, gives_back, old_pods, runs_nowhere
+from muster.scheduler.placement.place import Groups, Shortage
 from muster.scheduler.plan import Bind, DeletePlacement, Plan, Settings
-from muster.scheduler.podclass import PodClass
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.preemption.eviction import is_tried, try_eviction
+from muster.scheduler.preemption.make_room import MadeRoom, make_room
+from muster.scheduler.preemption.victims import goes_on_without, is_stuck, may_take, room_within_s
+from muster.scheduler.queue.backfill import Start, start_of, would_end_at
+from muster.scheduler.queue.demand import demands
+from muster.scheduler.queue.late_members import as_many_as_fit, room_for_joiners
+from muster.scheduler.queue.reservations import Reservations
 from muster.scheduler.reasons import Reason, Why
-from muster.scheduler.reservations import Reservations
-from muster.scheduler.slots import SlotReview, few, gives_back, old_pods, runs_nowhere
 from muster.scheduler.snapshot import Queue, Snapshot
 
 DEFAULTS = Settings()

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from muster.api.placement import LeavingReason
-from muster.scheduler.gangs import Gang
-from muster.scheduler.ledger import Ledger
-from muster.scheduler.placements import planned
-from muster.scheduler.placing import candidates
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.gangs.placements import planned
+from muster.scheduler.gangs.slots import SlotReview
+from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.place import candidates
 from muster.scheduler.plan import Action, Refuse, Settings, TellToLeave, WritePlacement
-from muster.scheduler.podclass import PodClass
+from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.reasons import Reason, Why
-from muster.scheduler.slots import SlotReview
 from muster.scheduler.snapshot import Snapshot
 
 

@@ -10,10 +10,10 @@ import msgspec
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.api.lending import TeamNodes
-from muster.scheduler.census import NodeCount
+from muster.scheduler.explain.node_counts import NodeCount
+from muster.scheduler.gangs.team_usage import TeamCounts
 from muster.scheduler.plan import Plan
 from muster.scheduler.reasons import NodeWhy, Why
-from muster.scheduler.teamcount import TeamCounts
 
 _PLAN_SECONDS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 

@@ -8,8 +8,8 @@ import msgspec
 
 from muster.api.names import LABEL_TEAM
 from muster.api.placement import LeavingReason, Placement
-from muster.scheduler.backfill import Start
-from muster.scheduler.demand import Demand
+from muster.scheduler.queue.backfill import Start
+from muster.scheduler.queue.demand import Demand
 from muster.scheduler.reasons import Reason
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from muster.kube.clock import steady_time
 from muster.kube.struct import from_dict
-from muster.scheduler.explain import explain
+from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.gangs.placements import placed_slots
 from muster.scheduler.metrics import SchedulerMetrics
-from muster.scheduler.placements import placed_slots
 from muster.scheduler.plan import Action, Bind, EvictMember, Plan, Refuse, RemoveMember, TryEviction, WritePlacement
-from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.reasons import Why
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState

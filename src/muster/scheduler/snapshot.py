@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from muster.scheduler.adapters import SOURCES
-from muster.scheduler.adapters.membership import gang_key
-from muster.scheduler.backfill import Gains
-from muster.scheduler.buckets import BucketIndex
-from muster.scheduler.budgets import Budgets
-from muster.scheduler.gangs import Gang, Order, PodRecord
-from muster.scheduler.matching import Matcher
-from muster.scheduler.nodes import NodeRecord
-from muster.scheduler.refusals import Refusals
-from muster.scheduler.vain import Vain
+from muster.scheduler.gangs.adapters import SOURCES
+from muster.scheduler.gangs.adapters.membership import gang_key
+from muster.scheduler.gangs.budgets import Budgets
+from muster.scheduler.gangs.gang import Gang, Order, PodRecord
+from muster.scheduler.nodes.buckets import BucketIndex
+from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.placement.matching import Matcher
+from muster.scheduler.placement.memo import Refusals
+from muster.scheduler.preemption.memo import Vain
+from muster.scheduler.queue.backfill import Gains
 
 QueueKey = frozenset[int]
 """The numbers of the pod classes of a gang's pending members: gangs of one queue compete for the same nodes."""

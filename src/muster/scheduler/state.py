@@ -13,28 +13,28 @@ from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from muster.scheduler.adapters import membership
-from muster.scheduler.adapters.membership import Membership, Workload, WorkloadRef
-from muster.scheduler.backfill import Gains, nodes_of
-from muster.scheduler.budgets import Budgets
-from muster.scheduler.claims import Claims
-from muster.scheduler.daemons import DaemonSet
-from muster.scheduler.foreign import ForeignGangs
-from muster.scheduler.gangs import Gang, PodRecord, Tried, is_unschedulable, newest, seconds
-from muster.scheduler.holding import Holding
-from muster.scheduler.jobs import Jobs
-from muster.scheduler.matching import Matcher
-from muster.scheduler.nodetable import NodeTable
-from muster.scheduler.placements import gang_of, given_up_slots, holds_as, newer, placed_slots
-from muster.scheduler.podclass import ClassTable
-from muster.scheduler.queues import Queues
+from muster.scheduler.gangs.adapters import membership
+from muster.scheduler.gangs.adapters.membership import Membership, Workload, WorkloadRef
+from muster.scheduler.gangs.budgets import Budgets
+from muster.scheduler.gangs.foreign import ForeignGangs
+from muster.scheduler.gangs.gang import Gang, PodRecord, Tried, is_unschedulable, newest, seconds
+from muster.scheduler.gangs.placements import gang_of, given_up_slots, holds_as, newer, placed_slots
+from muster.scheduler.gangs.reserved_slots import Holding
+from muster.scheduler.gangs.team_usage import TeamCounts
+from muster.scheduler.gangs.training_jobs import Jobs
+from muster.scheduler.nodes.daemons import DaemonSet
+from muster.scheduler.nodes.node_table import NodeTable
+from muster.scheduler.nodes.trust import Trust
+from muster.scheduler.placement.matching import Matcher
+from muster.scheduler.placement.memo import Refusals
+from muster.scheduler.pods.claims import Claims
+from muster.scheduler.pods.pod_class import ClassTable
+from muster.scheduler.pods.volumes import ClaimState
+from muster.scheduler.preemption.memo import Vain
+from muster.scheduler.queue.backfill import Gains, nodes_of
+from muster.scheduler.queue.queues import Queues
 from muster.scheduler.reasons import Reason, Why
-from muster.scheduler.refusals import Refusals
 from muster.scheduler.snapshot import Snapshot
-from muster.scheduler.teamcount import TeamCounts
-from muster.scheduler.trust import Trust
-from muster.scheduler.vain import Vain
-from muster.scheduler.volumes import ClaimState
 
 
 class ClusterState:

@@ -16,8 +16,8 @@ from muster.kube.meta import Resource
 from muster.kube.pod import Pod
 from muster.kube.scheduling import PodGroup
 from muster.kube.workloads import CoschedulingPodGroup, JobSet, MPIJob, RayCluster
-from muster.scheduler import followers
-from muster.scheduler.explain import explain, load_snapshot
+from muster.scheduler.explain.why_waiting import explain, load_snapshot
+from muster.scheduler.informers import owners as followers
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support import workloads
 from tests.support.controlplane import StartControlPlane

@@ -10,7 +10,7 @@ import pytest
 from muster.kube.core import Namespace
 from muster.kube.errors import ApiError
 from muster.kube.storage import PersistentVolumeClaim
-from muster.scheduler.provisioning import SELECTED_NODE
+from muster.scheduler.actions.volume_provisioning import SELECTED_NODE
 from tests.scenarios.scheduler.conftest import GPU, POOL, Cluster
 from tests.support.waiting import until
 

@@ -19,11 +19,11 @@ from muster.kube.errors import NotFound
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.scheduler.decide import decide
-from muster.scheduler.ledger import Ledger
-from muster.scheduler.loading import load_state
+from muster.scheduler.explain.loading import load_state
+from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.rules import Rules
 from muster.scheduler.plan import Bind
-from muster.scheduler.podwire import SchedulingPod
-from muster.scheduler.rules import Rules
+from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
 from tests.scenarios.scheduler.conftest import Cluster
 from tests.support.controlplane import StartControlPlane

@@ -18,7 +18,7 @@ from muster.kube.meta import ObjectMeta
 from muster.kube.pod import Pod
 from muster.kube.policy import PodDisruptionBudget
 from muster.kube.scheduling import PriorityClass
-from muster.scheduler.explain import explain, load_snapshot
+from muster.scheduler.explain.why_waiting import explain, load_snapshot
 from muster.scheduler.plan import Settings
 from muster.scheduler.reasons import NodeWhy
 from tests.scenarios.scheduler.conftest import Cluster

@@ -16,8 +16,8 @@ from muster.cli.errors import CliError, ExitCode
 from muster.cli.explain import _find, _supposed
 from muster.kube.client import Client
 from muster.kube.meta import Condition, ObjectMeta
-from muster.scheduler.explain import Explanation, explain
-from muster.scheduler.gangs import Gang
+from muster.scheduler.explain.why_waiting import Explanation, explain
+from muster.scheduler.gangs.gang import Gang
 from tests.unit.scheduler.world import START, World
 
 PAUSE_ENDS = datetime.fromtimestamp(START + 60, UTC)

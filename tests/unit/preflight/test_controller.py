@@ -16,8 +16,8 @@ from muster.fleet.preflight.controller import PreflightController
 from muster.gputest.summary import SUMMARY_SCHEMA, FailureRow, GpuRow, Summary
 from muster.kube.struct import encode
 from muster.scheduler.controller import SchedulerController
-from muster.scheduler.explain import explain
-from muster.scheduler.loading import load_state
+from muster.scheduler.explain.loading import load_state
+from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.plan import Settings
 from muster.sim import nodeobjects
 from muster.sim.virtual.cluster import VirtualCluster

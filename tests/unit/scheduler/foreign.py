@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 from muster.kube.struct import from_dict
-from muster.scheduler.adapters import SOURCES
-from muster.scheduler.adapters.membership import Workload
+from muster.scheduler.gangs.adapters import SOURCES
+from muster.scheduler.gangs.adapters.membership import Workload
 from muster.scheduler.plan import Plan, WritePlacement
-from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.reasons import Reason
 from muster.scheduler.state import ClusterState
 from tests.unit.scheduler.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster.api.names import LABEL_BORROWED, LABEL_TEAM
-from muster.scheduler.traits import JobFacts
+from muster.scheduler.gangs.priority import JobFacts
 from tests.unit.scheduler.world import World, node
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from muster.kube.struct import from_dict
-from muster.scheduler.adapters import membership
-from muster.scheduler.adapters.job import index_count
-from muster.scheduler.adapters.membership import Membership, Role, Shape, WorkloadRef
-from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.gangs.adapters import membership
+from muster.scheduler.gangs.adapters.job import index_count
+from muster.scheduler.gangs.adapters.membership import Membership, Role, Shape, WorkloadRef
+from muster.scheduler.pods.wire import SchedulingPod
 from tests.unit.scheduler.foreign import Foreign, read
 
 JOB = "batch/v1", "Job"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from muster.scheduler.announcing import BINDING_WAIT_S
+from muster.scheduler.actions.bound_events import BINDING_WAIT_S
 from muster.scheduler.controller import MARK_BOUND_WAIT_S
 from tests.support.virtualreplicas import PLACEMENTS, PODS, World, Write
 

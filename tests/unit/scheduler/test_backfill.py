@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.scheduler.backfill import START_SLACK_S
-from muster.scheduler.explain import explain
-from muster.scheduler.projection import starts_by
-from muster.scheduler.traits import JobFacts
+from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.gangs.priority import JobFacts
+from muster.scheduler.queue.backfill import START_SLACK_S
+from muster.scheduler.queue.projection import starts_by
 from tests.unit.scheduler.world import World, reason_of
 
 GRACE_S = 30.0

@@ -7,11 +7,11 @@ from prometheus_client import CollectorRegistry
 
 from muster.api.lending import NodeUser, TeamNodes, count_nodes
 from muster.api.names import LABEL_BORROWED, LABEL_TEAM
-from muster.scheduler.explain import explain
+from muster.scheduler.explain.what_if import ChangeKind
+from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import TellToLeave, WritePlacement
-from muster.scheduler.traits import JobFacts
-from muster.scheduler.whatif import ChangeKind
 from tests.unit.scheduler.teamwork import add, borrower, owned
 from tests.unit.scheduler.test_rules import apart, term
 from tests.unit.scheduler.world import World, reason_of

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from muster.api.lending import NodeUser, TeamNodes, count_nodes
 from muster.api.names import LABEL_BORROWED, LABEL_TEAM
 from muster.scheduler.decide import decide
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import WritePlacement
 from muster.scheduler.state import ClusterState
-from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.teamwork import add, owned
 from tests.unit.scheduler.world import World
 

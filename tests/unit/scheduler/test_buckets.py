@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.scheduler.buckets import RESORT_SHARE, Bucket, BucketKey
-from muster.scheduler.ledger import Ledger
-from muster.scheduler.nodes import NodeClass
+from muster.scheduler.nodes.buckets import RESORT_SHARE, Bucket, BucketKey
+from muster.scheduler.nodes.node_class import NodeClass
+from muster.scheduler.placement.ledger import Ledger
 from muster.scheduler.plan import WritePlacement
-from muster.scheduler.podclass import PodClass
+from muster.scheduler.pods.pod_class import PodClass
 from tests.unit.scheduler.world import World
 
 CLASS = NodeClass(0, {}, (), False, "", {"pods": 1})

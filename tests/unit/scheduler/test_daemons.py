@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from muster.kube.struct import from_dict
-from muster.scheduler.daemons import DaemonSet
+from muster.scheduler.nodes.daemons import DaemonSet
 from tests.unit.scheduler.world import World, node, reason_of
 
 

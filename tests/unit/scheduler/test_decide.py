@@ -7,10 +7,10 @@ import pytest
 
 from muster.api.validate import NO_CLAIMS
 from muster.kube.meta import ObjectMeta
-from muster.scheduler.placements import timestamp
+from muster.scheduler.gangs.placements import timestamp
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, Refuse, ReleaseGang, RemoveMember, WritePlacement
 from muster.scheduler.reasons import Reason, Why
-from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World, node, reason_of
 
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from muster.kube.pod import PodCondition
-from muster.scheduler.demand import Demand
+from muster.scheduler.actions.gang_events import SHOWN_AT_ONCE, Reporter
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import Plan
-from muster.scheduler.reporting import SHOWN_AT_ONCE, Reporter
-from muster.scheduler.traits import JobFacts
+from muster.scheduler.queue.demand import Demand
 from tests.unit.scheduler.world import World
 
 APPROVED = {"muster.dev/scale-up": "approved"}

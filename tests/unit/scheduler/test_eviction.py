@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from muster.scheduler.explain import explain
+from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import (
     Bind,
     EvictMember,
@@ -17,7 +18,6 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
-from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.foreign import Foreign
 
 REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget"

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import EvictMember, TellToLeave
-from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.foreign import Foreign
 
 JOBS = ("red", "blue", "grey")

@@ -7,10 +7,10 @@ from typing import Any
 
 from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.kube.struct import from_dict
-from muster.scheduler.backfill import START_SLACK_S
-from muster.scheduler.explain import Explanation, explain, suppose
-from muster.scheduler.podwire import SchedulingPod
-from muster.scheduler.supposing import suppose_ended, suppose_nodes, suppose_placed
+from muster.scheduler.explain.hypothetical import suppose_ended, suppose_nodes, suppose_placed
+from muster.scheduler.explain.why_waiting import Explanation, explain, suppose
+from muster.scheduler.pods.wire import SchedulingPod
+from muster.scheduler.queue.backfill import START_SLACK_S
 from tests.unit.scheduler.world import GPU, START, World, node
 
 

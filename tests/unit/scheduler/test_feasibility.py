@@ -10,8 +10,8 @@ from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from muster.kube.resources import pod_request
 from muster.kube.storage import PersistentVolumeClaim
 from muster.kube.struct import from_dict
-from muster.scheduler.podwire import SchedulingPodSpec
-from muster.scheduler.volumes import ClaimState, StorageClass, claim_state
+from muster.scheduler.pods.volumes import ClaimState, StorageClass, claim_state
+from muster.scheduler.pods.wire import SchedulingPodSpec
 from tests.unit.scheduler.world import GPU, World, node, reason_of
 
 ABOVE_3 = {"key": "n", "operator": "Gt", "values": ["3"]}

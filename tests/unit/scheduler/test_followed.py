@@ -18,7 +18,7 @@ from muster.kube.config import ClusterConfig
 from muster.kube.metrics import kube_metrics
 from muster.kube.node import Node
 from muster.scheduler.controller import SchedulerController
-from muster.scheduler.followed import Followed
+from muster.scheduler.informers.shared import Followed
 from muster.sim.fuzz.replica import PODS
 from muster.sim.virtual.network import Calm, InProcessTransport
 from muster.trainingjobs.controller import TrainingJobController

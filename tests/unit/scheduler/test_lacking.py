@@ -6,9 +6,9 @@ import pytest
 
 from muster.api.names import LABEL_BALLOON
 from muster.manager.lacks import demand_of
-from muster.scheduler.lacking import Lack, lacking
-from muster.scheduler.resources import WHOLE
-from muster.scheduler.traits import JobFacts
+from muster.scheduler.gangs.priority import JobFacts
+from muster.scheduler.pods.resources import WHOLE
+from muster.scheduler.queue.unmet_demand import Lack, lacking
 from tests.unit.scheduler.world import World
 
 

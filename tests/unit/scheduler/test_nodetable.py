@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from muster.api.names import LABEL_POOL
 from muster.kube.struct import from_dict
-from muster.scheduler.buckets import Bucket, BucketKey
-from muster.scheduler.daemons import DaemonSet
+from muster.scheduler.nodes.buckets import Bucket, BucketKey
+from muster.scheduler.nodes.daemons import DaemonSet
 from muster.scheduler.state import ClusterState
 from tests.unit.scheduler.world import World, node
 

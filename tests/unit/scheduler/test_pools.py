@@ -8,9 +8,9 @@ import pytest
 
 from muster.kube.node import Node
 from muster.kube.struct import from_dict
-from muster.scheduler.explain import explain
-from muster.scheduler.podwire import SchedulingPod
-from muster.scheduler.supposing import suppose_nodes
+from muster.scheduler.explain.hypothetical import suppose_nodes
+from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.pods.wire import SchedulingPod
 from tests.unit.scheduler.world import GPU, World, node
 
 TAINT = {"key": "muster.dev/pool", "value": "a", "effect": "NoSchedule"}

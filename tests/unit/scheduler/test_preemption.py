@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import Bind, RemoveMember, TellToLeave, WritePlacement
-from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World, node, reason_of
 
 BALLOON = {"muster.dev/balloon": "true"}

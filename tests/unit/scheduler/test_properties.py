@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import Bind, Plan, TellToLeave
 from muster.scheduler.snapshot import Snapshot
-from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import World, node, reason_of
 
 NODES = [f"n{number}" for number in range(6)]

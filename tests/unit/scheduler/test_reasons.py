@@ -9,13 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from muster.api.names import LABEL_POOL, LABEL_TEAM
+from muster.scheduler.actions.gang_events import PATIENCE_S, Reporter
 from muster.scheduler.decide import decide
-from muster.scheduler.explain import explain
-from muster.scheduler.headnodes import HeadNodes
+from muster.scheduler.explain.queue_head_metrics import HeadNodes
+from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.metrics import SchedulerMetrics
 from muster.scheduler.plan import Plan
 from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
-from muster.scheduler.reporting import PATIENCE_S, Reporter
 from tests.unit.scheduler.test_reporting import Recorder
 from tests.unit.scheduler.test_rules import HOST, RACK, apart, foreign, near, racks, spread, term
 from tests.unit.scheduler.world import World

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from muster.scheduler.decide import decide
-from muster.scheduler.ledger import Ledger
-from muster.scheduler.offers import Groups, Shortage
-from muster.scheduler.placing import choose, room_when_empty
-from muster.scheduler.refusals import Refusals
+from muster.scheduler.placement.candidates import Groups, Shortage
+from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.memo import Refusals
+from muster.scheduler.placement.place import choose, room_when_empty
 from muster.scheduler.snapshot import Snapshot
 from tests.unit.scheduler.test_rules import apart, near, racks, spread, term
 from tests.unit.scheduler.world import World, node

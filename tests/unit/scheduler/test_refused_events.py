@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from muster.scheduler.evictor import SPARED_S
-from muster.scheduler.explain import explain
-from muster.scheduler.loading import load_state
+from muster.scheduler.actions.evictor import SPARED_S
+from muster.scheduler.explain.loading import load_state
+from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.reasons import NodeWhy
 from muster.sim.virtual.network import Calm
 from tests.support.virtualreplicas import NAMESPACE, World

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from muster.scheduler.actions.gang_events import AGAIN_S, PATIENCE_S, Reporter
 from muster.scheduler.decide import decide
-from muster.scheduler.reporting import AGAIN_S, PATIENCE_S, Reporter
 from tests.unit.scheduler.world import World
 
 

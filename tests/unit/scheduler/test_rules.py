@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from muster.scheduler import peers
-from muster.scheduler.explain import explain
-from muster.scheduler.relations import Peers
+from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.pods import peers
+from muster.scheduler.pods.relations import Peers
 from tests.unit.scheduler.world import World, reason_of
 
 RACK, HOST = "example.com/rack", "kubernetes.io/hostname"

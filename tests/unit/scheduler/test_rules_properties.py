@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.kube.struct import from_dict
-from muster.scheduler.ledger import Ledger
-from muster.scheduler.placing import Shortage, choose
-from muster.scheduler.podclass import PodClass
-from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.place import Shortage, choose
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
 from tests.unit.scheduler.rulebook import Book, Node, Spec
 from tests.unit.scheduler.world import GPU, START, node

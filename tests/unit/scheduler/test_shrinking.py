@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.scheduler.explain import explain
+from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import TellToLeave
-from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.test_preemption import add_job, phase
 from tests.unit.scheduler.world import World, reason_of
 

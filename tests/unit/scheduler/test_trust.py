@@ -10,14 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from muster.api.trust import Identity
 from muster.kube.struct import from_dict
 from muster.scheduler.decide import decide
-from muster.scheduler.explain import explain
-from muster.scheduler.loading import suppose
-from muster.scheduler.nodes import NodeRecord
+from muster.scheduler.explain.hypothetical import suppose_nodes
+from muster.scheduler.explain.loading import suppose
+from muster.scheduler.explain.why_waiting import explain
+from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.nodes.trust import Trust
 from muster.scheduler.plan import Bind
-from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
-from muster.scheduler.supposing import suppose_nodes
-from muster.scheduler.trust import Trust
 from tests.unit.scheduler.world import World, node, reason_of
 
 HOUR_S = 3600.0

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from muster.scheduler.gangs import Gang
-from muster.scheduler.leaving import work_lost
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import EvictMember, TellToLeave
-from muster.scheduler.preemption import Victim, cheapest
-from muster.scheduler.traits import JobFacts
+from muster.scheduler.preemption.choice import Victim, cheapest
+from muster.scheduler.preemption.victims import work_lost
 from tests.unit.scheduler.foreign import Foreign
 
 VICTIM = st.builds(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.reasons import NodeWhy, Why
-from muster.scheduler.traits import JobFacts
 from tests.unit.scheduler.world import GPU, World
 
 NO_GPUS = {"gpus": 0}

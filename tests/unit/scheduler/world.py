@@ -15,8 +15,9 @@ from muster.kube.node import Node
 from muster.kube.policy import PodDisruptionBudget
 from muster.kube.struct import from_dict
 from muster.scheduler.decide import decide
-from muster.scheduler.gangs import Gang
-from muster.scheduler.placements import bound_status, leaving_status, staying_status, timestamp
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.gangs.placements import bound_status, leaving_status, staying_status, timestamp
+from muster.scheduler.gangs.priority import JobFacts
 from muster.scheduler.plan import (
     Bind,
     DeletePlacement,
@@ -31,9 +32,8 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
-from muster.scheduler.podwire import SchedulingPod
+from muster.scheduler.pods.wire import SchedulingPod
 from muster.scheduler.state import ClusterState
-from muster.scheduler.traits import JobFacts
 
 GPU = "nvidia.com/gpu"
 START = 1_700_000_000.0

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.api.names import LABEL_TEAM
-from muster.scheduler.traits import JobFacts
+from muster.scheduler.gangs.priority import JobFacts
 from tests.unit.scheduler.teamwork import add, owned
 from tests.unit.scheduler.world import World as SchedulerWorld
 from tests.unit.teams.world import World, shares

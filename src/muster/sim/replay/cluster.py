@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from muster.api.placement import Placement, PlacementStatus
-from muster.scheduler.adapters.membership import gang_key
-from muster.scheduler.backfill import Start
 from muster.scheduler.decide import decide
-from muster.scheduler.placements import bound_status, leaving_status
+from muster.scheduler.gangs.adapters.membership import gang_key
+from muster.scheduler.gangs.placements import bound_status, leaving_status
 from muster.scheduler.plan import (
     Action,
     Bind,
@@ -30,7 +29,8 @@ from muster.scheduler.plan import (
     TryEviction,
     WritePlacement,
 )
-from muster.scheduler.projection import starts_by
+from muster.scheduler.queue.backfill import Start
+from muster.scheduler.queue.projection import starts_by
 from muster.scheduler.snapshot import Snapshot
 from muster.scheduler.state import ClusterState
 from muster.sim.replay.job import NodeShape

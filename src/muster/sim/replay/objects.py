@@ -11,7 +11,7 @@ from muster.kube.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelec
 from muster.kube.container import Container, ResourceRequirements
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus
-from muster.scheduler.podwire import SchedulingPod, SchedulingPodSpec
+from muster.scheduler.pods.wire import SchedulingPod, SchedulingPodSpec
 from muster.sim.replay.job import Job, NodeShape, Shape
 
 GPU = "nvidia.com/gpu"

@@ -1,0 +1,154 @@
+"""Carries binds out: many under way at once, each with the pod's UID and a deadline, each outcome told the state."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from muster.kube.client import Client
+from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, Invalid, NotFound
+from muster.kube.meta import K
+from muster.scheduler.metrics import SchedulerMetrics
+from muster.scheduler.plan import Bind
+from muster.scheduler.pods.wire import SchedulingPod
+from muster.scheduler.state import ClusterState
+
+log = logging.getLogger(__name__)
+
+WORKERS = 48
+"""Binds under way at once: enough to keep one API server busy from one client."""
+RETRY_S = 1.0
+QUIET_S = 1.0
+"""Between the binds of small gangs that come by the hundred there are moments without any: a burst ends after this."""
+
+
+class Binder:
+    """A queue of binds and the workers that empty it.
+
+    Args:
+        client: the API server.
+        state: told of every start and outcome.
+        clock: seconds since the epoch.
+        changed: called after each outcome that decide should look at.
+        bound: called for each pod that was bound.
+        metrics: counts outcomes.
+        request_timeout_s: how long one bind may take, its retries included.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        state: ClusterState,
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        bound: Callable[[Bind], None],
+        metrics: SchedulerMetrics,
+        request_timeout_s: float = 10.0,
+        workers: int = WORKERS,
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._clock = clock
+        self._changed = changed
+        self._bound = bound
+        self._metrics = metrics
+        self._bound_metric = metrics.binds.labels("bound")
+        self._request_timeout_s = request_timeout_s
+        self._workers = workers
+        self._queue: deque[Bind] = deque()
+        self._under_way = 0
+        self._work = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._calming: asyncio.TimerHandle | None = None
+
+    def submit(self, bind: Bind) -> None:
+        """Queue a bind; from now on decide leaves the pod alone until its outcome is known."""
+        self._state.begin_bind(bind.uid, bind.node)
+        self._queue.append(bind)
+        self._work.set()
+        self._stir()
+
+    async def quiet(self) -> None:
+        """Wait until no bind has been under way for a moment."""
+        await self._quiet.wait()
+
+    async def run(self) -> None:
+        """Work until cancelled. Requests under way are then abandoned; whoever leads next finds out what they did."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._workers):
+                    group.create_task(self._worker(), name=f"binder-{number}")
+        finally:
+            self._stir()
+
+    def _stir(self) -> None:
+        self._quiet.clear()
+        if self._calming is not None:
+            self._calming.cancel()
+            self._calming = None
+
+    async def _worker(self) -> None:
+        while True:
+            while self._queue:
+                self._under_way += 1
+                try:
+                    await self._bind(self._queue.popleft())
+                finally:
+                    self._under_way -= 1
+            if not self._under_way and not self._quiet.is_set() and self._calming is None:
+                self._calming = asyncio.get_running_loop().call_later(QUIET_S, self._quiet.set)
+            self._work.clear()
+            await self._work.wait()
+
+    async def _bind(self, bind: Bind) -> None:
+        error: Exception
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                await self._client.bind(bind.pod, bind.node, namespace=bind.namespace, uid=bind.uid)
+        except (ApiError, ConfigError, TimeoutError) as failure:
+            error = failure
+        else:
+            self._bound_metric.inc()
+            self._state.end_bind(bind.uid, self._clock(), node=bind.node)
+            self._bound(bind)
+            if not self._queue:
+                self._changed()
+            return
+        text = str(error) or f"no answer within {self._request_timeout_s:g} s"
+        log.warning("binding pod %s/%s to node %s: %s", bind.namespace, bind.pod, bind.node, text)
+        self._metrics.binds.labels(type(error).__name__).inc()
+        await self._look(bind, error, text)
+        self._changed()
+
+    async def _look(self, bind: Bind, error: Exception, text: str) -> None:
+        """A refused or unanswered bind may have happened all the same: ask, and tell the state what is so."""
+        now = self._clock()
+        pod = None if isinstance(error, NotFound) else await self._read(bind)
+        if pod is not None and pod.uid == bind.uid and pod.spec.node_name:
+            self._state.end_bind(bind.uid, now)
+            self._state.set_pod(pod, now)
+            return
+        gang = self._state.gangs.get(bind.gang)
+        if isinstance(error, Forbidden | Invalid) and gang is not None:
+            self._state.avoid(gang, max(bind.slot, 0), bind.node)  # this node is refused, by policy; others may not be
+        self._state.end_bind(bind.uid, now, error=text, retry_at=now + RETRY_S)
+        if pod is not None and pod.uid == bind.uid and isinstance(error, Conflict):
+            self._state.set_pod(pod, now)
+
+    async def _read(self, bind: Bind) -> SchedulingPod | None:
+        return await read(self._client, SchedulingPod, bind.pod, bind.namespace, self._request_timeout_s)
+
+
+async def read(client: Client, kind: type[K], name: str, namespace: str | None, timeout_s: float) -> K | None:
+    """Return the object; None where it is gone or the API server does not say within the time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await client.get(kind, name, namespace)
+    except (ApiError, ConfigError, TimeoutError) as error:
+        if not isinstance(error, NotFound):
+            log.warning("reading %s %s: %s", kind.RESOURCE.kind, name, str(error) or "no answer in time")
+        return None

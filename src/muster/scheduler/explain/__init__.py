@@ -1,0 +1,1 @@
+"""Explains why a gang waits and what would admit it."""

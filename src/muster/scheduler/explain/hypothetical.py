@@ -1,0 +1,56 @@
+"""The cluster as it would be: nodes more, gangs gone. For programs that look once; what they look at is changed."""
+
+from __future__ import annotations
+
+from muster.kube.container import QuantityValue
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node, NodeCondition, NodeSpec, NodeStatus
+from muster.scheduler.decide import decide
+from muster.scheduler.explain.what_if import best_kind
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.plan import WritePlacement
+from muster.scheduler.pods.resources import WHOLE
+from muster.scheduler.state import ClusterState
+
+_HOSTNAME = "kubernetes.io/hostname"
+
+
+def suppose_nodes(state: ClusterState, gang: Gang, count: int) -> int:
+    """Add nodes like the one that, empty, takes most pods of the gang; returns how many: 0 where no node takes any."""
+    snapshot = state.snapshot()
+    for cls in gang.counts:
+        like = best_kind(snapshot, cls)
+        if like is None:
+            continue
+        model = snapshot.nodes[next(iter(like.names))]
+        free: dict[str, QuantityValue] = {
+            name: f"{value}m" if name == "cpu" else str(value) for name, value in like.free.items() if name != WHOLE
+        }
+        for number in range(count):
+            name = f"(new node {number})"
+            labels = model.labels | ({_HOSTNAME: name} if _HOSTNAME in model.labels else {})
+            state.suppose_tested(name, model.name)
+            state.set_node(
+                Node(
+                    metadata=ObjectMeta(name=name, uid=name, labels=labels),
+                    spec=NodeSpec(taints=model.taints),
+                    status=NodeStatus(allocatable=free, conditions=(NodeCondition(type="Ready", status="True"),)),
+                )
+            )
+        return count
+    return 0
+
+
+def suppose_ended(state: ClusterState, gang: Gang, *, now: float) -> None:
+    """Take away the gang's pods and placement, as if its job had ended."""
+    if gang.seen is not None:
+        state.remove_placement(gang.seen)
+    for uid in list(gang.pods):
+        state.remove_pod(uid, now)
+
+
+def suppose_placed(state: ClusterState, gang: Gang, *, now: float) -> None:
+    """Give all other gangs the nodes that the next plan gives them: who is earlier gets what was added first."""
+    for action in decide(state.snapshot(), now).actions:
+        if isinstance(action, WritePlacement) and action.gang != gang.key:
+            state.begin_write(state.gangs[action.gang], action.placement)

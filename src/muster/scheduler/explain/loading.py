@@ -1,0 +1,105 @@
+"""The scheduler's view of a cluster for programs that look once: `muster explain`, `muster simulate`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import msgspec
+
+from muster.api.names import (
+    ANNOTATION_GANG_SIZE,
+    ANNOTATION_GANG_UID,
+    ANNOTATION_TESTED_WITHIN,
+    ANNOTATION_WHOLE_NODE,
+    LABEL_GANG,
+    LABEL_SLOT,
+    LABEL_TEAM,
+    SCHEDULER_NAME,
+)
+from muster.api.placement import Placement
+from muster.api.preflight import Preflight
+from muster.api.training_job import TrainingJob
+from muster.kube.client import Client
+from muster.kube.clock import steady_time
+from muster.kube.errors import Forbidden, NotFound
+from muster.kube.meta import ObjectMeta
+from muster.kube.node import Node
+from muster.scheduler.actions.claim_lookups import look_up_claim
+from muster.scheduler.explain.refused_evictions import list_refusals
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.gangs.priority import job_facts
+from muster.scheduler.informers.budgets import list_budgets
+from muster.scheduler.informers.cluster import list_surroundings
+from muster.scheduler.informers.owners import list_wanted
+from muster.scheduler.pods.wire import SchedulingPod
+from muster.scheduler.snapshot import Snapshot
+from muster.scheduler.state import ClusterState
+
+SUPPOSED_UID = "supposed"
+
+
+async def load_state(client: Client, team_key: str = LABEL_TEAM, trusting: str | None = None) -> ClusterState:
+    """List what scheduling depends on, in all namespaces.
+
+    Args:
+        client: the API server.
+        team_key: says whose nodes and pods are.
+        trusting: Muster's own namespace, where nodes with GPUs need tests.
+
+    Raises:
+        ApiError: what cannot be done without could not be listed.
+    """
+    nodes, pods, placements, jobs = await asyncio.gather(
+        client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
+    )
+    state, now = ClusterState(team_key=team_key, trusting=trusting), steady_time()
+    if trusting is not None:
+        for record in (await client.list_all(Preflight)).items:
+            state.set_tested(record.name, record)
+    await list_surroundings(client, state, now)
+    await list_budgets(client, state)
+    for node in nodes.items:
+        state.set_node(node)
+    for job in jobs.items:
+        state.jobs.set(job.uid, job_facts(job))
+    state.jobs.synced()
+    for placement in placements.items:
+        state.set_placement(placement, now)
+    for pod in pods.items:
+        state.set_pod(pod, now)
+    await list_wanted(client, state, now)
+    await list_refusals(client, state)
+    for claim in state.claims_wanted():
+        with contextlib.suppress(NotFound, Forbidden):
+            await look_up_claim(client, state, claim, clock=steady_time, timeout_s=10.0)
+    return state
+
+
+async def load_snapshot(client: Client) -> Snapshot:
+    """Return the cluster as decide sees it. Raises ApiError."""
+    return (await load_state(client)).snapshot()
+
+
+def suppose(state: ClusterState, pod: SchedulingPod, size: int, *, now: float) -> Gang:
+    """Add a gang of `size` pods like `pod` that exists nowhere else, for explaining it before it is submitted.
+
+    Take a snapshot after this; the gang is found in it under the pod's namespace and name.
+    """
+    said = pod.metadata.annotations
+    wish: dict[str, str] = {key: said[key] for key in (ANNOTATION_TESTED_WITHIN, ANNOTATION_WHOLE_NODE) if key in said}
+    for slot in range(size):
+        meta = ObjectMeta(
+            name=f"{pod.name}-{slot}",
+            namespace=pod.namespace or "default",
+            uid=f"{SUPPOSED_UID}-{pod.name}-{slot}",
+            labels={**pod.metadata.labels, LABEL_GANG: pod.name, LABEL_SLOT: str(slot)},
+            annotations={ANNOTATION_GANG_SIZE: str(size), ANNOTATION_GANG_UID: SUPPOSED_UID, **wish},
+        )
+        spec = msgspec.structs.replace(pod.spec, scheduler_name=SCHEDULER_NAME, node_name="")
+        state.set_pod(SchedulingPod(metadata=meta, spec=spec), now)
+    key = f"{pod.namespace or 'default'}/{pod.name}/{SUPPOSED_UID}"
+    gang = state.gangs[key]
+    gang.arrival = now
+    state.snapshot()
+    return gang

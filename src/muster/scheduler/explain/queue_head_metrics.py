@@ -1,0 +1,35 @@
+"""What all nodes mean for the first gang that waits for some, as metrics: the counts that `muster explain` prints."""
+
+from __future__ import annotations
+
+from muster.scheduler.explain.node_counts import census
+from muster.scheduler.metrics import SchedulerMetrics
+from muster.scheduler.plan import Plan
+from muster.scheduler.reasons import Why
+from muster.scheduler.snapshot import Snapshot
+
+AGAIN_S = 15.0
+"""Counting looks at every node that is in use."""
+_WANTS_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.TOO_MANY_WAYS})
+
+
+class HeadNodes:
+    """Counts nodes by reason now and then."""
+
+    def __init__(self, metrics: SchedulerMetrics) -> None:
+        self._metrics = metrics
+        self._next = 0.0
+
+    def look(self, snapshot: Snapshot, plan: Plan, now: float) -> None:
+        """Bring the counts up to date, every `AGAIN_S`; none are left where no gang waits for nodes."""
+        if now < self._next:
+            return
+        self._next = now + AGAIN_S
+        waiting = [snapshot.gangs[key] for key, reason in plan.waiting.items() if reason.why in _WANTS_NODES]
+        head = min(waiting, key=lambda gang: gang.order, default=None)
+        if head is None or not head.counts:
+            self._metrics.count_nodes(())
+            return
+        cls = max(head.counts, key=lambda cls: (head.counts[cls], -cls.number))
+        beside = head.nodes_beside(head.pending)
+        self._metrics.count_nodes(census(snapshot, cls, reserved={}, beside=beside, gang=head, now=now))

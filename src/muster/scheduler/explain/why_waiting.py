@@ -1,0 +1,277 @@
+"""Why a gang waits, in numbers, and the smallest change that would let it run.
+
+The verdicts are decide's own: the plan says why the gang waits, and the same feasibility code counts the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from muster.api.words import counted
+from muster.scheduler.decide import decide, is_behind
+from muster.scheduler.explain.loading import load_snapshot, suppose
+from muster.scheduler.explain.node_counts import NodeCount, census
+from muster.scheduler.explain.what_if import Change, ChangeKind, changes, room
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.gangs.slots import review
+from muster.scheduler.placement.ledger import Ledger, fits
+from muster.scheduler.placement.place import Groups, Shortage, choose
+from muster.scheduler.placement.rules import is_related
+from muster.scheduler.plan import Settings
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.queue.backfill import Start
+from muster.scheduler.queue.projection import starts_by
+from muster.scheduler.reasons import NodeWhy, Reason, Why
+from muster.scheduler.snapshot import Snapshot
+
+__all__ = ["Explanation", "explain", "load_snapshot", "suppose"]
+
+_ABOUT_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.BEHIND})
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """What is known about one gang.
+
+    Attributes:
+        gang: `namespace/name`.
+        waits: whether it waits for anything at all.
+        why: the dominant reason, as in events and metrics; "" where it does not wait.
+        summary: what events and the job's status say: the headline, the nodes, the least intrusive change.
+        headline: its beginning, the arithmetic alone; "" where the summary is all there is to say.
+        need: pods that need room now.
+        have: pods there is room for, of the class that is short.
+        nodes: all nodes by what they mean for these pods; counts add up to the number of nodes.
+        changes: what would admit it, the least intrusive first; each is enough on its own.
+        others: those of them that the headline does not name.
+        position: place in the queue, from 1; 0 where it is in none.
+        queued: gangs in the queue.
+        head: the gang it waits behind, if that is why.
+        when: when it starts, as far as time limits of those it waits for say; None where that is unknown.
+    """
+
+    gang: str
+    waits: bool
+    why: str
+    summary: str
+    headline: str = ""
+    need: int = 0
+    have: int = 0
+    nodes: tuple[NodeCount, ...] = ()
+    changes: tuple[Change, ...] = ()
+    others: tuple[Change, ...] = ()
+    position: int = 0
+    queued: int = 0
+    head: str = ""
+    when: Start | None = None
+
+    @property
+    def smallest_change(self) -> Change | None:
+        """The least intrusive change that admits the gang, where one is known."""
+        return self.changes[0] if self.changes else None
+
+    def lines(self) -> list[str]:
+        """Return it as text for a terminal."""
+        lines = [f"{self.gang}: {self.headline or self.summary}"]
+        lines += [f"  {count.text()}" for count in self.nodes]
+        if self.others:
+            lines.append("would run with: " + ", or ".join(change.text() for change in self.others))
+        if self.position:
+            lines.append(f"queue: {self.position} of {self.queued}")
+        if self.waits:
+            lines.append(f"starts: {_when(self.when)}")
+        return lines
+
+    def data(self) -> dict[str, Any]:
+        """Return it as JSON-ready data."""
+        result: dict[str, Any] = msgspec.to_builtins(self)
+        result["nodes"] = [{**msgspec.to_builtins(count), "text": count.text()} for count in self.nodes]
+        result["changes"] = [{**msgspec.to_builtins(change), "text": change.text()} for change in self.changes]
+        del result["others"]
+        result["when"] = {**result["when"], "text": _when(self.when)} if self.when is not None else None
+        return result
+
+
+def explain(
+    snapshot: Snapshot,
+    gang: Gang,
+    *,
+    now: float = 0.0,
+    supposed: bool = False,
+    reason: Reason | None = None,
+    settings: Settings | None = None,
+) -> Explanation:
+    """Explain one gang of the snapshot (a supposed one too, see `suppose`).
+
+    Args:
+        snapshot: the cluster.
+        gang: the gang.
+        now: seconds since the epoch.
+        supposed: the snapshot is not how things are (see `supposing`).
+        reason: why it waits, where a plan has said so already.
+        settings: the scheduler's deadlines.
+    """
+    start: Start | None = None
+    if reason is None:
+        reason, start = _reason(snapshot, gang, now, settings or Settings())
+    if reason is None:
+        return Explanation(gang.full_name, False, "", _not_waiting(gang, supposed=supposed))
+    position, queued = _position(snapshot, gang)
+    groups = _groups(snapshot, gang)
+    if reason.why not in _ABOUT_NODES or not groups:
+        return Explanation(
+            gang.full_name,
+            True,
+            reason.why.value,
+            reason.text(),
+            need=reason.need,
+            have=reason.have,
+            changes=_pods_missing(reason),
+            position=position,
+            queued=queued,
+        )
+    ledger = Ledger(snapshot.buckets)
+    beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
+    cls, need, have = _shortest(snapshot, ledger, groups, beside)
+    behind = reason.why is Why.BEHIND
+    if have >= need and not behind:
+        text = f"would run: there is room for {counted(have, 'pod')} and it needs {need}"
+        return Explanation(gang.full_name, False, "", text, need=need, have=have, position=position, queued=queued)
+    head = snapshot.find(*reason.detail.split("/", 1)) if behind and "/" in reason.detail else None
+    kept = _kept_for(snapshot, head) if head is not None else {}
+    counts = census(snapshot, cls, reserved=kept, beside=beside, gang=gang, now=now)
+    options = changes(snapshot, gang, cls, need, have, beside) if have < need else ()
+    whole = all(fits(cls, bucket) <= 1 for bucket in snapshot.empty_buckets.values())
+    headline, others = _headline(reason, need, have, whole, gang, options)
+    return Explanation(
+        gang=gang.full_name,
+        waits=True,
+        why=reason.why.value,
+        summary=_summary(headline, counts, others),
+        headline=headline,
+        others=others,
+        need=need,
+        have=have,
+        nodes=counts,
+        changes=options,
+        position=position,
+        queued=queued,
+        head=reason.detail if behind else "",
+        when=start,
+    )
+
+
+def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> tuple[Reason | None, Start | None]:
+    """Why it waits, and when it starts, as far as either is known."""
+    plan = decide(snapshot, now, settings)
+    found = plan.waiting.get(gang.key)
+    if found is not None or gang.queued_as is None:
+        return found, starts_by(snapshot, plan, gang, now)
+    if any(getattr(action, "gang", "") == gang.key for action in plan.actions):
+        return None, None
+    queue = snapshot.queues[gang.queued_as[0]]
+    behind = is_behind(gang, queue[0], gang.size)  # too far back for the plan to name
+    return behind, starts_by(snapshot, plan, gang, now)
+
+
+def _when(start: Start | None) -> str:
+    """Such as "by 2026-03-01 12:00:00 UTC, unless something breaks"; "unknown" where no limits say."""
+    if start is None:
+        return "unknown"
+    if start.latest <= start.earliest:
+        return "any moment: the time limits of those it waits for have passed"
+    latest = datetime.fromtimestamp(start.latest, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"by {latest} (time limits of those it waits for), unless something breaks or goes before it"
+
+
+def _not_waiting(gang: Gang, *, supposed: bool) -> str:
+    if gang.complete and not gang.pending:
+        if gang.wanted == gang.size:
+            return "all its pods have a node"
+        rest = "the others join again where there is room that nobody waits for"
+        return f"goes on with {gang.wanted} of {gang.size} nodes, as no spare one was there; {rest}"
+    if not gang.current:
+        return "no pods; its slots are kept for it" if gang.placement is not None else "no pods"
+    return f"{'would be' if supposed else 'about to be'} placed: there is room for all of it"
+
+
+def _groups(snapshot: Snapshot, gang: Gang) -> Groups:
+    """The slots that need a node, by class: all pending ones, or those whose node no longer serves."""
+    slots = list(gang.pending)
+    if gang.placed:
+        slots = list(review(snapshot, Ledger(snapshot.buckets), gang).replace)
+    groups: dict[PodClass, list[int]] = {}
+    for slot in sorted(slots):
+        groups.setdefault(gang.pending_class[slot], []).append(slot)
+    return groups
+
+
+def _shortest(snapshot: Snapshot, ledger: Ledger, groups: Groups, beside: Collection[str]) -> tuple[PodClass, int, int]:
+    """The class that lacks most room, alone or beside the others: (class, need, have)."""
+    found = [(cls, len(slots), room(ledger, snapshot.matcher, cls, banned=beside)) for cls, slots in groups.items()]
+    cls, need, have = max(found, key=lambda item: (item[1] - item[2], -item[0].number))
+    if have >= need and (len(groups) > 1 or is_related(cls, ledger.layer)):
+        together = choose(ledger.fork(), snapshot.matcher, groups, taken=beside)
+        if isinstance(together, Shortage):
+            return together.cls, together.need, together.have
+    return cls, need, have
+
+
+def _kept_for(snapshot: Snapshot, head: Gang) -> dict[int, Gang]:
+    """The node classes the head of the queue could use."""
+    classes = {bucket.node_class.number: bucket.node_class for bucket in snapshot.buckets.values()}
+    return {
+        number: head
+        for number, node_class in classes.items()
+        if any(snapshot.matcher.match(cls, node_class).reason is None for cls in head.counts)
+    }
+
+
+def _position(snapshot: Snapshot, gang: Gang) -> tuple[int, int]:
+    queued = sum(len(queue) for queue in snapshot.queues.values())
+    if gang.queued_as is None:
+        return 0, queued
+    return 1 + sum(queue.position(gang.order) for queue in snapshot.queues.values()), queued
+
+
+def _pods_missing(reason: Reason) -> tuple[Change, ...]:
+    if reason.why is not Why.WAITING_FOR_PODS:
+        return ()
+    return (Change(ChangeKind.CREATE_PODS, reason.need - reason.have),)
+
+
+def _headline(
+    reason: Reason, need: int, have: int, whole: bool, gang: Gang, options: tuple[Change, ...]
+) -> tuple[str, tuple[Change, ...]]:
+    """The arithmetic in one sentence, and the changes that it does not name.
+
+    Such as "needs 9 nodes; the cluster has 4. Add 5, or use --nodes 4", or "needs 4 nodes, 3 are free".
+    """
+    if not whole:
+        text = f"needs room for {counted(need, 'pod')}, there is room for {have}"
+        if reason.why is Why.MORE_THAN_THE_CLUSTER:
+            text += f"; all usable nodes, even empty, have room for {reason.have}"
+        return text, options
+    if reason.why is not Why.MORE_THAN_THE_CLUSTER:
+        text = f"needs {counted(need, 'node')}, {have} {'is' if have == 1 else 'are'} free"
+        return f"{reason.text()}; {text}" if reason.why is Why.BEHIND else text, options
+    text, advice = f"needs {counted(need, 'node')}; the cluster has {reason.have}", []
+    others = tuple(each for each in options if each.kind is not ChangeKind.ADD_NODES)
+    if len(others) < len(options):
+        advice.append(f"add {need - reason.have}")
+    if reason.have and need == gang.size and gang.roster is None and not gang.single:
+        advice.append(f"use --nodes {reason.have}")
+    said = ", or ".join(advice)
+    return text + (f". {said[0].upper()}{said[1:]}" if said else ""), others
+
+
+def _summary(headline: str, counts: tuple[NodeCount, ...], others: tuple[Change, ...]) -> str:
+    """Such as "needs 4 nodes, 3 are free: 1 not ready, 6 in use (by default/other); would run with: +1 node"."""
+    reasons = [count.text() for count in counts if count.why is not NodeWhy.FREE]
+    text = headline
+    if reasons:
+        text += (". Its nodes: " if ". " in headline else ": ") + ", ".join(reasons[:5])
+    return text + (f"; would run with: {others[0].text()}" if others else "")

@@ -1,0 +1,1 @@
+"""Gangs: their members, their slots, and what decides their order."""

@@ -1,0 +1,26 @@
+"""Coscheduling: label `scheduling.x-k8s.io/pod-group` and its PodGroup (kubernetes-sigs/scheduler-plugins)."""
+
+from __future__ import annotations
+
+from muster.kube.pod import Pod
+from muster.kube.workloads import CoschedulingPodGroup
+from muster.scheduler.gangs.adapters.membership import Description, Membership, Role, Shape, WorkloadRef, member_of
+from muster.scheduler.gangs.adapters.source import Source
+
+NAME = "pod-group"
+LABEL = "scheduling.x-k8s.io/pod-group"
+
+
+def member(pod: Pod) -> Membership | None:
+    """Read the label."""
+    name = pod.metadata.labels.get(LABEL)
+    return member_of(WorkloadRef(NAME, pod.namespace, name), pod) if name else None
+
+
+def describe(group: CoschedulingPodGroup) -> Description:
+    """`minMember` pods start together; more pods may carry the label and join when there is room."""
+    minimum = max(1, group.spec.min_member)
+    return Description(Shape({"": Role(minimum, minimum, None)}))
+
+
+COSCHEDULING = Source(NAME, CoschedulingPodGroup, member, describe)

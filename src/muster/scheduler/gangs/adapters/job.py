@@ -1,0 +1,108 @@
+"""Indexed Jobs. Pods of other Jobs are work items that need not run together: they stay single pods."""
+
+from __future__ import annotations
+
+from muster.api.names import SCHEDULER_NAME
+from muster.kube.batch import Job, JobSpec, PodFailurePolicyRule
+from muster.kube.meta import Condition
+from muster.kube.pod import Pod
+from muster.scheduler.gangs.adapters.membership import (
+    Description,
+    Membership,
+    Role,
+    Shape,
+    WorkloadRef,
+    controller_of,
+    member_of,
+    number,
+)
+from muster.scheduler.gangs.adapters.source import Source
+
+NAME = "job"
+INDEX = "batch.kubernetes.io/job-completion-index"
+_STOPPED = (143, 137)
+"""What containers exit with when their pod is deleted: SIGTERM, then SIGKILL."""
+
+
+def member(pod: Pod) -> Membership | None:
+    """Read the owner and the completion index, a label since Kubernetes 1.28 and an annotation before."""
+    owner = controller_of(pod, "Job", "batch")
+    index = completion_index(pod)
+    if owner is None or index is None:
+        return None
+    return member_of(WorkloadRef(NAME, pod.namespace, owner.name, owner.uid), pod, position=(index,))
+
+
+def completion_index(pod: Pod) -> int | None:
+    """Return which index of an Indexed Job the pod is for."""
+    meta = pod.metadata
+    return number(meta.labels.get(INDEX) or meta.annotations.get(INDEX, ""))
+
+
+def describe(job: Job) -> Description:
+    """All pods that the Job runs at one time are its gang: `parallelism`, or what is left of the completions.
+
+    Where parallelism is below completions, a pod for the next index takes the slot of one that has succeeded.
+    """
+    spec = job.spec
+    failed = index_count(job.status.failed_indexes or "")
+    count = max(0, pods_at_once(spec, failed))
+    ended = ended_by(job.status.conditions, ("Complete", "Failed"), spec.suspend)
+    ours = spec.template.spec.scheduler_name == SCHEDULER_NAME and spec.completion_mode == "Indexed"
+    return Description(Shape({"": Role.exactly(count)}), ended, release_warning(spec) if ours else "")
+
+
+def pods_at_once(spec: JobSpec, failed: int = 0) -> int:
+    """Return how many pods the Job runs at one time, `failed` indexes given up. Both numbers are 1 where unset."""
+    parallelism = 1 if spec.parallelism is None else spec.parallelism
+    completions = parallelism if spec.completions is None else spec.completions
+    return min(parallelism, completions - failed)
+
+
+def index_count(text: str) -> int:
+    """Return how many indexes a text such as "1,3-5" names (Job.status.completedIndexes and failedIndexes)."""
+    total = 0
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        start, end = number(first), number(last or first)
+        if start is not None and end is not None:
+            total += max(0, end - start + 1)
+    return total
+
+
+def ended_by(conditions: tuple[Condition, ...], finals: tuple[str, ...], suspended: bool | None) -> str:
+    """Return the condition that says it needs no nodes any more, "" where none does."""
+    for condition in conditions:
+        if condition.type in finals and condition.status == "True":
+            return condition.type
+    return "Suspended" if suspended else ""
+
+
+def release_warning(spec: JobSpec) -> str:
+    """Say what the Job would make of a gang's release: pods deleted with condition DisruptionTarget (KEP-3329)."""
+    policy = spec.pod_failure_policy
+    remedy = "put a rule with action Ignore onPodConditions type DisruptionTarget first in its podFailurePolicy"
+    for position, rule in enumerate(policy.rules if policy is not None else ()):
+        if not _matches_release(rule):
+            continue
+        if rule.action == "Ignore":
+            return ""
+        return (
+            f"rule {position} of its podFailurePolicy ({rule.action}) also holds for pods deleted because their gang "
+            f"could not be bound or has to make room; {remedy}"
+        )
+    return (
+        "pods deleted because their gang could not be bound or has to make room would count against its backoffLimit; "
+        + remedy
+    )
+
+
+def _matches_release(rule: PodFailurePolicyRule) -> bool:
+    """Whether the rule may hold for a pod that was released while its containers ran."""
+    codes = rule.on_exit_codes
+    if codes is not None:
+        return any((code in codes.values) == (codes.operator == "In") for code in _STOPPED)
+    return any(each.type == "DisruptionTarget" and each.status == "True" for each in rule.on_pod_conditions or ())
+
+
+JOB = Source(NAME, Job, member, describe)

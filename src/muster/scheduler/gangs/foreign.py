@@ -1,0 +1,189 @@
+"""Gangs of objects that are not ours: joins pods to what the object says of them, whichever is heard of first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from muster.kube.meta import OwnerReference
+from muster.scheduler.gangs.adapters import SOURCES
+from muster.scheduler.gangs.adapters.membership import (
+    Membership,
+    Role,
+    Shape,
+    Workload,
+    WorkloadRef,
+    gang_key,
+    gang_name,
+)
+from muster.scheduler.gangs.gang import Gang, PodRecord
+from muster.scheduler.gangs.members import Roster, Standing
+from muster.scheduler.gangs.owners import Directory
+
+
+class ForeignGangs:
+    """Keeps the rosters of gangs. Part of `ClusterState`, which passes its parts in.
+
+    A pod that only names its object, when no such object is known, belongs to a gang without a UID, which waits.
+
+    Args:
+        gangs: all gangs, by key.
+        join: puts a pod into its gang.
+        refresh: finds the current member of a slot again.
+        changed: the gang has to be looked at.
+    """
+
+    def __init__(
+        self,
+        gangs: Mapping[str, Gang],
+        *,
+        join: Callable[[PodRecord, Membership], None],
+        refresh: Callable[[Gang, int], None],
+        changed: Callable[[Gang], None],
+    ) -> None:
+        self.directory = Directory()
+        self._gangs = gangs
+        self._join = join
+        self._refresh = refresh
+        self._changed = changed
+
+    def resolve(self, member: Membership) -> Membership:
+        """Return the membership with the UID of the object that the pod names, where that is known."""
+        ref = member.workload
+        assert ref is not None
+        workload = self.directory.find(ref)
+        if ref.uid or workload is None:
+            return member
+        ref = workload.ref
+        return msgspec.structs.replace(
+            member, key=gang_key(ref.namespace, member.name, ref.uid), uid=ref.uid, workload=ref
+        )
+
+    def adopt(self, gang: Gang) -> None:
+        """The gang is known by its placement: see from its name whose it is."""
+        source, _, name = gang.name.partition(".")
+        if gang.roster is None and source in SOURCES and name:
+            self._begin(gang, WorkloadRef(source, gang.namespace, name, gang.uid))
+            self._shape(gang)
+
+    def enrol(self, gang: Gang, record: PodRecord, member: Membership) -> None:
+        """The pod stands until `seat` gives it a slot: not all of its gang, nor their placement, may be known yet."""
+        ref = member.workload
+        assert ref is not None
+        if gang.roster is None:
+            self._begin(gang, ref)
+        assert gang.roster is not None
+        gang.roster.standing[record.uid] = Standing(record.name, member, "")
+        if member.size and gang.roster.declared not in (0, member.size):
+            record.labels_error = (
+                f"pod {record.name} says its gang has {member.size} members, not {gang.roster.declared}"
+            )
+        elif member.size:
+            gang.roster.declared = member.size
+        if member.attempt > gang.size_attempt:
+            gang.size_attempt = member.attempt
+            for slot in list(gang.roster.done):  # what succeeded in an earlier attempt has to be done again
+                self._refresh(gang, slot)
+        if gang.owner is None and record.owner is not None and record.owner.uid == gang.uid:
+            gang.owner = record.owner
+        self._shape(gang)
+
+    def _begin(self, gang: Gang, ref: WorkloadRef) -> None:
+        gang.workload, gang.roster = ref, Roster()
+        self.directory.wanted.setdefault(ref.source)
+
+    def _shape(self, gang: Gang) -> None:
+        """Take over what the object says; muster.dev/gang-size on the pods goes before it."""
+        roster, ref = gang.roster, gang.workload
+        assert roster is not None
+        assert ref is not None
+        workload = self.directory.find(ref) if ref.uid else None
+        shape = workload.says.shape if workload is not None else None
+        if roster.declared and ref.uid:
+            shape = Shape({"": Role.exactly(roster.declared)})
+        if workload is not None:
+            roster.orphan = False
+            gang.owner, gang.ended = workload.owner, workload.says.ended
+        if shape is not None:
+            for slot in roster.reshape(shape, gang.placed):
+                self._refresh(gang, slot)
+        gang.size = roster.size
+        self._changed(gang)
+
+    def seat(self, gang: Gang) -> None:
+        """Give every pod of the gang that has none a slot, if it is known how many there are."""
+        roster = gang.roster
+        if roster is None or not roster.standing:
+            return
+        for uid, standing in roster.standing.items():
+            standing.node = gang.pods[uid].node
+        for uid, slot in roster.seat(gang.placed):
+            gang.pods[uid].slot = slot
+            gang.members_by_slot.setdefault(slot, {})[uid] = gang.pods[uid]
+            self._refresh(gang, slot)
+        gang.size = roster.size
+
+    def note(self, gang: Gang, slot: int, member: PodRecord | None) -> None:
+        """The slot's live pod is this one now; where that makes members of others, look at those again."""
+        roster = gang.roster
+        if roster is None:
+            return
+        pods = gang.members_by_slot[slot].values()
+        done = member is None and any(pod.succeeded and pod.attempt >= gang.size_attempt for pod in pods)
+        for other in roster.note(slot, live=member is not None, done=done):
+            if other != slot:
+                self._refresh(gang, other)
+        gang.size = roster.size
+
+    def counts(self, gang: Gang, slot: int, member: PodRecord) -> bool:
+        """Whether decide is to look at the slot's pod: at one beyond the minimum only once it has been placed."""
+        return bool(member.node) or slot in gang.placed or gang.roster is None or gang.roster.is_member(slot)
+
+    def set(self, workload: Workload) -> None:
+        """An object exists, and says this."""
+        if self.directory.find(workload.ref) == workload:
+            return
+        self.directory.set(workload)
+        ref = workload.ref
+        unnamed = self._gangs.get(gang_key(ref.namespace, gang_name(ref), ""))
+        if unnamed is not None and unnamed.roster is not None:
+            for uid, standing in list(unnamed.roster.standing.items()):
+                record = unnamed.pods.pop(uid)
+                record.gang = gang_key(ref.namespace, gang_name(ref), ref.uid)
+                self._join(record, standing.member)
+            unnamed.roster.standing.clear()
+            self._changed(unnamed)
+        gang = self._gang_of(ref)
+        if gang is not None:
+            self._shape(gang)
+
+    def remove(self, ref: WorkloadRef) -> Gang | None:
+        """An object is gone; returns its gang, which goes on as it is."""
+        self.directory.remove(ref)
+        gang = self._gang_of(ref)
+        if gang is not None:
+            self._orphan(gang)
+        return gang
+
+    def _orphan(self, gang: Gang) -> None:
+        """Its pods run on, and what is half bound is bound; a placement that belonged to nobody would be collected."""
+        assert gang.roster is not None
+        gang.roster.orphan, gang.owner = True, None
+
+    def listed(self, source: str) -> list[Gang]:
+        """Every object of that adapter is known from now on; returns the gangs that come from it."""
+        self.directory.listed.add(source)
+        gangs = [gang for gang in self._gangs.values() if gang.workload is not None and gang.workload.source == source]
+        for gang in gangs:
+            if gang.uid and gang.workload is not None and self.directory.find(gang.workload) is None:
+                self._orphan(gang)
+        return gangs
+
+    def lost(self, owner: OwnerReference) -> bool:
+        """Whether that object is known not to exist any more."""
+        return self.directory.lost(owner)
+
+    def _gang_of(self, ref: WorkloadRef) -> Gang | None:
+        gang = self._gangs.get(gang_key(ref.namespace, gang_name(ref), ref.uid))
+        return gang if gang is not None and gang.roster is not None else None

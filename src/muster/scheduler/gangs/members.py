@@ -1,0 +1,245 @@
+"""Who is a member of a gang whose workload says how many there are: slots for pods without one, and who comes first.
+
+A slot is a number that a member keeps. A pod with a position gets its slot back after a restart; one without takes a
+slot that one of its role has left. Of each role the first `members` are *members*: they are placed like those of any
+gang. The others are *extras*: decide sees an extra only once it is placed (see `ClusterState`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+
+from muster.scheduler.gangs.adapters.membership import Membership, Role, Shape
+
+NOBODY = Role(0, 0, 0)
+Identity = tuple[str, tuple[int, ...]]
+Placed = Mapping[int, tuple[str, str]]
+"""Slot -> (node, node UID)."""
+
+
+class Standing:
+    """A pod that has no slot yet."""
+
+    __slots__ = ("member", "name", "node")
+
+    def __init__(self, name: str, member: Membership, node: str) -> None:
+        self.name = name
+        self.member = member
+        self.node = node
+
+
+class Roster:
+    """The members of one gang. Changed by `ClusterState` only.
+
+    Attributes:
+        shape: how many members there are; None while that is not known.
+        orphan: the object is gone; no gang of it starts any more.
+        declared: how many the pods themselves say there are; 0 where they do not.
+        standing: pods without a slot, by UID.
+        done: slots whose pod has succeeded: nobody will come for them.
+    """
+
+    def __init__(self) -> None:
+        self.shape: Shape | None = None
+        self.orphan = False
+        self.declared = 0
+        self.standing: dict[str, Standing] = {}
+        self.done: set[int] = set()
+        self._live: set[int] = set()
+        self._members: set[int] = set()
+        self._by_role: defaultdict[str, _Part] = defaultdict(_Part)
+        self._role_of: dict[int, str] = {}
+        self._slot_of: dict[Identity, int] = {}
+        self._identity: dict[int, Identity] = {}
+
+    # How many
+
+    @property
+    def present(self) -> int:
+        """Pods there are, those without a slot included."""
+        return len(self._live) + len(self.standing)
+
+    @property
+    def size(self) -> int:
+        """Members there are or will be."""
+        if self.shape is None:
+            return max(1, self.present)
+        size = self.shape.size
+        return max(1, self.shape.minimum, len(self._live) if size is None else size)
+
+    @property
+    def minimum(self) -> int:
+        """Members without which the gang does not start."""
+        return self.shape.minimum if self.shape is not None else 0
+
+    @property
+    def ready(self) -> int:
+        """How many of the minimum are there, or have done their work."""
+        roles = self.shape.roles if self.shape is not None else {}
+        return sum(min(role.minimum, self._by_role[name].counted) for name, role in roles.items())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the gang may start."""
+        return self.shape is not None and self.ready >= self.minimum
+
+    def is_member(self, slot: int) -> bool:
+        """Whether the slot's pod is a member; otherwise it is an extra."""
+        return slot in self._members
+
+    # Slots
+
+    def seat(self, placed: Placed) -> Iterator[tuple[str, int]]:
+        """Give every pod that has none a slot, and yield (pod UID, slot).
+
+        Pods that run already come first, on a slot placed where they run; then by role, position and name.
+        """
+        if self.shape is None or not self.standing:
+            return
+        ranks = {role: rank for rank, role in enumerate(self.shape.roles)}
+
+        def order(item: tuple[str, Standing]) -> tuple[bool, int, tuple[int, ...], str]:
+            pod = item[1]
+            return (not pod.node, ranks.get(pod.member.role, len(ranks)), pod.member.position, pod.name)
+
+        standing, self.standing = sorted(self.standing.items(), key=order), {}
+        on_node: defaultdict[str, set[int]] = defaultdict(set)
+        for slot, (node, _) in placed.items():
+            on_node[node].add(slot)
+        unclaimed = sorted(slot for slot in placed if slot not in self._role_of)
+        for uid, pod in standing:
+            slot = self._choose(pod, on_node.get(pod.node, ()), unclaimed)
+            self._sit(slot, pod.member)
+            yield uid, slot
+
+    def _choose(self, pod: Standing, here: Collection[int], unclaimed: list[int]) -> int:
+        role, position = pod.member.role, pod.member.position
+        own = self._slot_of.get((role, position)) if position else None
+        if own is not None and self._identity.get(own) != (role, position):
+            own = None  # another has sat there since
+        wish = own if own is not None else self._wish(role, position)
+        free_here = [slot for slot in here if slot not in self._live]
+        if free_here:
+            if wish is not None and wish in free_here:
+                return wish
+            return min(free_here, key=lambda slot: (slot in self._role_of, slot))  # first those nobody has sat in
+        if wish is not None and (wish == own or wish not in self._live):
+            return wish
+        left = self._left(role)
+        if left:
+            return min(left)
+        while unclaimed and unclaimed[0] in self._role_of:
+            heapq.heappop(unclaimed)
+        if unclaimed:
+            return unclaimed[0]
+        slot = len(self._role_of)
+        while slot in self._role_of:
+            slot += 1
+        return slot
+
+    def _left(self, role: str) -> set[int]:
+        """Slots that a pod of the role may take after another.
+
+        That one may be done only where it is known how many there are at a time (a Job's later index comes after an
+        earlier one): elsewhere nobody comes after it, and its node may be that of one who joined.
+        """
+        part = self._part(role)
+        says = self.shape.roles.get(self._effective(role)) if self.shape is not None else None
+        return part.left - part.done if says is not None and says.size is None else part.left
+
+    def _wish(self, role: str, position: tuple[int, ...]) -> int | None:
+        """Where there is one role, pod 7 gets slot 7; a launcher gets slot 0, its worker 7 slot 8."""
+        first = 0
+        for name, each in self.shape.roles.items() if self.shape is not None else ():
+            if each.size is None or len(position) != 1:
+                return None
+            if name in (role, ""):
+                return first + position[0] if position[0] < each.size else None
+            first += each.size
+        return None
+
+    def _sit(self, slot: int, member: Membership) -> None:
+        old = self._role_of.get(slot)
+        if old is not None and self._effective(old) != self._effective(member.role):
+            self._part(old).drop(slot)
+        self._role_of[slot] = member.role
+        if member.position:
+            self._slot_of[member.role, member.position] = slot
+            self._identity[slot] = (member.role, member.position)
+        else:
+            self._identity.pop(slot, None)
+        self._part(member.role).left.discard(slot)
+        self._live.add(slot)
+        self._part(member.role).live.add(slot)
+
+    # Who counts
+
+    def note(self, slot: int, *, live: bool, done: bool) -> set[int]:
+        """Take over what became of a slot; returns the slots whose pods are members now, or no longer."""
+        part = self._part(self._role_of[slot])
+        for kept, holds in ((self._live, live), (part.live, live), (part.left, not live), (self.done, done)):
+            (kept.add if holds else kept.discard)(slot)
+        (part.done.add if done else part.done.discard)(slot)
+        was = slot in self._members
+        if was and not live:
+            self._members.discard(slot)
+            part.members.discard(slot)
+        changed = self._fill(part, self._role_of[slot])
+        return changed | {slot} if was and not live else changed
+
+    def reshape(self, shape: Shape, placed: Collection[int]) -> set[int]:
+        """The workload says something else now; those that are placed stay members first. Returns as `note`."""
+        if shape == self.shape:
+            return set()
+        self.shape = shape
+        before, self._members = self._members, set()
+        self._by_role.clear()
+        for slot, role in self._role_of.items():
+            part = self._part(role)
+            (part.live if slot in self._live else part.left).add(slot)
+            if slot in self.done:
+                part.done.add(slot)
+        for role in {self._effective(role) for role in self._role_of.values()}:
+            self._fill(self._by_role[role], role, before | set(placed))
+        return before ^ self._members
+
+    def _fill(self, part: _Part, role: str, first: Collection[int] = ()) -> set[int]:
+        """Make members of extras while there are too few."""
+        room = (self.shape.roles if self.shape is not None else {}).get(self._effective(role), NOBODY).members
+        if len(part.members) >= room or len(part.live) == len(part.members):
+            return set()
+        extras = sorted(part.live - part.members, key=lambda slot: (slot not in first, slot))
+        chosen = set(extras[: room - len(part.members)])
+        part.members |= chosen
+        self._members |= chosen
+        return chosen
+
+    def _effective(self, role: str) -> str:
+        return self.shape.role_of(role) if self.shape is not None else role
+
+    def _part(self, role: str) -> _Part:
+        return self._by_role[self._effective(role)]
+
+
+class _Part:
+    """The slots of one role: with a live pod, of members, left by their pods, done."""
+
+    __slots__ = ("done", "left", "live", "members")
+
+    def __init__(self) -> None:
+        self.live: set[int] = set()
+        self.members: set[int] = set()
+        self.left: set[int] = set()
+        self.done: set[int] = set()
+
+    @property
+    def counted(self) -> int:
+        """Slots that count towards the minimum."""
+        return len(self.live) + len(self.done)
+
+    def drop(self, slot: int) -> None:
+        """The slot is of another role now."""
+        for slots in (self.live, self.members, self.left, self.done):
+            slots.discard(slot)

@@ -1,0 +1,169 @@
+"""Placement objects: reading what one says, and making the next one. Pure; the controller writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+import msgspec
+
+from muster.api.names import LABEL_GANG, LABEL_MANAGED_BY, MANAGED_BY, placement_name
+from muster.api.placement import GivenUpSlot, LeavingReason, PlacedSlot, Placement, PlacementSpec, PlacementStatus
+from muster.kube.meta import ObjectMeta, OwnerReference, is_later
+from muster.kube.pod import Pod
+from muster.scheduler.gangs.adapters.membership import Membership, gang_key, pod_key
+from muster.scheduler.gangs.gang import Gang
+
+TRAINING_JOB = "TrainingJob"
+GIVEN_UP = ("Released", "Preempting")
+LABEL_MAX = 63
+"""Characters of a label's value; names of foreign objects may be longer (Kubernetes: labels and selectors)."""
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def timestamp(now: float) -> datetime:
+    """Return the moment in UTC."""
+    return datetime.fromtimestamp(now, UTC)
+
+
+def is_leaving(gang: Gang) -> bool:
+    """Whether it was told to leave already."""
+    return gang.placement is not None and gang.placement.status.phase == "Preempting"
+
+
+def gang_of(placement: Placement) -> Membership:
+    """Return whose placement it is. A pod without a gang has one, `pod.NAME`, while others leave for it."""
+    spec, namespace = placement.spec, placement.namespace
+    for owner in placement.metadata.owner_references:
+        if owner.kind == Pod.RESOURCE.kind and owner.uid == spec.gang_uid:
+            return Membership(pod_key(namespace, owner.name, owner.uid), owner.name, single=True)
+    size = spec.size + len(spec.given_up)
+    return Membership(gang_key(namespace, spec.gang, spec.gang_uid), spec.gang, spec.gang_uid, size)
+
+
+def _named(gang: Gang) -> tuple[str, str, OwnerReference | None]:
+    """Name and UID of the gang as its placement has them, and to whom that belongs."""
+    if not gang.single:
+        return gang.name, gang.uid, gang.owner
+    (pod,) = gang.pods.values()
+    owner = OwnerReference(api_version=Pod.RESOURCE.api_version, kind=Pod.RESOURCE.kind, name=pod.name, uid=pod.uid)
+    return f"pod.{pod.name}", pod.uid, owner
+
+
+def placed_slots(placement: Placement | None) -> dict[int, tuple[str, str]]:
+    """Return slot -> (node, node UID) of the slots the placement holds: none once they are given up."""
+    if placement is None or placement.status.phase in GIVEN_UP:
+        return {}
+    return {slot.slot: (slot.node, slot.node_uid) for slot in placement.spec.slots}
+
+
+def given_up_slots(placement: Placement | None) -> dict[int, int]:
+    """Return slot -> attempt of the slots that the gang goes on without."""
+    if placement is None or placement.status.phase in GIVEN_UP:
+        return {}
+    return {each.slot: each.attempt for each in placement.spec.given_up}
+
+
+def holds_as(old: Placement, new: Placement) -> bool:
+    """Whether the two hold the same slots for sure: a status was written over the spec that is known already."""
+    return new.spec is old.spec and (new.status.phase in GIVEN_UP) == (old.status.phase in GIVEN_UP)
+
+
+def started_at(placement: Placement, bind_deadline_s: float) -> datetime:
+    """Return when the plan's present revision was written; it follows from its deadline."""
+    deadline = placement.spec.bind_deadline
+    return deadline - timedelta(seconds=bind_deadline_s) if deadline is not None else _LONG_AGO
+
+
+def is_open(placement: Placement, bind_deadline_s: float) -> bool:
+    """Whether the plan's present revision is still to be bound.
+
+    Writing spec leaves status alone, so a plan changed after it was Bound still says so: what counts is whether it was
+    Bound after this revision was written. `planned` and `bound_status` keep the two in order whatever the clock does.
+    Misreading it (another bind deadline before a restart) is harmless: an open plan read as bound gets a new revision,
+    a bound one read as open is marked Bound once more.
+    """
+    status = placement.status
+    if status.phase in GIVEN_UP:
+        return False
+    if status.phase == "Open" or status.bound_time is None:
+        return True
+    return status.bound_time < started_at(placement, bind_deadline_s)
+
+
+def bound_status(placement: Placement, now: float, bind_deadline_s: float) -> PlacementStatus:
+    """Return the status that marks the plan's present revision as bound."""
+    return PlacementStatus(phase="Bound", bound_time=max(timestamp(now), started_at(placement, bind_deadline_s)))
+
+
+def planned(
+    gang: Gang,
+    nodes: Mapping[int, tuple[str, str]],
+    now: float,
+    bind_deadline_s: float,
+    *,
+    keep_deadline: bool = False,
+    preempting: bool = False,
+    given_up: Mapping[int, int] = MappingProxyType({}),
+) -> Placement:
+    """Return the gang's next Placement: `nodes` is slot -> (node, node UID), `given_up` slot -> attempt.
+
+    An existing one is changed under its resourceVersion; `keep_deadline` when a plan that is still open is mended, so
+    that mending never prolongs it. `preempting` where others have to leave its nodes, until that deadline.
+    """
+    old = gang.placement
+    start = timestamp(now)
+    if old is not None and old.status.bound_time is not None:
+        start = max(start, old.status.bound_time + timedelta(microseconds=1))
+    deadline = start + timedelta(seconds=bind_deadline_s)
+    if old is not None and keep_deadline and old.spec.bind_deadline is not None:
+        deadline = old.spec.bind_deadline
+    name, uid, owner = _named(gang)
+    spec = PlacementSpec(
+        gang=name,
+        gang_uid=uid,
+        size=len(nodes) if gang.elastic else gang.size - len(given_up),
+        attempt=old.spec.attempt + 1 if old is not None else 0,
+        slots=tuple(PlacedSlot(slot=slot, node=node, node_uid=uid) for slot, (node, uid) in sorted(nodes.items())),
+        given_up=tuple(GivenUpSlot(slot=slot, attempt=attempt) for slot, attempt in sorted(given_up.items())),
+        bind_deadline=deadline,
+        preempting=preempting,
+    )
+    if old is not None:
+        return msgspec.structs.replace(old, spec=spec)
+    return Placement(
+        metadata=ObjectMeta(
+            name=placement_name(name),
+            namespace=gang.namespace,
+            labels={LABEL_MANAGED_BY: MANAGED_BY, **({LABEL_GANG: name} if len(name) <= LABEL_MAX else {})},
+            owner_references=(msgspec.structs.replace(owner, block_owner_deletion=None),) if owner is not None else (),
+        ),
+        spec=spec,
+    )
+
+
+def leaving_status(placement: Placement, now: float, reason: LeavingReason, message: str) -> PlacementStatus:
+    """Return the status that tells a gang to leave its nodes."""
+    return PlacementStatus(
+        phase="Preempting",
+        bound_time=placement.status.bound_time,
+        preempting_time=timestamp(now),
+        reason=reason,
+        message=message,
+    )
+
+
+def staying_status(placement: Placement) -> PlacementStatus:
+    """Return the status of a gang that was told to leave and stays: that which it had before."""
+    return PlacementStatus(phase="Bound", bound_time=placement.status.bound_time)
+
+
+def with_status(placement: Placement, status: PlacementStatus) -> Placement:
+    """Return the placement with another status."""
+    return msgspec.structs.replace(placement, status=status)
+
+
+def newer(left: Placement, right: Placement) -> Placement:
+    """Return the later of two versions of an object."""
+    return left if is_later(left, right) else right

@@ -1,0 +1,95 @@
+"""Room kept on nodes for slots: while no pod of a placed slot takes it, and until writes that give it up have ended."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.nodes.node_table import NodeTable
+from muster.scheduler.pods.pod_class import PodClass
+
+Place = tuple[str, str]
+"""A node and its UID."""
+
+
+class Holding:
+    """Keeps room. Part of `ClusterState`."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._placed_on: dict[str, set[tuple[str, int]]] = defaultdict(set)
+        self._giving_up: dict[str, list[tuple[str, int]]] = {}
+
+    def placed_on(self, node: str) -> Collection[tuple[str, int]]:
+        """Return the (gang, slot) placed on the node."""
+        return self._placed_on.get(node, ())
+
+    def place(self, gang: Gang, slot: int, before: Place | None, after: Place | None) -> None:
+        """The slot, which was placed there, is placed here now."""
+        if before is not None:
+            self._placed_on[before[0]].discard((gang.key, slot))
+        if after is not None:
+            self._placed_on[after[0]].add((gang.key, slot))
+        self.look(gang, slot)
+
+    def look(self, gang: Gang, slot: int) -> None:
+        """Keep the slot's room on its node while no pod of the slot takes it, and no longer.
+
+        A node that went to another team keeps none: the slot cannot use it, and that team's gangs would wait for it.
+        """
+        want: tuple[str, PodClass | None] | None = None
+        placed = gang.placed.get(slot)
+        if placed is not None and self._table.exists(*placed):
+            done = gang.roster is not None and slot in gang.roster.done
+            for member in gang.members_by_slot.get(slot, {}).values() if not done else ():
+                done = done or member.counted_on == placed[0]
+            cls = _slot_class(gang, slot)
+            if not done and not self._table.keeps_out(placed[0], cls):
+                want = placed[0], cls
+        have = gang.holds.get(slot)
+        if want == have:
+            return
+        if have is not None:
+            self._table.unhold(have[0], gang.key, slot)
+            gang.unknown_holds -= have[1] is None
+            del gang.holds[slot]
+        if want is not None:
+            self._table.hold(want[0], gang.key, slot, want[1])
+            gang.unknown_holds += want[1] is None
+            gang.holds[slot] = want
+
+    def look_again(self, gang: Gang) -> None:
+        """A pod says now what slots of unknown size ask for."""
+        if gang.unknown_holds and gang.slot_class:
+            for slot in [slot for slot, (_, cls) in gang.holds.items() if cls is None]:
+                self.look(gang, slot)
+
+    def keep_until_written(
+        self, gang: Gang, before: Mapping[int, Place], held: Mapping[int, tuple[str, PodClass | None]]
+    ) -> None:
+        """Keep what the gang gives up by a write that is on its way: `before` and `held` were its slots."""
+        for slot, (node, uid) in before.items():
+            done = gang.roster is not None and slot in gang.roster.done
+            if done or gang.placed.get(slot, ("",))[0] == node or not self._table.exists(node, uid):
+                continue
+            # also where a pod takes the room still: it may end before the write does
+            cls = held[slot][1] if slot in held else _slot_class(gang, slot)
+            if self._table.keeps_out(node, cls):
+                continue
+            self._table.hold(node, gang.key, slot, cls)
+            self._giving_up.setdefault(gang.key, []).append((node, slot))
+
+    def written(self, gang: Gang) -> None:
+        """The write has ended."""
+        for node, slot in self._giving_up.pop(gang.key, ()):
+            self._table.unhold(node, gang.key, slot)
+
+
+def _slot_class(gang: Gang, slot: int) -> PodClass | None:
+    """What the slot's pod asks for: its own class, else that of all the gang's pods where they are alike."""
+    known = gang.slot_class.get(slot)
+    if known is not None:
+        return known
+    classes = set(gang.slot_class.values())
+    return classes.pop() if len(classes) == 1 else None

@@ -1,0 +1,220 @@
+"""What becomes of each slot of an existing placement: kept, waited for, or given another node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from muster.kube.resources import plus
+from muster.scheduler.gangs.gang import Gang, PodRecord
+from muster.scheduler.nodes.buckets import Bucket
+from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.placement.ledger import Ledger, fits
+from muster.scheduler.placement.rules import intruded
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.pods.resources import WHOLE, short_of
+from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
+from muster.scheduler.snapshot import Snapshot
+
+_NO_REASON_TO_MOVE = frozenset({NodeWhy.CHANGES_HANDS, NodeWhy.TESTED_TOO_LONG_AGO})
+"""What keeps others away, and nobody who has a slot there: a test was fresh enough when the slot was placed."""
+_SERVES_OTHERS = frozenset({NodeWhy.OTHER_TEAM, NodeWhy.SELECTOR, NodeWhy.AFFINITY})
+"""Reasons why a node does not serve a slot and may serve another gang: it was given to a team, or labelled."""
+
+
+@dataclass(slots=True)
+class SlotReview:
+    """The slots of a placed gang whose pods have no node yet.
+
+    Attributes:
+        keep: slot -> node: the pod can be bound there now.
+        wait: slot -> pod of an earlier attempt that still takes the room on the slot's node.
+        replace: slot -> why its node serves no more.
+        unsettled: slots whose nodes a plan counts on that is still being written: their gang may have to leave.
+    """
+
+    keep: dict[int, str] = field(default_factory=dict)
+    wait: dict[int, str] = field(default_factory=dict)
+    replace: dict[int, NodeReason] = field(default_factory=dict)
+    unsettled: set[int] = field(default_factory=set)
+
+
+def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
+    """Look at every slot that has a pending pod."""
+    result = SlotReview()
+    for slot, member in sorted(gang.pending.items()):
+        placed = gang.placed.get(slot)
+        if placed is None:
+            result.replace[slot] = NodeReason(NodeWhy.GONE, "never placed")
+            continue
+        reason = unusable(snapshot, gang, slot, member, placed) or _intruded(ledger, gang, slot, member, placed[0])
+        if reason is None:
+            node = snapshot.nodes[placed[0]]
+            busy = _room_for(snapshot, ledger, gang, slot, member, node)
+            if busy is None and _is_unsettled(snapshot, gang, node):
+                result.unsettled.add(slot)
+            elif busy is None:
+                result.keep[slot] = node.name
+            elif isinstance(busy, str):
+                result.wait[slot] = busy
+            else:
+                reason = busy
+        if reason is not None:
+            result.replace[slot] = reason
+    return result
+
+
+def never_ran(gang: Gang) -> bool:
+    """Return whether the gang has a placement, and not one pod was bound by it."""
+    return gang.placement is not None and gang.placement.status.bound_time is None and runs_nowhere(gang)
+
+
+def gives_back(gang: Gang, looked: SlotReview) -> bool:
+    """Return whether a gang for whose slots there are no other nodes gives its placement up: others may use the nodes.
+
+    A gang that was bound as a whole before keeps its slots through a restart, unless one of their nodes now serves
+    other gangs and not this one.
+    """
+    if never_ran(gang):
+        return True
+    return runs_nowhere(gang) and any(reason.why in _SERVES_OTHERS for reason in looked.replace.values())
+
+
+def runs_nowhere(gang: Gang) -> bool:
+    """Return whether no pod of the gang is on a node, or on its way to one."""
+    return not gang.binding and not any(pod.counted_on for pod in gang.pods.values())
+
+
+def unusable(
+    snapshot: Snapshot, gang: Gang, slot: int, member: PodRecord, placed: tuple[str, str]
+) -> NodeReason | None:
+    """Return why the slot's node serves its pod no more, whatever is on it; None where it does."""
+    name, uid = placed
+    node = snapshot.nodes.get(name)
+    if node is None or node.node_class is None:
+        return NodeReason(NodeWhy.GONE, name)
+    if uid and node.uid != uid:
+        return NodeReason(NodeWhy.REPLACED, name)
+    if (slot, name) in gang.failed_nodes:
+        return NodeReason(NodeWhy.BIND_FAILED, name)
+    assert member.cls is not None
+    match = snapshot.matcher.match(member.cls, node.node_class)
+    if match.reason is not None and match.reason.why not in _NO_REASON_TO_MOVE:
+        return match.reason
+    return None if match.admits(name) else NodeReason(NodeWhy.EXCLUDED, name)
+
+
+def _intruded(ledger: Ledger, gang: Gang, slot: int, member: PodRecord, name: str) -> NodeReason | None:
+    """Return the anti-affinity with pods that came since the slot was placed: it is about its pod to come, too."""
+    assert member.cls is not None
+    if not member.cls.subjects:
+        return None
+    counted = [(pod.counted_on, pod.cls) for pod in gang.members_by_slot.get(slot, {}).values() if pod.counted_on]
+    own = [(node, cls) for node, cls in [*counted, gang.holds.get(slot, ("", None))] if cls is not None]
+    return intruded(member.cls, ledger.layer, name, own)
+
+
+def _room_for(
+    snapshot: Snapshot, ledger: Ledger, gang: Gang, slot: int, member: PodRecord, node: NodeRecord
+) -> str | NodeReason | None:
+    """None: there is room now. A pod's name: there will be once that one is gone. A reason: the room was taken."""
+    assert member.cls is not None
+    bucket = ledger.room(node)
+    if bucket is None:
+        return NodeReason(NodeWhy.GONE, node.name)
+    held = gang.holds.get(slot, ("", None))
+    ours = held[0] == node.name
+    if (
+        ours
+        and held[1] is member.cls
+        and not member.cls.ports
+        and not node.fully_held
+        and min(bucket.free.values()) >= 0
+    ):
+        return None  # what is held is what it needs, and the node is not overfull: the usual case, kept cheap
+    if (node.fully_held and not ours) or (node.fully_held > 1 and held[1] is None):
+        return NodeReason(NodeWhy.IN_USE, "another gang's slot")  # where ours is held too, both were given room once
+    if node.fully_held:
+        bucket = Bucket(bucket.key, bucket.node_class, node.free_without_holds(), bucket.ports)
+    if ours and held[1] is not None:
+        bucket = _with(bucket, [held[1], *_planned_by_others(snapshot, gang, node)])
+    if fits(member.cls, bucket):
+        return None
+    old = [
+        pod
+        for pod in gang.members_by_slot.get(slot, {}).values()
+        if pod is not member and pod.counted_on == node.name and pod.cls is not None
+    ]
+    if old and fits(member.cls, _with(bucket, [pod.cls for pod in old if pod.cls is not None])):
+        return old[0].name
+    if ours:
+        later = _promised_twice(snapshot, gang, node)
+        if later and fits(member.cls, _with(bucket, later)):
+            return None
+    missing = short_of(member.cls.request, bucket.free)
+    return NodeReason(NodeWhy.IN_USE, ", ".join(what for what in missing if what != WHOLE) or _holds_node(member.cls))
+
+
+def _holds_node(cls: PodClass) -> str:
+    """What is in the way although every resource is there."""
+    return "host port" if cls.ports else "another job on the node"
+
+
+def _planned_by_others(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
+    """What gangs for which others leave count on here. Whoever is not told to leave for them stays, with its slots."""
+    return [cls for other, cls in _plans_on(snapshot, gang, node) if cls is not None]
+
+
+def _is_unsettled(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> bool:
+    """Whether a plan that counts on others' leaving the node is still being written: nobody was told before."""
+    written = all(not other.writing for other, _ in _plans_on(snapshot, gang, node))
+    return not written and any(left < 0 for left in node.free().values())
+
+
+def _plans_on(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> Iterator[tuple[Gang, PodClass | None]]:
+    """Yield the gangs for which others leave the node, and what their slots ask for; none for a gang that is one."""
+    if _preempts(gang):
+        return
+    for (key, _), cls in node.holds.items():
+        other = snapshot.gangs.get(key)
+        if other is not None and other is not gang and _preempts(other):
+            yield other, cls
+
+
+def _preempts(gang: Gang) -> bool:
+    return gang.placement is not None and gang.placement.spec.preempting
+
+
+def _promised_twice(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
+    """What later gangs keep on the node although this one does: theirs has to move, or neither would ever go on.
+
+    Room that a pod has taken is not given back: whose pod runs on the node, keeps it.
+    """
+    found = []
+    for (key, slot), cls in node.holds.items():
+        other = snapshot.gangs.get(key)
+        if cls is None or other is None or other is gang or other.writing or other.order < gang.order:
+            continue
+        if other.holds.get(slot) == (node.name, cls):
+            found.append(cls)
+    return found
+
+
+def _with(bucket: Bucket, classes: list[PodClass]) -> Bucket:
+    """Return the bucket with the room of those pods given back."""
+    free, ports = bucket.free, bucket.ports
+    for cls in classes:
+        free = plus(free, cls.request)
+        ports = ports - frozenset(cls.ports)
+    return Bucket(bucket.key, bucket.node_class, free, ports)
+
+
+def old_pods(looked: SlotReview) -> Reason:
+    """Return the reason of a gang whose slots wait for pods of an earlier attempt."""
+    return Reason(Why.WAITING_FOR_OLD_POD, len(looked.wait), detail=few(looked.wait.values()))
+
+
+def few(names: Iterable[str]) -> str:
+    """Name three, count the rest."""
+    listed = sorted(names)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

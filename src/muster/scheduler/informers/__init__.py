@@ -1,0 +1,1 @@
+"""Watches of what the scheduler reads beside pods and nodes."""

@@ -1,0 +1,85 @@
+"""What the scheduler knows of the cluster besides nodes, pods and gangs: labels of namespaces, and DaemonSets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from muster.kube.client import Client
+from muster.kube.core import Namespace
+from muster.kube.errors import ApiError, Forbidden, NotFound
+from muster.kube.informer import Informer
+from muster.scheduler.nodes.daemons import DaemonSet
+from muster.scheduler.state import ClusterState
+
+log = logging.getLogger(__name__)
+_ASKED = 60
+_ASK_AGAIN_S = 1.0
+
+
+async def surroundings(
+    client: Client, state: ClusterState, *, clock: Callable[[], float], changed: Callable[[], None], **options: Any
+) -> list[Informer[Any]]:
+    """Return informers that keep `state` up to date; `options` are those of Informer.
+
+    An API server without DaemonSets has no pods of them: nothing is watched then.
+    """
+
+    def namespace_changed(old: Namespace | None, new: Namespace | None) -> None:
+        if new is not None:
+            state.set_namespace(new.name, new.metadata.labels, clock())
+        elif old is not None:
+            state.set_namespace(old.name, None, clock())
+        changed()
+
+    def daemons_changed(old: DaemonSet | None, new: DaemonSet | None) -> None:
+        if new is not None:
+            _take_in(state, new)
+        elif old is not None:
+            state.remove_daemons(old.uid)
+        changed()
+
+    namespaces = Informer(client, Namespace, **options)
+    namespaces.add_handler(namespace_changed)
+    if not await _has_daemons(client):
+        return [namespaces]
+    daemons = Informer(client, DaemonSet, **options)
+    daemons.add_handler(daemons_changed)
+    return [namespaces, daemons]
+
+
+async def list_surroundings(client: Client, state: ClusterState, now: float) -> None:
+    """Look once. Who may not list them knows namespaces by name only, and no DaemonSets. Raises ApiError."""
+    try:
+        for namespace in (await client.list_all(Namespace)).items:
+            state.set_namespace(namespace.name, namespace.metadata.labels, now)
+        for daemons in (await client.list_all(DaemonSet)).items:
+            _take_in(state, daemons)
+    except (Forbidden, NotFound):
+        return
+
+
+def _take_in(state: ClusterState, daemons: DaemonSet) -> None:
+    if daemons.metadata.deletion_timestamp is None:
+        state.set_daemons(daemons)
+    else:
+        state.remove_daemons(daemons.uid)
+
+
+async def _has_daemons(client: Client) -> bool:
+    """Whether they are served; an API server that cannot say for now is asked again, for a minute at most."""
+    for _ in range(_ASKED):
+        try:
+            await client.list(DaemonSet, limit=1)
+        except NotFound:
+            return False
+        except Forbidden:
+            return True  # their informer says what is missing
+        except ApiError as error:
+            log.warning("listing DaemonSets: %s", error)
+            await asyncio.sleep(_ASK_AGAIN_S)
+        else:
+            return True
+    return True

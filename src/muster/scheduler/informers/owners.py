@@ -1,0 +1,154 @@
+"""Follows the objects that foreign pods belong to, each kind from the first pod on that names one.
+
+A kind that the cluster does not serve is looked for again now and then; its pods wait, everybody else goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from muster.kube.client import Client
+from muster.kube.errors import ApiError, ConfigError, Conflict, Forbidden, NotFound
+from muster.kube.informer import Informer
+from muster.kube.meta import KubeObject, Resource
+from muster.scheduler.gangs.adapters import SOURCES, described
+from muster.scheduler.gangs.adapters.membership import Workload
+from muster.scheduler.gangs.adapters.source import Source
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.state import ClusterState
+
+log = logging.getLogger(__name__)
+
+SETTLE_S = 10.0
+"""How long a new leader waits for these objects before it plans for everybody."""
+LOOK_AGAIN_S = 15.0
+"""A kind that is not served may be installed later."""
+
+
+class WorkloadFollower:
+    """Keeps the state's workloads up to date.
+
+    Args:
+        client: the API server.
+        state: told what objects say.
+        clock: seconds since the epoch.
+        changed: called after each change.
+        seen: called with each object that is new or has changed.
+        rng: source of jitter.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        state: ClusterState,
+        *,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        seen: Callable[[Workload], None],
+        rng: random.Random | None = None,
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._clock = clock
+        self._changed = changed
+        self._seen = seen
+        self._rng = rng
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._known: dict[str, asyncio.Event] = {}
+
+    def follow_wanted(self) -> None:
+        """Begin with the kinds that pods or placements have named since the last call."""
+        for name in self._state.foreign.directory.wanted.keys() - self._tasks.keys():
+            self._known[name] = asyncio.Event()
+            self._tasks[name] = asyncio.create_task(self._follow(SOURCES[name]), name=f"workloads/{name}")
+
+    async def settle(self) -> None:
+        """Wait until what pods name is known or known not to be served; for `SETTLE_S` at most."""
+        self.follow_wanted()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                for known in list(self._known.values()):
+                    await known.wait()
+
+    async def stop(self) -> None:
+        """Stop following."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _follow(self, source: Source[Any]) -> None:
+        resource = source.kind.RESOURCE
+        while not await served(self._client, resource):
+            self._known[source.name].set()
+            await asyncio.sleep(LOOK_AGAIN_S)
+        # Not part of liveness: a kind of others that cannot be read must not take the scheduler down with it.
+        informer: Informer[Any] = Informer(self._client, source.kind, rng=self._rng)
+        informer.add_handler(lambda old, new: self._object_changed(source, old, new))
+        async with asyncio.TaskGroup() as group:
+            group.create_task(informer.run())
+            while not informer.has_synced:
+                with suppress(TimeoutError):
+                    await informer.wait_synced(LOOK_AGAIN_S)
+            self._state.workloads_listed(source.name)
+            self._known[source.name].set()
+            self._changed()
+
+    def _object_changed(self, source: Source[Any], old: KubeObject | None, new: KubeObject | None) -> None:
+        if new is not None:
+            workload = source.workload(new)
+            self._state.set_workload(workload, self._clock())
+            self._seen(workload)
+        elif old is not None:
+            self._state.remove_workload(source.workload(old).ref)
+        self._changed()
+
+
+async def expect_known(client: Client, state: ClusterState, gang: Gang, now: float) -> None:
+    """Read the gang's object once more before pods are given their first nodes: its watch may lag behind the pods'.
+
+    Raises:
+        Conflict: it says something else than was known, or is gone; the state knows it now.
+        ApiError: it cannot be read for now.
+    """
+    known = state.foreign.directory.find(gang.workload) if gang.workload is not None else None
+    if known is None:  # the pods themselves say how many they are
+        return
+    source, ref = SOURCES[known.ref.source], known.ref
+    try:  # the right to list is there already, for following them
+        listing = await client.list(source.kind, ref.namespace, field_selector=f"metadata.name={ref.name}")
+    except Forbidden as error:
+        log.warning("reading %s: %s", described(ref), error)
+        return
+    found = next(map(source.workload, listing.items), None)
+    if found is None or found.ref.uid != ref.uid:
+        state.remove_workload(ref)
+    if found is not None and found != known:
+        state.set_workload(found, now)
+    if found != known:
+        raise Conflict(409, "Conflict", f"{described(ref)} has changed")
+
+
+async def served(client: Client, resource: Resource) -> bool:
+    """Ask discovery whether the API server has the kind. False as well where it does not answer."""
+    try:
+        answer = await client.request("GET", f"/apis/{resource.api_version}")
+    except (ApiError, ConfigError) as error:
+        if not isinstance(error, NotFound):
+            log.warning("looking for %s: %s", resource.plural, error)
+        return False
+    return f'"name":"{resource.plural}"'.encode() in answer.replace(b" ", b"")
+
+
+async def list_wanted(client: Client, state: ClusterState, now: float) -> None:
+    """Read the objects that pods name, once. What cannot be read stays unknown. Raises ApiError."""
+    for name in list(state.foreign.directory.wanted):
+        with suppress(NotFound, Forbidden):
+            listing = await client.list_all(SOURCES[name].kind)
+            for obj in listing.items:
+                state.set_workload(SOURCES[name].workload(obj), now)
+            state.workloads_listed(name)

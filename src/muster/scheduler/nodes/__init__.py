@@ -1,0 +1,1 @@
+"""Nodes, grouped by what they offer and what they have left."""

@@ -1,0 +1,140 @@
+"""Buckets: the nodes of one class with the same room left. A pod is judged once per bucket instead of once per node."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from muster.scheduler.pods.pod_class import HostPort
+
+if TYPE_CHECKING:
+    from muster.scheduler.nodes.domains import Domains
+    from muster.scheduler.nodes.node_class import NodeClass
+
+BucketKey = tuple[int, tuple[tuple[str, int], ...], frozenset[HostPort]]
+RESORT_SHARE = 16
+"""Where more than one in so many names came or went, sorting anew is cheaper than moving each to its place."""
+
+
+@dataclass(slots=True, eq=False)
+class Bucket:
+    """Nodes of one class with the same room left. Only its owner changes `names`."""
+
+    key: BucketKey
+    node_class: NodeClass
+    free: dict[str, int]
+    ports: frozenset[HostPort]
+    names: dict[str, None] = field(default_factory=dict)
+    _order: list[str] | None = None
+    _moved: set[str] = field(default_factory=set)
+
+    def add(self, name: str) -> None:
+        """A node comes."""
+        self.names[name] = None
+        if self._order is not None:
+            self._moved.add(name)
+
+    def remove(self, name: str) -> None:
+        """A node goes."""
+        del self.names[name]
+        if self._order is not None:
+            self._moved.add(name)
+
+    def in_order(self) -> Sequence[str]:
+        """Return the names, sorted. After the first time it costs what came and went since, not what is here."""
+        order = self._order
+        if order is None or len(self._moved) * RESORT_SHARE > len(order):
+            order = self._order = sorted(self.names)
+        else:
+            for name in self._moved:
+                at = bisect_left(order, name)
+                there = at < len(order) and order[at] == name
+                if name not in self.names and there:
+                    del order[at]
+                elif name in self.names and not there:
+                    order.insert(at, name)
+        self._moved.clear()
+        return order
+
+
+class BucketIndex(dict[BucketKey, Bucket]):
+    """Buckets by key, and who is in which topology domain of their nodes.
+
+    Attributes:
+        moved: nodes that came, went, changed buckets or got other labels; None while nobody reads it.
+    """
+
+    def __init__(self, domains: Domains) -> None:
+        """No buckets yet."""
+        super().__init__()
+        self.domains = domains
+        self.moved: list[str] | None = None
+
+
+class Buckets:
+    """Every node in its bucket."""
+
+    def __init__(self, domains: Domains) -> None:
+        self.all = BucketIndex(domains)
+        self._whole: dict[NodeClass, Bucket] = {}
+        self._last: Bucket | None = None
+
+    def move(
+        self,
+        name: str,
+        old: Bucket | None,
+        node_class: NodeClass | None,
+        free: dict[str, int],
+        ports: Iterable[HostPort],
+    ) -> Bucket | None:
+        """Put the node where it belongs now and return that bucket; no class, no bucket."""
+        taken = frozenset(ports)
+        for known in (old, self._last):  # nodes of one gang go the same way, one after the other
+            if known is None or known.node_class is not node_class or not known.names:
+                continue
+            if known.free == free and known.ports == taken:
+                return self._enter(name, old, known)
+        if node_class is not None:
+            self._last = self._bucket(node_class, bucket_key(node_class.number, free, taken), free)
+            return self._enter(name, old, self._last)
+        if old is not None:
+            self._leave(name, old)
+            if self.all.moved is not None:
+                self.all.moved.append(name)
+        return None
+
+    def move_whole(self, name: str, old: Bucket | None, node_class: NodeClass) -> Bucket:
+        """As `move`, for a node with nothing on it: most are, and what they have left need not be counted."""
+        bucket = self._whole.get(node_class)
+        if bucket is None:
+            bucket = self._whole[node_class] = self._bucket(node_class, node_class.whole, node_class.allocatable)
+        return self._enter(name, old, bucket)
+
+    def _bucket(self, node_class: NodeClass, key: BucketKey, free: dict[str, int]) -> Bucket:
+        bucket = self.all.get(key)
+        if bucket is None:
+            bucket = self.all[key] = Bucket(key, node_class, dict(free), key[2])
+        return bucket
+
+    def _enter(self, name: str, old: Bucket | None, bucket: Bucket) -> Bucket:
+        if bucket is not old:
+            if old is not None:
+                self._leave(name, old)
+            bucket.add(name)
+            if self.all.moved is not None:
+                self.all.moved.append(name)
+        return bucket
+
+    def _leave(self, name: str, old: Bucket) -> None:
+        old.remove(name)
+        if not old.names:
+            del self.all[old.key]
+            if self._whole.get(old.node_class) is old:
+                del self._whole[old.node_class]
+
+
+def bucket_key(class_number: int, free: dict[str, int], ports: Iterable[HostPort]) -> BucketKey:
+    """Return the key of nodes of that class with that much room."""
+    return (class_number, tuple(sorted(free.items())), frozenset(ports))

@@ -1,0 +1,295 @@
+"""All nodes with what is on them, indexed by what they have left."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from muster.api.names import LABEL_TEAM
+from muster.api.preflight import Preflight
+from muster.kube.node import Node, Taint
+from muster.kube.taints import find_untolerated_taint
+from muster.scheduler.gangs.gang import PodRecord
+from muster.scheduler.nodes.buckets import Buckets
+from muster.scheduler.nodes.daemons import Daemons, DaemonSet
+from muster.scheduler.nodes.domains import Domains
+from muster.scheduler.nodes.node_class import NodeClasses, NodeRecord
+from muster.scheduler.nodes.trust import Trust
+from muster.scheduler.pods.pod_class import ClassTable, PodClass
+
+
+class NodeTable:
+    """Counts pods and held slots on nodes; `settle` brings the indexes up to date for what was touched."""
+
+    def __init__(self, classes: ClassTable, team_key: str = LABEL_TEAM, trust: Trust | None = None) -> None:
+        self.nodes: dict[str, NodeRecord] = {}
+        self.domains = Domains(self.nodes)
+        self.empty_domains = Domains(self.nodes)
+        self._daemons = Daemons(classes)
+        self.buckets = Buckets(self.domains)
+        self.empty_buckets = Buckets(self.empty_domains)
+        self._class_numbers = itertools.count()
+        self._classes = NodeClasses(frozenset(), self._class_numbers)
+        self._dirty: dict[str, None] = {}
+        self.pools: set[str] = set()
+        """Nodes with the pool label, as of the last `settle`."""
+        self._team_key = team_key
+        self.owners: dict[str, str] = {}
+        """Node -> team, of those that a team owns."""
+        self._leaving: frozenset[str] = frozenset()
+        self._trust = trust
+
+    def set(self, node: Node) -> bool:
+        """Take over a node object; returns whether it is another node than before under that name, or changed teams."""
+        record = self._record(node.name)
+        before, labels = (record.uid, self._team_taints(record)), self.domains.labels(node.name)
+        record.update(node)
+        record.leaving = node.name in self._leaving
+        if self._trust is not None:
+            self._trust.take_over(record, node)
+            self._trust.judge(record)
+        self._dirty[node.name] = None
+        owner = record.labels.get(self._team_key, "")
+        if owner:
+            self.owners[node.name] = owner
+        elif self.owners:
+            self.owners.pop(node.name, None)
+        if before[0] != record.uid or labels != record.labels:
+            self._moved(node.name, labels)
+        return before != (record.uid, self._team_taints(record))
+
+    def remove(self, name: str) -> bool:
+        """A node is gone; what is counted on it stays counted. Returns whether it was known."""
+        record = self.nodes.get(name)
+        if record is None or not record.uid:
+            return False
+        labels = record.labels
+        self.owners.pop(name, None)
+        record.uid, record.problem, record.node_class, record.stale = "", "does not exist", None, True
+        self._dirty[name] = None
+        self._moved(name, labels)
+        return True
+
+    def set_tested(self, name: str, record: Preflight | None) -> None:
+        """The record of a node's tests was written, or (None) is gone."""
+        if self._trust is None:
+            return
+        if record is not None:
+            self._trust.set(record)
+        else:
+            self._trust.remove(name)
+        node = self.nodes.get(name)
+        if node is not None:
+            self._trust.judge(node)
+            node.judged = None
+            self._dirty[name] = None
+
+    def _age(self, trust: Trust, ages: frozenset[int], now: float) -> None:
+        """Say of nodes that were touched, and of those that it is due for, how long ago they were tested."""
+        if ages != trust.ages:
+            trust.ages = ages
+            self._dirty.update(dict.fromkeys(self.nodes))
+        for name in trust.due(now):
+            if name in self.nodes:
+                self._dirty[name] = None
+        for name in self._dirty:
+            record, before = self.nodes[name], self.nodes[name].tested_within_h
+            trust.age(record, now)
+            if record.tested_within_h != before:
+                record.judged = None
+
+    def set_leaving(self, names: frozenset[str]) -> None:
+        """These nodes, and no others, are about to change hands."""
+        for name in names ^ self._leaving:
+            record = self.nodes.get(name)
+            if record is not None:
+                record.leaving, record.judged = name in names, None
+                self._dirty[name] = None
+        self._leaving = names
+
+    def set_daemons(self, daemons: DaemonSet) -> None:
+        """Take over a DaemonSet, whose pods will come to nodes."""
+        if self._daemons.set(daemons):
+            self._touch_all()
+
+    def remove_daemons(self, uid: str) -> None:
+        """No more pods of that DaemonSet will come."""
+        self._daemons.remove(uid)
+        self._touch_all()
+
+    def exists(self, name: str, uid: str = "") -> bool:
+        """Whether there is such a node, and with that UID where one is given."""
+        record = self.nodes.get(name)
+        return record is not None and bool(record.uid) and uid in ("", record.uid)
+
+    def keeps_out(self, name: str, cls: PodClass | None) -> bool:
+        """Whether the node is of a team that does not let pods of the class in."""
+        owners = self._team_taints(self.nodes[name])
+        return bool(owners) and cls is not None and find_untolerated_taint(owners, cls.tolerations) is not None
+
+    def _team_taints(self, record: NodeRecord) -> list[Taint]:
+        return [taint for taint in record.taints if taint.key == self._team_key] if record.taints else []
+
+    def count(self, pod: PodRecord) -> None:
+        """Count the pod where it takes room now: on its node until it has finished or is gone."""
+        where = pod.node if not pod.finished else ""
+        if where != pod.counted_on:
+            self.uncount(pod)
+            if where and pod.cls is not None:
+                record = self._record(where)
+                record.take(pod.cls.request, pod.cls.ports, foreign=not pod.gang)
+                record.pods.add(pod.uid)
+                pod.counted_on = where
+                self._dirty[where] = None
+                self._daemons.came(pod, where)
+                self._meet(pod.cls, where, foreign=not pod.gang)
+        if where and pod.terminating and pod.cls is not None and pod.cls.matches:
+            for domains in self._domains(foreign=not pod.gang):
+                domains.leave(pod.uid, pod.cls, where)
+
+    def take_held(self, pod: PodRecord) -> bool:
+        """Count the pod where room is held for its slot; whether that is so. What the node has left stays the same."""
+        record, key = self.nodes.get(pod.node), (pod.gang, pod.slot)
+        if record is None or pod.cls is None or record.holds.get(key) is not pod.cls:
+            return False
+        if pod.counted_on or pod.finished or pod.terminating:
+            return False
+        del record.holds[key]
+        record.pods.add(pod.uid)
+        pod.counted_on = pod.node
+        self._daemons.came(pod, pod.node)
+        if self._daemons.some:
+            self._dirty[pod.node] = None
+        return True
+
+    def uncount(self, pod: PodRecord) -> None:
+        """Take the pod off the node it is counted on."""
+        if not pod.counted_on or pod.cls is None:
+            return
+        record = self.nodes[pod.counted_on]
+        record.take(pod.cls.request, pod.cls.ports, foreign=not pod.gang, sign=-1)
+        record.pods.discard(pod.uid)
+        self._dirty[pod.counted_on] = None
+        self._daemons.went(pod, pod.counted_on)
+        self._meet(pod.cls, pod.counted_on, foreign=not pod.gang, sign=-1)
+        if pod.terminating:
+            for domains in self._domains(foreign=not pod.gang):
+                domains.left(pod.uid)
+        pod.counted_on = ""
+
+    def hold(self, name: str, gang: str, slot: int, cls: PodClass | None) -> None:
+        """Keep room for a slot that has no pod on the node; the whole node where its size is not known."""
+        record = self._record(name)
+        record.holds[gang, slot] = cls
+        if cls is None:
+            record.fully_held += 1
+        else:
+            record.take(cls.request, cls.ports, foreign=False)
+            self._meet(cls, name, foreign=False)
+        self._dirty[name] = None
+
+    def unhold(self, name: str, gang: str, slot: int) -> None:
+        """Give up what `hold` kept."""
+        record = self.nodes[name]
+        cls = record.holds.pop((gang, slot))
+        if cls is None:
+            record.fully_held -= 1
+        else:
+            record.take(cls.request, cls.ports, foreign=False, sign=-1)
+            self._meet(cls, name, foreign=False, sign=-1)
+        self._dirty[name] = None
+
+    def arriving(self, name: str, gang: str, slot: int, *, is_: bool) -> None:
+        """A pod of the slot is being bound to the node, or not any more."""
+        record = self.nodes.get(name)
+        if record is not None:
+            record.arriving.add((gang, slot)) if is_ else record.arriving.discard((gang, slot))
+            self._dirty[name] = None
+
+    def _touch_all(self) -> None:
+        """Everything has to be worked out again on every node."""
+        self._dirty = dict.fromkeys(self.nodes)
+        for record in self.nodes.values():
+            record.stale = True
+
+    def touch(self, names: Iterable[str]) -> None:
+        """What gangs on these nodes do has changed."""
+        self._dirty.update(dict.fromkeys(name for name in names if name in self.nodes))
+
+    @property
+    def touched(self) -> Iterable[str]:
+        """Nodes that were touched since the last `settle`."""
+        return self._dirty
+
+    def touched_gangs(self, pods: Mapping[str, PodRecord]) -> Iterator[str]:
+        """Yield the keys of gangs on nodes that were touched since the last `settle`."""
+        for name in self._dirty:
+            record = self.nodes[name]
+            yield from (pods[uid].gang for uid in record.pods if uid in pods)
+            yield from (key for key, _ in record.holds)
+
+    def settle(self, label_keys: frozenset[str], ages: frozenset[int] = frozenset(), now: float = 0.0) -> bool:
+        """Bring buckets up to date; returns whether all node classes were made anew, as pods read more labels.
+
+        Args:
+            label_keys: labels that pods read.
+            ages: hours within which pods want their nodes to have been tested.
+            now: seconds since the epoch, for these.
+        """
+        if self._trust is not None:
+            self._age(self._trust, ages, now)
+        anew = label_keys != self._classes.label_keys
+        if anew:
+            self._classes = NodeClasses(label_keys, self._class_numbers)
+            self._daemons.forget()
+            self._touch_all()
+        whole, some = self.buckets.move_whole, self._daemons.some
+        for name in self._dirty:
+            record = self.nodes[name]
+            node_class = self._classes.of(record) if record.uid else None
+            if node_class is not record.node_class:
+                record.node_class, record.stale = node_class, True
+                self.domains.touch(name)
+                self.empty_domains.touch(name)
+                (self.pools.add if node_class is not None and node_class.pool else self.pools.discard)(name)
+            elif node_class is None:
+                self.pools.discard(name)
+            if node_class is not None and not some and record.untouched:
+                record.bucket = whole(name, record.bucket, node_class)
+                if record.stale:
+                    record.empty_bucket = self.empty_buckets.move_whole(name, record.empty_bucket, node_class)
+                    record.stale = False
+                continue
+            free = self._daemons.leave_room(record, record.free_for_new())
+            record.bucket = self.buckets.move(name, record.bucket, node_class, free, record.ports)
+            if record.stale or some:
+                free = self._daemons.leave_room(record, record.free_when_empty())
+                record.empty_bucket = self.empty_buckets.move(name, record.empty_bucket, node_class, free, ())
+                record.stale = False
+            if not record.uid and not record.pods and not record.holds:
+                del self.nodes[name]
+        self._dirty.clear()
+        return anew
+
+    def _meet(self, cls: PodClass, name: str, *, foreign: bool, sign: int = 1) -> None:
+        """Count a pod that rules are about, or that keeps others away, in the node's domains."""
+        if cls.subjects:
+            for domains in self._domains(foreign=foreign):
+                domains.count(cls, name, sign)
+
+    def _domains(self, *, foreign: bool) -> tuple[Domains, ...]:
+        return (self.domains, self.empty_domains) if foreign else (self.domains,)
+
+    def _moved(self, name: str, labels: Mapping[str, str]) -> None:
+        for domains in (self.domains, self.empty_domains):
+            domains.move(name, labels, domains.labels(name))
+        record = self.nodes[name]
+        for index, bucket in ((self.buckets.all, record.bucket), (self.empty_buckets.all, record.empty_bucket)):
+            if index.moved is not None and bucket is not None:
+                index.moved.append(name)
+
+    def _record(self, name: str) -> NodeRecord:
+        record = self.nodes.get(name)
+        if record is None:
+            record = self.nodes[name] = NodeRecord(name)
+        return record

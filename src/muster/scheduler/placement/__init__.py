@@ -1,0 +1,1 @@
+"""Chooses nodes for the pods of one gang."""

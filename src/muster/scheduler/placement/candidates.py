@@ -1,0 +1,85 @@
+"""Where pods of a class have room, and which of those nodes they should get first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from muster.scheduler.nodes.buckets import Bucket
+from muster.scheduler.placement.ledger import Ledger, fits
+from muster.scheduler.placement.matching import Match, Matcher
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.pods.resources import CORE
+
+Groups = Mapping[PodClass, Sequence[int]]
+"""Slots to place, by the class of their pods."""
+
+
+class Shortage(msgspec.Struct, frozen=True):
+    """There is room for `have` of the `need` pods of one class. `gave_up`: none was found, which proves nothing."""
+
+    cls: PodClass
+    need: int
+    have: int
+    gave_up: bool = False
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """Nodes with the same room, each of which takes `times` pods. `names`: those that serve, where not all do."""
+
+    bucket: Bucket
+    match: Match
+    times: int
+    count: int
+    names: list[str] | None = None
+
+    @property
+    def room(self) -> int:
+        """How many pods these nodes take."""
+        return self.times * self.count
+
+
+def candidates(
+    ledger: Ledger, matcher: Matcher, cls: PodClass, reserved: Collection[int], banned: Collection[str] = ()
+) -> list[Candidate]:
+    """Return where pods of the class have room, leaving out node classes reserved for others and banned nodes.
+
+    Rules about other pods are not looked at here (see `arranging`): this is the most there can be room for.
+    """
+    found = []
+    for bucket, left in ledger.buckets():
+        if bucket.node_class.number in reserved:
+            continue
+        times = fits(cls, bucket)
+        if not times:
+            continue
+        match = matcher.match(cls, bucket.node_class)
+        if match.reason is not None:
+            continue
+        if match.names is None and bucket.names.keys().isdisjoint(banned):
+            found.append(Candidate(bucket, match, times, left))
+            continue
+        names = [name for name in ledger.names(bucket) if name not in banned and match.serves(name)]
+        if names:
+            found.append(Candidate(bucket, match, times, len(names), names))
+    return found
+
+
+def room_in(offer: Sequence[Candidate]) -> int:
+    """Return how many pods these candidates take."""
+    return sum(candidate.room for candidate in offer)
+
+
+def by_choice(groups: Groups, offers: Mapping[PodClass, Sequence[Candidate]]) -> list[PodClass]:
+    """Return the classes in the order in which they are placed: those with the least choice first."""
+    return sorted(groups, key=lambda cls: (room_in(offers[cls]), -sum(cls.request.values()), cls.number))
+
+
+def preference(cls: PodClass, candidate: Candidate) -> tuple[int, ...]:
+    """Wishes first; then nodes without devices the pod does not use; then the least room, to keep nodes whole."""
+    bucket = candidate.bucket
+    devices = sum(
+        value > 0 for resource, value in bucket.free.items() if resource not in CORE and resource not in cls.request
+    )
+    return (candidate.match.unwanted, -candidate.match.score, devices, candidate.times, bucket.node_class.number)

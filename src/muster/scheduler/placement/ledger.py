@@ -1,0 +1,140 @@
+"""Room as it would be with what this plan already gave away: a thin layer over the buckets, which it never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from muster.kube.resources import plus
+from muster.scheduler.nodes.buckets import Bucket, BucketIndex, BucketKey, bucket_key
+from muster.scheduler.nodes.domains import Domains, Layer
+from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.pods.pod_class import HostPort, PodClass
+from muster.scheduler.pods.resources import minus, times_fits
+
+
+class _Over(Bucket):
+    """Nodes of which a ledger gave something away. A fork has one of its own for each, under the same key."""
+
+    __slots__ = ()
+
+
+class Ledger:
+    """The nodes' room, and who is in which domain, with what was taken here.
+
+    Buckets that a ledger hands out are understood by its forks: these know which nodes they have in their place.
+    """
+
+    def __init__(self, buckets: Mapping[BucketKey, Bucket]) -> None:
+        self._base = buckets
+        self.layer = Layer(buckets.domains if isinstance(buckets, BucketIndex) else Domains({}))
+        self._gone: dict[Bucket, set[str]] = {}
+        self._passed: dict[Bucket, int] = {}
+        self._over: dict[BucketKey, _Over] = {}
+        self._where: dict[str, _Over] = {}
+
+    def buckets(self) -> Iterator[tuple[Bucket, int]]:
+        """Yield buckets with the number of nodes left in them."""
+        for bucket in self._base.values():
+            left = len(bucket.names) - len(self._gone.get(bucket, ()))
+            if left > 0:
+                yield bucket, left
+        for over in self._over.values():
+            if over.names:
+                yield over, len(over.names)
+
+    def touched(self) -> Iterator[Bucket]:
+        """Yield the buckets that nodes have left here or come to."""
+        yield from self._gone
+        yield from self._over.values()
+
+    def first(self, bucket: Bucket, count: int) -> Sequence[str]:
+        """Return the first so many names of `names`, or all; it costs what it returns, not what is in the bucket."""
+        if isinstance(bucket, _Over):
+            return sorted(self._over[bucket.key].names)[:count]
+        order, gone = bucket.in_order(), self._gone.get(bucket)
+        if not gone:
+            return order[:count]
+        at = self._passed.get(bucket, 0)  # all before are gone
+        while at < len(order) and order[at] in gone:
+            at += 1
+        self._passed[bucket] = at
+        found = order[at : at + count]
+        if gone.isdisjoint(found):
+            return found
+        return list(islice((order[later] for later in range(at, len(order)) if order[later] not in gone), count))
+
+    def names(self, bucket: Bucket) -> list[str]:
+        """Return the names of the nodes left in the bucket, sorted."""
+        if isinstance(bucket, _Over):
+            return sorted(self._over[bucket.key].names)
+        gone = self._gone.get(bucket)
+        return sorted(bucket.names.keys() - gone) if gone else sorted(bucket.names)
+
+    def room(self, node: NodeRecord) -> Bucket | None:
+        """Return the bucket the node is in now; None for a node that does not exist."""
+        return self._where.get(node.name) or node.bucket
+
+    def bucket_of(self, name: str, before: Bucket) -> Bucket:
+        """Return the bucket the node is in now; `before`: the one it was in when nothing was taken."""
+        return self._where.get(name, before)
+
+    def take(self, bucket: Bucket, names: Sequence[str], cls: PodClass, times: int) -> None:
+        """Take room for `times` pods of the class on each of the nodes, all of which are in the bucket."""
+        request = {resource: value * times for resource, value in cls.request.items()}
+        self._shift(bucket, names, minus(bucket.free, request), bucket.ports | frozenset(cls.ports))
+        if cls.subjects:
+            for name in names:
+                self.layer.count(cls, name, times)
+
+    def give(self, bucket: Bucket, names: Sequence[str], cls: PodClass) -> None:
+        """Give back the room of one pod of the class on each of these nodes of the bucket."""
+        self._shift(bucket, names, plus(bucket.free, cls.request), bucket.ports - frozenset(cls.ports))
+        if cls.subjects:
+            for name in names:
+                self.layer.count(cls, name, -1)
+
+    def fork(self) -> Ledger:
+        """Return a ledger that starts from here and may be dropped."""
+        other = Ledger(self._base)
+        other.layer = self.layer.fork()
+        other._passed = dict(self._passed)
+        other._gone = {bucket: set(names) for bucket, names in self._gone.items()}
+        other._over = {
+            key: _Over(key, bucket.node_class, bucket.free, bucket.ports, dict(bucket.names))
+            for key, bucket in self._over.items()
+        }
+        other._where = {name: other._over[bucket.key] for name, bucket in self._where.items()}
+        return other
+
+    def adopt(self, other: Ledger) -> None:
+        """Become `other`, a fork of this ledger."""
+        self._gone, self._passed, self._over, self._where = other._gone, other._passed, other._over, other._where
+        self.layer = other.layer
+
+    def _shift(self, bucket: Bucket, names: Sequence[str], free: dict[str, int], ports: frozenset[HostPort]) -> None:
+        key = bucket_key(bucket.node_class.number, free, ports)
+        target = self._over.get(key)
+        if target is None:
+            target = self._over[key] = _Over(key, bucket.node_class, free, ports)
+        if isinstance(bucket, _Over):
+            here = self._over[bucket.key].names
+            for name in names:
+                del here[name]
+        else:
+            self._gone.setdefault(bucket, set()).update(names)
+        target.names.update(dict.fromkeys(names))
+        self._where.update(dict.fromkeys(names, target))
+
+
+def fits(cls: PodClass, bucket: Bucket) -> int:
+    """Return how many pods of the class, for one gang, one node of the bucket has room for."""
+    times = times_fits(cls.request, bucket.free)
+    if cls.ports and times:
+        return 0 if any(_clash(port, taken) for port in cls.ports for taken in bucket.ports) else 1
+    return min(times, 1) if cls.alone else times
+
+
+def _clash(left: HostPort, right: HostPort) -> bool:
+    """Whether two host ports collide: an empty IP is every address."""
+    return left[1:] == right[1:] and (left[0] == right[0] or not left[0] or not right[0])

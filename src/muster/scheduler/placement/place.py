@@ -1,0 +1,112 @@
+"""Choosing nodes for the pods of one gang: all of them, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from muster.scheduler.placement.candidates import (
+    Candidate,
+    Groups,
+    Shortage,
+    by_choice,
+    candidates,
+    preference,
+    room_in,
+)
+from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.matching import Matcher
+from muster.scheduler.placement.rules import is_related
+from muster.scheduler.placement.with_pod_rules import arrange
+from muster.scheduler.pods.pod_class import PodClass
+
+__all__ = ["Candidate", "Groups", "Shortage", "candidates", "choose", "room_when_empty"]
+
+Failed = Collection[tuple[int, str]]
+"""(slot, node) pairs not to be used."""
+
+
+def choose(
+    ledger: Ledger,
+    matcher: Matcher,
+    groups: Groups,
+    *,
+    reserved: Collection[int] = (),
+    failed: Failed = (),
+    taken: Collection[str] = (),
+    given_up: Collection[tuple[str, PodClass | None]] = (),
+) -> dict[int, str] | Shortage:
+    """Return slot -> node for all slots and take that room from the ledger; or what is short, taking nothing.
+
+    `taken` are nodes of the gang's other slots, which take no more of it. `given_up`: (node, class) that these slots
+    hold until they move; rules about other pods are judged as if they had left. Classes with the least choice go first.
+    With several classes that compete for the same nodes this can miss a placement that exists; it never makes a wrong
+    one.
+    """
+    banned = {node for slot, node in failed if any(slot in slots for slots in groups.values())} | set(taken)
+    if any(is_related(cls, ledger.layer) for cls in groups):
+        apart = ledger.fork()
+        for node, held in given_up:
+            if held is not None:
+                apart.layer.count(held, node, -1)
+        arranged = arrange(apart, matcher, groups, reserved, banned)
+        if not isinstance(arranged, Shortage):
+            ledger.adopt(apart)
+        return arranged
+    offers: dict[PodClass, list[Candidate]] = {}
+    for cls, slots in groups.items():
+        offers[cls] = candidates(ledger, matcher, cls, reserved, banned)
+        room = room_in(offers[cls])
+        if room < len(slots):
+            return Shortage(cls, len(slots), room)
+    order = by_choice(groups, offers)
+    trial = ledger.fork() if len(order) > 1 else ledger
+    chosen: dict[int, str] = {}
+    for index, cls in enumerate(order):
+        offer = offers[cls] if index == 0 else candidates(trial, matcher, cls, reserved, banned)
+        slots = sorted(groups[cls])
+        room = room_in(offer)
+        if room < len(slots):
+            return Shortage(cls, len(slots), room)
+        filled = _fill(trial, cls, slots, offer)
+        chosen.update(filled)
+        if cls.alone and index + 1 < len(order):
+            banned |= set(filled.values())
+    ledger.adopt(trial)
+    return chosen
+
+
+def room_when_empty(ledger: Ledger, matcher: Matcher, groups: Groups) -> dict[int, str] | Shortage:
+    """Return what would be short for the gang alone; else slot -> node where it has rules, as nothing else tells.
+
+    May take room from the ledger.
+    """
+    for cls, slots in groups.items():
+        room = room_in(candidates(ledger, matcher, cls, ()))
+        if room < len(slots):
+            return Shortage(cls, len(slots), room)
+    if not any(is_related(cls, ledger.layer) for cls in groups):
+        return {}
+    return arrange(ledger, matcher, groups, (), ())
+
+
+def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[Candidate]) -> dict[int, str]:
+    """Give the slots, in order, to the best candidates; there is room for all of them."""
+    chosen: dict[int, str] = {}
+    at = 0
+    for candidate in sorted(offer, key=lambda candidate: (*preference(cls, candidate), candidate.bucket.key[1])):
+        full, rest = divmod(len(slots) - at, candidate.times)
+        names = candidate.names if candidate.names is not None else ledger.first(candidate.bucket, full + 1)
+        whole = names[:full]
+        for name in whole:
+            for slot in slots[at : at + candidate.times]:
+                chosen[slot] = name
+            at += candidate.times
+        if whole:
+            ledger.take(candidate.bucket, whole, cls, candidate.times)
+        if rest and len(names) > full:
+            chosen.update(dict.fromkeys(slots[at:], names[full]))
+            ledger.take(candidate.bucket, [names[full]], cls, rest)
+            at = len(slots)
+        if at == len(slots):
+            break
+    return chosen

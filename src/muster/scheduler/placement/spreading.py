@@ -1,0 +1,99 @@
+"""Topology spread: whether a domain may take one more pod.
+
+Rules: the Kubernetes page "Pod Topology Spread Constraints". A domain counts if some node of it has all labels that the
+pod's constraints name and meets nodeAffinityPolicy and nodeTaintsPolicy; pods on their way out do not count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from muster.kube.taints import find_untolerated_taint
+from muster.scheduler.nodes.domains import Domains, Layer, Universe
+from muster.scheduler.placement.matching import Matcher
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.pods.relations import Spread
+
+
+class Scope:
+    """The domains that count for one constraint of a pod class.
+
+    Args:
+        rule: the constraint.
+        cls: the pods that have it.
+        base: the nodes.
+        matcher: what nodes are to the class.
+    """
+
+    def __init__(self, rule: Spread, cls: PodClass, base: Domains, matcher: Matcher) -> None:
+        self._rule, self._cls, self._base, self._matcher = rule, cls, base, matcher
+        asked = cls.relations
+        self._keys = {rule.key, *(other.key for other in (asked.spread if asked is not None else ()))}
+        # Constraints of the same shape have the same domains, whatever pods they are about.
+        selection = (frozenset(cls.selector.items()), cls.terms) if rule.honor_affinity else None
+        self.shape = (rule.key, frozenset(self._keys), selection, cls.tolerations if rule.honor_taints else None)
+
+    def universe(self) -> Universe:
+        """Return all of them."""
+        return self._base.universe(self.shape, self.domain_of)
+
+    def domain_of(self, name: str) -> str | None:
+        """Return the domain in which the node counts; None where it does not."""
+        labels = self._base.labels(name)
+        if not all(key in labels for key in self._keys):
+            return None
+        node = self._base.nodes[name]
+        if node.node_class is None:
+            return None
+        if self._rule.honor_affinity and not self._matcher.selects(self._cls, node.node_class, name):
+            return None
+        if self._rule.honor_taints and find_untolerated_taint(node.taints, self._cls.tolerations) is not None:
+            return None
+        return labels[self._rule.key]
+
+
+class SpreadCounts:
+    """The domains of one constraint of a pod class, each with its number of pods, as pods are placed.
+
+    Args:
+        rule: the constraint.
+        cls: the pods that have it.
+        layer: who is where.
+        matcher: what nodes are to the class.
+    """
+
+    def __init__(self, rule: Spread, cls: PodClass, layer: Layer, matcher: Matcher) -> None:
+        self.rule = rule
+        self.own = rule.peers in cls.matches
+        scope = Scope(rule, cls, layer.base, matcher)
+        self.counts: dict[str, int] = dict.fromkeys(scope.universe().nodes, 0)
+        for node, number in layer.by_node(rule.peers):
+            domain = scope.domain_of(node)
+            if domain is not None:
+                self.counts[domain] = self.counts.get(domain, 0) + number
+        self._levels = Counter(self.counts.values())
+        self.least = min(self._levels, default=0)
+
+    def allows(self, domain: str) -> bool:
+        """Whether one more pod of the class may go into the domain."""
+        least = self.least if len(self.counts) >= self.rule.min_domains else 0
+        return self.counts.get(domain, 0) + self.own - least <= self.rule.max_skew
+
+    def holds(self, domain: str) -> bool:
+        """Whether the domain is not too full for a pod of the class that is counted there already."""
+        least = self.least if len(self.counts) >= self.rule.min_domains else 0
+        return self.counts.get(domain, 0) - least <= self.rule.max_skew
+
+    def add(self, domain: str, number: int = 1) -> bool:
+        """Count pods in, or out; returns whether the emptiest domain now has another number."""
+        before, count = self.least, self.counts.get(domain)
+        if count is None:
+            return False
+        self.counts[domain] = count + number
+        self._levels[count] -= 1
+        if not self._levels[count]:
+            del self._levels[count]
+        self._levels[count + number] += 1
+        if number < 0 or before not in self._levels:
+            self.least = min(self._levels)
+        return self.least != before

@@ -1,0 +1,1 @@
+"""Pods: what they ask for, and what they ask of other pods."""

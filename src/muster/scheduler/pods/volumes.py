@@ -1,0 +1,145 @@
+"""Persistent volume claims of pods: bound ones tie a pod to nodes, unbound ones make it wait or refuse it.
+
+A claim whose class waits for its first consumer (volumeBindingMode WaitForFirstConsumer) ties the pod to the class's
+allowedTopologies; its volume is made once the pod has a node (see `provisioning`). Kubernetes: "Storage Classes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import msgspec
+
+from muster.kube.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from muster.kube.meta import KubeObject, Resource
+from muster.kube.pod import Pod
+from muster.kube.storage import PersistentVolume, PersistentVolumeClaim
+from muster.kube.struct import KubeStruct
+from muster.scheduler.pods.wire import SchedulingVolume
+
+ClaimNeeds = tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...]
+"""(claim name, node affinity terms of its volume), for each claim whose volume is tied to nodes."""
+
+
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+"""The provisioner of classes whose volumes are made by hand."""
+
+
+class TopologySelectorLabelRequirement(KubeStruct):
+    """The node's label has one of the values."""
+
+    key: str
+    values: tuple[str, ...] = ()
+
+
+class TopologySelectorTerm(KubeStruct):
+    """All requirements must hold; a term with none matches nothing."""
+
+    match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
+
+
+class StorageClass(KubeObject):
+    """storage.k8s.io/v1 StorageClass, as far as it decides where and when a claim's volume is made."""
+
+    RESOURCE: ClassVar[Resource] = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
+
+    volume_binding_mode: str = "Immediate"
+    provisioner: str = ""
+    allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+class ClaimState(msgspec.Struct, frozen=True):
+    """What is known of a claim. `found` False: it does not exist.
+
+    Attributes:
+        waits_for_first_consumer: its volume is made for the node of its first pod; `by_hand`: by nobody but people.
+        single_pod: it is for one pod only (access mode ReadWriteOncePod).
+        terms: nodes that the volume can be reached from, or may be made for; None where all.
+    """
+
+    found: bool = False
+    bound: bool = False
+    waits_for_first_consumer: bool = False
+    by_hand: bool = False
+    single_pod: bool = False
+    terms: tuple[NodeSelectorTerm, ...] | None = None
+
+
+def claim_names(pod: Pod) -> tuple[str, ...]:
+    """Return the names of the claims the pod uses, those made for its ephemeral volumes included."""
+    names = []
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            names.append(volume.persistent_volume_claim.claim_name)
+        elif isinstance(volume, SchedulingVolume) and volume.ephemeral is not None:
+            names.append(f"{pod.name}-{volume.name}")
+    return tuple(names)
+
+
+def claim_state(
+    claim: PersistentVolumeClaim | None, volume: PersistentVolume | None, storage_class: StorageClass | None
+) -> ClaimState:
+    """Sum up a claim, its volume where bound, and its class where not."""
+    if claim is None:
+        return ClaimState()
+    bound = claim.status.phase == "Bound" and bool(claim.spec.volume_name) and volume is not None
+    waits = (
+        not claim.spec.volume_name
+        and storage_class is not None
+        and storage_class.volume_binding_mode == "WaitForFirstConsumer"
+    )
+    terms = None
+    if bound and volume is not None and volume.spec.node_affinity is not None:
+        required = volume.spec.node_affinity.required
+        terms = required.node_selector_terms if required is not None else None
+    elif waits and storage_class is not None and storage_class.allowed_topologies:
+        terms = tuple(map(_node_term, storage_class.allowed_topologies))
+    return ClaimState(
+        found=True,
+        bound=bound,
+        waits_for_first_consumer=waits,
+        by_hand=waits and storage_class is not None and storage_class.provisioner == NO_PROVISIONER,
+        single_pod="ReadWriteOncePod" in claim.spec.access_modes,
+        terms=terms,
+    )
+
+
+def _node_term(term: TopologySelectorTerm) -> NodeSelectorTerm:
+    rules = term.match_label_expressions
+    return NodeSelectorTerm(
+        match_expressions=tuple(NodeSelectorRequirement(key=r.key, operator="In", values=r.values) for r in rules)
+    )
+
+
+class VolumeVerdict(msgspec.Struct, frozen=True):
+    """What a pod's claims come to: node constraints, or why it waits, or why it is refused."""
+
+    needs: ClaimNeeds = ()
+    waiting: str = ""
+    refusal: str = ""
+
+
+def judge(names: Iterable[str], claims: Mapping[str, ClaimState], namespace: str) -> VolumeVerdict:
+    """Judge the claims of a pod; `claims` is keyed by `namespace/name`; one not in it is still being looked up."""
+    needs = []
+    for name in names:
+        state = claims.get(f"{namespace}/{name}")
+        if state is None or not state.found:
+            what = "is being looked up" if state is None else "does not exist"
+            return VolumeVerdict(waiting=f"persistentVolumeClaim {name} {what}")
+        if state.single_pod:
+            return VolumeVerdict(
+                refusal=f"access mode ReadWriteOncePod of persistentVolumeClaim {name} is not supported yet by "
+                "schedulerName muster"
+            )
+        if state.by_hand:
+            return VolumeVerdict(
+                refusal=f"persistentVolumeClaim {name} is unbound, of volumeBindingMode WaitForFirstConsumer and of a "
+                "class without provisioner, which is not supported yet by schedulerName muster: bind it first"
+            )
+        if not state.bound and not state.waits_for_first_consumer:
+            return VolumeVerdict(waiting=f"persistentVolumeClaim {name} is not bound")
+        if state.terms is not None:
+            needs.append((name, state.terms))
+    return VolumeVerdict(needs=tuple(needs))

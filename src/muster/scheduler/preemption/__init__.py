@@ -1,0 +1,1 @@
+"""Chooses gangs that leave so that another fits."""

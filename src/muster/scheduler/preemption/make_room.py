@@ -1,0 +1,255 @@
+"""Nodes for a gang that does not fit: those of gangs that leave for it. Nobody leaves unless it then fits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+
+import msgspec
+
+from muster.kube.resources import plus
+from muster.scheduler.draft import Draft
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.gangs.placements import is_leaving
+from muster.scheduler.gangs.priority import Rank
+from muster.scheduler.nodes.buckets import Bucket
+from muster.scheduler.placement.ledger import Ledger, fits
+from muster.scheduler.placement.place import Groups, Shortage, choose
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.preemption.choice import Victim, cheapest
+from muster.scheduler.preemption.eviction import Spending, may_go
+from muster.scheduler.preemption.victims import is_overdue, work_lost
+from muster.scheduler.queue.lending import debtors, is_lent, outranks
+
+_STUCK_RANK = -1
+"""Gangs that do not run anyhow leave before all others, the last in order first."""
+CHOICE = 256
+"""Of more gangs than these those that lose least are looked at first, if they make room enough several times over."""
+PLENTY = 3
+
+
+class MadeRoom(msgspec.Struct, frozen=True):
+    """Who leaves, and where the gang goes then: slot -> node."""
+
+    victims: tuple[Gang, ...]
+    nodes: dict[int, str]
+
+
+def make_room(
+    draft: Draft, gang: Gang, groups: Groups, *, closed: Collection[int], stuck: Sequence[Gang] = ()
+) -> MadeRoom | None:
+    """Return whom to tell to leave so that all the slots fit; None where even everybody's leaving is not enough.
+
+    `closed` are classes of nodes kept for others. `stuck` are gangs, later in order, that wait for nodes as this one.
+    """
+    slots = {slot for members in groups.values() for slot in members}
+    beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
+    missing = {cls: len(members) - draft.room([cls], closed, beside)[cls] for cls, members in groups.items()}
+    vain = draft.snapshot.vain
+    known_until = vain.until(gang.key, missing, draft.now) if not stuck else None
+    if known_until is not None:
+        draft.wake(known_until)
+        return None
+    first = {other.key for other in stuck}
+    lower = [other for other in _may_leave(draft, gang) if other.key not in first]
+    made = _of_those(draft, gang, groups, missing, stuck, lower, closed)
+    if made is None:
+        looked_at = len(draft.snapshot.borrowing) + sum(
+            len(movable) for priority, movable in draft.snapshot.movable.items() if priority < gang.priority
+        )
+        if looked_at > CHOICE:
+            draft.wake(vain.note(gang.key, missing, draft.now, looked_at))
+    return made
+
+
+def _of_those(
+    draft: Draft,
+    gang: Gang,
+    groups: Groups,
+    missing: Mapping[PodClass, int],
+    stuck: Sequence[Gang],
+    lower: Sequence[Gang],
+    closed: Collection[int],
+) -> MadeRoom | None:
+    gains = draft.snapshot.gains
+    for cls, count in missing.items():  # most often there are not enough, which must not cost a look at each node
+        if sum(gains.serving(draft.snapshot, other, cls) for other in (*stuck, *lower)) < count:
+            return None
+    few = _that_lose_least(draft, lower, missing)
+    made = _choose(draft, gang, groups, missing, [*stuck, *few], len(stuck), closed)
+    if made is None and len(few) < len(lower):
+        made = _choose(draft, gang, groups, missing, [*stuck, *lower], len(stuck), closed)
+    return made
+
+
+def _that_lose_least(draft: Draft, gangs: Sequence[Gang], missing: Mapping[PodClass, int]) -> Sequence[Gang]:
+    """The first of them in the order in which they would leave, enough several times over; all where they are few."""
+    if len(gangs) <= CHOICE:
+        return gangs
+
+    def order(gang: Gang) -> tuple[int, int, float, str]:
+        return (gang.traits.rank, gang.priority, work_lost(gang, draft.now) / max(1, gang.wanted), gang.key)
+
+    left = {cls: PLENTY * count for cls, count in missing.items()}
+    found: list[Gang] = []
+    for gang in sorted(gangs, key=order):
+        if len(found) >= CHOICE and all(count <= 0 for count in left.values()):
+            break
+        found.append(gang)
+        for cls in left:
+            left[cls] -= draft.snapshot.gains.serving(draft.snapshot, gang, cls)
+    return found
+
+
+def _choose(
+    draft: Draft,
+    gang: Gang,
+    groups: Groups,
+    missing: Mapping[PodClass, int],
+    may: Sequence[Gang],
+    stuck: int,
+    closed: Collection[int],
+) -> MadeRoom | None:
+    """Choose among those that may leave, of which the first `stuck` do not run."""
+    slots = {slot for members in groups.values() for slot in members}
+    beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
+    room = _Room(draft, gang, may, stuck, closed, beside)
+    for cls, count in missing.items():
+        if not room.prepare(cls, count):
+            return None
+    last = stuck - 1
+    victims = [
+        Victim(
+            other.key,
+            (_STUCK_RANK, float(last - at)) if at <= last else (int(other.traits.rank), float(other.priority)),
+            work_lost(other, draft.now),
+            other.wanted,
+        )
+        for at, other in enumerate(may)
+    ]
+    spending = Spending(draft.snapshot, may, draft.leaving)
+    chosen = {victim.key for victim in cheapest(victims, room.fits, clash=spending.clash)}
+    if not chosen:
+        return None
+    leaving = tuple(other for other in may if other.key in chosen)
+    nodes = choose(
+        room.without(leaving),
+        draft.snapshot.matcher,
+        groups,
+        reserved=closed,
+        failed=gang.failed_nodes,
+        taken=gang.nodes_beside(slots),
+        given_up=[held for slot, held in gang.holds.items() if slot in slots],
+    )
+    return None if isinstance(nodes, Shortage) else MadeRoom(leaving, nodes)
+
+
+def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
+    """Those of lower priority, and those of any priority that borrow nodes of the gang's team."""
+    if not gang.traits.preempts:
+        return
+    movable = draft.snapshot.movable.items()
+    lower = (other for priority, gangs in movable if priority < gang.priority for other in gangs.values())
+    if gang.traits.rank is not Rank.OTHER:
+        lower = (other for other in lower if outranks(gang, other))
+    for other in chain(lower, debtors(draft.snapshot, gang)):
+        if other.writing or other.binding or other.key in draft.leaving or other.key in draft.written:
+            continue  # whom this plan has started again is being bound from now on
+        if is_leaving(other):
+            if not is_overdue(other, draft.now, draft.settings):
+                yield other
+        elif may_go(draft.snapshot, other, draft.now):
+            yield other
+
+
+class _Room:
+    """How many slots of `gang` fit, depending on who leaves; the first `stuck` of those that may do not run."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        gang: Gang,
+        may: Sequence[Gang],
+        stuck: int,
+        closed: Collection[int],
+        beside: Collection[str],
+    ) -> None:
+        self._draft = draft
+        # Who leaves only because it borrows makes room on the lent nodes, wherever else it is.
+        self._only_lent = {other.key for other in may[stuck:] if not outranks(gang, other)}
+        self._for = gang
+        self._closed = closed
+        self._beside = beside
+        self._on: dict[str, list[tuple[int, PodClass]]] = {}
+        self._wanted: list[tuple[int, Counter[int], Counter[frozenset[int]]]] = []
+        for at, other in enumerate(may):
+            for node, cls in self._given_by(other):
+                self._on.setdefault(node, []).append((at, cls))
+        self._levels = [(int(other.traits.rank), other.priority) for other in may]
+
+    def _given_by(self, other: Gang) -> Iterator[tuple[str, PodClass]]:
+        """Yield (node, class) of each pod and held slot that `gang` may count on once the other has left."""
+        for node, cls in other.takes():
+            if other.key not in self._only_lent or is_lent(self._draft.snapshot, self._for, other, node):
+                yield node, cls
+
+    def prepare(self, cls: PodClass, need: int) -> bool:
+        """Count who makes room for `need` more pods of the class; returns whether all of them are enough."""
+        alone: Counter[int] = Counter()
+        shared: Counter[frozenset[int]] = Counter()
+        for name in self._on:
+            leaving, gain = self._on_node(name, cls)
+            if len(leaving) == 1:
+                alone[next(iter(leaving))] += gain
+            elif gain:
+                shared[leaving] += gain
+        self._wanted.append((need, alone, shared))
+        return alone.total() + shared.total() >= need
+
+    def _on_node(self, name: str, cls: PodClass) -> tuple[frozenset[int], int]:
+        """Who has to leave the node so that as many pods of the class fit as can, and how many more that are."""
+        snapshot, nothing = self._draft.snapshot, (frozenset[int](), 0)
+        node = snapshot.nodes[name]
+        if node.node_class is None or node.node_class.number in self._closed or name in self._beside or node.fully_held:
+            return nothing
+        bucket = self._draft.ledger.room(node)
+        if bucket is None or not snapshot.matcher.match(cls, node.node_class).serves(name):
+            return nothing
+        before = fits(cls, bucket)
+        leaving = {at for at, _ in self._on[name]}
+        most = fits(cls, self._with(bucket, name, leaving))
+        if most <= before:
+            return nothing
+        for at in sorted(leaving, key=lambda at: self._levels[at], reverse=True):
+            if fits(cls, self._with(bucket, name, leaving - {at})) == most:
+                leaving.discard(at)
+        return frozenset(leaving), most - before
+
+    def _with(self, bucket: Bucket, name: str, leaving: Collection[int]) -> Bucket:
+        free, ports = bucket.free, bucket.ports
+        for at, cls in self._on[name]:
+            if at in leaving:
+                free = plus(free, cls.request)
+                ports = ports - frozenset(cls.ports)
+        return Bucket(bucket.key, bucket.node_class, free, ports)
+
+    def fits(self, gone: frozenset[int]) -> bool:
+        """Whether there is room for every class once those have left; classes are counted one by one."""
+        for need, alone, shared in self._wanted:
+            have = sum(alone[at] for at in gone if at in alone)
+            if have < need and shared:
+                have += sum(count for leaving, count in shared.items() if leaving <= gone)
+            if have < need:
+                return False
+        return True
+
+    def without(self, leaving: Sequence[Gang]) -> Ledger:
+        """The nodes' room once those have left."""
+        ledger = self._draft.ledger.fork()
+        for gang in leaving:
+            for name, cls in self._given_by(gang):
+                bucket = ledger.room(self._draft.snapshot.nodes[name])
+                if bucket is not None:
+                    ledger.give(bucket, [name], cls)
+        return ledger

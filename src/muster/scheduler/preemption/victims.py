@@ -1,0 +1,230 @@
+"""Who may be told to leave, what it costs, and whether the nodes a gang waits for are free by now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from muster.kube.resources import plus
+from muster.scheduler.gangs.gang import Gang, PodRecord
+from muster.scheduler.gangs.placements import is_leaving, is_open
+from muster.scheduler.gangs.priority import Rank
+from muster.scheduler.gangs.slots import unusable
+from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.plan import Settings
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.pods.resources import CORE
+from muster.scheduler.preemption.eviction import Spending, by_eviction, may_go
+from muster.scheduler.queue.backfill import occupants
+from muster.scheduler.queue.lending import is_lent, outranks
+from muster.scheduler.snapshot import Snapshot
+
+RESTART_S = 60.0
+"""What leaving costs at least: the time to stop and to start again."""
+
+
+def may_leave(gang: Gang, bind_deadline_s: float) -> bool:
+    """Whether the gang can leave: it is bound whole, and there is a way.
+
+    A TrainingJob's controller saves its work and deletes its pods; a balloon has no work to save; others are evicted.
+    A borrower that itself waits for others to leave gives up its plan: it may keep nodes that their owner needs.
+    """
+    placement = gang.placement
+    if placement is not None and placement.spec.preempting and gang.borrows:
+        return not any(member.node for member in gang.current.values())
+    if gang.single:
+        return placement is None and not gang.pending and (gang.traits.rank is Rank.BALLOON or by_eviction(gang))
+    if placement is None or placement.spec.preempting or placement.status.phase != "Bound":
+        return False
+    if is_open(placement, bind_deadline_s):
+        return False
+    if gang.job is None:
+        return gang.traits.rank is Rank.BALLOON or by_eviction(gang)
+    return gang.traits.rank is Rank.BALLOON or not gang.ended
+
+
+def is_stuck(gang: Gang, settings: Settings) -> bool:
+    """Whether the gang was bound, lost nodes, and does not run until it has others."""
+    placement = gang.placement
+    if placement is None or gang.single or gang.blocker() is not None:
+        return False
+    if placement.spec.preempting or placement.status.phase != "Bound" or is_open(placement, settings.bind_deadline_s):
+        return False
+    return bool(gang.pending)
+
+
+def goes_on_without(gang: Gang, lost: int) -> bool:
+    """Whether the gang goes on if it gives up so many slots for which no node is spare.
+
+    It does where its job says so, it was bound as a whole once, and as many slots are left as the job needs.
+    """
+    placement = gang.placement
+    if gang.job is None or not gang.job.fewest or placement is None or placement.status.phase != "Bound":
+        return False
+    return gang.wanted - lost >= gang.job.fewest
+
+
+def may_take(snapshot: Snapshot, gang: Gang, other: Gang, now: float, settings: Settings, node: str = "") -> bool:
+    """Whether `other` has to leave for `gang`, for this node where one is named.
+
+    That is where the gang outranks it, or it borrows the node from the gang's team; and where both lost nodes and wait
+    for others, and it is later in order: neither would ever go on.
+    """
+    if other.writing or other.binding or not may_go(snapshot, other, now):
+        return False
+    if (outranks(gang, other) or is_lent(snapshot, gang, other, node)) and may_leave(other, settings.bind_deadline_s):
+        return True
+    broken = gang.placement is not None and any(member.node for member in gang.current.values())
+    return broken and other.order > gang.order and is_stuck(other, settings)
+
+
+def leaves_by(gang: Gang, settings: Settings) -> float:
+    """Return until when a gang that was told to leave may have live pods, seconds since the epoch.
+
+    A job gets its grace for a last checkpoint, then for its ranks to end. Evictions that are refused are tried again
+    until then. Nobody listens for other gangs.
+    """
+    assert gang.placement is not None
+    told = gang.placement.status.preempting_time
+    since = told.timestamp() if told is not None else 0.0
+    if gang.job is not None:
+        return since + 2 * gang.job.grace_s + settings.leave_slack_s
+    return since + settings.evict_within_s if by_eviction(gang) else since
+
+
+def is_overdue(gang: Gang, now: float, settings: Settings) -> bool:
+    """Whether a gang that was told to leave should be gone by now: nobody counts on it any more."""
+    told = gang.placement.status.preempting_time if gang.placement is not None else None
+    return told is not None and now >= told.timestamp() + room_within_s([gang], settings)
+
+
+def room_within_s(victims: Iterable[Gang], settings: Settings) -> float:
+    """Return how long those gangs may take until their last pod is gone: told, deleted or evicted, confirmed."""
+    within_s = 0.0
+    for gang in victims:
+        grace_s = max(gang.traits.grace_s, gang.job.grace_s if gang.job else 0.0)
+        evicted_s = grace_s + settings.evict_within_s if by_eviction(gang) else 0.0
+        within_s = max(within_s, 3 * grace_s + settings.leave_slack_s, evicted_s)
+    return within_s + settings.leave_slack_s
+
+
+def work_lost(gang: Gang, now: float) -> float:
+    """Return the GPU-seconds that would be done again: since the last checkpoint, else since the start.
+
+    A gang that does not run loses nothing more. A node without devices counts as one. Of gangs that are evicted no
+    checkpoint is known, nor whether a member that was made anew made the others start again: each counts by itself.
+    """
+    if is_leaving(gang):
+        return 0.0
+    if by_eviction(gang):
+        return sum(_lost_by(pod, now) for pod in gang.current.values() if pod.node)
+    if gang.pending:
+        return 0.0
+    since = _running_since(gang)
+    if gang.job is not None:
+        since = max(gang.job.saved_at or gang.job.started_at or since, 0.0)
+    devices = sum(_devices(cls) for cls in gang.slot_class.values())
+    return devices * (max(0.0, now - since) + RESTART_S) if since else devices * RESTART_S
+
+
+def _lost_by(pod: PodRecord, now: float) -> float:
+    devices = _devices(pod.cls) if pod.cls is not None else 1
+    return devices * ((max(0.0, now - pod.bound_since) if pod.bound_since else 0.0) + RESTART_S)
+
+
+def _running_since(gang: Gang) -> float:
+    if gang.placement is not None:
+        bound = gang.placement.status.bound_time
+        return bound.timestamp() if bound is not None else 0.0
+    return max((member.bound_since for member in gang.current.values()), default=0.0)
+
+
+def _devices(cls: PodClass) -> int:
+    return max((value for resource, value in cls.request.items() if resource not in CORE), default=1)
+
+
+class Vacating(msgspec.Struct, frozen=True):
+    """How far the nodes are on which a gang waits for others to leave.
+
+    Attributes:
+        tell: gangs still to be told.
+        remove: pods without a gang that are deleted or evicted.
+        names: all that are still there.
+        hopeless: a node will not become free that way: it serves no more, or somebody on it stays.
+    """
+
+    tell: tuple[Gang, ...]
+    remove: tuple[Gang, ...]
+    names: tuple[str, ...]
+    hopeless: bool
+
+
+def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, told: Collection[str] = ()) -> Vacating:
+    """Look at the nodes of all slots of the gang that are to be bound. `told` are gangs that this plan has leave."""
+    tell: dict[str, Gang] = {}
+    remove: dict[str, Gang] = {}
+    names: dict[str, None] = {}
+    hopeless = False
+    for slot, member in gang.pending.items():
+        placed = gang.placed.get(slot)
+        if placed is None or unusable(snapshot, gang, slot, member, placed) is not None:
+            hopeless = True
+            continue
+        node = snapshot.nodes[placed[0]]
+        assert member.cls is not None
+        if not _short(node.free(), member.cls):
+            continue
+        leaving, staying = _on(snapshot, node, gang)
+        names.update(dict.fromkeys(leaving | staying))
+        free = _given_back(snapshot, node, leaving, node.free())
+        if not _short(free, member.cls):
+            continue
+        others = [snapshot.gangs[key] for key in staying]
+        asked = [other for other in others if may_take(snapshot, gang, other, now, settings, node.name)]
+        asked.sort(key=lambda other: (other.traits.rank, other.priority, other.key))
+        if _short(_given_back(snapshot, node, {other.key for other in asked}, free), member.cls):
+            hopeless = hopeless or not any(snapshot.gangs[key].writing for key in staying)
+            continue
+        for other in reversed(asked.copy()):  # the most protected stay where the others are enough
+            fewer = {each.key for each in asked if each is not other}
+            if not _short(_given_back(snapshot, node, fewer, free), member.cls):
+                asked.remove(other)
+        for other in asked:
+            (remove if other.single and other.placement is None else tell)[other.key] = other
+    asked = [other for other in (*tell.values(), *remove.values()) if other.key not in told]
+    if Spending(snapshot, asked, told).clash(frozenset(range(len(asked)))):
+        return Vacating((), (), tuple(sorted(names)), hopeless=True)
+    return Vacating(tuple(tell.values()), tuple(remove.values()), tuple(sorted(names)), hopeless)
+
+
+def _short(free: dict[str, int], cls: PodClass) -> bool:
+    """Whether more is taken than there is, with the gang's own slot counted."""
+    return any(free.get(resource, -1) < 0 for resource in cls.request)
+
+
+def _on(snapshot: Snapshot, node: NodeRecord, gang: Gang) -> tuple[set[str], set[str]]:
+    """The other gangs on the node: those whose pods there are leaving already, and the rest."""
+    others = occupants(snapshot, node) - {gang.key}
+    leaving = {key for key in others if is_leaving(snapshot.gangs[key]) or _ends(snapshot.gangs[key], node)}
+    return leaving, others - leaving
+
+
+def _ends(gang: Gang, node: NodeRecord) -> bool:
+    """Whether all that the gang has on the node are pods that are being deleted."""
+    if any(held == node.name for held, _ in gang.holds.values()):
+        return False
+    return all(pod.terminating for pod in gang.pods.values() if pod.counted_on == node.name)
+
+
+def _given_back(snapshot: Snapshot, node: NodeRecord, keys: Iterable[str], free: dict[str, int]) -> dict[str, int]:
+    """What is free on the node once those gangs have left it."""
+    wanted = set(keys)
+    for uid in node.pods:
+        pod = snapshot.pods.get(uid)
+        if pod is not None and pod.gang in wanted and pod.cls is not None:
+            free = plus(free, pod.cls.request)
+    for (key, _), cls in node.holds.items():
+        if key in wanted and cls is not None:
+            free = plus(free, cls.request)
+    return free

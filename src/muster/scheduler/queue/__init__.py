@@ -1,0 +1,1 @@
+"""The order of gangs that wait, and who may run before them."""

@@ -1,0 +1,161 @@
+"""When a waiting gang starts, as far as time limits say, and who may run on its nodes until then (EASY backfill).
+
+A gang ends when its limit has passed and its pods have had their grace. A TrainingJob's timeLimitSeconds counts from
+its first start, whatever restarts there were; of other gangs every pod needs activeDeadlineSeconds, which counts from
+its start (Kubernetes: PodSpec). Without a limit nothing is known: neither when it ends, nor that it ends in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.nodes.node_class import NodeRecord
+from muster.scheduler.placement.place import Groups
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.pods.resources import times_fits
+
+if TYPE_CHECKING:
+    from muster.scheduler.snapshot import Snapshot
+
+START_SLACK_S = 60.0
+"""From nodes to running: images, volumes, rendezvous. A gang that takes longer ends as much later than reckoned."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A waiting gang starts between these, seconds since the epoch, if nothing breaks and nothing goes before it.
+
+    `latest` follows from the time limits of those it waits for; they may end at any moment before, so `earliest` is
+    the time of the plan.
+    """
+
+    earliest: float
+    latest: float
+
+
+def ends_at(gang: Gang) -> float | None:
+    """Return when a gang that holds nodes has left them at the latest; None where nothing ends it.
+
+    One that has ended and only keeps slots gives them up with the next write: 0, which is before any time.
+    """
+    if gang.ended and not any(pod.counted_on for pod in gang.pods.values()):
+        return 0.0
+    limit_s = gang.limit_s
+    if limit_s is None:
+        return None
+    if gang.job is not None:
+        began = gang.job.started_at or _ready_by(gang)
+        return began + limit_s + gang.job.grace_s if began else None
+    began = _ready_by(gang)
+    return began + limit_s + gang.traits.grace_s if began else None
+
+
+def _ready_by(gang: Gang) -> float:
+    """When it runs, reckoned from when it was bound; 0 where that is not known."""
+    if gang.placement is not None:
+        moment = gang.placement.status.bound_time or gang.placement.spec.bind_deadline
+        return moment.timestamp() + START_SLACK_S if moment is not None else 0.0
+    bound = max((member.bound_since for member in gang.current.values()), default=0.0)
+    return bound + START_SLACK_S if bound else 0.0
+
+
+def would_end_at(gang: Gang, now: float) -> float | None:
+    """Return when the gang would have left its nodes again if it got them now; None where nothing would end it."""
+    limit_s = gang.limit_s
+    if limit_s is None:
+        return None
+    if gang.job is None:
+        return now + START_SLACK_S + limit_s + gang.traits.grace_s
+    return (gang.job.started_at or now + START_SLACK_S) + limit_s + gang.job.grace_s
+
+
+class Gains:
+    """How much room each gang's end makes: computed once, until something on its nodes changes."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[PodClass, int]] = {}
+        self._serving: dict[str, dict[PodClass, int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._known or self._serving)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Something changed on nodes of these gangs."""
+        for key in keys:
+            self._known.pop(key, None)
+            self._serving.pop(key, None)
+
+    def clear(self) -> None:
+        """Nodes are told apart in another way than before."""
+        self._known.clear()
+        self._serving.clear()
+
+    def of(self, snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
+        """Return for how many pods of the class there is room once the gang and all that end before it are gone."""
+        known = self._known.setdefault(gang.key, {})
+        gain = known.get(cls)
+        if gain is None:
+            gain = known[cls] = sum(_room_after(snapshot, snapshot.nodes[name], gang, cls) for name in nodes_of(gang))
+        return gain
+
+    def serving(self, snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
+        """Return for how many pods of the class there would be room on the gang's nodes at most, were they empty."""
+        known = self._serving.setdefault(gang.key, {})
+        count = known.get(cls)
+        if count is None:
+            count = known[cls] = sum(_room_empty(snapshot, snapshot.nodes[name], cls) for name in nodes_of(gang))
+        return count
+
+
+def nodes_of(gang: Gang) -> set[str]:
+    """Return the nodes on which the gang has pods or keeps slots."""
+    held = {node for node, _ in gang.holds.values()}
+    return held | {pod.counted_on for pod in gang.pods.values() if pod.counted_on}
+
+
+def _room_empty(snapshot: Snapshot, node: NodeRecord, cls: PodClass) -> int:
+    if node.node_class is None or not snapshot.matcher.match(cls, node.node_class).serves(node.name):
+        return 0
+    times = times_fits(cls.request, node.free_when_empty())
+    return min(times, 1) if cls.alone else times
+
+
+def _room_after(snapshot: Snapshot, node: NodeRecord, gang: Gang, cls: PodClass) -> int:
+    """Room that the node has more once it is empty, if the gang is the last on it that ends and all others end too."""
+    if node.node_class is None or not snapshot.matcher.match(cls, node.node_class).serves(node.name):
+        return 0
+    mine = (ends_at(gang) or 0.0, gang.key)
+    for key in occupants(snapshot, node):
+        other = snapshot.gangs[key]
+        end = ends_at(other)
+        if end is None or (end, key) > mine:
+            return 0
+    empty, free = times_fits(cls.request, node.free_when_empty()), times_fits(cls.request, node.free())
+    most = 1 if cls.alone else empty
+    return min(empty, most) - min(free, most)
+
+
+def occupants(snapshot: Snapshot, node: NodeRecord) -> set[str]:
+    """Return the keys of the gangs that have pods or slots on the node."""
+    keys = {snapshot.pods[uid].gang for uid in node.pods if uid in snapshot.pods}
+    keys.update(key for key, _ in node.holds)
+    return {key for key in keys if key in snapshot.gangs}
+
+
+def start_of(snapshot: Snapshot, groups: Groups, room: Mapping[PodClass, int], now: float) -> Start | None:
+    """Return when there is room for all the slots at the latest; None where limits do not say.
+
+    `room` is how many pods of each class fit now. Classes are counted one by one, and nodes shared with gangs that
+    never end not at all: with several classes this may be too early, which keeps backfill away, never the gang.
+    """
+    missing = {cls: len(slots) - room[cls] for cls, slots in groups.items()}
+    for end, key in snapshot.ending:
+        gang = snapshot.gangs[key]
+        for cls in missing:
+            missing[cls] -= snapshot.gains.of(snapshot, gang, cls)
+        if all(count <= 0 for count in missing.values()):
+            return Start(now, max(now, end))
+    return None

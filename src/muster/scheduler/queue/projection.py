@@ -1,0 +1,152 @@
+"""When a gang that is not the first in line starts: by when, if everything in front of it takes all the time it may.
+
+The queue is played through in order, as without backfill: what runs leaves its nodes when its time limit is over, each
+waiting gang takes nodes as soon as it fits, and holds them for its whole limit (conservative projection). Backfilled
+gangs are gone before the first in line starts, so they delay nobody. Where a limit in front is missing, or rules about
+other pods decide, nothing is said.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.nodes.buckets import Bucket
+from muster.scheduler.nodes.node_class import NodeClass
+from muster.scheduler.placement.ledger import Ledger
+from muster.scheduler.placement.place import Groups, Shortage, choose
+from muster.scheduler.placement.rules import is_related
+from muster.scheduler.plan import Plan
+from muster.scheduler.pods.pod_class import PodClass
+from muster.scheduler.queue.backfill import Start, would_end_at
+from muster.scheduler.reasons import Why
+from muster.scheduler.snapshot import Queue, Snapshot
+
+AHEAD = 200
+"""Gangs in front beyond which nothing is said: they are played through one by one."""
+_TAKES_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.TOO_MANY_WAYS, Why.MAKING_ROOM})
+
+
+def starts_by(snapshot: Snapshot, plan: Plan, gang: Gang, now: float) -> Start | None:
+    """Return when a gang without a placement starts; None where limits do not say. `plan` is that of the snapshot."""
+    known = plan.starts.get(gang.key)
+    if known is not None or gang.queued_as is None or not snapshot.ending:
+        return known
+    ahead = _ahead(snapshot, plan, gang)
+    if ahead is None:
+        return None
+    ledger = Ledger(snapshot.buckets)
+    if any(is_related(cls, ledger.layer) for each in (*ahead, gang) for cls in each.counts):
+        return None
+    at, started = now, list[tuple[float, str, dict[int, str]]]()
+    running = ((max(end, now), key) for end, key in snapshot.ending)
+    waits_for = _Ends(snapshot, ledger, running, started)
+    for each in (*ahead, gang):
+        groups = _groups(each)
+        while isinstance(chosen := choose(ledger, snapshot.matcher, groups, failed=each.failed_nodes), Shortage):
+            end = waits_for.next()
+            if end is None:
+                return None
+            at = max(at, end)
+        if each is gang:
+            return Start(now, at)
+        end = would_end_at(each, at)
+        if end is None:
+            return None
+        heapq.heappush(started, (max(at, end), each.key, chosen))
+    return None
+
+
+class _Ends:
+    """The ends of gangs, in order: of those that run, and of those that were started in the projection."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        ledger: Ledger,
+        running: Iterator[tuple[float, str]],
+        started: list[tuple[float, str, dict[int, str]]],
+    ) -> None:
+        self._snapshot, self._ledger = snapshot, ledger
+        self._running, self._started = running, started
+        self._first = next(running, None)
+
+    def next(self) -> float | None:
+        """Give back the room of all that end next, and return when; None where nothing ends any more."""
+        ends = [each[0] for each in (self._first, *self._started[:1]) if each is not None]
+        if not ends:
+            return None
+        end = min(ends)
+        while self._first is not None and self._first[0] <= end:
+            self._give(self._snapshot.gangs[self._first[1]].takes())
+            self._first = next(self._running, None)
+        while self._started and self._started[0][0] <= end:
+            _, key, chosen = heapq.heappop(self._started)
+            classes = self._snapshot.gangs[key].pending_class
+            self._give((name, classes[slot]) for slot, name in chosen.items())
+        return end
+
+    def _give(self, taken: Iterable[tuple[str, PodClass]]) -> None:
+        """Nodes that are alike together; a node that is there twice only after the others."""
+        alike: dict[tuple[Bucket, PodClass], list[str]] = {}
+        seen: set[str] = set()
+        again: list[tuple[str, PodClass]] = []
+        for name, cls in taken:
+            node = self._snapshot.nodes[name]
+            bucket = self._ledger.room(node)
+            if name in seen:
+                again.append((name, cls))
+            elif bucket is not None and not node.fully_held:
+                alike.setdefault((bucket, cls), []).append(name)
+            seen.add(name)
+        for (bucket, cls), names in alike.items():
+            self._ledger.give(bucket, names, cls)
+        if again:
+            self._give(again)
+
+
+def _ahead(snapshot: Snapshot, plan: Plan, gang: Gang) -> list[Gang] | None:
+    """The gangs in front that compete for its nodes, or for theirs, in order; None where one has no limit."""
+    assert gang.queued_as is not None
+    classes = {bucket.node_class for bucket in snapshot.buckets.values()}
+    wanted = _usable(snapshot, gang.counts, classes)
+    others = [
+        (queue, _usable(snapshot, queue[0].counts, classes))
+        for queue in snapshot.queues.values()
+        if queue.position(gang.order)
+    ]
+    queues: list[Queue] = []
+    while joined := [item for item in others if item[1] & wanted]:
+        queues += [queue for queue, _ in joined]
+        wanted = wanted.union(*(usable for _, usable in joined))
+        others = [item for item in others if item not in joined]
+    if sum(queue.position(gang.order) for queue in queues) > AHEAD:
+        return None
+    for key, reason in plan.waiting.items():
+        repaired = snapshot.gangs[key]
+        takes_nodes = repaired.placement is not None and reason.why in _TAKES_NODES
+        if takes_nodes and wanted & _usable(snapshot, repaired.counts, classes):
+            return None  # it takes nodes that nobody knows when it gives back
+    found = [queue[at] for queue in queues for at in range(queue.position(gang.order))]
+    found = [each for each in found if not _keeps_nothing(plan, each)]
+    if any(each.limit_s is None for each in found):
+        return None
+    return sorted(found, key=lambda each: each.order)
+
+
+def _keeps_nothing(plan: Plan, gang: Gang) -> bool:
+    reason = plan.waiting.get(gang.key)
+    return reason is not None and reason.why is Why.MORE_THAN_THE_CLUSTER
+
+
+def _usable(snapshot: Snapshot, pods: Iterable[PodClass], classes: Iterable[NodeClass]) -> set[NodeClass]:
+    matcher, pods = snapshot.matcher, list(pods)
+    return {each for each in classes if any(matcher.match(cls, each).reason is None for cls in pods)}
+
+
+def _groups(gang: Gang) -> Groups:
+    groups: dict[PodClass, list[int]] = {}
+    for slot in sorted(gang.pending):
+        groups.setdefault(gang.pending_class[slot], []).append(slot)
+    return groups

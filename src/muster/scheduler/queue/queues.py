@@ -1,0 +1,158 @@
+"""Where each gang stands: in a queue for nodes, with a placement that needs a look, or not ready to be considered."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+
+from muster.scheduler.gangs.gang import Gang, Order
+from muster.scheduler.gangs.placements import GIVEN_UP, is_leaving, is_open
+from muster.scheduler.preemption.victims import may_leave
+from muster.scheduler.queue.backfill import ends_at
+from muster.scheduler.snapshot import QueueKey
+
+
+class Queue:
+    """Complete gangs without a placement that consist of the same pod classes, in queue order."""
+
+    __slots__ = ("_gangs", "_limited", "_orders", "key")
+
+    def __init__(self, key: QueueKey) -> None:
+        self.key = key
+        self._orders: list[Order] = []
+        self._limited: list[Order] = []
+        self._gangs: dict[Order, Gang] = {}
+
+    def __len__(self) -> int:
+        return len(self._orders)
+
+    def __getitem__(self, index: int) -> Gang:
+        return self._gangs[self._orders[index]]
+
+    def add(self, gang: Gang) -> None:
+        """Put the gang in its place."""
+        insort(self._orders, gang.order)
+        self._gangs[gang.order] = gang
+        if gang.limit_s is not None:
+            insort(self._limited, gang.order)
+
+    def remove(self, order: Order) -> None:
+        """Take out the gang that was added with that order."""
+        del self._orders[bisect_left(self._orders, order)]
+        del self._gangs[order]
+        at = bisect_left(self._limited, order)
+        if at < len(self._limited) and self._limited[at] == order:
+            del self._limited[at]
+
+    def position(self, order: Order) -> int:
+        """Return how many gangs of this queue are before `order`."""
+        return bisect_left(self._orders, order)
+
+    def limited_after(self, order: Order) -> Iterator[Gang]:
+        """Yield the gangs after `order` that have a time limit."""
+        for at in range(bisect_right(self._limited, order), len(self._limited)):
+            yield self._gangs[self._limited[at]]
+
+
+class Queues:
+    """All gangs by where they stand."""
+
+    def __init__(self, bind_deadline_s: float) -> None:
+        self.by_classes: dict[QueueKey, Queue] = {}
+        self.attention: dict[str, Gang] = {}
+        self.waiting: dict[str, Gang] = {}
+        self.movable: dict[int, dict[str, Gang]] = {}
+        self.borrowing: dict[str, Gang] = {}
+        self.ending: list[tuple[float, str]] = []
+        self._held_as: dict[str, tuple[int, float | None]] = {}
+        self.joining: dict[QueueKey, Queue] = {}
+        self._bind_deadline_s = bind_deadline_s
+
+    def sort_in(self, gang: Gang) -> None:
+        """Put the gang where it belongs now."""
+        self.remove(gang)
+        if gang.placement is not None:
+            if self._needs_a_look(gang):
+                self.attention[gang.key] = gang
+            elif gang.joiners:
+                self._join(gang)
+        elif gang.lost_its_placement:
+            self.attention[gang.key] = gang
+        elif gang.blocker() is not None:
+            if gang.has_pods:
+                self.waiting[gang.key] = gang
+        elif gang.pending:
+            key = frozenset(cls.number for cls in gang.counts)
+            queue = self.by_classes.get(key)
+            if queue is None:
+                queue = self.by_classes[key] = Queue(key)
+            queue.add(gang)
+            gang.queued_as = (key, gang.order)
+        if gang.placement is not None or len(gang.pending) < len(gang.current):
+            self._holds(gang)
+
+    def remove(self, gang: Gang) -> None:
+        """Take the gang out of wherever it stands."""
+        self.attention.pop(gang.key, None)
+        self.waiting.pop(gang.key, None)
+        self._holds_no_more(gang)
+        if gang.queued_as is not None:
+            key, order = gang.queued_as
+            queue = self.by_classes[key]
+            queue.remove(order)
+            if not queue:
+                del self.by_classes[key]
+            gang.queued_as = None
+        if gang.joining_as is not None:
+            key, order = gang.joining_as
+            self.joining[key].remove(order)
+            if not self.joining[key]:
+                del self.joining[key]
+            gang.joining_as = None
+
+    def _join(self, gang: Gang) -> None:
+        """Pods beyond the minimum of a gang that runs take their turn among such pods."""
+        key = frozenset(pod.cls.number for pod in gang.joiners.values() if pod.cls is not None and pod.problem is None)
+        if key:
+            if key not in self.joining:
+                self.joining[key] = Queue(key)
+            self.joining[key].add(gang)
+            gang.joining_as = (key, gang.order)
+
+    def end_of(self, gang: Gang) -> float | None:
+        """Return when the gang ends, as it was last sorted in; None where it holds nothing or has no limit."""
+        return self._held_as.get(gang.key, (0, None))[1]
+
+    def _holds(self, gang: Gang) -> None:
+        end = ends_at(gang)
+        self._held_as[gang.key] = (gang.priority, end)
+        if is_leaving(gang) or may_leave(gang, self._bind_deadline_s):
+            self.movable.setdefault(gang.priority, {})[gang.key] = gang
+            if gang.borrows:
+                self.borrowing[gang.key] = gang
+        if end is not None:
+            insort(self.ending, (end, gang.key))
+
+    def _holds_no_more(self, gang: Gang) -> None:
+        held = self._held_as.pop(gang.key, None)
+        if held is None:
+            return
+        priority, end = held
+        self.borrowing.pop(gang.key, None)
+        movable = self.movable.get(priority, {})
+        if movable.pop(gang.key, None) is not None and not movable:
+            del self.movable[priority]
+        if end is not None:
+            del self.ending[bisect_left(self.ending, (end, gang.key))]
+
+    def _needs_a_look(self, gang: Gang) -> bool:
+        placement = gang.placement
+        assert placement is not None
+        return (
+            bool(gang.pending)
+            or not gang.current
+            or placement.status.phase in GIVEN_UP
+            or placement.spec.preempting
+            or bool(gang.surplus)
+            or is_open(placement, self._bind_deadline_s)
+        )

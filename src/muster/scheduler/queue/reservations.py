@@ -1,0 +1,52 @@
+"""Nodes kept for gangs that wait, by class of node, and until when others may run on them."""
+
+from __future__ import annotations
+
+from muster.scheduler.gangs.gang import Gang
+from muster.scheduler.placement.place import Groups
+from muster.scheduler.queue.backfill import Start
+from muster.scheduler.snapshot import Snapshot
+
+
+class Reservations:
+    """What one plan keeps; the first gang that waits for a class of nodes has it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._gangs: dict[int, Gang] = {}
+        self._until: dict[int, float | None] = {}
+
+    def keep(self, gang: Gang, groups: Groups, start: Start | None) -> None:
+        """Keep every class of nodes that the gang could use until it starts: for ever where that is not known."""
+        until = start.latest if start is not None else None
+        for number in self._could_use(groups):
+            if number not in self._gangs:
+                self._gangs[number], self._until[number] = gang, until
+                continue
+            known = self._until[number]
+            self._until[number] = None if known is None or until is None else min(known, until)
+
+    def closed_to(self, end: float | None) -> set[int]:
+        """Return the classes that a gang may not use that would have ended at `end` (None: never)."""
+        return {number for number, until in self._until.items() if until is None or end is None or end > until}
+
+    def in_the_way(self, gang: Gang, groups: Groups) -> Gang | None:
+        """Return the other gang, earlier in order, for which nodes are kept that these slots could use."""
+        for number in self._could_use(groups):
+            other = self._gangs.get(number)
+            if other is not None and other is not gang:
+                return other
+        return None
+
+    def kept_from(self, gang: Gang) -> set[int]:
+        """Return the classes that are kept for another gang."""
+        return {number for number, other in self._gangs.items() if other is not gang}
+
+    def _could_use(self, groups: Groups) -> list[int]:
+        classes = {bucket.node_class.number: bucket.node_class for bucket in self._snapshot.buckets.values()}
+        matcher = self._snapshot.matcher
+        return [
+            number
+            for number, node_class in classes.items()
+            if any(matcher.match(cls, node_class).reason is None for cls in groups)
+        ]
