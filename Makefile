@@ -53,9 +53,9 @@ generate: setup ## Write the CRDs, schemas and pages that come from the code
 	$(BIN)/python -m muster.fleet.health.schema
 	$(BIN)/python -m muster.chart.generate
 	$(BIN)/python -m muster.chart.rights
-	$(BIN)/python -m muster.cli.reference
-	$(BIN)/python -m muster.cli.metricsreference
-	$(BIN)/python -m muster.cli.sdkreference
+	$(BIN)/python -m muster.cli.reference.commands
+	$(BIN)/python -m muster.cli.reference.metrics
+	$(BIN)/python -m muster.cli.reference.sdk
 
 check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.api.generate --check
@@ -63,9 +63,9 @@ check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.fleet.health.schema --check
 	$(BIN)/python -m muster.chart.generate --check
 	$(BIN)/python -m muster.chart.rights --check
-	$(BIN)/python -m muster.cli.reference --check
-	$(BIN)/python -m muster.cli.metricsreference --check
-	$(BIN)/python -m muster.cli.sdkreference --check
+	$(BIN)/python -m muster.cli.reference.commands --check
+	$(BIN)/python -m muster.cli.reference.metrics --check
+	$(BIN)/python -m muster.cli.reference.sdk --check
 
 wheel: setup ## Build the wheel into dist/: the CLI, the embedded cluster, the SDK, the example and the chart
 	$(BIN)/python -m hatchling build --target wheel --directory dist

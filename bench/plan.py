@@ -22,7 +22,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.report import Goal, Report, at_most, emit
-from muster.cli.controller import GARBAGE_AFTER
+from muster.cli.processes.controller import GARBAGE_AFTER
 from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.plan import Plan, WritePlacement
 from tests.unit.scheduler.world import World, node

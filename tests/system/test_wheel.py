@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from muster.chart.files import chart
-from muster.cli import sdkreference
+from muster.cli.reference import sdk
 from tests.support.musterprogram import Muster, muster_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -47,9 +47,9 @@ def muster(tmp_path: Path) -> Iterator[Muster]:
 
 
 def test_the_sdk_page_has_every_public_name() -> None:
-    assert sdkreference.main(["--check"]) == 0
-    page = sdkreference.PAGE.read_text()
-    names = [name for names in sdkreference.parts().values() for name in names]
+    assert sdk.main(["--check"]) == 0
+    page = sdk.PAGE.read_text()
+    names = [name for names in sdk.parts().values() for name in names]
     assert [name for name in names if f"### {name}\n" not in page] == []
     assert "## More" not in page, "give the new name a heading in _PARTS"
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from muster.api.visible import visible
-from muster.cli.controlbytes import guarded
+from muster.cli.control_bytes import guarded
 from muster.cli.errors import CliError, ExitCode
 
 
@@ -32,27 +32,35 @@ JOBS, TEAMS, CLUSTERS, OTHER = "Training jobs", "Teams and nodes", "Clusters on 
 HIDDEN = ""
 
 COMMANDS: dict[str, Entry] = {
-    "run": Entry("muster.cli.run", "Train: run a script or a TrainingJob file on the cluster.", JOBS),
-    "list": Entry("muster.cli.list", "List training jobs.", JOBS),
-    "status": Entry("muster.cli.status", "Show a job: attempt, slots and nodes, faults, what to do next.", JOBS),
-    "logs": Entry("muster.cli.logs", "Print what a job's ranks wrote.", JOBS),
-    "exec": Entry("muster.cli.exec", "Run a command, or a shell, where a rank runs.", JOBS),
-    "stacks": Entry("muster.cli.stacks", "Show where each rank is, grouped by equal stack.", JOBS),
-    "explain": Entry("muster.cli.explain", "Say why a job waits, or what it would take to place it.", JOBS),
-    "stop": Entry("muster.cli.stop", "Suspend a job: its nodes go back, its state stays.", JOBS),
-    "resume": Entry("muster.cli.resume", "Let a stopped job continue from its last checkpoint.", JOBS),
-    "delete": Entry("muster.cli.delete", "Delete jobs and everything they own.", JOBS),
-    "teams": Entry("muster.cli.teams", "Show what teams own, or what another configuration would change.", TEAMS),
-    "capacity": Entry("muster.cli.capacity", "Show each pool's nodes: healthy, owned, in use, idle.", TEAMS),
-    "nodes": Entry("muster.cli.nodes", "Show nodes, one state each; why, history, quarantine, release.", TEAMS),
-    "health": Entry("muster.cli.health", "Show what is wrong with nodes, and which line of the policy decides.", TEAMS),
-    "up": Entry("muster.cli.up", "Start a cluster on this machine.", CLUSTERS),
-    "down": Entry("muster.cli.down", "Stop it and remove everything it left.", CLUSTERS),
-    "demo": Entry("muster.cli.demo", "See a job survive a killed rank and a lost node, in two minutes.", CLUSTERS),
-    "fault": Entry("muster.cli.fault", "Break something in an embedded cluster, on purpose.", CLUSTERS),
-    "simulate": Entry("muster.cli.simulate", "Replay a trace through the scheduler: waits, use, failures.", OTHER),
-    "controller": Entry("muster.cli.controller", "Run the controllers (what a cluster runs for you).", OTHER),
-    "admission": Entry("muster.cli.admission", "Run the webhook for teams (what a cluster runs for you).", OTHER),
+    "run": Entry("muster.cli.jobs.run", "Train: run a script or a TrainingJob file on the cluster.", JOBS),
+    "list": Entry("muster.cli.jobs.list", "List training jobs.", JOBS),
+    "status": Entry("muster.cli.jobs.status", "Show a job: attempt, slots and nodes, faults, what to do next.", JOBS),
+    "logs": Entry("muster.cli.ranks.logs", "Print what a job's ranks wrote.", JOBS),
+    "exec": Entry("muster.cli.ranks.exec", "Run a command, or a shell, where a rank runs.", JOBS),
+    "stacks": Entry("muster.cli.ranks.stacks", "Show where each rank is, grouped by equal stack.", JOBS),
+    "explain": Entry("muster.cli.jobs.explain", "Say why a job waits, or what it would take to place it.", JOBS),
+    "stop": Entry("muster.cli.jobs.stop", "Suspend a job: its nodes go back, its state stays.", JOBS),
+    "resume": Entry("muster.cli.jobs.resume", "Let a stopped job continue from its last checkpoint.", JOBS),
+    "delete": Entry("muster.cli.jobs.delete", "Delete jobs and everything they own.", JOBS),
+    "teams": Entry("muster.cli.teams.teams", "Show what teams own, or what another configuration would change.", TEAMS),
+    "capacity": Entry("muster.cli.teams.capacity", "Show each pool's nodes: healthy, owned, in use, idle.", TEAMS),
+    "nodes": Entry("muster.cli.nodes.nodes", "Show nodes, one state each; why, history, quarantine, release.", TEAMS),
+    "health": Entry(
+        "muster.cli.health.health", "Show what is wrong with nodes, and which line of the policy decides.", TEAMS
+    ),
+    "up": Entry("muster.cli.local.up", "Start a cluster on this machine.", CLUSTERS),
+    "down": Entry("muster.cli.local.down", "Stop it and remove everything it left.", CLUSTERS),
+    "demo": Entry(
+        "muster.cli.local.demo", "See a job survive a killed rank and a lost node, in two minutes.", CLUSTERS
+    ),
+    "fault": Entry("muster.cli.local.fault", "Break something in an embedded cluster, on purpose.", CLUSTERS),
+    "simulate": Entry(
+        "muster.cli.replay.simulate", "Replay a trace through the scheduler: waits, use, failures.", OTHER
+    ),
+    "controller": Entry("muster.cli.processes.controller", "Run the controllers (what a cluster runs for you).", OTHER),
+    "admission": Entry(
+        "muster.cli.processes.admission", "Run the webhook for teams (what a cluster runs for you).", OTHER
+    ),
     "chart": Entry("muster.cli.chart", "Write the Helm chart into a folder, to install it on a cluster.", OTHER),
     "completion": Entry("muster.cli.completion", "Print shell completion for bash, zsh or fish.", OTHER),
     "version": Entry("muster.cli.version", "Print versions.", OTHER),

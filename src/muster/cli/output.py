@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from muster.api.visible import visible
-from muster.cli.controlbytes import json_escaped, unguarded
+from muster.cli.control_bytes import json_escaped, unguarded
 
 if TYPE_CHECKING:
     from rich.console import Console

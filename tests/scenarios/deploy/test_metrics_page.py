@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.cli import metricsreference
+from muster.cli.reference import metrics as metricsreference
 from muster.drills.children import Child
 from muster.drills.ports import free_port
 from muster.kube.client import Client

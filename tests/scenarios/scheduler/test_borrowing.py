@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from muster.api.names import LABEL_BORROWED, LABEL_TEAM, TEAMS_CONFIG_KEY, TEAMS_CONFIG_MAP
-from muster.cli import teamkey
 from muster.cli.errors import CliError, ExitCode
-from muster.cli.run import check_lending
+from muster.cli.jobs.run import check_lending
+from muster.cli.teams import team_key
 from muster.kube.core import ConfigMap
 from muster.kube.node import Node
 from tests.scenarios.scheduler.conftest import Cluster
@@ -54,17 +54,17 @@ async def test_who_borrows_where_nobody_lends_is_told_what_to_do(cluster: Cluste
 async def test_another_key_in_the_config_map_ends_a_process_that_uses_the_old_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teamkey, "LOOK_S", 0.05)
+    monkeypatch.setattr(team_key, "LOOK_S", 0.05)
     client, namespace = cluster.client, cluster.namespace
-    assert await teamkey.read_team_key(client, namespace) == LABEL_TEAM
-    ended = asyncio.create_task(teamkey.until_team_key_changes(client, namespace, LABEL_TEAM))
+    assert await team_key.read_team_key(client, namespace) == LABEL_TEAM
+    ended = asyncio.create_task(team_key.until_team_key_changes(client, namespace, LABEL_TEAM))
     made = {"metadata": {"name": TEAMS_CONFIG_MAP, "namespace": namespace}, "data": {TEAMS_CONFIG_KEY: "teamKey: [1"}}
     await client.create({"apiVersion": "v1", "kind": "ConfigMap", **made})
-    assert await teamkey.read_team_key(client, namespace, "known") == "known"
+    assert await team_key.read_team_key(client, namespace, "known") == "known"
     assert not ended.done()
     text = f"teamKey: {KEY}\nallocations: [{{nodeSelector: {{a: b}}, team: red, amount: 1}}]"
     data = {"data": {TEAMS_CONFIG_KEY: text}}
     await client.patch(ConfigMap, TEAMS_CONFIG_MAP, data, namespace=namespace)
     async with asyncio.timeout(30):
         await ended
-    assert await teamkey.read_team_key(client, namespace) == KEY
+    assert await team_key.read_team_key(client, namespace) == KEY

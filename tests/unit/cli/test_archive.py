@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.cli.archive import IgnoreRules, pack
 from muster.cli.errors import BadInput
+from muster.cli.jobs.archive import IgnoreRules, pack
 
 
 def names(data: bytes) -> list[str]:
@@ -122,7 +122,7 @@ def test_executable_bit_survives_and_links_to_files_become_files(tmp_path: Path)
 
 def test_refuses_a_folder_that_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "a", "b", "c")
-    monkeypatch.setattr("muster.cli.archive.MAX_FILES", 2)
+    monkeypatch.setattr("muster.cli.jobs.archive.MAX_FILES", 2)
     with pytest.raises(BadInput, match="3 files"):
         pack(tmp_path)
 

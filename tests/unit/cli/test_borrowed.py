@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.cli.borrowed import borrowed_text
-from muster.cli.status import print_status
+from muster.cli.jobs.borrowed import borrowed_text
+from muster.cli.jobs.status import print_status
 from tests.unit.cli.test_status import NOW, job
 
 

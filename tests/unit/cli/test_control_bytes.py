@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from muster.api.training_job import Fault, TrainingJob
 from muster.api.visible import visible
 from muster.cli import main, output
-from muster.cli.controlbytes import guarded, json_escaped, unguarded
-from muster.cli.describe import events
-from muster.cli.follow import JobView
-from muster.cli.logs import print_lines
-from muster.cli.stacks import report
-from muster.cli.status import print_status
+from muster.cli.control_bytes import guarded, json_escaped, unguarded
+from muster.cli.jobs.describe import events
+from muster.cli.jobs.follow import JobView
+from muster.cli.jobs.status import print_status
+from muster.cli.ranks.logs import print_lines
+from muster.cli.ranks.stacks import report
 from muster.kube.struct import decode
 
 NASTY = "a\x1b]0;title\x07b\x08c\x00d\x9b31me\u202ef\u2066g\x7fh\x1b[31mred\x1b[0m\x1b[2Ji\rj"

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from muster.api.training_job import TrainingJob
-from muster.cli.demosummary import print_summary, stage_bar
-from muster.cli.slotpicture import Cell, cells, picture
+from muster.cli.jobs.slot_picture import Cell, cells, picture
+from muster.cli.local.demo_summary import print_summary, stage_bar
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.struct import from_dict

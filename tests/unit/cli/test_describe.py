@@ -21,8 +21,8 @@ from muster.api.training_job import (
     TrainingJobSpec,
     TrainingJobStatus,
 )
-from muster.cli import describe
-from muster.cli.follow import render
+from muster.cli.jobs import describe
+from muster.cli.jobs.follow import render
 from muster.kube.meta import Condition, ObjectMeta
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

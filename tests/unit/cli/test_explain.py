@@ -13,7 +13,7 @@ from muster.api.fixed_spec import fixed
 from muster.api.names import LABEL_TEAM
 from muster.api.training_job import Backoff, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from muster.cli.errors import CliError, ExitCode
-from muster.cli.explain import _find, _supposed
+from muster.cli.jobs.explain import _find, _supposed
 from muster.kube.client import Client
 from muster.kube.meta import Condition, ObjectMeta
 from muster.scheduler.explain.why_waiting import Explanation, explain

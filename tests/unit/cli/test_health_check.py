@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from muster.cli import healthcheck
 from muster.cli.errors import BadInput, ExitCode
-from muster.cli.healthtexts import KINDS, texts
+from muster.cli.health import check
+from muster.cli.health.texts import KINDS, texts
 from muster.cli.main import run
 from muster.fleet.preflight import config as preflight
 from muster.fleet.remediation import config as remediation
@@ -171,4 +171,4 @@ def test_what_cannot_be_read_is_said(name: str, tmp_path: Path, capsys: pytest.C
 def test_no_text_does_anything_but_pass_or_be_refused(text: str, kind: str | None) -> None:
     with suppress(BadInput):
         for which, source, each in texts("x", text, kind):
-            assert healthcheck._check(which, each, source) != ("", "")
+            assert check._check(which, each, source) != ("", "")

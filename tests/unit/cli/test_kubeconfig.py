@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from muster.cli.errors import CliError, ExitCode
-from muster.cli.kubeconfig import add_context, remove_context, user_kubeconfig
+from muster.cli.local.kubeconfig import add_context, remove_context, user_kubeconfig
 
 
 def config(name: str, current: str | None = None) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_what_is_no_kubeconfig_is_left_alone(tmp_path: Path, source: Path, text:
 
 
 def test_kubectls_lock_is_honoured(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.cli.kubeconfig._LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("muster.cli.local.kubeconfig._LOCK_WAIT_S", 0.1)
     path = tmp_path / "config"
     (tmp_path / "config.lock").touch()
     with pytest.raises(CliError, match="is locked"):

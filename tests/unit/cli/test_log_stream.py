@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 
 from muster.api.training_job import TrainingJob
-from muster.cli import logstream
-from muster.cli.loglines import AttemptReader, LogLine
-from muster.cli.logstream import JobLogs, Selection, Tail
+from muster.cli.ranks import log_stream
+from muster.cli.ranks.log_lines import AttemptReader, LogLine
+from muster.cli.ranks.log_stream import JobLogs, Selection, Tail
 from muster.kube.client import Client
 from muster.kube.pod import Pod
 from muster.kube.struct import from_dict
@@ -152,8 +152,8 @@ async def test_lines_of_a_rank_come_from_the_slot_that_the_attempt_recorded(
         marker = b"" if rotated else b"--- muster: attempt 2: node %d of 4, none, x ---\n" % rank
         yield reader.feed(marker + b"by rank %d\n" % rank)
 
-    monkeypatch.setattr(logstream, "members", lambda *_: asyncio.sleep(0, pods))
-    monkeypatch.setattr(logstream, "log_lines", log_lines)
+    monkeypatch.setattr(log_stream, "members", lambda *_: asyncio.sleep(0, pods))
+    monkeypatch.setattr(log_stream, "log_lines", log_lines)
     printed: list[tuple[int, str]] = []
     logs = JobLogs(
         client=cast(Client, None),

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.api.names import JOB_NAME_MAX
-from muster.cli import manifest
-from muster.cli.archive import Archive
-from muster.cli.codestore import CONFIG_MAP_BYTES_MAX, config_map, deliver
 from muster.cli.errors import BadInput, ExitCode
-from muster.cli.run import build
+from muster.cli.jobs import manifest
+from muster.cli.jobs.archive import Archive
+from muster.cli.jobs.code_store import CONFIG_MAP_BYTES_MAX, config_map, deliver
+from muster.cli.jobs.run import build
 
 FLAGS = dict.fromkeys(
     ("name", "nodes", "min_nodes", "gpus", "ranks_per_node", "launcher", "image", "checkpoint", "time_limit",

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from muster.cli import main, output
-from muster.cli.list import OPTIONAL, WIDE_HEADERS
-from muster.cli.status import print_status
+from muster.cli.jobs.list import OPTIONAL, WIDE_HEADERS
+from muster.cli.jobs.status import print_status
 from tests.unit.cli.test_control_bytes import job
 
 WIDTHS = (40, 80, 120)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from muster.cli import main
 from muster.cli.errors import CliError, ExitCode, from_api_error
-from muster.cli.loglines import AttemptReader, LogLine
+from muster.cli.jobs.watch import nearest
 from muster.cli.output import age, duration
-from muster.cli.remote import exit_status
-from muster.cli.watch import nearest
+from muster.cli.ranks.log_lines import AttemptReader, LogLine
+from muster.cli.ranks.remote import exit_status
 from muster.kube import errors
 
 

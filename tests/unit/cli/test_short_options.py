@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from muster.api.fixed_spec import fixed
 from muster.api.run_record import RunRecord, SlotRange
 from muster.api.training_job import TrainingJob, TrainingJobStatus
-from muster.cli.describe import slots_text
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.jobs.describe import slots_text
+from muster.cli.jobs.pods import check_rank, slot_of_rank
+from muster.cli.jobs.watch import get_job_as_it_runs
 from muster.cli.main import cli, run
-from muster.cli.pods import check_rank, slot_of_rank
-from muster.cli.watch import get_job_as_it_runs
 from muster.kube.client import Client
 from muster.kube.struct import from_dict
 
@@ -55,7 +55,7 @@ def test_n_of_the_script_is_its_own(tmp_path: object, monkeypatch: pytest.Monkey
     monkeypatch.setenv("MUSTER_STATE_DIR", str(tmp_path))
     with pytest.MonkeyPatch.context() as patch:
         printed: list[object] = []
-        patch.setattr("muster.cli.run.print_data", lambda data, form: printed.append(data))
+        patch.setattr("muster.cli.jobs.run.print_data", lambda data, form: printed.append(data))
         assert run(arguments) == ExitCode.DONE
     (manifest,) = printed
     assert isinstance(manifest, dict)

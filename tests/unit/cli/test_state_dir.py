@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from muster.cli.errors import CliError, ExitCode
+from muster.cli.local.up import layout_of
 from muster.cli.main import run
-from muster.cli.up import layout_of
 from muster.embedded.layout import ClusterSpec, Layout
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobSpec, TrainingJobStatus
-from muster.cli.list import HEADERS, OPTIONAL
+from muster.cli.jobs.list import HEADERS, OPTIONAL
+from muster.cli.jobs.status import print_status
 from muster.cli.output import print_table
-from muster.cli.status import print_status
 from muster.kube.meta import ObjectMeta
 from muster.kube.pod import Pod
 from muster.kube.struct import from_dict

@@ -9,7 +9,7 @@ import pytest
 
 from muster.api.names import ANNOTATION_SHADOW
 from muster.api.training_job import TrainingJob
-from muster.cli.untaken import said
+from muster.cli.jobs.untaken import said
 from muster.kube.coordination import Lease, LeaseSpec
 from muster.kube.errors import Forbidden, NotFound
 from muster.kube.meta import ObjectMeta

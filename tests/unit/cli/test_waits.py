@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from muster.cli import noderequest, suspend
+from muster.cli.jobs import suspend
 from muster.cli.main import run
+from muster.cli.nodes import requests
 from tests.unit.kube.fakeapi import FakeApi, fake_api
 
 SPEC = {"replicas": 1, "image": "x", "command": ["true"], "gpusPerNode": 0, "stopGraceSeconds": 1}
@@ -108,7 +109,7 @@ def who_asks(request: web.Request) -> web.Response | None:
 async def test_a_quarantine_that_is_not_carried_out_exits_with_6(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noderequest, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(requests, "_PATIENCE_S", 0.0)
     async with fake_api() as api:
         api.put("node-0", resource="nodes", namespace="")
         api.before.append(who_asks)

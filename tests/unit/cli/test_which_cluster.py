@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from muster.cli.errors import ExitCode
-from muster.cli.kubeconfig import remove_from_all, user_kubeconfig
+from muster.cli.local.kubeconfig import remove_from_all, user_kubeconfig
 from muster.cli.main import run
 from muster.cli.target import Target, resolve
 from muster.embedded.layout import ClusterSpec, Layout, ProcessId

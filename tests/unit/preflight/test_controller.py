@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from muster.cli.trusting import read_trusting
+from muster.cli.nodes.trust import read_trusting
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.preflight.controller import PreflightController
 from muster.gputest.summary import SUMMARY_SCHEMA, FailureRow, GpuRow, Summary

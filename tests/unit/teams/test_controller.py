@@ -15,7 +15,7 @@ from muster.api.crd import KINDS, definition
 from muster.api.handover import Handover
 from muster.api.names import TEAMS_CONFIG_MAP
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec
-from muster.cli.teamkey import read_team_key
+from muster.cli.teams.team_key import read_team_key
 from muster.kube.client import Client
 from muster.kube.config import ClusterConfig
 from muster.kube.core import ConfigMap

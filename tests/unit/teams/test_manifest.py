@@ -8,7 +8,7 @@ import pytest
 
 from muster.cli.errors import BadInput, ExitCode
 from muster.cli.main import run
-from muster.cli.teams import read_config
+from muster.cli.teams.teams import read_config
 from muster.teams.config import parse
 from muster.teams.manifest import parse_manifest
 from muster.teams.marked import TeamsConfigError

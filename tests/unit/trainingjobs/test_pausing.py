@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.api.training_job import Progress
-from muster.cli.describe import stages
+from muster.cli.jobs.describe import stages
 from muster.trainingjobs.plan import CreatePod
 from muster.trainingjobs.snapshot import HardwareEvidence
 from tests.unit.trainingjobs.test_never import quick

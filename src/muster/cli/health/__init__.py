@@ -1,0 +1,1 @@
+"""`muster health`: findings, and the texts of the policy."""

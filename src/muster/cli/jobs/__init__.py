@@ -1,0 +1,1 @@
+"""Commands about jobs: run, list, status, explain, stop, resume, delete."""

@@ -1,0 +1,222 @@
+"""`muster explain`: why a job waits, or what it would take to place it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.jobs.job_names import JOB_NAMES, job_argument, job_names
+from muster.cli.names import NODE_NAMES
+from muster.cli.output import output_option, print_data, say
+from muster.cli.program import prefix
+from muster.cli.target import Target, cluster_options, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from muster.api.training_job import TrainingJob
+    from muster.cli.target import Cluster
+    from muster.kube.client import Client
+    from muster.kube.node import Node
+    from muster.scheduler.explain.why_waiting import Explanation
+    from muster.scheduler.gangs.gang import Gang
+    from muster.scheduler.pods.wire import SchedulingPod
+    from muster.scheduler.state import ClusterState
+
+
+class Changes(NamedTuple):
+    """How the cluster would differ: more nodes, fewer nodes, jobs that had ended."""
+
+    plus_nodes: int = 0
+    without_nodes: tuple[str, ...] = ()
+    if_ended: tuple[str, ...] = ()
+
+
+@click.command()
+@job_argument(required=False)
+@click.option("-f", "--file", metavar="FILE", help="A TrainingJob that does not exist yet; - reads stdin.")
+@click.option("--plus-nodes", type=click.IntRange(0, 20_000), default=0, help="As if there were more nodes.")
+@click.option(
+    "--without-node", multiple=True, metavar="NODE", callback=NODE_NAMES, help="As if this node were not there."
+)
+@click.option(
+    "--if-ended",
+    multiple=True,
+    metavar="JOB",
+    shell_complete=job_names,
+    callback=JOB_NAMES,
+    help="As if this job had ended.",
+)
+@output_option("json", "yaml")
+@cluster_options()
+def command(
+    name: str | None,
+    file: str | None,
+    plus_nodes: int,
+    without_node: tuple[str, ...],
+    if_ended: tuple[str, ...],
+    output: str,
+    target: Target,
+) -> int:
+    """Say why the job NAME waits and what would let it run, or whether the job in FILE could be placed now.
+
+    NAME may also be that of a Job, StatefulSet, JobSet, MPIJob, RayCluster or PodGroup whose pods Muster schedules.
+
+    The answer comes from the scheduler's own decision, taken on the cluster as it is, or as it would be.
+    """
+    if bool(name) == bool(file):
+        raise BadInput("name a job, or a manifest with --file", "muster explain train, or muster explain -f job.yaml")
+    cluster = resolve(target)
+    job = _read(file, cluster.namespace) if file else None
+    explanation = asyncio.run(_explain(cluster, name or "", job, Changes(plus_nodes, without_node, if_ended)))
+    if output:
+        print_data(explanation.data(), output)
+    else:
+        for line in explanation.lines():
+            say(line)
+    return ExitCode.DONE
+
+
+def _read(file: str, namespace: str) -> TrainingJob:
+    from muster.cli.jobs import manifest as manifests
+
+    manifest = manifests.read_manifest(file)
+    manifest["metadata"].setdefault("namespace", namespace)
+    return manifests.checked(manifest)
+
+
+async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, changes: Changes) -> Explanation:
+    from muster.cli.jobs.watch import get_job
+    from muster.cli.nodes.trust import read_trusting
+    from muster.cli.teams.team_key import read_team_key
+    from muster.kube.node import Node
+    from muster.scheduler.explain.hypothetical import suppose_placed
+    from muster.scheduler.explain.loading import load_state
+    from muster.scheduler.explain.why_waiting import Explanation, explain
+
+    namespace = supposed.namespace if supposed else cluster.namespace
+    async with cluster.client() as client:
+        team_key = await read_team_key(client)
+        state = await load_state(client, team_key, await read_trusting(client))
+        now = time.time()
+        _take_away(state, changes, namespace, now)
+        found: Gang | Explanation | None = None
+        if not supposed:
+            found = await _find(client, state, namespace, name, now)
+        if found is None:
+            job = supposed or await get_job(client, namespace, name)
+            found = _supposed(state, job, now, team_key, (await client.list_all(Node)).items)
+    if isinstance(found, Explanation):
+        return found
+    gang = found
+    _add(state, gang, changes)
+    changed = changes != Changes()
+    if changed:
+        suppose_placed(state, gang, now=now)
+    return explain(state.snapshot(), gang, now=now, supposed=changed)
+
+
+async def _find(
+    client: Client, state: ClusterState, namespace: str, name: str, now: float
+) -> Gang | Explanation | None:
+    """Return the gang of the job or, if there is no such job, of another workload of that name.
+
+    An explanation: the controller holds the job back, so that room for it does not matter. None: the job exists and has
+    no pods, as no controller runs or it runs in shadow mode, or not all of its pods: those that are there are taken out
+    of `state`. Raises CliError.
+    """
+    from muster.cli.jobs.watch import get_job
+    from muster.scheduler.explain.hypothetical import suppose_ended
+    from muster.scheduler.explain.why_waiting import Explanation
+    from muster.trainingjobs.heldback import held_back, wants_nodes
+
+    try:
+        job = await get_job(client, namespace, name)
+    except CliError:
+        foreign = state.snapshot().find_workload(namespace, name)
+        if foreign is None:
+            raise
+        return foreign
+    gang = state.snapshot().find(namespace, job.name)
+    if not wants_nodes(job):
+        stands = "told to stop" if job.spec.suspend and job.status.phase != "Suspended" else job.status.phase
+        hint = f"{prefix()} resume {job.name} lets it continue" if job.spec.suspend else ""
+        raise CliError(f"'{job.name}' wants no nodes: it is {stands}", hint, ExitCode.CONFLICT)
+    why = held_back(job, complete=gang is not None and gang.complete, now=now)
+    if why is not None:
+        return Explanation(job.key, True, why.reason, why.message)
+    if gang is not None and _is_being_made(gang):
+        suppose_ended(state, gang, now=now)
+        return None
+    return gang
+
+
+def _is_being_made(gang: Gang) -> bool:
+    """Whether the controller is creating the job's first pods: the answer is the same as once all are there."""
+    return gang.placement is None and len(gang.current) < gang.wanted
+
+
+def _supposed(
+    state: ClusterState, job: TrainingJob, now: float, team_key: str, nodes: Sequence[Node]
+) -> Gang | Explanation:
+    """Return the gang that the job's pods would be, or why its GPUs per node are not known.
+
+    The controller makes pods of the spec that the job runs by: edits that it ignores do not count here either.
+    """
+    from msgspec.structs import replace
+
+    from muster.api.fixed_spec import effective
+    from muster.scheduler.explain.why_waiting import Explanation, suppose
+    from muster.trainingjobs.nodeuse import gpu_counts, node_use
+    from muster.trainingjobs.snapshot import Wait
+
+    job = effective(job).job
+    use = node_use(job, gpu_counts(job, nodes, team_key))
+    if isinstance(use, Wait):
+        return Explanation(job.key, True, use.reason, use.message)
+    job = replace(job, status=replace(job.status, node_use=use))
+    return suppose(state, _pod_of(job, team_key), job.spec.replicas, now=now)
+
+
+def _take_away(state: ClusterState, changes: Changes, namespace: str, now: float) -> None:
+    """Remove the nodes and jobs supposed not to be there; raises CliError where a node or job is not known."""
+    from muster.scheduler.explain.hypothetical import suppose_ended
+
+    known = state.snapshot()
+    for node in changes.without_nodes:
+        if node not in known.nodes:
+            raise CliError(f"no node '{node}'", "kubectl get nodes lists them", ExitCode.NOT_FOUND)
+        state.remove_node(node)
+    for name in changes.if_ended:
+        other = known.find(namespace, name)
+        if other is None:
+            raise CliError(f"no training job '{name}' holds nodes in namespace {namespace}", "", ExitCode.NOT_FOUND)
+        suppose_ended(state, other, now=now)
+
+
+def _add(state: ClusterState, gang: Gang, changes: Changes) -> None:
+    """Add the nodes supposed to be there; raises CliError where none of today's could be their model."""
+    from muster.scheduler.explain.hypothetical import suppose_nodes
+
+    if changes.plus_nodes and gang.pending and not suppose_nodes(state, gang, changes.plus_nodes):
+        raise CliError(
+            f"no node takes a pod of '{gang.name}', even an empty one: more nodes like these would not help",
+            "leave out --plus-nodes to see what is in the way",
+            ExitCode.CONFLICT,
+        )
+
+
+def _pod_of(job: TrainingJob, team_key: str) -> SchedulingPod:
+    """A pod of a job that does not exist, named like the job."""
+    from muster.kube.struct import from_dict
+    from muster.scheduler.pods.wire import SchedulingPod
+    from muster.trainingjobs.pods import PodSettings, build_pod
+
+    settings = PodSettings(url="https://none", ca_pem="", muster_image="none", team_key=team_key)
+    made = build_pod(job, 0, 1, (), settings)
+    made["metadata"]["name"] = job.name
+    return from_dict(made, SchedulingPod)

@@ -1,0 +1,58 @@
+"""`--timeout` of commands that wait for a job: without it they wait as long as the job takes, which may be days."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import click
+
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.program import prefix
+
+
+def _in_seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """Read a length of time; a click callback."""
+    from muster.cli.jobs.manifest import seconds
+
+    return seconds(value) if value is not None else None
+
+
+def timeout_option(*waiting: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--timeout`, which gives `timeout_s`, to a command that waits with one of the flags `waiting`."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        metavar="TIME",
+        callback=_in_seconds,
+        help=f"With {' or '.join(waiting)}: exit with 6 after this long, such as 90s or 2h [no limit].",
+    )
+
+
+def check_waits(timeout_s: int | None, waits: bool, *waiting: str) -> None:
+    """Raise BadInput where `--timeout` was given to a command that does not wait."""
+    if timeout_s is not None and not waits:
+        raise BadInput(f"--timeout limits a wait: add {' or '.join(waiting)}", "or leave out --timeout")
+
+
+def not_ended(name: str) -> tuple[str, str]:
+    """Message and hint of a wait for the end of a job that took too long."""
+    return f"'{name}' has not ended", f"it goes on; watch it: {prefix()} status {name} --follow"
+
+
+@asynccontextmanager
+async def within(timeout_s: float | None, what: str, hint: str) -> AsyncIterator[None]:
+    """Let the block take so many seconds, without a limit where it is None.
+
+    Raises:
+        CliError: it took longer; the message is "`what` after N s", the exit status 6.
+    """
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise CliError(f"{what} after {timeout_s:g} s", hint, ExitCode.TIMED_OUT) from None

@@ -1,0 +1,1 @@
+"""`muster nodes`: how nodes are, why, and what people ask for them."""

@@ -1,0 +1,165 @@
+"""`muster nodes history`: what was found on a node, what was done about it, and what became of the jobs it had."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from muster.api.visible import visible
+from muster.cli.errors import CliError, ExitCode
+from muster.cli.names import node_argument
+from muster.cli.output import duration, note, output_option, print_data
+from muster.cli.target import Target, cluster_options, resolve
+
+if TYPE_CHECKING:
+    from muster.api.node_remediation import NodeRemediation
+    from muster.api.preflight import Preflight
+    from muster.api.training_job import TrainingJob
+    from muster.cli.target import Cluster
+    from muster.kube.client import Client
+
+
+_WIDE: Final = 100
+_NARROW: Final = 70
+"""Terminals with fewer columns have less room, and almost none, before what is said."""
+_NBSP: Final = "\N{NO-BREAK SPACE}"
+
+
+class Entry(msgspec.Struct, frozen=True, rename="camel"):
+    """Something that happened to the node.
+
+    Attributes:
+        what: for scripts: a rung of the ladder, Found, Asked, Tested or Job.
+        session: the NodeRemediation it is from, if any.
+        stages: what it ended and how long that took, in seconds: of the ladder (`fleet/remediation/states.STAGES`), or
+            all of a job's way back to its lost step.
+    """
+
+    time: datetime
+    what: str
+    text: str
+    session: str = ""
+    stages: Mapping[str, float] = {}
+
+
+@click.command()
+@node_argument()
+@output_option("json", "yaml")
+@cluster_options()
+def command(name: str, output: str, target: Target) -> int:
+    """Say what happened to NODE, oldest first: findings, each rung of its remediation, tests, and jobs it failed."""
+    entries = asyncio.run(_read(resolve(target), name))
+    if output:
+        print_data({"node": name, "history": msgspec.to_builtins(entries)}, output)
+        return ExitCode.DONE
+    if not entries:
+        note(f"nothing is written down about node '{name}'")
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for entry in entries:
+        for line in _lines(entry, room):
+            click.echo(visible(line))
+    return ExitCode.DONE
+
+
+def _lines(entry: Entry, room: int) -> Iterator[str]:
+    """Yield an entry for a terminal with so many columns; 0 is none, and nothing is wrapped."""
+    began = f"{entry.time.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}  "
+    head = f"{began}{entry.what:<10}  "
+    indent = " " * (len(head) if not room or room >= _WIDE else len(began) if room >= _NARROW else 4)
+    # A stage and its time are kept on one line.
+    took = [f"{stage}{_NBSP}{_seconds(each)}" for stage, each in entry.stages.items()]
+    texts = [entry.text, ", ".join(took)]
+    if len(took) < 2:
+        texts = [" ".join([entry.text, *(f"({each.replace(_NBSP, ' after ')})" for each in took)])]
+    for number, text in enumerate(texts):
+        before = head if number == 0 else indent
+        lines = [f"{before}{text}"]
+        if room:
+            lines = textwrap.wrap(text, room, initial_indent=before, subsequent_indent=indent, break_on_hyphens=False)
+        yield from (line.replace(_NBSP, " ") for line in lines)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}s" if seconds < 100 else duration(seconds)
+
+
+async def _read(cluster: Cluster, name: str) -> Sequence[Entry]:
+    from muster.api.node_remediation import NodeRemediation
+    from muster.api.preflight import Preflight
+    from muster.api.training_job import TrainingJob
+    from muster.kube.errors import NotFound
+
+    async with cluster.client() as client:
+        sessions, jobs = await asyncio.gather(client.list_all(NodeRemediation), client.list_all(TrainingJob))
+        tests: list[Preflight] = []
+        try:
+            tests = [await client.get(Preflight, name)]
+        except NotFound:
+            if not any(each.spec.node == name for each in sessions.items):
+                await _must_exist(client, name)
+    mine = [each for each in sessions.items if each.spec.node == name]
+    return sorted([*_of_sessions(mine), *_of_tests(tests), *_of_jobs(jobs.items, name)], key=lambda each: each.time)
+
+
+async def _must_exist(client: Client, name: str) -> None:
+    from muster.kube.errors import NotFound
+    from muster.kube.node import Node
+
+    try:
+        await client.get(Node, name)
+    except NotFound:
+        raise CliError(f"no node '{name}'", "kubectl get nodes lists them", ExitCode.NOT_FOUND) from None
+
+
+def _of_sessions(sessions: Sequence[NodeRemediation]) -> Iterator[Entry]:
+    for session in sessions:
+        for seen in session.spec.cause:
+            times = f", {seen.count:,} times" if seen.count > 1 else ""
+            on = f" on {seen.component}" if seen.component else ""
+            said = f": {seen.message}" if seen.message else ""
+            yield Entry(seen.first_time, "Found", f"{seen.check} {seen.code}{on}{times}{said}", session.name)
+        if (asked := session.spec.request) is not None:
+            yield Entry(asked.time, "Asked", f"{asked.action.lower()} by {asked.by}: {asked.reason}", session.name)
+        for number, step in enumerate(session.status.history, 1):
+            yield Entry(step.time, step.rung, step.reason, session.name, _ended(session, number))
+
+
+def _ended(session: NodeRemediation, number: int) -> Mapping[str, float]:
+    """The stage of the ladder that the entry with this number ended."""
+    from muster.fleet.remediation.record import RELEASED, is_a
+    from muster.fleet.remediation.states import stage_of
+
+    history = session.status.history[:number]
+    phase = "Released" if is_a(history[-1], RELEASED) else "Open"
+    then = msgspec.structs.replace(session.status, history=history, phase=phase)
+    stage = stage_of(session, then)
+    return dict([stage]) if stage is not None else {}
+
+
+def _of_tests(tests: Sequence[Preflight]) -> Iterator[Entry]:
+    for test in tests:
+        spec = test.spec
+        first = f": {spec.failures[0].test}: {spec.failures[0].message}" if spec.failures else ""
+        yield Entry(spec.time, "Tested", f"level {spec.level} {'passed' if spec.passed else 'failed'}{first}")
+
+
+def _of_jobs(jobs: Sequence[TrainingJob], name: str) -> Iterator[Entry]:
+    """What the node cost jobs: each fault with its time to useful, as far as that is over."""
+    from muster.cli.jobs.describe import fault_headline, stages, time_to_useful_s
+
+    for job in jobs:
+        for fault in job.status.faults:
+            if fault.node != name or fault.timeline is None or fault.timeline.fault is None:
+                continue
+            took = time_to_useful_s(fault)
+            useful = f"useful again after {_seconds(took)}" if took is not None else "not useful again yet"
+            text = f"{job.namespace}/{job.name}: {fault_headline(fault)}; {useful}"
+            yield Entry(fault.timeline.fault, "Job", text, stages=dict(stages(fault.timeline)))

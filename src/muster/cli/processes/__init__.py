@@ -1,0 +1,1 @@
+"""What a cluster runs: `muster controller` and `muster admission`."""

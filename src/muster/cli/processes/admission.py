@@ -1,0 +1,73 @@
+"""`muster admission`: the webhook that keeps pods to their team's nodes, as a cluster runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from muster.admission.program import AdmissionOptions, run_admission
+from muster.api.names import LABEL_TEAM, SYSTEM_NAMESPACE
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.names import namespace as namespace_name
+from muster.cli.processes.listening import address
+from muster.kube.errors import ConfigError
+
+_LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
+
+@click.command("admission")
+@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Cluster; as kubectl finds it.")
+@click.option("--listen", default="127.0.0.1:0", callback=address, show_default=True, help="Address for webhook calls.")
+@click.option("--metrics-listen", callback=address, help="Address of /metrics, /healthz and /readyz; none by default.")
+@click.option(
+    "--namespace", default=SYSTEM_NAMESPACE, show_default=True, callback=namespace_name, help="Namespace of the Secret."
+)
+@click.option("--host", "hosts", multiple=True, help="Name by which the API server calls; that of the Service if none.")
+@click.option("--team-key", default=LABEL_TEAM, show_default=True, help="Label and taint that name a team.")
+@click.option("--namespace-key", default="", help="Label of namespaces that names their team; that key if none.")
+@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
+def command(
+    kubeconfig: Path | None,
+    listen: tuple[str, int],
+    metrics_listen: tuple[str, int] | None,
+    namespace: str,
+    hosts: tuple[str, ...],
+    team_key: str,
+    namespace_key: str,
+    log_level: str,
+) -> None:
+    """Run the webhook that fills in team, toleration and node affinity (what a cluster runs for you)."""
+    for option, key in (("--team-key", team_key), ("--namespace-key", namespace_key or team_key)):
+        if not _LABEL.fullmatch(key):
+            raise BadInput(f"{option} {key!r} is no label key", "use NAME or DOMAIN/NAME, as in muster.dev/team")
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    options = AdmissionOptions(
+        kubeconfig=kubeconfig,
+        listen=listen,
+        metrics_listen=metrics_listen,
+        namespace=namespace,
+        hosts=hosts,
+        team_key=team_key,
+        namespace_key=namespace_key,
+    )
+    try:
+        import uvloop
+
+        uvloop.run(_main(options))
+    except ConfigError as error:
+        raise CliError(str(error), exit_code=ExitCode.NO_CLUSTER) from None
+
+
+async def _main(options: AdmissionOptions) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run_admission(options, stop)

@@ -1,0 +1,321 @@
+"""`muster controller`: the process that runs in a cluster. One replica leads; the others wait for its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from prometheus_client import REGISTRY
+
+from muster.api.names import ANNOTATION_SHADOW, CONTROLLER_LEASE, LABEL_TEAM, SYSTEM_NAMESPACE
+from muster.cli.errors import BadInput, CliError, ExitCode, from_api_error
+from muster.cli.names import finite
+from muster.cli.names import namespace as namespace_name
+from muster.cli.processes.listening import address
+from muster.cli.teams.team_key import read_team_key, until_team_key_changes
+from muster.kube.client import Client
+from muster.kube.config import load_config
+from muster.kube.errors import ApiError, ConfigError
+from muster.kube.health import Progress, health_app, serve
+from muster.kube.leader import LEASE_DURATION_S, LeaderElector
+from muster.manager.works import Parts, Shared, works_of
+from muster.scheduler.metrics import scheduler_metrics
+from muster.scheduler.plan import Settings
+from muster.scheduler.shadow import Shadow
+from muster.trainingjobs.controller import TrainingJobController
+from muster.trainingjobs.pods import PodSettings
+from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
+from muster.trainingjobs.secrets import InstallationSecrets, ephemeral, load_or_create
+from muster.trainingjobs.snapshot import EXCLUSION_S
+from muster.trainingjobs.snapshot import Settings as JobSettings
+from muster.trainingjobs.tokens import TokenReviewer
+
+log = logging.getLogger(__name__)
+
+_STOP_S = 10.0
+GARBAGE_AFTER = (50_000, 20, 100)
+"""Allocations until cyclic garbage is looked for, and how many times until in older objects too. Most objects here are
+nodes and pods that live long: with Python's 700 the search takes 0.2 of 2.7 CPU seconds while 5,000 pods are bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerOptions:
+    """What the process is told.
+
+    Attributes:
+        kubeconfig: the cluster; as kubectl finds it where None.
+        listen: host and port for supervisors.
+        advertise_url: where pods reach that; `https://` and the listen address where empty.
+        metrics_listen: host and port of /metrics, /healthz and /readyz; None serves none.
+        namespace: where the lease and the Secrets are.
+        muster_image: the image init containers copy the supervisor from.
+        shadow: plan and explain, write nothing but the lease.
+        balloons: keep idle nodes from looking idle as the ConfigMap `muster-balloons` says.
+        joins: open new nodes to pods as fast as the API server can take.
+        scaling: add nodes for gangs and give idle ones back, where the ConfigMap `muster-scaling` is.
+        teams: give nodes to teams where the ConfigMap `muster-teams` is.
+        health: take broken nodes out of use and back as the ConfigMap `muster-health` says.
+        preflight: test nodes with GPUs as the ConfigMap `muster-preflight` says.
+        preflight_required: use nodes with GPUs only once they have passed their tests.
+        step_image: what runs in pods that reset or reboot a machine; `muster_image` where empty.
+        lease_duration_s: others take over this long after the last renewal.
+        exclusion_s: a pod that replaces another waits so long for another node before it may use one it was kept from.
+    """
+
+    kubeconfig: Path | None = None
+    listen: tuple[str, int] = ("127.0.0.1", 0)
+    advertise_url: str = ""
+    metrics_listen: tuple[str, int] | None = None
+    namespace: str = SYSTEM_NAMESPACE
+    muster_image: str = "muster"
+    shadow: bool = False
+    balloons: bool = False
+    joins: bool = False
+    scaling: bool = False
+    teams: bool = False
+    health: bool = False
+    preflight: bool = False
+    preflight_required: bool = False
+    step_image: str = ""
+    lease_duration_s: float = LEASE_DURATION_S
+    exclusion_s: float = EXCLUSION_S
+
+
+async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> None:
+    """Run until `stop` is set. Raises ConfigError and ApiError where the cluster cannot be used at all."""
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+    progress = Progress(registry=REGISTRY)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            Client(load_config(options.kubeconfig), user_agent="muster-controller")
+        )
+        shadow = Shadow(scheduler_metrics()) if options.shadow else None
+        kept = ephemeral() if options.shadow else await load_or_create(client, options.namespace)
+        elector = _elector(client, options, identity)
+        team_key = await read_team_key(client, options.namespace) if options.teams else LABEL_TEAM
+        jobs, url = await _training_jobs(stack, client, options, kept, elector, shadow, identity, progress, team_key)
+        if options.metrics_listen is not None:
+            app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
+            port = await stack.enter_async_context(serve(app, *options.metrics_listen))
+            log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
+        log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
+
+        settings = Settings(team_key=team_key, preflight_required=options.preflight_required)
+        shared = Shared(
+            client=client, namespace=options.namespace, identity=identity, elector=elector, progress=progress
+        )
+        parts = Parts(
+            teams=options.teams,
+            balloons=options.balloons,
+            joins=options.joins,
+            scaling=options.scaling,
+            health=options.health,
+            preflight=options.preflight,
+        )
+        works = [jobs.run(), elector.run()]
+        works += works_of(
+            shared,
+            parts,
+            settings=settings,
+            jobs=jobs,
+            shadow=shadow,
+            muster_image=options.muster_image,
+            step_image=options.step_image or options.muster_image,
+        )
+        if options.teams:
+            works.append(until_team_key_changes(client, options.namespace, team_key))
+        await _until(stop, works)
+
+
+def _elector(client: Client, options: ControllerOptions, identity: str) -> LeaderElector:
+    duration_s = options.lease_duration_s
+    return LeaderElector(
+        client,
+        CONTROLLER_LEASE,
+        options.namespace,
+        identity,
+        lease_duration_s=duration_s,
+        renew_deadline_s=duration_s * 2 / 3,
+        retry_period_s=duration_s * 2 / 15,
+        annotations={ANNOTATION_SHADOW: "true" if options.shadow else ""},
+    )
+
+
+async def _training_jobs(
+    stack: AsyncExitStack,
+    client: Client,
+    options: ControllerOptions,
+    kept: InstallationSecrets,
+    elector: LeaderElector,
+    shadow: Shadow | None,
+    identity: str,
+    progress: Progress,
+    team_key: str,
+) -> tuple[TrainingJobController, str]:
+    """The controller of training jobs, with its server listening; the port is known only then."""
+    host, port = options.listen
+    port = port or _free_port(host)
+    url = options.advertise_url or f"https://{_bracketed(host)}:{port}"
+    jobs = TrainingJobController(
+        client,
+        elector=elector,
+        cluster_secret=kept.cluster_secret,
+        pods=PodSettings(
+            url=url,
+            ca_pem=kept.authority.certificate.decode(),
+            muster_image=options.muster_image,
+            team_key=team_key,
+        ),
+        identity=identity,
+        settings=JobSettings(exclusion_s=options.exclusion_s),
+        shadow=shadow.suppose if shadow is not None else None,
+        progress=progress,
+    )
+    if not options.shadow:
+        names = dict.fromkeys([urlsplit(url).hostname or host, "127.0.0.1", "localhost"])
+        pair = kept.authority.issue_server("muster-controller", names)
+        app = RendezvousServer(jobs, jobs.members, TokenReviewer(client)).app()
+        await stack.enter_async_context(serve_tls(app, pair, host, port, jobs.strain))
+    return jobs, url
+
+
+async def _until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run everything until `stop`; the first that fails ends all, and its error is raised."""
+    tasks = [asyncio.create_task(work) for work in works]
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (*tasks, stopped):
+            task.cancel()
+        await asyncio.wait([*tasks, stopped], timeout=_STOP_S)
+
+
+def _free_port(host: str) -> int:
+    """A port that is free now: pods are told it before the server listens."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+@click.command("controller")
+@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Cluster; as kubectl finds it.")
+@click.option("--listen", default="127.0.0.1:0", callback=address, show_default=True, help="Address for supervisors.")
+@click.option("--advertise-url", default="", help="Where pods reach that address; https://LISTEN where not given.")
+@click.option("--metrics-listen", callback=address, help="Address of /metrics, /healthz and /readyz; none by default.")
+@click.option(
+    "--namespace",
+    default=SYSTEM_NAMESPACE,
+    show_default=True,
+    callback=namespace_name,
+    help="Namespace of the lease and Secrets.",
+)
+@click.option("--muster-image", default="muster", show_default=True, help="Image that holds the rank supervisor.")
+@click.option("--shadow", is_flag=True, help="Plan and explain, write nothing but the lease.")
+@click.option("--balloons", is_flag=True, help="Put balloons on idle nodes, as ConfigMap muster-balloons says.")
+@click.option("--joins", is_flag=True, help="Open new nodes to pods as fast as the API server can take.")
+@click.option("--scaling", is_flag=True, help="Add and remove nodes, where there is a ConfigMap muster-scaling.")
+@click.option("--teams", is_flag=True, help="Give nodes to teams, where there is a ConfigMap muster-teams.")
+@click.option("--health", is_flag=True, help="Take broken nodes out of use and back, as ConfigMap muster-health says.")
+@click.option("--preflight", is_flag=True, help="Test nodes with GPUs, as ConfigMap muster-preflight says.")
+@click.option("--preflight-required", is_flag=True, help="Use nodes with GPUs only once they have passed their tests.")
+@click.option("--step-image", default="", help="Image with nsenter, for pods that reset or reboot a machine.")
+@click.option(
+    "--lease-duration",
+    default=LEASE_DURATION_S,
+    type=click.FloatRange(min=1),
+    callback=finite,
+    show_default=True,
+    help="Seconds until others take over.",
+)
+@click.option(
+    "--exclusion",
+    default=EXCLUSION_S,
+    type=click.FloatRange(min=0),
+    callback=finite,
+    show_default=True,
+    help="Seconds to wait for another node than a lost one.",
+)
+@click.option("--log-level", default="info", type=click.Choice(["debug", "info", "warning"]), show_default=True)
+def command(
+    kubeconfig: Path | None,
+    listen: tuple[str, int],
+    advertise_url: str,
+    metrics_listen: tuple[str, int] | None,
+    namespace: str,
+    muster_image: str,
+    shadow: bool,
+    balloons: bool,
+    joins: bool,
+    scaling: bool,
+    teams: bool,
+    health: bool,
+    preflight: bool,
+    preflight_required: bool,
+    step_image: str,
+    lease_duration: float,
+    exclusion: float,
+    log_level: str,
+) -> None:
+    """Run the controllers (what a cluster runs for you)."""
+    if advertise_url and (urlsplit(advertise_url).scheme != "https" or not urlsplit(advertise_url).hostname):
+        raise BadInput(f"--advertise-url {advertise_url!r} is not https://HOST[:PORT]")
+    if lease_duration < 1:
+        raise BadInput(f"--lease-duration {lease_duration:g} is too short", "use 1 s or more; 15 is usual")
+    logging.basicConfig(
+        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    options = ControllerOptions(
+        kubeconfig=kubeconfig,
+        listen=listen,
+        advertise_url=advertise_url.rstrip("/"),
+        metrics_listen=metrics_listen,
+        namespace=namespace,
+        muster_image=muster_image,
+        shadow=shadow,
+        balloons=balloons,
+        joins=joins,
+        scaling=scaling,
+        teams=teams,
+        health=health,
+        preflight=preflight,
+        preflight_required=preflight_required,
+        step_image=step_image,
+        lease_duration_s=lease_duration,
+        exclusion_s=exclusion,
+    )
+    gc.set_threshold(*GARBAGE_AFTER)
+    try:
+        import uvloop
+
+        uvloop.run(_main(options))
+    except ConfigError as error:
+        raise CliError(str(error), exit_code=ExitCode.NO_CLUSTER) from None
+    except ApiError as error:
+        raise from_api_error(error) from None
+
+
+async def _main(options: ControllerOptions) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run_controller(options, stop)

@@ -1,0 +1,1 @@
+"""Commands about the ranks of a job: logs, exec, stacks."""

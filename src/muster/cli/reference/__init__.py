@@ -1,0 +1,1 @@
+"""Writes reference pages from the code."""

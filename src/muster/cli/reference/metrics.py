@@ -1,0 +1,131 @@
+"""Writes docs/reference/metrics.md, of the processes: `python -m muster.cli.reference.metrics [--check]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+
+from muster.admission.metrics import AdmissionMetrics
+from muster.agent.metrics import METRICS as AGENT_METRICS
+from muster.api.generated import write_or_check
+from muster.fleet.balloons.metrics import balloon_metrics
+from muster.fleet.joins.metrics import join_metrics
+from muster.fleet.preflight.metrics import preflight_metrics
+from muster.fleet.remediation.metrics import remediation_metrics
+from muster.fleet.scaling.metrics import scaling_metrics
+from muster.kube.metrics import kube_metrics
+from muster.kube.progress import Progress
+from muster.scheduler.metrics import scheduler_metrics
+from muster.teams.metrics import teams_metrics
+from muster.trainingjobs.metrics import training_job_metrics
+
+PAGE: Final = Path(__file__).resolve().parents[4] / "docs/reference/metrics.md"
+_HOW: Final = "python -m muster.cli.reference.metrics"
+
+_HEAD: Final = f"""# Metrics
+
+<!-- Written by {_HOW}; change the metrics.py of a domain instead. -->
+
+Each process serves them at `/metrics` in the Prometheus text format: the controller on port 9443, the webhook on 9444
+(both are ports named `metrics` of their Services), the agent on port 9446 of its node. `metrics.serviceMonitor.enabled`
+of the chart makes monitors for the Prometheus Operator. Every replica exports its own process. What only a leader knows
+is absent or old on a standby, so aggregate gauges with `max`. prometheus_client adds `process_*` and `python_*` of the
+process in the controller and the webhook, and to a histogram the samples `_bucket`, `_sum` and `_count`.
+"""
+
+
+class Metric(NamedTuple):
+    """One metric family."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+def shared() -> Callable[[CollectorRegistry], Any]:
+    """What every process with a client of the API server has."""
+    return lambda registry: (kube_metrics(registry), Progress(registry=registry))
+
+
+SECTIONS: Final[dict[str, dict[str, Callable[[CollectorRegistry], Any]]]] = {
+    "`muster controller`": {
+        "Requests, informers, events and loops": shared(),
+        "Training jobs": training_job_metrics,
+        "Scheduler": scheduler_metrics,
+        "Teams (`teams.enabled`)": teams_metrics,
+        "Balloons (`fleet.balloons.enabled`)": balloon_metrics,
+        "Joins (`fleet.joins.enabled`)": join_metrics,
+        "Scaling (`fleet.scaling.enabled`)": scaling_metrics,
+        "Preflight (`health.preflight.enabled`)": preflight_metrics,
+        "Remediation (`health.enabled`)": remediation_metrics,
+    },
+    "`muster admission`": {"The webhook": AdmissionMetrics, "Requests, informers, events and loops": shared()},
+}
+"""By process and part: what makes its metrics in a registry."""
+
+AGENT: Final = "`muster.agent`"
+
+
+def families(make: Callable[[CollectorRegistry], Any]) -> Iterator[Metric]:
+    """The metrics that `make` registers, by name."""
+    registry = CollectorRegistry()
+    kept = make(registry)
+    found = {each for each in registry._collector_to_names if isinstance(each, MetricWrapperBase)}
+    for collector in sorted(found, key=lambda each: each._name):
+        (family,) = collector.describe()
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        yield Metric(name, family.type, tuple(collector._labelnames), family.documentation)
+    del kept
+
+
+def by_process() -> dict[str, dict[str, list[Metric]]]:
+    """Every metric: {process: {part: metrics}}."""
+    found = {
+        process: {part: list(families(make)) for part, make in parts.items()} for process, parts in SECTIONS.items()
+    }
+    agent = [Metric(each.name, each.kind, each.labels, each.meaning) for each in AGENT_METRICS]
+    return found | {AGENT: {"The agent of a node": agent}}
+
+
+_UNITS: Final = {
+    "timestamp_seconds": "Unix seconds",
+    "seconds": "seconds",
+    "milliseconds": "milliseconds",
+    "bytes": "bytes",
+    "ratio": "share of 1",
+    "share": "share of 1",
+}
+
+
+def unit(metric: Metric) -> str:
+    """The unit, which the end of a name says; a name without one counts things."""
+    name = metric.name.removesuffix("_total")
+    return next((words for ending, words in _UNITS.items() if name.endswith(f"_{ending}")), "number")
+
+
+def page() -> str:
+    """The page as Markdown."""
+    lines = [_HEAD]
+    for process, parts in by_process().items():
+        lines.append(f"\n## {process}\n")
+        for part, metrics in parts.items():
+            lines.append(f"\n### {part}\n\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n")
+            for metric in metrics:
+                labels = ", ".join(f"`{label}`" for label in metric.labels)
+                lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {unit(metric)} | {metric.meaning} |\n")
+    return "".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or with --check compare it; returns the exit status."""
+    return write_or_check(arguments, lambda: {PAGE: page()}, _HOW, "the code says")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

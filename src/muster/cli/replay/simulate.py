@@ -1,0 +1,231 @@
+"""`muster simulate`: replay a trace, or a model of one, through the scheduler."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from muster.cli.control_bytes import unguarded
+from muster.cli.errors import BadInput, CliError, ExitCode
+from muster.cli.names import finite
+from muster.cli.output import duration, interactive, note, output_option, print_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from muster.sim.replay.job import NodeShape, Workload
+    from muster.sim.replay.report import Report
+
+MODELS = ("seren", "kalos", "philly", "helios")
+
+
+class Scale(NamedTuple):
+    """How large the cluster is, in nodes of so many GPUs, and how much is replayed; 0 is no limit."""
+
+    nodes: int
+    gpus: int
+    days: float
+    jobs: int
+    min_gpus: int
+
+
+@click.command()
+@click.argument("trace", required=False, metavar="[TRACE]")
+@click.option("--like", type=click.Choice(MODELS), help="No trace: jobs after published statistics of this cluster.")
+@click.option("--cluster", metavar="FILE", help="The nodes: an OpenB node list.")
+@click.option("--nodes", type=click.IntRange(1, 200_000), help="Or so many nodes, all alike.")
+@click.option("--gpus", type=click.IntRange(1, 128), default=8, show_default=True, help="GPUs of each of these nodes.")
+@click.option(
+    "--days", type=click.FloatRange(0, min_open=True), callback=finite, help="End after so many days [a model: 30]."
+)
+@click.option("--jobs", type=click.IntRange(1), help="How many jobs [a trace: all; a model: 80% of the GPU time].")
+@click.option("--min-gpus", type=click.IntRange(0), default=0, help="Leave out jobs with fewer GPUs.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the model and the failures.")
+@click.option(
+    "--mtbf-hours",
+    type=click.FloatRange(0),
+    callback=finite,
+    help="Mean time between failures of a node; 0 for none [a trace: 0; a model: 1024].",
+)
+@click.option(
+    "--repair-hours",
+    type=click.FloatRange(0, min_open=True),
+    callback=finite,
+    default=4.0,
+    show_default=True,
+    help="Mean time until a failed node is back.",
+)
+@click.option(
+    "--checkpoint-minutes",
+    type=click.FloatRange(0),
+    callback=finite,
+    default=60.0,
+    show_default=True,
+    help="Work between two checkpoints; 0 loses none.",
+)
+@click.option(
+    "--time-limits",
+    type=click.FloatRange(1),
+    callback=finite,
+    metavar="FACTOR",
+    help="Give each job a time limit of so many times what it runs for [none].",
+)
+@click.option("--plot", multiple=True, metavar="FILE", help="Draw it: FILE.svg or FILE.png.")
+@output_option("json", "yaml")
+def command(
+    trace: str | None,
+    like: str | None,
+    cluster: str | None,
+    nodes: int | None,
+    gpus: int,
+    days: float | None,
+    jobs: int | None,
+    min_gpus: int,
+    seed: int,
+    mtbf_hours: float | None,
+    repair_hours: float,
+    checkpoint_minutes: float,
+    time_limits: float | None,
+    plot: tuple[str, ...],
+    output: str,
+) -> int:
+    """Say how long jobs would wait, how full a cluster would be, and what failures would cost.
+
+    A trace (OpenB, Acme or Philly: docs/simulate.md), or jobs made up after published statistics, goes through the
+    scheduler that runs in a cluster, in virtual time. The same input and seed give the same answer.
+    """
+    from muster.cli.replay.summary import left_out_text, print_report
+    from muster.sim.replay.job import with_limits, within
+    from muster.sim.replay.published import NODE_MTBF_HOURS
+    from muster.sim.replay.replay import Conditions, Replay
+    from muster.sim.replay.report import summarise
+    from muster.sim.replay.room import InvariantBroken
+
+    if bool(trace) == bool(like):
+        raise BadInput("name a trace, or a cluster to be --like", "muster simulate --like kalos --nodes 300")
+    pictures = _pictures(plot)
+    if like and days is None:
+        days = 30.0
+    shapes = _cluster(cluster, nodes, gpus)
+    if cluster:
+        gpus = max(1, *(node.gpus for node in shapes))
+    whole_nodes = sum(node.gpus for node in shapes) // gpus
+    scale = Scale(whole_nodes, gpus, days or 0.0, jobs or 0, min_gpus)
+    workload = _read(trace, scale) if trace else _made_up(like or "", scale, seed)
+    workload = within(workload, shapes, least_gpus=min_gpus, days=scale.days, most=scale.jobs)
+    if not workload.jobs:
+        raise BadInput("there is nothing to replay", left_out_text(workload.left_out))
+    if time_limits is not None:
+        workload = with_limits(workload, time_limits)
+    conditions = Conditions(
+        seed=seed,
+        days=scale.days,
+        mtbf_hours=mtbf_hours if mtbf_hours is not None else NODE_MTBF_HOURS if like else 0.0,
+        repair_hours=repair_hours,
+        checkpoint_minutes=checkpoint_minutes,
+    )
+    progress = _progress(len(workload.jobs))
+    began = time.monotonic()
+    try:
+        outcome = Replay(shapes, workload.jobs, conditions, progress=progress).run()
+    except InvariantBroken as error:
+        raise CliError(f"the scheduler broke a rule: {error}", "this is a bug of Muster; please report it") from error
+    if progress is not None:
+        click.echo("\r\x1b[K", file=unguarded(sys.stderr), nl=False)
+    report = summarise(workload, len(shapes), conditions, outcome)
+    for path in pictures:
+        _draw(report, path)
+    if output:
+        import msgspec
+
+        print_data(msgspec.to_builtins(report), output)
+    else:
+        print_report(report)
+        note(f"{outcome.events:,} events and {outcome.plans:,} plans in {duration(time.monotonic() - began)}")
+    return ExitCode.DONE
+
+
+def _cluster(file: str | None, nodes: int | None, gpus: int) -> Sequence[NodeShape]:
+    from muster.sim.replay.job import uniform_nodes
+    from muster.sim.replay.openb import read_nodes
+    from muster.sim.replay.table import BadTrace
+
+    if bool(file) == bool(nodes):
+        raise BadInput("say how large the cluster is: --nodes N, or --cluster FILE", "--nodes 300 --gpus 8")
+    if nodes:
+        return uniform_nodes(nodes, gpus)
+    try:
+        return read_nodes(Path(file or ""))
+    except BadTrace as error:
+        raise BadInput(str(error)) from error
+
+
+def _read(trace: str, scale: Scale) -> Workload:
+    from muster.sim.replay.table import BadTrace
+    from muster.sim.replay.traces import read_trace
+
+    try:
+        return read_trace(Path(trace), scale.gpus)
+    except BadTrace as error:
+        raise BadInput(str(error)) from error
+
+
+def _made_up(like: str, scale: Scale, seed: int) -> Workload:
+    from muster.sim.replay.arrivals import made_up
+
+    try:
+        return made_up(
+            like,
+            nodes=scale.nodes,
+            gpus=scale.gpus,
+            days=scale.days,
+            jobs=scale.jobs,
+            least_gpus=scale.min_gpus,
+            seed=seed,
+        )
+    except ValueError as error:
+        raise BadInput(str(error), "a smaller --min-gpus, or more --nodes") from error
+
+
+def _pictures(plot: Sequence[str]) -> list[Path]:
+    """Check before the work what could only fail after it."""
+    import importlib.util
+
+    from muster.sim.replay.plots import FORMATS
+
+    paths = [Path(name) for name in plot]
+    for path in paths:
+        if path.suffix.lower() not in FORMATS:
+            raise BadInput(f"--plot {path}: the name must end in {' or '.join(FORMATS)}")
+        if not path.absolute().parent.is_dir():
+            raise BadInput(f"--plot {path}: there is no folder {path.absolute().parent}")
+    if paths and importlib.util.find_spec("matplotlib") is None:
+        raise BadInput("--plot needs matplotlib, which is not installed", "pip install 'muster[plots]'")
+    return paths
+
+
+def _draw(report: Report, path: Path) -> None:
+    from muster.sim.replay.plots import draw
+
+    try:
+        draw(report, path)
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror or error}") from error
+    note(f"drew {path}")
+
+
+def _progress(jobs: int) -> Callable[[float, int], None] | None:
+    """Tell a terminal how far it is; None where there is none."""
+    if not (interactive() and sys.stderr.isatty()):
+        return None
+
+    def show(now_s: float, came: int) -> None:
+        click.echo(
+            f"\rday {now_s / 86400:.1f}, {came:,} of {jobs:,} jobs submitted ", file=unguarded(sys.stderr), nl=False
+        )
+
+    return show

@@ -1,0 +1,1 @@
+"""`muster teams` and `muster capacity`."""
