@@ -1,4 +1,4 @@
-"""What an active attempt needs: from its first pod to the end of its ranks, and from a fault to the next attempt."""
+"""Decides the next actions of an active attempt: making pods, starting ranks, and restarting after a fault."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _LEASE_LOOK_S: Final = 3.0
 
 
 class Attempt:
-    """One decision about one job in phase Pending, Starting, Running or Restarting."""
+    """Decides once about one job in phase Pending, Starting, Running or Restarting."""
 
     def __init__(self, snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> None:
         """Look; nothing is decided yet."""
@@ -74,7 +74,7 @@ class Attempt:
         self.broken = dict(self._broken())
 
     def actions(self) -> list[Action]:
-        """What to do, in order."""
+        """Returns the actions to take, in order."""
         ended = outcome.finished(self.snapshot, self.slots, self.clock)
         if ended is not None:
             return ended
@@ -96,7 +96,7 @@ class Attempt:
         return [self._direct(None), *(self._node_back() or self._make_pods()), *self._advance()]
 
     def _run_on(self) -> list[Action]:
-        """What a running attempt needs: its record, its directive, and the slots it goes on without."""
+        """Keeps a running attempt going: restores its record, sends its directive, and tends slots left out."""
         if runrecord.in_rank_order(self.status, self.part) is None:
             record = runrecord.restored(self.snapshot, self.part)
             if record is not None:
@@ -132,12 +132,15 @@ class Attempt:
                 yield slot.number, evidence
 
     def _runs(self, slot: Slot) -> bool:
-        """Whether the slot's pod is one that the attempt began with, or may be: its supervisor is yet to say."""
+        """Returns whether the attempt began with this slot's pod; also true until its supervisor has reported."""
         member = slot.member
         return member is None or (member.attempt == self.status.attempt and member.state != "idle")
 
     def _failures(self) -> list[Evidence]:
-        """How ranks of the running attempt failed; a command that only some nodes lack is those nodes' fault."""
+        """Collects failures of ranks of the running attempt.
+
+        If a command is missing on some nodes only, those nodes are at fault.
+        """
         found = (startfailures.here(slot, self.snapshot) or rank_exit(slot, self.status.attempt) for slot in self.part)
         return [each for each in found if each is not None]
 
@@ -169,14 +172,17 @@ class Attempt:
         ]
 
     def _belongs(self, slot: Slot) -> bool:
-        """Whether a broken pod was made for this attempt: its name is taken, so the next attempt must replace it."""
+        """Returns whether a broken pod was made for this attempt.
+
+        Its name is then taken, so the next attempt must replace it.
+        """
         assert slot.pod is not None
         if slot.attempt < self.status.attempt:
             return False
         return bool(slot.pod.spec.node_name) or slot.pod.finished
 
     def _late_evidence(self) -> list[Evidence]:
-        """What else is known of the newest fault's incident."""
+        """Collects evidence about the newest fault that arrived after the decision."""
         if not self.status.faults:
             return []
         late = self._exits(self.status.faults[-1].attempt)
@@ -193,13 +199,13 @@ class Attempt:
         return late
 
     def _is_our_deletion(self, evidence: Evidence) -> bool:
-        """Whether a pod only goes because it is replaced: seen before its successor is, that says nothing new."""
+        """Returns whether the pod is being deleted only because Muster replaces it, which is not new evidence."""
         fault = self.status.faults[-1]
         replaced = evidence.slot == fault.slot and row_named(fault.rule).replace
         return row_of(evidence).id == "pod-deleted" and (replaced or self._leaves_node(self.slots[evidence.slot]))
 
     def _settled(self) -> bool:
-        """Whether nothing more about the newest fault is to be expected soon."""
+        """Returns whether no more evidence about the newest fault is expected soon."""
         fault = self.status.faults[-1] if self.status.faults else None
         detected = fault.timeline.detected if fault is not None and fault.timeline is not None else None
         settled_at = detected.timestamp() + self.snapshot.settings.settle_s if detected is not None else 0.0
@@ -218,7 +224,7 @@ class Attempt:
     # -- pods
 
     def _to_replace(self, slot: Slot) -> bool:
-        """Whether the slot needs another pod: only where it is broken, on a node to keep away from, or was given up."""
+        """Returns whether the slot needs another pod: it is broken, on an excluded node, or was given up."""
         if slot.attempt >= self.status.attempt:
             return False
         if not slot.node and slot.pod is not None and self._was_given_up(slot):
@@ -257,23 +263,24 @@ class Attempt:
         return deletes + creates
 
     def _held(self) -> bool:
-        """Whether the attempt is not to begin yet, as the program failed again and again."""
+        """Returns whether a backoff holds the attempt, because the program failed several times in a row."""
         moment = pausing.begins_at(self.status)
         if moment > self.now + pausing.MOST_S:
             return False  # no controller holds an attempt for so long: the status was changed
         return not self.clock.passed(moment)
 
     def _leaves(self) -> bool:
-        """Whether more of its pods are about to be evicted: an attempt that began now would end with the next."""
+        """Returns whether more of the job's pods are about to be evicted, which would end a new attempt at once."""
         timeline = self.fault.timeline if self.fault is not None else None
         if not self.snapshot.leaving or timeline is None or timeline.detected is None:
             return False
         return not self.clock.passed(timeline.detected.timestamp() + _LEAVING_S)
 
     def _node_back(self) -> list[Action]:
-        """Where a replacement waits in vain, let it use an excluded node that is Ready again.
+        """If a replacement finds no other node, allow an excluded node that is Ready again.
 
-        At once where the node only seemed lost, because its supervisor fell silent, and has renewed its Lease since.
+        A node that was excluded only because its supervisor fell silent is allowed at once, if it has renewed its Lease
+        since.
         """
         waiting = [
             slot.pod
@@ -302,12 +309,15 @@ class Attempt:
         return self.clock.passed(oldest + patience_s)
 
     def _is_back(self, name: str) -> bool:
-        """Whether the node is Ready now, as a lost one is no more after this time, and its hardware not said broken."""
+        """Returns whether the node is Ready and has no evidence of broken hardware.
+
+        A node that was lost would not be Ready after this time.
+        """
         node = self.snapshot.nodes.get(name)
         return node_ready(node) and all(each.node != name for each in self.snapshot.hardware)
 
     def _was_never_lost(self, name: str) -> bool:
-        """Whether silence is all that was held against the node, and it has shown since that it is alive."""
+        """Returns whether the node was excluded only for silence and has since shown that it is alive."""
         newest = self.status.faults[-1] if self.status.faults else None
         detected = newest.timeline.detected if newest is not None and newest.timeline is not None else None
         if newest is None or detected is None or newest.rule != SILENCE:

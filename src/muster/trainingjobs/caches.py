@@ -1,4 +1,4 @@
-"""What the controller knows of the cluster: informers with their indexes, Leases on demand, hardware evidence."""
+"""Caches of the cluster's state: informers with their indexes, Leases on demand, and hardware evidence."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 NODE_LEASES: Final = "kube-node-lease"
 _LEASE_AGAIN_S: Final = 2.5
 _EVENTS_WATCH_S: Final = 40.0
-"""Events have no watch cache and so no bookmarks (kubernetes pkg/registry/core/rest/storage_core.go): a watch that is
-idle for longer would look like one that stalled, and be listed anew."""
+"""Events have no watch cache and so no bookmarks (kubernetes pkg/registry/core/rest/storage_core.go). An idle watch
+with a longer limit would look stalled, and the informer would list again."""
 _LOOKS_S: Final = 10.0
-"""Looks further apart than this say nothing about now: kubelets renew every 10 s."""
+"""Two reads of a Lease further apart than this do not show that the node lives: kubelets renew every 10 s."""
 _PLAUSIBLE_S: Final = 120.0
 _GANG, _NODE = "gang", "node"
 
@@ -81,7 +81,7 @@ class Caches:
 
     @property
     def required(self) -> list[Informer[TrainingJob] | Informer[Pod] | Informer[Placement] | Informer[Node]]:
-        """Those that must be complete before anything is decided."""
+        """Informers that must have synced before anything is decided."""
         return [self.jobs, self.pods, self.placements, self.nodes]
 
     async def run(self) -> None:
@@ -104,7 +104,7 @@ class Caches:
         return [job.key for job in self.jobs.by_index(_NODE, node).values()]
 
     def nodes_named(self, names: Iterable[str]) -> Mapping[str, Node]:
-        """Those of the nodes that exist."""
+        """Returns those of the named nodes that exist."""
         store = self.nodes.store
         return {name: store[name] for name in names if name in store}
 
@@ -128,7 +128,10 @@ class Caches:
             self.hardware_seen(evidence.node)
 
     def leases_of(self, nodes: Iterable[str], changed: Callable[[], None]) -> dict[str, float]:
-        """When these nodes renewed their Lease as far as is known; asks where that is old, and calls `changed` then."""
+        """Returns when these nodes were last known to have renewed their Leases.
+
+        Reads a Lease again in the background if its last read is old, and calls `changed` if the node has renewed it.
+        """
         now, known = self._clock(), {}
         for name in nodes:
             last = self._leases.get(name, NEVER)
@@ -157,7 +160,7 @@ class Caches:
 
 
 class Renewal(NamedTuple):
-    """What one look at a Lease showed."""
+    """The result of one read of a Lease."""
 
     asked_at: float
     renew_time: datetime | None
@@ -168,10 +171,10 @@ NEVER: Final = Renewal(0.0, None, 0.0)
 
 
 def renewed(before: Renewal, renew_time: datetime | None, now: float) -> Renewal:
-    """What a look at a Lease shows.
+    """Compares a read of a Lease with the read before it.
 
-    That it changed between two looks is known for certain: the node was alive after the first of them, maybe only just.
-    The node's own word on when is taken for what was before the first look, if its clock can be right.
+    If the Lease changed between two reads, the node was alive after the first of them, perhaps only briefly. For the
+    time before the first read, the node's own timestamp counts if its clock is plausible.
     """
     if renew_time is None:
         return Renewal(now, None, 0.0)

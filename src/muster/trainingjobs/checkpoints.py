@@ -1,9 +1,10 @@
-"""Which checkpoint an attempt starts from: the newest confirmed one that the nodes still see.
+"""Chooses the checkpoint an attempt starts from: the newest confirmed one that the nodes still see.
 
-The job's status lists the newest confirmed checkpoints. While an attempt is prepared, every supervisor looks which of
-them are there, and says so before it counts as joined. A checkpoint counts as gone if every node of the attempt says
-so; a URL, a folder that does not answer, or a supervisor of an earlier version says nothing, and nothing is assumed
-then. The choice is written together with phase Running, so all ranks and a new leader use the same.
+The job's status lists the newest confirmed checkpoints. While an attempt is prepared, every supervisor checks which of
+them exist, and reports that before it counts as joined. A checkpoint counts as gone if every node of the attempt
+reports it missing. A URL, a folder that does not answer, or a supervisor of an earlier version gives no answer; the
+checkpoint then counts as present. The choice is written together with phase Running, so all ranks and a new leader use
+the same.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from muster.trainingjobs.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot
 
 _PATHS_CHARS_MAX: Final = 4096
-"""Of the paths in the list together: a status holds 16 KB."""
+"""Limit for the paths in the list together: a status holds 16 KB."""
 _NAMED: Final = 3
 _GONE_RULE: Final = "checkpoint-gone"
 _MISSING_SHOWS_AS: Final = ("rank-failed", "rank-crashed")
-"""Rules of faults that a checkpoint explains which the program did not find."""
+"""Rules of faults that a missing checkpoint explains, if the program could not read it."""
 _CHARGED_SO_MAX: Final = 3
-"""Of the faults that a status holds."""
+"""Of all faults in a status, at most this many are charged to a missing checkpoint."""
 LOOK_S: Final = 10.0
 """A supervisor answers within this which checkpoints it sees (supervisor/look.py)."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What an attempt starts from.
+    """The checkpoint an attempt starts from.
 
     Attributes:
-        status: the status with what was chosen as its newest checkpoint.
-        event: what to say about it; None where there is nothing to say.
-        problem: why the job cannot start; "" where it can.
+        status: the status, with the chosen checkpoint as its newest.
+        event: the Event to record; None if there is nothing to report.
+        problem: why the job cannot start; "" if it can.
     """
 
     status: TrainingJobStatus
@@ -74,7 +75,7 @@ def to_look_at(status: TrainingJobStatus) -> tuple[str, ...]:
 
 
 def awaited(snapshot: JobSnapshot) -> str:
-    """What a job that is to start from another one's checkpoint waits for; "" where it can start."""
+    """Returns what a job waits for that starts from another job's checkpoint; "" if it can start."""
     source = snapshot.source
     if snapshot.job.status.attempt > 0 or source is None or source.status.last_checkpoint is not None:
         return ""
@@ -97,7 +98,7 @@ def with_source(snapshot: JobSnapshot, status: TrainingJobStatus) -> TrainingJob
 
 
 def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
-    """What the attempt starts from that is about to run on these slots, which have all joined."""
+    """Chooses the checkpoint for the attempt that is about to run on these slots, which have all joined."""
     status, event = snapshot.job.status, None
     own = _found(part, snapshot.job.uid)
     if own is not None and not any(each.attempt for each in known(status)):
@@ -134,7 +135,7 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
 
 
 def of_others(status: TrainingJobStatus, snapshot: JobSnapshot, part: Sequence[Slot]) -> RecordEvent | None:
-    """Which checkpoints of other jobs a job leaves alone that starts without any; None where there is none."""
+    """Reports checkpoints of other jobs that a job without any ignores; None if there are none."""
     seen = next((slot.member.others for slot in part if slot.member is not None and slot.member.others), ())
     spec = snapshot.job.spec.checkpoint
     if status.last_checkpoint is not None or not seen or spec is None:
@@ -170,7 +171,7 @@ def vanished(snapshot: JobSnapshot, part: Sequence[Slot]) -> Evidence | None:
 
 
 def is_looked_for(snapshot: JobSnapshot, part: Sequence[Slot]) -> bool:
-    """Whether nodes are yet to say if the checkpoint of the newest fault's attempt is still there."""
+    """Returns whether nodes still have to report if the newest fault's checkpoint exists."""
     status = snapshot.job.status
     return _doubted(status) is not None and any(
         slot.member is None or slot.member.attempt < status.attempt or slot.member.looking for slot in part
@@ -196,7 +197,7 @@ def _from(status: TrainingJobStatus, source: CheckpointSource) -> TrainingJobSta
 
 
 def _found(part: Sequence[Slot], uid: str = "") -> CheckpointSource | None:
-    """What the supervisors found, where a UID is given of that job only.
+    """Returns the newest checkpoint that the supervisors found; if a UID is given, of that job only.
 
     Nodes with a folder of their own may differ; the largest step is the newest.
     """
@@ -206,7 +207,7 @@ def _found(part: Sequence[Slot], uid: str = "") -> CheckpointSource | None:
 
 
 def _gone(path: str, part: Sequence[Slot], attempt: int) -> bool:
-    """Whether every node looked for it for this attempt, and none has it."""
+    """Returns whether every node looked for the path for this attempt and did not find it."""
     members = [slot.member for slot in part]
     return bool(members) and all(
         member is not None

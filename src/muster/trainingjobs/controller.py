@@ -59,12 +59,12 @@ class TrainingJobController:
 
     Args:
         client: the API server.
-        elector: gates everything; None works at once.
-        cluster_secret: from which keys of attempts are derived.
-        pods: what pods are told.
+        elector: gates everything; without one the controller works at once.
+        cluster_secret: the keys of attempts are derived from it.
+        pods: settings that every pod gets.
         identity: this process, in Events.
         settings: times of the life cycle.
-        shadow: write nothing; say and count what would be done, and tell this of the pods that would be made.
+        shadow: if set, nothing is written; actions are logged and counted, and this is called with the pods to be made.
         progress: marked by the loops.
         registry: where metrics go.
         clock: seconds since the epoch.
@@ -123,7 +123,7 @@ class TrainingJobController:
 
     @property
     def serving(self) -> bool:
-        """Whether this replica leads and its caches are complete."""
+        """Returns whether this replica leads and its caches are complete."""
         leading = self._elector is None or self._elector.leading
         if not leading or not self.controller.working or self._shadow is not None:
             return False
@@ -131,7 +131,7 @@ class TrainingJobController:
         return True
 
     def not_ready(self) -> str | None:
-        """What is missing before this replica can take over: a check for /readyz."""
+        """Returns what is missing before this replica can take over; a check for /readyz."""
         return self.controller.not_ready()
 
     def pod(self, key: str) -> Pod | None:
@@ -267,7 +267,7 @@ class TrainingJobController:
         return min((max(0.0, at - self._clock()) for at in moments if at is not None), default=None)
 
     def _begin_term(self, now: float) -> None:
-        """With a new term of leading all supervisors must be heard anew."""
+        """Starts a new term as leader: forgets supervisors, which must all report again."""
         term = self._elector.term if self._elector is not None else None
         if self._leading_since == 0.0 or term is not self._term:
             self._term, self._leading_since = term, now
@@ -347,7 +347,7 @@ class TrainingJobController:
         return found if found is not None and found.uid != job.uid else None
 
     def _counts_for(self, job: TrainingJob) -> Mapping[int, int]:
-        """What nodes have, before an attempt that decides how the job uses them."""
+        """Returns GPU count -> number of nodes if the next attempt decides how the job uses nodes; else nothing."""
         starts = job.status.attempt <= 0 or job.status.phase in ("Suspended", "Stopping")
         if not starts or job.spec.suspend or job.status.phase in ENDED:
             self._undecided.discard(job.key)
@@ -356,7 +356,7 @@ class TrainingJobController:
         return self._gpu_counts.of(job)
 
     def _watched(self, snapshot: JobSnapshot, now: float) -> JobSnapshot:
-        """The snapshot with how long nothing was reported, which is counted from one look to the next."""
+        """Adds to the snapshot for how long nothing was reported, counted from one reconcile to the next."""
         uid = snapshot.job.uid
         quiet = stalls.watched(self._quiet.get(uid), snapshot, slots_of(snapshot)[0], now)
         if quiet is None:
@@ -368,9 +368,10 @@ class TrainingJobController:
     def _leases(
         self, job: TrainingJob, pods: tuple[Pod, ...], members: Mapping[str, Member], now: float
     ) -> dict[str, float]:
-        """Leases of nodes whose supervisor is silent, and of those excluded for it while a replacement waits.
+        """Returns renewal times of the nodes whose supervisor is silent, or that were excluded for silence.
 
-        They are asked for one by one: each node renews its own every 10 s.
+        Excluded nodes count only while a replacement waits. Leases are read one by one: each node renews its own every
+        10 s.
         """
         if job.status.phase in (*ENDED, "Pending", "Suspended"):
             return {}
@@ -442,7 +443,7 @@ class TrainingJobController:
 
 
 def _vital(node: Node) -> tuple[object, ...]:
-    """What of a node concerns its jobs: a heartbeat does not."""
+    """Returns the parts of a node that concern its jobs; a heartbeat does not change them."""
     return node.uid, node.spec.unschedulable, tuple((each.type, each.status) for each in node.status.conditions)
 
 

@@ -44,12 +44,12 @@ from muster.trainingjobs.snapshot import JobSnapshot, Wait
 from muster.trainingjobs.stopping import delete_all, last_directive, lost
 
 _SOURCE_LOOK_S: Final = 5.0
-"""A job that another one waits for is looked at so often: its changes wake only itself."""
+"""A job that waits for another one is reconciled this often, because the other job's changes do not wake it."""
 ENDED: Final = ("Succeeded", "Failed")
 
 
 def decide(snapshot: JobSnapshot, now: float) -> Plan:
-    """What to do about one job; see the module for the order of things."""
+    """Decides what to do about one job; the module's docstring describes the life of a job."""
     if snapshot.job.metadata.deletion_timestamp is not None:
         return Plan()  # its pods belong to it and go with it
     snapshot = runrecord.remembered(snapshot)
@@ -94,14 +94,17 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
 
 
 def _is_active(job: TrainingJob) -> bool:
-    """Whether the spec is fixed: the job has begun, and is neither suspended nor at its end."""
+    """Returns whether the spec is fixed: the job has begun, and is neither suspended nor ended."""
     if job.status.attempt <= 0 or job.spec.suspend or job.status.phase in (*ENDED, "Suspended"):
         return False
     return job.status.phase != "Stopping" or giveway.is_giving_way(job.status)
 
 
 def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
-    """The first attempt gets its number before anything is made; what cannot run says why and waits for an edit."""
+    """Write the number of the first attempt before making pods.
+
+    A job that cannot run reports why and waits for an edit.
+    """
     job, now = snapshot.job, clock.now
     generation = job.metadata.generation
     problems = validate(job)
@@ -135,7 +138,7 @@ def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
 
 
 def _awaits_source(snapshot: JobSnapshot, clock: Clock) -> list[Action] | None:
-    """What a job does that is to start from a checkpoint which is yet to be written; None where it need not wait."""
+    """Lets a job wait for the checkpoint it starts from, if that is still to be written; None if it need not wait."""
     job, message = snapshot.job, checkpoints.awaited(snapshot)
     if not message:
         return None
@@ -159,7 +162,7 @@ def _undecided(job: TrainingJob, wait: Wait, now: float) -> list[Action]:
 
 
 def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
-    """Say that the job stops, let it save, delete its pods, say that it has stopped when they are gone."""
+    """Report that the job stops, let it save, delete its pods, and report that it is suspended once they are gone."""
     job, now = snapshot.job, clock.now
     status, generation = job.status, job.metadata.generation
     if status.phase not in ("Stopping", "Suspended"):
@@ -181,7 +184,7 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
 
 
 def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
-    """A new attempt, when the last pods of the old one are gone; nobody is charged."""
+    """Start a new attempt once the last pods of the old one are gone; a resume is not charged to any budget."""
     job, now = snapshot.job, clock.now
     if snapshot.pods:
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Suspended")]
@@ -204,14 +207,17 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Acti
         observed_generation=generation,
         message=f"resumed as attempt {attempt}: creating {counted(job.spec.replicas, 'pod')}",
     )
-    status = replace(status, backoff=None)  # somebody has looked at it
+    status = replace(status, backoff=None)  # a user resumed the job, so the backoff starts from zero
     status = statuses.with_condition(status, "Suspended", False, "Resumed", "spec.suspend is false", now, generation)
     status = statuses.with_condition(status, "Admitted", False, "Resumed", "spec.suspend is false", now, generation)
     return [WriteStatus(statuses.fitted(status), "Resumed"), RecordEvent("Resumed", status.message)]
 
 
 def _ended(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
-    """Supervisors are told to end with the job's outcome; pods that cannot hear it are deleted, others keep logs."""
+    """Direct supervisors to exit with the job's outcome.
+
+    Pods that do not exit in time, and pods without a node, are deleted. The others stay for their logs.
+    """
     job = snapshot.job
     status, spec, settings = job.status, job.spec, snapshot.settings
     ended_at = status.completion_time.timestamp() if status.completion_time is not None else clock.now
@@ -237,7 +243,10 @@ def _ended(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Actio
 
 
 def _abandoned(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
-    """Pods being deleted where the node is lost: nobody there will confirm it, and they count against quota."""
+    """Force the deletion of terminating pods on lost nodes.
+
+    Their kubelets cannot confirm the end, and the pods count against quota until then.
+    """
     return [
         DeletePod(pod.name, pod.uid, "Superseded", force=True)
         for pod in snapshot.pods

@@ -1,8 +1,8 @@
-"""Good ends that supervisors reported before their pods were deleted: the report counts although the pod is gone.
+"""Remembers successful ends that supervisors reported before their pods were deleted: such a report still counts.
 
-This lives in memory, as what supervisors say does. A controller that was away hears of the end from the supervisor
-itself: while its pod is being deleted it waits for half of the grace to be heard (supervisor/machine.py). An end that
-no controller heard before the pod was gone costs a restart: docs/dev/STATUS.md says why.
+This is kept in memory, like all reports of supervisors. A controller that was away learns the end from the supervisor
+itself: while its pod is being deleted, it waits for half of the grace to be heard (supervisor/machine.py). An end that
+no controller heard before the pod was gone costs a restart: docs/dev/STATUS.md explains why.
 """
 
 from __future__ import annotations
@@ -19,32 +19,35 @@ _NONE: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class Ends:
-    """Slot -> attempt that ended well there, of pods that are gone; by job UID."""
+    """For each job UID: slot -> attempt that ended well in a pod that is gone."""
 
     def __init__(self) -> None:
-        """No pod has gone yet."""
+        """Starts empty."""
         self._jobs: dict[str, dict[int, int]] = {}
 
     def pod_gone(self, job_uid: str, pod: Pod, member: Member | None) -> None:
-        """Keep what the pod's supervisor said last, where that was a good end."""
+        """Keep the supervisor's last report if it was a successful end."""
         if member is not None and finished_well(member):
             self._jobs.setdefault(job_uid, {})[slot_of(pod)] = member.attempt
 
     def of(self, job_uid: str) -> Mapping[int, int]:
-        """What is known of a job's attempts."""
+        """Returns slot -> attempt that ended well, for a job."""
         return self._jobs.get(job_uid, _NONE)
 
     def forget(self, job_uid: str) -> None:
-        """Another attempt begins, or the job is gone: a status that was wiped may give the same number again."""
+        """Forget a job because another attempt begins or the job is gone.
+
+        A status that was wiped may use the same attempt number again.
+        """
         self._jobs.pop(job_uid, None)
 
     def clear(self) -> None:
-        """Another replica led meanwhile."""
+        """Forget everything, because another replica led in between."""
         self._jobs.clear()
 
 
 def finished_well(member: Member) -> bool:
-    """Whether the supervisor reported that its part of the attempt ended, and ended well."""
+    """Returns whether the supervisor reported that its part of the attempt ended well."""
     if member.state != "finished":
         return False
     return member.exit is None or (member.exit.code == 0 and member.exit.signal == 0)

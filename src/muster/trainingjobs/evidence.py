@@ -1,4 +1,4 @@
-"""Reads traces of faults off a snapshot: pods, containers, nodes, silence, exits of ranks, broken hardware."""
+"""Collects evidence of faults from a snapshot: pods, containers, nodes, silence, exits of ranks, broken hardware."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from muster.trainingjobs.slots import Clock, Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _NODE_CACHE_LAG_S: Final = 10.0
-"""A pod may be seen bound before its node is seen: a missing node counts only after this."""
+"""A pod may be seen bound before its node is seen; a missing node counts only after this."""
 _NOT_READY_S: Final = 30.0
-"""A node may be briefly not Ready; without a supervisor to ask, it is lost after this."""
+"""A node may be not Ready for a moment. Without a report from its supervisor it counts as lost after this."""
 _LEASE_S: Final = 40.0
 _AT_ONCE: Final = frozenset({"InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed"})
 _SOON: Final = frozenset({"CreateContainerConfigError", "RunContainerError", "CreateContainerError"})
@@ -29,7 +29,7 @@ _SOON_S: Final = 60.0
 
 
 def broken(snapshot: JobSnapshot, slot: Slot, clock: Clock) -> Evidence | None:
-    """Why the slot's pod is of no more use; None where it is, or may become so."""
+    """Returns why the slot's pod can no longer be used; None if it can be, or may become usable."""
     pod = slot.pod
     if pod is None:
         return None
@@ -42,12 +42,12 @@ def broken(snapshot: JobSnapshot, slot: Slot, clock: Clock) -> Evidence | None:
 
 
 def gone(slot: Slot, clock: Clock) -> Evidence:
-    """The pod of a running attempt is not there at all."""
+    """Evidence that the pod of a running attempt does not exist."""
     return Evidence(kind="pod", slot=slot.number, seen_at=clock.now, reason="Gone", message="its pod is gone")
 
 
 def rank_exit(slot: Slot, attempt: int) -> Evidence | None:
-    """The failure of a rank, or of the launcher, in this attempt, as the slot's supervisor reported it."""
+    """Evidence that a rank or the launcher failed in this attempt, as the slot's supervisor reported it."""
     member = slot.member
     if member is None or member.exit is None or member.exit.attempt != attempt:
         return None
@@ -84,7 +84,7 @@ def hardware(snapshot: JobSnapshot, nodes: dict[str, int], fault_time: float) ->
 
 
 def node_ready(node: Node | None) -> bool:
-    """Whether the node exists and is Ready."""
+    """Returns whether the node exists and is Ready."""
     return node is not None and node.ready
 
 
@@ -120,7 +120,7 @@ def _pod(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence 
 
 
 def _may_have_ended(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> bool:
-    """Whether the supervisor of a pod that is being deleted may be about to tell a new controller of a good end."""
+    """Returns whether the supervisor of a terminating pod may still report a successful end to a new controller."""
     if slot.member is not None or snapshot.job.status.phase != "Running" or not _had_joined(snapshot, slot):
         return False
     since = _seen(snapshot, pod.uid, "terminating", clock)
@@ -129,7 +129,7 @@ def _may_have_ended(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -
 
 
 def _terminated(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
-    """How the containers of a finished pod ended: the one that failed, else the worker."""
+    """Evidence from the containers of a finished pod: from the one that failed, else from the worker."""
     ended = [
         (status, status.state.terminated)
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -157,7 +157,7 @@ def _terminated(slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
 def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence | None:
     name, member = pod.spec.node_name, slot.member
     if not name or (member is not None and member.silent_since is None):
-        return None  # a supervisor that talks is on a machine that works
+        return None  # a supervisor that polls runs on a node that works
     node = snapshot.nodes.get(name)
     reason, since = "NotReady", clock.now
     if node is None:
@@ -184,7 +184,7 @@ def _node(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evidence
 
 
 def node_gone(snapshot: JobSnapshot, fault: Fault, clock: Clock) -> Evidence | None:
-    """Whether the node of a fault was gone or made anew just after it: what it reported at last were consequences."""
+    """Evidence that the node of a fault was deleted or replaced just after it; its last reports were consequences."""
     if not fault.node or clock.now - _seconds(fault.time, 0.0) > HARDWARE_WINDOW_S:
         return None
     if not 0 <= fault.slot < snapshot.job.spec.replicas:
@@ -206,7 +206,7 @@ def was_replaced(snapshot: JobSnapshot, number: int, name: str) -> bool:
 
 
 def _placed_uid(snapshot: JobSnapshot, number: int, node: str) -> str:
-    """The UID of the node the scheduler chose for a slot, where the Placement still speaks of that node."""
+    """The UID of the node that the scheduler chose for a slot, if the Placement still names that node."""
     slots = snapshot.placement.spec.slots if snapshot.placement is not None else ()
     at = slots[number] if number < len(slots) and slots[number].slot == number else None
     at = at or next((each for each in slots if each.slot == number), None)
@@ -247,7 +247,7 @@ def _waits(statuses: tuple[ContainerStatus, ...]) -> Iterator[tuple[str, str]]:
 
 
 def waiting_message(pod: Pod) -> str:
-    """What a bound pod that has not started waits for, in Kubernetes' words; "" where there is nothing to say."""
+    """Returns what a bound pod that has not started waits for, in Kubernetes' words; "" if unknown."""
     for reason, message in _waits((*pod.status.init_container_statuses, *pod.status.container_statuses)):
         return f"{reason}: {message}" if message else reason
     return ""
@@ -268,7 +268,7 @@ def _contact(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evide
         silent_since = member.silent_since
         patience_s = _patience_s(snapshot, member, alive_at)
         since = silent_since + patience_s
-        if snapshot.strained_at > silent_since:  # it may have been us; but not for ever
+        if snapshot.strained_at > silent_since:  # the controller may have caused it; limited by rejoin_s
             since = min(snapshot.strained_at + patience_s, max(since, silent_since + settings.rejoin_s))
     else:
         return None
@@ -288,7 +288,7 @@ def _contact(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> Evide
 
 
 def _had_joined(snapshot: JobSnapshot, slot: Slot) -> bool:
-    """Whether an earlier controller had heard of the supervisor: attempts run only when all have joined."""
+    """Returns whether the supervisor had joined an earlier controller: attempts run only when all have joined."""
     status = snapshot.job.status
     return slot.attempt < status.attempt or (status.phase == "Running" and slot.number not in status.left_out)
 

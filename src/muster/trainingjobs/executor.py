@@ -43,13 +43,13 @@ EXPECT_S: Final = 10.0
 
 
 class Executor:
-    """Does what plans say.
+    """Carries out plans.
 
     Args:
         client: the API server.
-        members: who is told directives.
+        members: receive directives.
         events: where Events go.
-        pods: what pods are told.
+        pods: settings that every pod gets.
         metrics: where actions are counted.
         wrote: called with the job as the API server returned it after a write.
         clock: seconds since the epoch.
@@ -65,7 +65,7 @@ class Executor:
         wrote: Callable[[TrainingJob, WriteStatus], None],
         clock: Callable[[], float] = steady_time,
     ) -> None:
-        """Nothing is done yet."""
+        """Starts with nothing done."""
         self._client = client
         self._members = members
         self._events = events
@@ -84,11 +84,11 @@ class Executor:
         return known[1] if known is not None else None
 
     def pod_seen(self, key: str) -> None:
-        """The cache has heard of a pod: it is no longer merely expected."""
+        """Notes that the cache holds a pod, so that it is not expected any longer."""
         self._created.pop(key, None)
 
     def forget(self, job_uid: str) -> None:
-        """The job is gone."""
+        """Forgets a job that is gone."""
         self._refusals.pop(job_uid, None)
         self._ledger.forget(job_uid)
 
@@ -145,7 +145,7 @@ class Executor:
 
     async def _create_pod(self, job: TrainingJob, action: CreatePod, stop: asyncio.Event) -> None:
         if stop.is_set():
-            return  # what refuses one refuses the next; it is tried again later
+            return  # if one pod is refused, so is the next; a later reconcile tries again
         pod = build_pod(job, action.slot, action.attempt, action.excluded_nodes, self._pods)
         try:
             await self._client.create(pod, kind=Pod, retry_lost=True)
@@ -167,7 +167,7 @@ class Executor:
         self._count("CreatePod", action.reason)
 
     async def _is_foreign(self, name: str, job: TrainingJob) -> bool:
-        """Whether a pod has this name that is of no job of this name: its end would not wake the job."""
+        """Returns whether another owner's pod has this name; the end of that pod would not wake this job."""
         try:
             pod = await self._client.get(Pod, name, job.namespace)
         except NotFound:
@@ -187,7 +187,7 @@ class Executor:
                 Pod, action.name, namespace=job.namespace, uid=action.uid, grace_s=0 if action.force else None
             )
         except (NotFound, Conflict):
-            return  # gone, or another pod by now
+            return  # the pod is gone, or another pod has its name
         self._count("DeletePod", action.reason)
 
     async def _all(self, requests: Iterable[Awaitable[None]]) -> None:

@@ -1,9 +1,9 @@
-"""Whose fault: a truth table from evidence to user, infrastructure or unknown.
+"""Attributes a fault to the user, to infrastructure or to unknown, by a table of evidence.
 
 The table is data and is published as docs/whose-fault.md. A fault is charged to one budget of the job:
-spec.backoffLimit (user), spec.infrastructureLimit or spec.unknownLimit. One incident leaves many traces: ranks die
-because another one did, and the reason may be known only later. So evidence has an order: the row with the lowest tier
-decides, and within a tier what happened first. Late evidence re-attributes the fault and gives the charge back.
+spec.backoffLimit (user), spec.infrastructureLimit or spec.unknownLimit. One incident leaves several pieces of evidence:
+ranks die because another one did, and the reason may arrive later. So evidence has an order: the row with the lowest
+tier decides, and within a tier the earliest. Late evidence re-attributes the fault and refunds the charge.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Kind = Literal[
 ]
 
 HARDWARE_WINDOW_S: Final = 120.0
-"""Hardware evidence this long after a fault still explains it: DCGM and driver logs are read at intervals."""
+"""Hardware evidence up to this long after a fault still explains it: DCGM and driver logs are read at intervals."""
 
 _REPORT_S: Final = 2.0
-"""A supervisor's report is here within this; what takes longer comes from a machine whose clock differs."""
+"""A supervisor's report arrives within this; a larger difference means that the machine's clock is wrong."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One trace of a fault.
+    """One piece of evidence of a fault.
 
     Attributes:
         kind: where it was seen.
-        slot: whose slot.
+        slot: the slot concerned.
         seen_at: when the controller first saw it, seconds since the epoch.
         node: the node that held the slot.
-        reason: Kubernetes' or the supervisor's word for it.
-        code: exit code; 128 + signal where a signal ended the process.
+        reason: the reason that Kubernetes or the supervisor gives.
+        code: exit code; 128 + signal if a signal ended the process.
         signal: the signal, or 0.
         rank: the rank, or -1.
-        message: what people should read.
-        time: when it happened by the reporter's own clock; 0 where unknown.
+        message: text for people.
+        time: when it happened by the reporter's own clock; 0 if unknown.
     """
 
     kind: Kind
@@ -57,19 +57,19 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What decided, by which row."""
+    """The evidence that decided, and its row of the table."""
 
     row: Row
     evidence: Evidence
 
     @property
     def cause(self) -> Cause:
-        """Whose budget is charged."""
+        """The cause whose budget is charged."""
         return self.row.cause
 
 
 def matches(row: Row, evidence: Evidence) -> bool:
-    """Whether the row speaks of this evidence."""
+    """Returns whether the row applies to this evidence."""
     if row.kind != evidence.kind:
         return False
     if row.reasons and not any(re.fullmatch(pattern, evidence.reason) for pattern in row.reasons):
@@ -82,30 +82,30 @@ def matches(row: Row, evidence: Evidence) -> bool:
 
 
 def row_of(evidence: Evidence) -> Row:
-    """The first row that speaks of the evidence."""
+    """The first row that applies to the evidence."""
     return next((row for row in TABLE if matches(row, evidence)), UNEXPLAINED)
 
 
 def row_named(rule: str) -> Row:
-    """The row with this id; the one for the unexplained where a later version dropped it."""
+    """The row with this id; the row for unexplained faults if a later version dropped it."""
     return next((row for row in TABLE if row.id == rule), UNEXPLAINED)
 
 
 def judge(evidence: Iterable[Evidence]) -> Verdict | None:
-    """Who is charged for one incident; None without evidence."""
+    """Decides the cause of one incident; None without evidence."""
     verdicts = [Verdict(row=row_of(each), evidence=each) for each in evidence]
     return min(verdicts, key=_order, default=None)
 
 
 def outranks(new: Row, recorded: Row) -> bool:
-    """Whether late evidence changes what was recorded: only what decides more strongly does."""
+    """Returns whether late evidence changes the recorded verdict: only a stronger row does."""
     return new.tier < recorded.tier
 
 
 def order_at(evidence: Evidence) -> float:
-    """The moment that orders traces of one tier: the reporter's own where it can be right, else when it was seen.
+    """The time that orders evidence of one tier: the reporter's own if plausible, else when it was first seen.
 
-    A report waits for a rank's last lines, so what follows from a failure may be heard of before the failure itself.
+    A report waits for a rank's last lines, so a consequence may be reported before the failure itself.
     """
     return evidence.time if 0 <= evidence.seen_at - evidence.time <= _REPORT_S else evidence.seen_at
 

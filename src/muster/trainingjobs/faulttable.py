@@ -1,4 +1,4 @@
-"""The rows of docs/whose-fault.md, in order; see faults.py for how they are used."""
+"""The rows of docs/whose-fault.md, in order; faults.py uses them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         signals: signals that ended the process; empty: any.
         codes: exit codes; empty: any.
         says: pattern somewhere in the message; empty: any.
-        cause: who is charged.
-        replace: the slot's pod is of no more use.
-        exclude: replacements keep away from the node.
+        cause: the budget that is charged.
+        replace: the slot's pod must be replaced.
+        exclude: replacements avoid the node.
         what: the evidence in words.
         why: the reason for the cause.
         source: where the facts come from.

@@ -1,8 +1,8 @@
-"""A job whose Placement says that it is to leave: it saves its work, its pods go, and it waits for nodes again.
+"""Stops a job that the scheduler preempts: it saves its work, its pods are deleted, and it waits for nodes again.
 
-The scheduler writes phase Preempting for a gang of higher priority, for an earlier one where both lost nodes, or by the
-job's own policy (spec.noSpare). Nobody is charged; status.preemptions counts. Once no pod is left the scheduler
-deletes the Placement; the pods of the next attempt then wait in the job's old place in the queue.
+The scheduler writes phase Preempting for a gang of higher priority, for an earlier gang if both lost nodes, or by the
+job's own policy (spec.noSpare). A preemption is not charged to any budget; status.preemptions counts it. Once no pod is
+left, the scheduler deletes the Placement. The pods of the next attempt then wait in the job's old place in the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muster.trainingjobs.stopping import delete_all, last_directive
 
 
 def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
-    """Write that the job stops, where it is told to leave nodes that it is on; nothing where it is not."""
+    """Write that the job stops, if its Placement is Preempting and it has pods on nodes; else nothing."""
     placement = snapshot.placement
     if placement is None or placement.status.phase != "Preempting":
         return []
@@ -38,7 +38,7 @@ def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action
 
 
 def is_giving_way(status: TrainingJobStatus) -> bool:
-    """Whether `begin` was written, and the pods are still to go."""
+    """Returns whether `begin` was written and the job's pods still have to go."""
     return status.phase == "Stopping" and statuses.condition_reason(status, "Running")[0] == "Preempted"
 
 

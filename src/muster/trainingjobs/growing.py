@@ -1,9 +1,9 @@
-"""Slots that a running attempt goes on without (noSpare: Shrink): they ask for nodes meanwhile, and come back.
+"""Grows a running attempt again that runs without some of its slots (noSpare: Shrink).
 
-Nobody waits for them. While the job keeps checkpoints their pods stay, and the scheduler gives them nodes that nobody
-waits for. Once such pods are ready the ranks are asked for a checkpoint, and the next attempt goes on from it with
-more nodes; that is charged to nobody. A job of which no checkpoint is known would lose all it did: the pods are
-deleted, and it asks for all its nodes again at its next restart.
+The job does not wait for these slots. While it keeps checkpoints their pods stay, and the scheduler gives them nodes
+that no other gang waits for. Once such pods are ready, the ranks are asked for a checkpoint, and the next attempt
+continues from it with more nodes. This restart is not charged to any budget. A job without a known checkpoint would
+lose all its work: the pods are deleted, and it asks for all its nodes again at its next restart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def tend(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Ev
     refusal = snapshot.refusal
     if refusal is not None and not clock.passed(refusal.retry_at):
         return deletes
-    # a pod of an earlier attempt may be left on a node where nobody is there to confirm that it ended
+    # a pod of an earlier attempt may remain on a lost node, where no kubelet can confirm that it ended
     empty = [slot for slot in outside if slot.pod is None or (slot.attempt < status.attempt and not _stays(slot))]
     return deletes + [CreatePod(slot.number, status.attempt, status.excluded_nodes, "SlotEmpty") for slot in empty]
 

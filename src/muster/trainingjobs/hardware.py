@@ -1,4 +1,4 @@
-"""Which conditions and Events of a node name broken hardware."""
+"""Recognizes conditions and Events of a node that report broken hardware."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REASONS: Final = re.compile(
 
 
 def from_node(node: Node) -> HardwareEvidence | None:
-    """What the node's conditions say."""
+    """Returns hardware evidence from the node's conditions."""
     for condition in node.status.conditions:
         if condition.status == "True" and CONDITIONS.fullmatch(condition.type):
             moment = condition.last_transition_time or condition.last_heartbeat_time
@@ -30,7 +30,7 @@ def from_node(node: Node) -> HardwareEvidence | None:
 
 
 def from_event(event: Event) -> HardwareEvidence | None:
-    """What an Event about a node says."""
+    """Returns hardware evidence from an Event about a node."""
     if event.involved_object.kind != "Node" or not REASONS.fullmatch(event.reason):
         return None
     moment = event.last_timestamp or event.event_time or event.first_timestamp or event.metadata.creation_timestamp

@@ -14,7 +14,7 @@ _BEFORE_ITS_PODS: Final = frozenset({"InvalidSpec", "CheckpointAwaited", "GpusPe
 
 
 def wants_nodes(job: TrainingJob) -> bool:
-    """Whether the job has not ended and is not to stop."""
+    """Returns whether the job has not ended and is not to stop."""
     return not job.spec.suspend and job.status.phase not in ("Succeeded", "Failed")
 
 

@@ -1,4 +1,4 @@
-"""What a fault does to a job's status: who is charged, which attempt comes next, what late evidence changes."""
+"""Applies a fault to a job's status: which budget is charged, which attempt is next, what late evidence changes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def restart(
 
 
 def reason_of(job: TrainingJob, status: TrainingJobStatus) -> Literal["Restarting", "AttemptEnded"]:
-    """What to call the end of an attempt: no restart is announced that only late evidence could still bring."""
+    """The reason for the end of an attempt; a restart that only late evidence could bring is not announced."""
     return "Restarting" if statuses.exhausted(replace(job, status=status)) is None else "AttemptEnded"
 
 
@@ -137,9 +137,9 @@ def reattributed(
 
 
 def _where(verdict: Verdict, own: Slot, slots: Sequence[Slot], now: float) -> tuple[Slot, str]:
-    """The slot to name: while only consequences are known, one whose supervisor was just cut off; and its story.
+    """The slot to name, and what happened there; while only consequences are known, a slot that was just cut off.
 
-    Whether that supervisor is lost is known in a moment (evidence of kind contact), and only then is it charged so.
+    Evidence of kind contact shows within moments if that supervisor is lost; only then is the fault charged to it.
     """
     if verdict.row.tier < _CONSEQUENCE_TIER:
         return own, ""
@@ -156,7 +156,7 @@ def _cut_off(member: Member, now: float) -> bool:
 
 
 def _was_first(verdict: Verdict, snapshot: JobSnapshot, now: float) -> bool:
-    """Whether evidence that arrived just after the decision tells of something that happened before what decided."""
+    """Returns whether evidence that arrived just after the decision happened before the evidence that decided."""
     fault = snapshot.job.status.faults[-1]
     detected = fault.timeline.detected if fault.timeline is not None else None
     if detected is None or fault.time is None or verdict.evidence.kind != "rank":
@@ -171,7 +171,7 @@ def _excluded(evidence: Sequence[Evidence]) -> tuple[str, ...]:
 
 
 def _happened(evidence: Evidence, now: float) -> float:
-    """When it happened: the reporter's time where it can be right, else when it was first seen."""
+    """The time of the evidence: the reporter's if plausible, else when it was first seen."""
     for moment in (evidence.time, evidence.seen_at):
         if 0 < moment <= now and now - moment < _CLOCK_SKEW_S:
             return moment

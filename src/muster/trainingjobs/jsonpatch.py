@@ -6,7 +6,7 @@ from typing import Any
 
 
 def merge_patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What turns `old` into `new`: changed and new keys, and null for those that are gone. Lists go as a whole."""
+    """Returns the merge patch from `old` to `new`: changed and new keys, null for removed ones, whole lists."""
     patch: dict[str, Any] = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)

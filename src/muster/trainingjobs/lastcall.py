@@ -1,9 +1,12 @@
-"""A checkpoint before ranks are stopped on purpose: they are asked for one, and get a part of the grace for it.
+"""Asks ranks for a last checkpoint before they are stopped on purpose, and gives them part of the grace for it.
 
-Asked are ranks that report through the SDK in a job that keeps checkpoints, when one of their pods is deleted or
-evicted, when the job is suspended or gives way to another, and before its time limit. They are stopped once a
-checkpoint is recorded, or when that part of the grace is over; the supervisor of a pod that is being deleted keeps
-ranks alive for as long.
+Ranks that report through the SDK in a job that keeps checkpoints are asked:
+- when one of their pods is deleted or evicted;
+- when the job is suspended or preempted;
+- before the job's time limit.
+
+They are stopped once a checkpoint is recorded, or when that part of the grace is over. The supervisor of a pod that is
+being deleted keeps its ranks alive for as long.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ PART: Final = 0.5
 
 
 def asks(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> bool:
-    """Whether the ranks of the running attempt are asked for a checkpoint now."""
+    """Returns whether the ranks of the running attempt are asked for a checkpoint now."""
     if not _keeps_checkpoints(snapshot):
         return False
     if any(slot.pod is not None and waits_for(snapshot, slot, slot.pod, clock) for slot in slots):
@@ -35,7 +38,7 @@ def asks(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> bool:
 
 
 def waits_for(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> bool:
-    """Whether a pod that is being deleted may first see its attempt's last checkpoint."""
+    """Returns whether a terminating pod may still wait for its attempt's last checkpoint."""
     member, status = slot.member, snapshot.job.status
     since = snapshot.seen.get((pod.uid, "terminating"))
     if status.phase != "Running" or since is None or not _keeps_checkpoints(snapshot):
@@ -49,7 +52,7 @@ def waits_for(snapshot: JobSnapshot, slot: Slot, pod: Pod, clock: Clock) -> bool
 
 
 def stop_waits(snapshot: JobSnapshot, clock: Clock) -> bool:
-    """Whether a job that is to be suspended, or gives way to another, may first record a checkpoint."""
+    """Returns whether a job that is suspended or preempted may first record a checkpoint."""
     job = snapshot.job
     stopped = next((each for each in job.status.conditions if each.type == "Running"), None)
     if stopped is None or stopped.reason not in STOPPED_FOR or stopped.last_transition_time is None:

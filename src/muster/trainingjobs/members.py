@@ -1,7 +1,7 @@
-"""The supervisors that are there: what each said last, who waits in a long poll, and what each is told.
+"""The supervisors that have reported: each one's last report, its open long poll, and its directive.
 
-Nothing here costs more than O(1) for a poll; a new directive wakes the polls of one job. The state is memory only:
-after a restart supervisors announce themselves again.
+A poll costs O(1). A new directive wakes the polls of one job only. The state is kept in memory: after a restart of the
+controller, supervisors announce themselves again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ POLL_S_MIN: Final = 2.0
 POLLS_PER_S: Final = 500
 """Idle polls of all supervisors together; short polls notice a node without power sooner."""
 LATE_S: Final = 6.0
-"""A poll is held so much longer than its supervisor was told: the next one, on another connection, ends it before."""
+"""A poll is held this much longer than the poll interval: the next poll, on another connection, ends it."""
 _JITTER: Final = 0.25
-"""Polls are told to be so much shorter or longer, as members that all start at once would poll at once for ever."""
+"""Poll intervals vary by this fraction; otherwise members that start together would always poll together."""
 _BETWEEN_POLLS_S: Final = 1.0
 _STALL_REVISION: Final = 1 << 40
 """Added to a directive's revision for each stall: more than attempts can make of it."""
@@ -35,7 +35,7 @@ Answer = dict[str, Any]
 
 
 class Gang:
-    """The members of one job and what they are told."""
+    """The members of one job and their directive."""
 
     def __init__(self, key: str) -> None:
         """No member yet, nothing to say yet."""
@@ -75,17 +75,17 @@ class Members:
         self._total = 0
 
     def __len__(self) -> int:
-        """How many members are known."""
+        """Returns the number of known members."""
         return self._total
 
     @property
     def polling(self) -> int:
-        """How many polls are open."""
+        """Returns the number of open polls."""
         return sum(len(gang.polls) for gang in self._gangs.values())
 
     @property
     def poll_s(self) -> float:
-        """How long a supervisor waits before it asks again, on average."""
+        """Returns how long a supervisor waits before its next poll, on average."""
         return min(POLL_S_MAX, max(POLL_S_MIN, self._total / POLLS_PER_S))
 
     def of(self, job_uid: str) -> Mapping[str, Member]:
@@ -94,12 +94,12 @@ class Members:
         return dict(gang.members) if gang is not None else {}
 
     def directive(self, job_uid: str) -> Directive | None:
-        """What the job's members are told."""
+        """Returns the directive of the job's members."""
         gang = self._gangs.get(job_uid)
         return gang.directive if gang is not None else None
 
     def checkpoint_now(self, job_uid: str) -> bool:
-        """Whether the job's ranks are asked for a checkpoint."""
+        """Returns whether the job's ranks are asked for a checkpoint."""
         directive = self.directive(job_uid)
         return directive is not None and directive.checkpoint_now
 
@@ -134,7 +134,7 @@ class Members:
         return member
 
     def forget_job(self, job_uid: str) -> None:
-        """The job is gone: those that listen are told to end, now rather than when their pod is deleted."""
+        """Forget a job that is gone, and wake its open polls: supervisors exit before their pods are deleted."""
         gang = self._gangs.pop(job_uid, None)
         if gang is not None:
             if gang.directive is not None:
@@ -167,7 +167,7 @@ class Members:
             self._wake(gang)
 
     async def poll(self, job_uid: str, key: str, said: Member, revision: int) -> Answer:
-        """One long poll: take what the member says, answer when it is to do something else, or when it asks again."""
+        """Serves one long poll: takes the report, and answers on a new directive or when the next poll arrives."""
         gang = self._gangs.setdefault(job_uid, Gang(key))
         self._said(gang, said)
         self._wake_one(gang, said.pod_uid)
@@ -186,7 +186,7 @@ class Members:
         finally:
             if gang.polls.get(said.pod_uid) is waiting:
                 del gang.polls[said.pod_uid]
-                if self._gangs.get(job_uid) is gang:  # else all of it is forgotten, and nobody misses it
+                if self._gangs.get(job_uid) is gang:  # else the whole job was forgotten
                     self._silence(gang, said.pod_uid, cut, late_s)
 
     def _said(self, gang: Gang, said: Member) -> None:
@@ -248,7 +248,7 @@ class Members:
         return answer
 
     def _desired(self, gang: Gang, pod_uid: str) -> tuple[str, int]:
-        """What a pod is to do as far as its gang's directive goes, and with which code it is to end."""
+        """Returns what the gang's directive asks of a pod, and the pod's exit code."""
         directive, member = gang.directive, gang.members.get(pod_uid)
         if directive is None:
             return "hold", 0

@@ -33,8 +33,8 @@ _PASSING = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "muster.
 def node_use(job: TrainingJob, counts: Counts) -> NodeUse | Wait:
     """Return how the job uses its nodes from its next attempt on, or why that cannot be decided.
 
-    What was decided for an earlier attempt stays, unless the spec now says something else. A job that began before
-    Muster recorded this keeps sharing its nodes.
+    A decision for an earlier attempt stays, unless the spec has changed. A job that began before Muster recorded this
+    keeps sharing its nodes.
     """
     spec, before = job.spec, job.status.node_use
     if before is None and job.status.attempt > 0:
@@ -125,10 +125,10 @@ def has_other_count(job: TrainingJob, node: Node | None) -> bool:
 def gpu_counts(job: TrainingJob, nodes: Iterable[Node], team_key: str = LABEL_TEAM) -> Counts:
     """Count the nodes that the job may use by their GPUs.
 
-    A node counts unless something lasting rules it out: the job's node selector or affinity, a taint, another team than
-    the one that the job's template names. Which team a namespace belongs to is not looked up, so nodes of other teams
-    may count: a job may then have to give a number that could be known, but it never gets a wrong one. Where there are
-    pools, nodes outside them count only if no node in a pool serves.
+    A node counts unless something lasting rules it out: the job's node selector or affinity, a taint, or another team
+    than the one in the job's template. The team of a namespace is not looked up, so nodes of other teams may count. A
+    job may then have to give a number that could be known, but it never gets a wrong one. If there are pools, nodes
+    outside them count only if no node in a pool is suitable.
     """
     spec, borrows, team = constraints(job), job.spec.borrow, _team(job, team_key)
     bears = (
@@ -170,7 +170,10 @@ def _selects(spec: PodSpec, node: Node) -> bool:
 
 
 def _rules_out(taints: Sequence[Taint], bears: Sequence[Toleration], team_key: str, team: str) -> bool:
-    """Whether a taint keeps the job off for good; `team`: the job's team, "" where unknown, "*" for a borrower."""
+    """Returns whether a taint keeps the job off for good.
+
+    `team` is the job's team, "" if unknown, "*" for a borrower.
+    """
     for taint in taints:
         if taint.effect not in HARD_EFFECTS:
             continue

@@ -1,7 +1,7 @@
-"""When this process first saw that something is so.
+"""Remembers when this process first saw each fact.
 
-Patience is counted from here and never from timestamps of the API: those come from clocks of other machines, which may
-be hours off. A new controller counts anew.
+Time limits are counted from here and never from timestamps of the API: those come from clocks of other machines, which
+may be hours off. A new controller starts counting again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Seen = Mapping[tuple[str, Fact], float]
 
 
 class Observed:
-    """What was seen of each job's pods and their nodes, by job UID."""
+    """Facts seen about each job's pods and their nodes, by job UID."""
 
     def __init__(self) -> None:
         """Nothing was seen yet."""
         self._jobs: dict[str, Seen] = {}
 
     def look(self, job_uid: str, pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> Seen:
-        """Since when what is so now has been so; what is no longer so is forgotten."""
+        """Returns since when each current fact has been true; forgets facts that are not true any longer."""
         before = self._jobs.get(job_uid, {})
         seen = {fact: before.get(fact, now) for fact in _facts(pods, nodes)}
         self._jobs[job_uid] = seen
@@ -38,7 +38,7 @@ class Observed:
 
 
 def worker_runs(pod: Pod) -> bool:
-    """Whether the worker's process 1 has been started."""
+    """Returns whether the worker's process 1 has been started."""
     return any(
         status.name == WORKER_CONTAINER and status.state is not None and status.state.running is not None
         for status in pod.status.container_statuses

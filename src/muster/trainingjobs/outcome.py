@@ -1,4 +1,4 @@
-"""How a job ends: success, a limit, or faults beyond a budget; and when a restart has paid off."""
+"""Ends a job: by success, by a limit, or by faults beyond a budget; also decides when a restart has paid off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.trainingjobs.snapshot import JobSnapshot
 
 
 def finished(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list[Action] | None:
-    """Success of the running attempt, or the time limit; None while the job goes on."""
+    """Ends a job whose running attempt succeeded or whose time limit is over; None while the job continues."""
     status, spec = snapshot.job.status, snapshot.job.spec
     if status.phase == "Running" and _succeeded(snapshot, slots):
         return _end(snapshot, "Succeeded", "Succeeded", f"attempt {status.attempt} finished", clock.now)
@@ -73,7 +73,11 @@ def useful(status: TrainingJobStatus, progress: Progress, now: float) -> Trainin
 
 
 def _succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
-    """With mpi the recorded launcher speaks for all ranks. Else, or if none is known, every node must have finished."""
+    """Returns whether the attempt succeeded.
+
+    With mpi the recorded launcher's end counts for all ranks. Without a known launcher, every node must have finished
+    well.
+    """
     status, part = snapshot.job.status, taking_part(snapshot, slots)
     record = runrecord.recorded(status)
     if (record.launcher if record is not None else snapshot.job.spec.launcher) == "mpi":

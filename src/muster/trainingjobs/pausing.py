@@ -22,7 +22,7 @@ LONG_S: Final = 600.0
 
 
 def after_fault(old: TrainingJobStatus, cause: Cause, progress: Progress | None, now: float) -> Backoff | None:
-    """What holds after a fault of that cause ended the attempt of which `old` speaks; `progress` is its newest."""
+    """Returns the backoff after a fault of this cause ended the attempt in `old`; `progress` is its newest progress."""
     if cause != "user":
         return old.backoff
     before = old.backoff.failures if old.backoff is not None and not _got_further(old, progress, now) else 0
@@ -40,13 +40,13 @@ def attributed(status: TrainingJobStatus, was: Cause, cause: Cause, now: float) 
 
 
 def begins_at(status: TrainingJobStatus) -> float:
-    """When the next attempt may begin, seconds since the epoch; 0 where nothing holds it."""
+    """Returns when the next attempt may begin, in seconds since the epoch; 0 without a backoff."""
     until = status.backoff.until if status.backoff is not None else None
     return until.timestamp() if until is not None else 0.0
 
 
 def said(status: TrainingJobStatus) -> str:
-    """When the attempt begins and why then, where there is a pause; else ""."""
+    """Returns when the attempt begins and why, for people; "" without a backoff."""
     if status.backoff is None or status.backoff.until is None:
         return ""
     moment = status.backoff.until.astimezone(UTC).strftime("%H:%M:%S UTC")

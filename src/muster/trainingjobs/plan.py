@@ -1,4 +1,4 @@
-"""What `decide` wants done: a list of typed actions, in order; the shell stops at the first that fails."""
+"""The plan of `decide`: typed actions in order. The executor stops at the first action that fails."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How ranks of one attempt start and find each other, as its record in the status says."""
+    """How ranks of one attempt start and find each other, from its record in the status."""
 
     launcher: Launcher
     command: tuple[str, ...]
@@ -80,9 +80,9 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True):
-    """What every supervisor of the gang is told; `run` is None while some have not joined.
+    """The directive for every supervisor of the gang; `run` is None until all have joined.
 
-    A supervisor that runs this attempt already is left alone; another one holds until `run` is there.
+    A supervisor that already runs this attempt is left alone; any other one holds until `run` is set.
     """
 
     attempt: int
@@ -91,11 +91,11 @@ class Directive(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: int = 30
     run: RunPlan | None = None
     slots: tuple[str, ...] = ()
-    """Pod UID by slot; a supervisor in none of them is told to end."""
+    """Pod UID by slot; a supervisor of another pod is directed to exit."""
     look: tuple[str, ...] = ()
     """Checkpoints whose presence a supervisor that holds reports."""
     checkpoint_now: bool = False
-    """Told to ranks that report: they are about to be stopped on purpose."""
+    """Asks ranks that report for a checkpoint: they are about to be stopped on purpose."""
 
 
 class WriteStatus(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class CreatePod(msgspec.Struct, frozen=True):
 
 
 class DeletePod(msgspec.Struct, frozen=True):
-    """Delete a pod, if it is still the same one. `force`: at once, as nobody is left to confirm that it ended."""
+    """Delete a pod, if it is still the same one. `force`: at once, because no kubelet can confirm its end."""
 
     name: str
     uid: str

@@ -32,10 +32,10 @@ NCCL_DEFAULTS: Final[Mapping[str, str]] = {
 
 
 class PodSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What every pod of this installation is told.
+    """Settings that every pod of this installation gets.
 
     Attributes:
-        url: where supervisors reach the controller.
+        url: the controller's address for supervisors.
         ca_pem: the certificate authority of that address.
         muster_image: the image the supervisor is copied from.
         install_command: how that image installs it; the folder is added.
@@ -115,7 +115,7 @@ def _metadata(job: TrainingJob, slot: int, attempt: int, excluded: Sequence[str]
             **({names.LABEL_BORROWED: "true"} if job.spec.borrow else {}),
         },
         "annotations": annotations,
-        # blockOwnerDeletion would need a right on trainingjobs/finalizers; nobody waits for a deleted job's pods
+        # blockOwnerDeletion would need a right on trainingjobs/finalizers; a job's deletion does not wait for its pods
         "ownerReferences": [
             {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "uid": job.uid, "controller": True}
         ],
@@ -201,7 +201,7 @@ def _environment(job: TrainingJob, slot: int, settings: PodSettings) -> list[Jso
 
 
 def _checkpoints(job: TrainingJob) -> dict[str, str]:
-    """Where the job's checkpoints lie, where those of others do, and which of these is to be looked for."""
+    """Environment for checkpoints: the job's own folder, the folder of all jobs, and the checkpoint to start from."""
     folder, spec, source = folder_of(job), job.spec.checkpoint, job.status.checkpoint_source
     if not folder:
         return {}
@@ -241,9 +241,10 @@ def _volumes(spec: TrainingJobSpec) -> list[Json]:
 
 
 def _tolerations(job: TrainingJob, team_key: str) -> list[Json]:
-    """A node that is not ready loses its pods when Muster says so, not 300 s later through the taint manager.
+    """Tolerations of a worker pod.
 
-    Pools are for gangs; elsewhere the toleration means nothing. Who borrows goes to nodes of every team.
+    Muster decides when a node that is not ready loses its pods; the taint manager would wait 300 s. Pools are for
+    gangs; without pools their toleration has no effect. A borrower tolerates nodes of every team.
     """
     tolerations: list[Json] = [
         {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute"}

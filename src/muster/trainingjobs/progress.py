@@ -35,7 +35,7 @@ class Pacer:
         return max(0.0, self._reserved[key] - now)
 
     def due(self, key: str, now: float) -> bool:
-        """Whether the job's moment has come."""
+        """Returns whether the job's progress is due to be written."""
         return key in self._reserved and now >= self._reserved[key]
 
     def moment(self, key: str) -> float | None:

@@ -1,8 +1,11 @@
-"""Jobs whose status contradicts what is there, as after an edit by hand: a new attempt, charged to nobody.
+"""Recovers jobs whose status contradicts what exists, as after an edit by hand: a new attempt, without a charge.
 
-Attempts are numbered so that results of an old one can be refused. If pods, supervisors or the rest of the status know
-of a later attempt than `status.attempt`, or of ranks that began although the phase says that they did not, then waiting
-would not end: supervisors do not obey an older number. The next attempt gets a number beyond all that are known.
+Attempts are numbered so that results of an old one can be refused. The status may be behind in two ways:
+- pods, supervisors or the rest of the status know a later attempt than `status.attempt`;
+- ranks began although the phase says that they did not.
+
+Waiting would not end then, because supervisors do not obey an older number. The next attempt gets a number beyond all
+known ones.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ def begin(snapshot: JobSnapshot, now: float) -> list[Action]:
 
 
 def restart(snapshot: JobSnapshot, why: str, now: float) -> list[Action]:
-    """Begin another attempt, charged to nobody."""
+    """Begin another attempt without charging a budget."""
     job, newest = snapshot.job, newest_attempt(snapshot)
     status = replace(statuses.next_attempt(job, replace(job.status, attempt=newest)), phase="Restarting")
     status = replace(status, node_use=status.node_use or used_by(snapshot.pods, job.spec.gpu_resource))
@@ -100,5 +103,5 @@ def _contradiction(snapshot: JobSnapshot, newest: int) -> str:
 
 
 def _has_begun(member: Member) -> bool:
-    """Whether its ranks were started. A supervisor that ends before its ranks began is stopping too."""
+    """Returns whether the supervisor started its ranks. A supervisor that ends before that reports stopping too."""
     return member.state != "idle" and (member.state != "stopping" or member.node_rank >= 0)

@@ -92,7 +92,7 @@ class ReportRequest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Stale(Exception):
-    """What was reported belongs to an attempt that is over."""
+    """Raised for a report of an attempt that is over."""
 
     def __init__(self, current_attempt: int) -> None:
         """Hold the attempt that counts now."""
@@ -101,11 +101,11 @@ class Stale(Exception):
 
 
 class Jobs(Protocol):
-    """What the server needs of the controller."""
+    """The server's view of the controller."""
 
     @property
     def serving(self) -> bool:
-        """Whether this replica leads and its caches are complete."""
+        """Returns whether this replica leads and its caches are complete."""
 
     def pod(self, key: str) -> Pod | None:
         """A pod of ours by namespace/name."""
@@ -115,7 +115,7 @@ class Jobs(Protocol):
 
 
 class Question(Protocol):
-    """What is looked at of a request."""
+    """The part of an HTTP request that the server reads."""
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -1,9 +1,9 @@
-"""The record of a running attempt: written once when the attempt begins, and the only source of its facts from then on.
+"""The record of a running attempt, written once when it begins; later decisions read its facts only from here.
 
-Nodes are deleted and relabelled, specs are edited, and checkpoints follow each other while an attempt runs. So who
-the launcher is, which rank a slot has, and where the ranks meet is never derived a second time. Where the record is
-missing (a job that began under an earlier version, a status that was edited by hand) the supervisors' own reports
-count: each knows the node rank that it was given.
+While an attempt runs, nodes are deleted and relabelled, specs are edited, and new checkpoints arrive. So the launcher,
+the rank of each slot and the meeting point are never derived a second time. The record may be missing: the job began
+under an earlier version, or its status was edited by hand. Then the supervisors' reports count, because each knows its
+own node rank.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def restored(snapshot: JobSnapshot, part: Sequence[Slot]) -> RunRecord | None:
 
 
 def is_lost(status: TrainingJobStatus, part: Sequence[Slot]) -> bool:
-    """Whether an attempt without a usable record cannot go on, although every supervisor was heard.
+    """Returns whether an attempt without a usable record cannot continue, although every supervisor was heard.
 
-    Where no supervisor waits and none says its node rank, all of them run, as those of earlier versions do.
+    If no supervisor is idle and none reports its node rank, all of them run, as those of earlier versions do.
     """
     members = _all_heard(part, status.attempt)
     if not part:
@@ -80,7 +80,7 @@ def is_lost(status: TrainingJobStatus, part: Sequence[Slot]) -> bool:
 
 
 def in_rank_order(status: TrainingJobStatus, part: Sequence[Slot]) -> list[Slot] | None:
-    """The slots by node rank, as recorded; None where there is no record, or it is not one of these slots."""
+    """The slots by node rank, as recorded; None without a record, or if it is for other slots."""
     record = recorded(status)
     if record is None or record.nodes != len(part):
         return None
@@ -100,7 +100,7 @@ def launcher(status: TrainingJobStatus, part: Sequence[Slot]) -> Slot | None:
 
 
 def has_its_pods(status: TrainingJobStatus, part: Sequence[Slot]) -> bool:
-    """Whether the slots hold the pods that the attempt began with; true where there is no record to say otherwise."""
+    """Returns whether the slots still hold the pods that the attempt began with; true without a record."""
     record, ordered = recorded(status), in_rank_order(status, part)
     return record is None or ordered is None or not record.pods or record.pods == _digest(ordered)
 

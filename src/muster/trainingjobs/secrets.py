@@ -1,4 +1,4 @@
-"""What an installation keeps in Secrets: the authority of the controller's certificate, and the cluster secret."""
+"""Reads and creates an installation's Secrets: the controller's certificate authority, and the cluster secret."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def _get_or_create(client: Client, namespace: str, name: str, make: object
 
 
 async def _create_namespace(client: Client, namespace: str, missing: ApiError) -> None:
-    """On a laptop nobody has made it; where we may not, say what to do."""
+    """Create the system namespace, as on a laptop; without the right to do so, say what to do."""
     try:
         await client.create(Namespace(metadata=ObjectMeta(name=namespace)))
     except AlreadyExists:

@@ -1,4 +1,4 @@
-"""Shadow mode: what would be done about jobs nobody has begun, said and counted, and nothing written."""
+"""Shadow mode: logs and counts what the controller would do about jobs that have not begun, and writes nothing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from muster.trainingjobs.snapshot import JobSnapshot
 log = logging.getLogger(__name__)
 
 Suppose = Callable[[str, Sequence[dict[str, Any]]], None]
-"""Takes a job's UID and the pods it would have: none once it is gone or begun."""
+"""Takes a job's UID and the pods it would have; the list is empty once the job is gone or has begun."""
 
 _STEPS: Final = 8
 
 
 class Shadow:
-    """Tells what would be done, each thing once for each generation of a job.
+    """Logs what would be done, once for each generation of a job.
 
-    A job that has begun is run by somebody else, whose supervisors do not talk to us: nothing is said of it.
+    A job that has begun belongs to another controller, whose supervisors do not report here: it is skipped.
 
     Args:
-        suppose: told of the pods that would be, so that a scheduler can plan for them.
-        pods: what pods would be told.
+        suppose: called with the pods that would exist, so that a scheduler can plan for them.
+        pods: settings that pods would get.
         metrics: counts what would be done.
     """
 
@@ -60,7 +60,7 @@ class Shadow:
         self._suppose(job.uid, [self._pod(job, each) for each in foreseen if isinstance(each, CreatePod)])
 
     def forget(self, job_uid: str) -> None:
-        """The job is gone, or somebody runs it."""
+        """Forget a job that is gone or has begun."""
         if self._said.pop(job_uid, None) is not None:
             self._suppose(job_uid, ())
 
@@ -75,7 +75,7 @@ class Shadow:
 
 
 def foresee(snapshot: JobSnapshot, now: float) -> list[Action]:
-    """What `decide` wants, and wants next as if that were written, until only something real can move it on."""
+    """Applies `decide` repeatedly as if its writes had happened, until only a real event could change anything."""
     foreseen: list[Action] = []
     job = snapshot.job
     for _ in range(_STEPS):

@@ -20,7 +20,7 @@ class Clock:
         self.wake_at: float | None = None
 
     def passed(self, moment: float) -> bool:
-        """Whether the moment has come; if not, the job is looked at again then."""
+        """Returns whether the moment has come; if not, the job is reconciled again then."""
         if self.now >= moment:
             return True
         if self.wake_at is None or moment < self.wake_at:
@@ -82,10 +82,11 @@ def slots_of(snapshot: JobSnapshot) -> tuple[list[Slot], list[Pod]]:
 
 
 def left_out(snapshot: JobSnapshot, slots: Sequence[Slot]) -> frozenset[int]:
-    """The slots that the current attempt goes on without (noSpare: Shrink).
+    """Returns the slots that the current attempt runs without (noSpare: Shrink).
 
-    Of one that runs they are in the status. One that is yet to run goes on without those the scheduler gave up, as far
-    as it has seen the pods of this attempt: a pod of an earlier one is made anew, and asks again.
+    A running attempt has them in the status. An attempt that is still to run does without the slots that the scheduler
+    gave up, if it gave up their pods of this attempt. A pod of an earlier attempt is recreated, and asks for a node
+    again.
     """
     job, placement = snapshot.job, snapshot.placement
     if job.status.phase == "Running":
@@ -109,7 +110,7 @@ def taking_part(snapshot: JobSnapshot, slots: Sequence[Slot]) -> list[Slot]:
 
 
 def in_contact(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
-    """Whether its supervisor is there: it polls now, or did a moment ago."""
+    """Returns whether the slot's supervisor polls now, or did a moment ago."""
     member = slot.member
     return member is not None and (
         member.silent_since is None or now - member.silent_since < snapshot.settings.cut_timeout_s
@@ -117,7 +118,7 @@ def in_contact(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
 
 
 def joined(slot: Slot, snapshot: JobSnapshot, now: float) -> bool:
-    """Whether its supervisor is there and has looked for checkpoints, nothing older runs, and ranks can be started."""
+    """Returns whether ranks can start: the supervisor polls, has looked for checkpoints, and runs nothing older."""
     member, pod = slot.member, slot.pod
     return (
         pod is not None

@@ -1,4 +1,4 @@
-"""What `decide` looks at: one job, its pods, its Placement, its nodes, and what supervisors said."""
+"""The input of `decide`: one job, its pods, its Placement, its nodes, and the reports of supervisors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SupervisorState = Literal["idle", "running", "stopping", "finished"]
 class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a rank, or the launcher (rank -1), ended; as on the wire.
 
-    `errno` (errno(3)) is set where `program` could not be executed at all.
+    `errno` (errno(3)) is set if `program` could not be executed.
     """
 
     attempt: int = 0
@@ -50,29 +50,30 @@ class IdleRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A supervisor as last heard; lives in memory only, and is announced anew to a new controller.
+    """A supervisor's last report; kept in memory only, and announced again to a new controller.
 
     Attributes:
         pod_uid: its pod.
         made_for: the attempt at which its pod was made.
-        state: what it does.
-        attempt: the attempt it does that for.
+        state: its state.
+        attempt: the attempt that the state is about.
         state_at: when the controller heard of that state for that attempt.
         address: where ranks of other nodes reach it.
         shell_port: its remote shell.
-        node_rank: the node rank that it was given for that attempt; -1 where it did not say.
+        node_rank: its node rank in that attempt; -1 if not reported.
         idle: its ranks whose process does not run.
         traces: tracebacks that its ranks printed.
         exit: how the first rank that failed here ended, or the launcher.
         exit_at: when the controller heard of `exit`.
         heard_at: when it was last known alive: a poll arrived or was open.
-        silent_since: when its last poll ended with no new one; None while one is open.
+        silent_since: when its last poll ended without a new one; None while one is open.
         cut: that poll ended because the connection broke.
-        looking: it is yet to say which checkpoints it sees.
-        looked: which of the paths it was asked for are there; None for one that cannot be judged. None in all where it
-            has not said so.
-        found: the job's own newest confirmed checkpoint on disk; else the one that spec.checkpoint.from means.
-        others: where nothing was found, the newest checkpoints of other jobs below spec.checkpoint.path.
+        looking: it has not reported yet which checkpoints it sees.
+        looked: for each path it was asked for, whether it exists; None for a path that cannot be judged. None as a
+        whole
+            until reported.
+        found: the job's own newest confirmed checkpoint on disk; else the one that spec.checkpoint.from names.
+        others: if nothing was found, the newest checkpoints of other jobs below spec.checkpoint.path.
     """
 
     pod_uid: str
@@ -152,15 +153,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """How long an attempt has reported nothing; see stalls.py, which makes it.
+    """For how long an attempt has reported nothing; stalls.py makes it.
 
     Attributes:
         attempt: the attempt.
-        reported_at: the time of its newest report; None while there is none.
+        reported_at: the time of its newest report; None before the first.
         step: its newest step.
-        seconds: how long nothing was reported, counted while a report would have been heard.
+        seconds: for how long nothing was reported, counted while a report would have been heard.
         at: when this was counted, seconds since the epoch.
-        from_: time counts from here on: nothing was heard before, or it may still be on its way.
+        from_: counting starts here; before, reports could not be heard or may have been on their way.
     """
 
     attempt: int
@@ -176,25 +177,25 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job: as last written or seen, whichever is newer.
-        pods: all its pods, the terminating and finished ones too.
+        pods: all its pods, also terminating and finished ones.
         placement: the scheduler's plan.
-        nodes: nodes of its pods, of its newest fault, and excluded ones; a name that is missing is gone.
-        leases: when those nodes were last known to have renewed their Lease, where somebody looked.
+        nodes: nodes of its pods, of its newest fault, and excluded ones; a missing name means a deleted node.
+        leases: when those nodes were last known to have renewed their Lease, if the controller read it.
         members: by pod UID.
-        ended: slot -> attempt that ended well there, as the supervisor of a pod reported that is gone.
-        seen: since when what is so of its pods and nodes has been so, as this process saw it.
-        run: the record of its newest attempt as this process wrote it; None where it wrote none.
-        source: the job that spec.checkpoint.from names, until this one has started; None where there is none.
-        progress: the newest report of the current attempt; None where there was none.
+        ended: slot -> attempt that ended well there, as reported by the supervisor of a pod that is gone.
+        seen: since when each fact about its pods and nodes has been true, as this process saw it.
+        run: the record of its newest attempt as this process wrote it; None if it wrote none.
+        source: the job that spec.checkpoint.from names, until this job has started; None if it does not exist.
+        progress: the newest report of the current attempt; None before the first.
         hardware: evidence about its nodes.
-        waits_for: why the scheduler has no nodes for it; None where it has said nothing to this leader.
-        leaving: pods of it are being evicted from nodes that are drained.
+        waits_for: why the scheduler has no nodes for it; None if this leader has not heard a reason.
+        leaving: its pods are being evicted from nodes that are drained.
         refusal: why the newest pod could not be created.
-        gpu_counts: GPU count -> how many nodes that the job may use have it; looked up before an attempt that needs it.
+        gpu_counts: GPU count -> number of nodes that the job may use; looked up before an attempt that needs it.
         leading_since: when this controller began to answer supervisors.
-        strained_at: when this controller was last too slow to hear everybody; 0 where it never was.
+        strained_at: when this controller was last too slow to hear all supervisors; 0 if never.
         contact_trusted: false while more than half of all supervisors are silent.
-        quiet: how long the attempt has reported nothing, as this process counted it; None while it does not run.
+        quiet: for how long the attempt has reported nothing, as this process counted it; None while it does not run.
         progress_due: the newest progress may be written now.
         settings: times.
     """

@@ -40,7 +40,7 @@ def held(snapshot: JobSnapshot, spec: Effective, now: float) -> JobSnapshot:
 
 
 def changed_text(spec: Effective) -> str:
-    """What the condition SpecIgnored says of changed fields."""
+    """Returns the message of the condition SpecIgnored about changed fields."""
     parts = []
     if spec.ignored:
         parts.append(

@@ -46,7 +46,7 @@ _STATES: Final = ("stopped", "zombie", "gone")
 
 
 def watched(old: Watched | None, snapshot: JobSnapshot, slots: Sequence[Slot], now: float) -> Watched | None:
-    """How long the running attempt has reported nothing, given what was counted before."""
+    """Counts for how long the running attempt has reported nothing, continuing from `old`."""
     status = snapshot.job.status
     if status.phase != "Running":
         return None
@@ -77,7 +77,7 @@ def newest(snapshot: JobSnapshot) -> Progress | None:
 
 
 def limit_s(spec: TrainingJobSpec, progress: Progress | None) -> float | None:
-    """How long the attempt may report nothing; None if it is not judged."""
+    """Returns for how long the attempt may report nothing; None if it is not judged."""
     stall = spec.stall or StallSpec()
     if progress is None:
         return stall.first_step_seconds
@@ -85,7 +85,7 @@ def limit_s(spec: TrainingJobSpec, progress: Progress | None) -> float | None:
 
 
 def is_stalled(job: TrainingJob) -> bool:
-    """Whether the status says that the running attempt is stalled."""
+    """Returns whether the status says that the running attempt is stalled."""
     status = job.status
     return status.phase == "Running" and status.stall is not None and status.stall.attempt == status.attempt
 
@@ -97,7 +97,7 @@ def tend(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list[Act
 
 
 def _listens(snapshot: JobSnapshot, slots: Sequence[Slot], now: float) -> bool:
-    """Whether this process hears everybody."""
+    """Returns whether this process hears the supervisors of all slots."""
     return snapshot.contact_trusted and all(
         in_contact(slot, snapshot, now)
         and slot.member is not None
@@ -153,7 +153,7 @@ def _stall(snapshot: JobSnapshot, slots: Sequence[Slot], part: Sequence[Slot], c
 
 
 def _goes_on(stall: Stall, progress: Progress | None) -> bool:
-    """Whether the program has reported since."""
+    """Returns whether the program has reported since the stall began."""
     return progress is not None and progress.time is not None and (stall.since is None or progress.time > stall.since)
 
 

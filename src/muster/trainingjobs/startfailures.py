@@ -1,9 +1,9 @@
-"""Programs that could not be executed: on every node the job fails at once, on some it is those nodes' fault.
+"""Judges programs that could not be executed: if on every node, the job fails; if on some, those nodes are at fault.
 
-All nodes of a job run one image, so each supervisor checks what the attempt needs before it starts anything, also where
-only the first node starts mpiexec. What nodes report is typed: errno and the program, or exit code 126 or 127, which
-shells give for a command they cannot execute or find (POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands). A rank
-that ends so keeps mpiexec waiting for a moment (supervisor/rank.py), so that the other nodes can report the same.
+All nodes of a job run one image. So each supervisor checks what the attempt needs before it starts anything, also if
+only the first node starts mpiexec. Reports are typed: errno and the program, or exit code 126 or 127. Shells give these
+codes for a command they cannot execute or find (POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands). A rank that ends
+so keeps mpiexec waiting for a moment (supervisor/rank.py), so that the other nodes can report the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LAUNCHERS: Final = {
 
 
 class Found(Enum):
-    """What the reports of an attempt's nodes come to."""
+    """The result of comparing the reports of an attempt's nodes."""
 
     NOTHING = 0
     WAIT = 1
@@ -40,7 +40,7 @@ class Found(Enum):
 
 
 def look(snapshot: JobSnapshot, part: Sequence[Slot], clock: Clock) -> Found:
-    """Whether no node of the running attempt can start it; WAIT while nodes may still say so."""
+    """Decides whether all nodes failed to start the running attempt; WAIT while some may still report it."""
     failed = [exit_of(slot, snapshot) for slot in part]
     reported = [(slot, ended) for slot, ended in zip(part, failed, strict=True) if ended is not None]
     if not reported:
@@ -52,7 +52,7 @@ def look(snapshot: JobSnapshot, part: Sequence[Slot], clock: Clock) -> Found:
 
 
 def exit_of(slot: Slot, snapshot: JobSnapshot) -> RankExit | None:
-    """How the slot failed to start, in the current attempt; None where it started, or failed later."""
+    """Returns how the slot failed to start in the current attempt; None if it started."""
     member = slot.member
     ended = member.exit if member is not None else None
     if ended is None or ended.attempt != snapshot.job.status.attempt or ended.signal:
@@ -67,7 +67,7 @@ def exit_of(slot: Slot, snapshot: JobSnapshot) -> RankExit | None:
 
 
 def everywhere(part: Sequence[Slot], snapshot: JobSnapshot) -> Evidence:
-    """What the first of the nodes reported, where all did."""
+    """Evidence from the first node, if all nodes reported a failure to start."""
     slot, ended = next((slot, ended) for slot in part if (ended := exit_of(slot, snapshot)) is not None)
     return _evidence(slot, ended, EVERYWHERE)
 
@@ -103,7 +103,7 @@ def _evidence(slot: Slot, ended: RankExit, reason: str) -> Evidence:
 
 
 def what(ended: RankExit) -> str:
-    """What could not be executed, why, and what to do."""
+    """Returns a message: what could not be executed, why, and what to do."""
     name = ended.program or "the program"
     if ended.errno == errno.ENOENT:
         todo = _LAUNCHERS.get(name, "install it in the image, or name a program that is there (spec.command)")

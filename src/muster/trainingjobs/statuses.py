@@ -55,7 +55,7 @@ def with_condition(
 
 
 def condition_holds(status: TrainingJobStatus, kind: ConditionType) -> bool:
-    """Whether a condition is True."""
+    """Returns whether a condition is True."""
     return any(each.type == kind and each.status == "True" for each in status.conditions)
 
 
@@ -83,7 +83,7 @@ def exhausted(job: TrainingJob) -> tuple[Cause, int] | None:
 
 
 def budget_used_up(exhausted: tuple[Cause, int]) -> str:
-    """Which limit of the spec ends the job, such as "backoffLimit 0 is used up"."""
+    """Returns the limit of the spec that ends the job, such as "backoffLimit 0 is used up"."""
     cause, limit = exhausted
     return f"{_LIMITS[cause]} {limit} is used up"
 
@@ -116,10 +116,10 @@ def excluding(status: TrainingJobStatus, nodes: tuple[str, ...]) -> TrainingJobS
 
 
 def excluding_more(status: TrainingJobStatus, nodes: Iterable[str]) -> TrainingJobStatus:
-    """The status with more excluded nodes as far as there is room for them: what is learnt late drops none.
+    """Adds excluded nodes to the status while there is room; late evidence does not displace older entries.
 
-    Otherwise an incident of more nodes than there is room for would exclude and forget the same ones for ever. What
-    has no room is kept away from by its taints alone.
+    Otherwise an incident with more nodes than fit would exclude and forget the same nodes for ever. Nodes that do not
+    fit are avoided by their taints alone.
     """
     fresh = [name for name in dict.fromkeys(nodes) if name not in status.excluded_nodes]
     fresh = fresh[: max(0, EXCLUDED_MAX - len(status.excluded_nodes))]
@@ -133,7 +133,7 @@ def restart_fault(status: TrainingJobStatus) -> Fault | None:
 
 
 def stage_reached(status: TrainingJobStatus, stage: Stage) -> bool:
-    """Whether the newest fault's timeline has this stage, or there is no timeline to write it to."""
+    """Returns whether the newest fault's timeline has this stage; true if there is nowhere to write it."""
     timeline = status.faults[-1].timeline if status.faults else None
     return timeline is None or getattr(timeline, stage) is not None
 

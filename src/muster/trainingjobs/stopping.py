@@ -1,4 +1,4 @@
-"""How the pods of a job that is stopped on purpose are told, and deleted."""
+"""Directs and deletes the pods of a job that is stopped on purpose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.trainingjobs.snapshot import JobSnapshot
 def last_directive(
     snapshot: JobSnapshot, slots: list[Slot], desired: Desired, *, checkpoint_now: bool = False
 ) -> Direct:
-    """What the supervisors of a job that is being stopped are told; `run` leaves what runs alone."""
+    """Returns the directive for the supervisors of a stopping job; `run` leaves running ranks alone."""
     job = snapshot.job
     return Direct(
         Directive(
@@ -34,5 +34,5 @@ def delete_all(snapshot: JobSnapshot, reason: Reason) -> list[Action]:
 
 
 def lost(snapshot: JobSnapshot, node: str) -> bool:
-    """Whether nobody on the node is there to confirm that a pod ended."""
+    """Returns whether the node is lost, so that no kubelet can confirm the end of a pod."""
     return bool(node) and not node_ready(snapshot.nodes.get(node))

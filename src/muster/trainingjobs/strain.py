@@ -1,4 +1,4 @@
-"""Whether this process keeps up: silence that it may have caused itself proves nothing about those who are silent."""
+"""Detects when this process is too slow: it may then have caused the silence of supervisors itself."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _UNACCEPTED_AT: Final = 24
 
 
 class Strain:
-    """When the event loop was last late, or connections waited to be accepted.
+    """Records when the event loop was last late, or connections waited to be accepted.
 
-    TLS handshakes run on the loop: where many are pending it is late.
+    TLS handshakes run on the event loop, so many pending ones delay it.
 
     Args:
         clock: seconds since the epoch.
@@ -35,7 +35,7 @@ class Strain:
 
     @property
     def last(self) -> float:
-        """When this process was last seen not to keep up; 0 where it never was."""
+        """Returns when this process was last too slow; 0 if never."""
         now = self._clock()
         return now if self._due is not None and now - self._due > LAG_S else self._last
 

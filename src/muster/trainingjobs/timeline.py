@@ -1,4 +1,4 @@
-"""What a restart cost: turns the stages in a job's status, and the writes counted meanwhile, into metrics."""
+"""Turns the stages of a restart in a job's status, and the writes counted meanwhile, into metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose token is this: TokenReview, cached."""
+"""Authenticates pods' tokens by TokenReview, with a cache."""
 
 from __future__ import annotations
 
