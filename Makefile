@@ -49,7 +49,7 @@ format: setup ## Mend what ruff can mend
 
 generate: setup ## Write the CRDs, schemas and pages that come from the code
 	$(BIN)/python -m muster.api.generate
-	$(BIN)/python -m muster.trainingjobs.faultpage
+	$(BIN)/python -m muster.trainingjobs.faults.page
 	$(BIN)/python -m muster.fleet.health.schema
 	$(BIN)/python -m muster.chart.generate
 	$(BIN)/python -m muster.chart.rights
@@ -59,7 +59,7 @@ generate: setup ## Write the CRDs, schemas and pages that come from the code
 
 check-generated: setup ## Fail where a generated file is not what the code says
 	$(BIN)/python -m muster.api.generate --check
-	$(BIN)/python -m muster.trainingjobs.faultpage --check
+	$(BIN)/python -m muster.trainingjobs.faults.page --check
 	$(BIN)/python -m muster.fleet.health.schema --check
 	$(BIN)/python -m muster.chart.generate --check
 	$(BIN)/python -m muster.chart.rights --check

@@ -35,7 +35,7 @@ from muster.api.names import LABEL_TEAM
 from muster.api.training_job import TrainingJob, TrainingJobSpec
 from muster.kube.meta import ObjectMeta
 from muster.kube.pki import CertificateAuthority
-from muster.trainingjobs.pods import PodSettings, build_pod
+from muster.trainingjobs.pods.pod import PodSettings, build_pod
 
 _PATHS = {"webhook": "/mutate", "empty_handler": "/empty"}
 _HEAD = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"

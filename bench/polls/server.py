@@ -15,11 +15,11 @@ from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
 from muster.kube.meta import ObjectMeta
 from muster.kube.pki import CertificateAuthority
 from muster.kube.pod import Pod
-from muster.trainingjobs.members import Members
 from muster.trainingjobs.plan import Directive
-from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
-from muster.trainingjobs.strain import Strain
-from muster.trainingjobs.tokens import PodIdentity
+from muster.trainingjobs.rendezvous.members import Members
+from muster.trainingjobs.rendezvous.overload import Strain
+from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
+from muster.trainingjobs.rendezvous.tokens import PodIdentity
 
 JOB, KEY = "job-uid", "ns/job"
 _LOOK_S = 0.002

@@ -22,11 +22,11 @@ from muster.scheduler.nodes.node_table import NodeTable
 from muster.scheduler.placement import matching
 from muster.scheduler.pods import pod_class
 from muster.scheduler.queue.reservations import Reservations
-from muster.trainingjobs import outcome, runrecord
-from muster.trainingjobs.attempt import Attempt
-from muster.trainingjobs.faults import Verdict
+from muster.trainingjobs.attempts import outcome, run_record
+from muster.trainingjobs.attempts.attempt import Attempt
+from muster.trainingjobs.faults.rules import Verdict
 from muster.trainingjobs.plan import Action
-from muster.trainingjobs.slots import Slot, taking_part
+from muster.trainingjobs.pods.slots import Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot
 
 Mutant = Callable[[], Any]
@@ -187,8 +187,8 @@ def charge_the_user(stack: ExitStack) -> None:
 @_mutant
 def start_over(stack: ExitStack) -> None:
     """A restarted job begins at its first step, whatever was saved."""
-    record = runrecord.begin
-    stack.enter_context(patch.object(runrecord, "begin", lambda *args: replace(record(*args), checkpoint=None)))
+    record = run_record.begin
+    stack.enter_context(patch.object(run_record, "begin", lambda *args: replace(record(*args), checkpoint=None)))
 
 
 @_mutant
@@ -213,6 +213,6 @@ def ask_todays_labels_for_the_launcher(stack: ExitStack) -> None:
             return all(outcome._finished_well(slot, number) for slot in part)
         if not any(slot.member is not None and slot.member.state == "finished" for slot in part):
             return False
-        return outcome._finished_well(runrecord.rank_order(part, snapshot.nodes)[0], number)
+        return outcome._finished_well(run_record.rank_order(part, snapshot.nodes)[0], number)
 
     stack.enter_context(patch.object(outcome, "_succeeded", succeeded))

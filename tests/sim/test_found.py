@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from muster.scheduler.nodes.node_class import NodeRecord
-from muster.trainingjobs.members import Members
 from muster.trainingjobs.plan import Directive
+from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.snapshot import Member
 
 JOB, KEY = "job-uid", "ns/job"

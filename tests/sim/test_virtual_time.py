@@ -28,8 +28,8 @@ FILES = ("sim/nodes.py", "sim/nodeobjects.py", "sim/poller.py", "sim/supervisor.
 KUBE = ("cache", "client", "controller", "events", "informer", "leader", "restclient", "workqueue")
 OUTSIDE = {"embedded/apiserver/__main__.py", "embedded/apiserver/server.py", "embedded/apiserver/proxy.py",
            "embedded/apiserver/statedir.py", "embedded/apiserver/record.py", "embedded/apiserver/metrics.py",
-           "sim/virtual/sealed.py", "sim/fuzz/many.py", "trainingjobs/secrets.py", "trainingjobs/rendezvous.py",
-           "trainingjobs/strain.py"}  # fmt: skip
+           "sim/virtual/sealed.py", "sim/fuzz/many.py", "trainingjobs/rendezvous/secrets.py", "trainingjobs/rendezvous/server.py",
+           "trainingjobs/rendezvous/overload.py"}  # fmt: skip
 
 
 def test_an_hour_passes_at_once() -> None:

@@ -25,25 +25,26 @@ from muster.kube.leader import LeaderElector, Term
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
-from muster.trainingjobs import checkpoints, stalls
-from muster.trainingjobs.attempt import SILENCE
-from muster.trainingjobs.caches import Caches
+from muster.trainingjobs.attempts import checkpoints
+from muster.trainingjobs.attempts.attempt import SILENCE
+from muster.trainingjobs.attempts.ends import Ends
+from muster.trainingjobs.cache import Caches
 from muster.trainingjobs.decide import ENDED, decide
-from muster.trainingjobs.ends import Ends
 from muster.trainingjobs.executor import Executor
-from muster.trainingjobs.members import Members
 from muster.trainingjobs.metrics import training_job_metrics
-from muster.trainingjobs.nodeuse import NodeCounts
 from muster.trainingjobs.observed import Observed
 from muster.trainingjobs.plan import WriteStatus
-from muster.trainingjobs.pods import PodSettings
-from muster.trainingjobs.progress import Pacer, ProgressBook
-from muster.trainingjobs.rendezvous import ReportRequest, Stale
+from muster.trainingjobs.pods.node_use import NodeCounts
+from muster.trainingjobs.pods.pod import PodSettings
+from muster.trainingjobs.pods.slots import slots_of
+from muster.trainingjobs.rendezvous.members import Members
+from muster.trainingjobs.rendezvous.overload import Strain
+from muster.trainingjobs.rendezvous.server import ReportRequest, Stale
 from muster.trainingjobs.shadow import Shadow, Suppose
-from muster.trainingjobs.slots import slots_of
 from muster.trainingjobs.snapshot import JobSnapshot, Member, Settings, Wait, Watched
-from muster.trainingjobs.statuses import at
-from muster.trainingjobs.strain import Strain
+from muster.trainingjobs.status import stalls
+from muster.trainingjobs.status.builder import at
+from muster.trainingjobs.status.progress import Pacer, ProgressBook
 
 log = logging.getLogger(__name__)
 

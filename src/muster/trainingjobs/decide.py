@@ -26,9 +26,9 @@ from muster.api.fixed_spec import effective, fixed
 from muster.api.training_job import TrainingJob
 from muster.api.validate import validate
 from muster.api.words import counted
-from muster.trainingjobs import checkpoints, giveway, lastcall, recovery, runrecord, specedits, stalls, statuses
-from muster.trainingjobs.attempt import Attempt
-from muster.trainingjobs.nodeuse import node_use
+from muster.trainingjobs.attempts import checkpoints, final_checkpoint, give_way, recovery, run_record
+from muster.trainingjobs.attempts.attempt import Attempt
+from muster.trainingjobs.attempts.stopping import delete_all, last_directive, lost
 from muster.trainingjobs.plan import (
     Action,
     DeleteJob,
@@ -39,9 +39,10 @@ from muster.trainingjobs.plan import (
     RecordEvent,
     WriteStatus,
 )
-from muster.trainingjobs.slots import Clock, Slot, pod_uids, slots_of
+from muster.trainingjobs.pods.node_use import node_use
+from muster.trainingjobs.pods.slots import Clock, Slot, pod_uids, slots_of
 from muster.trainingjobs.snapshot import JobSnapshot, Wait
-from muster.trainingjobs.stopping import delete_all, last_directive, lost
+from muster.trainingjobs.status import builder, spec_edits, stalls
 
 _SOURCE_LOOK_S: Final = 5.0
 """A job that waits for another one is reconciled this often, because the other job's changes do not wake it."""
@@ -52,16 +53,16 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
     """Decides what to do about one job; the module's docstring describes the life of a job."""
     if snapshot.job.metadata.deletion_timestamp is not None:
         return Plan()  # its pods belong to it and go with it
-    snapshot = runrecord.remembered(snapshot)
+    snapshot = run_record.remembered(snapshot)
     corrected = recovery.end(snapshot, now)
     if corrected:
         return Plan(actions=tuple(corrected))
     asked, runs_by = snapshot.job.spec, effective(snapshot.job)
     if _is_active(snapshot.job):
-        edits = specedits.said(snapshot, runs_by, now)
+        edits = spec_edits.said(snapshot, runs_by, now)
         if edits:
             return Plan(actions=tuple(edits))
-        snapshot = specedits.held(replace(snapshot, job=recovery.readable(runs_by.job)), runs_by, now)
+        snapshot = spec_edits.held(replace(snapshot, job=recovery.readable(runs_by.job)), runs_by, now)
     job, clock = snapshot.job, Clock(now)
     slots, superseded = slots_of(snapshot)
     actions: list[Action] = []
@@ -69,8 +70,8 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
         actions += _ended(snapshot, slots, clock)
     elif job.spec.suspend:
         actions += _suspend(snapshot, slots, clock)
-    elif giveway.is_giving_way(job.status):
-        actions += giveway.give_way(snapshot, slots, clock)
+    elif give_way.is_giving_way(job.status):
+        actions += give_way.give_way(snapshot, slots, clock)
     elif job.status.phase in ("Suspended", "Stopping"):
         actions += _resume(replace(snapshot, job=replace(job, spec=asked)), slots, clock)
     elif job.status.attempt <= 0:
@@ -78,7 +79,7 @@ def decide(snapshot: JobSnapshot, now: float) -> Plan:
     else:
         actions += (
             recovery.begin(snapshot, now)
-            or giveway.begin(snapshot, slots, clock)
+            or give_way.begin(snapshot, slots, clock)
             or Attempt(snapshot, slots, clock).actions()
         )
         if job.status.phase == "Running" and not any(isinstance(each, WriteStatus) for each in actions):
@@ -97,7 +98,7 @@ def _is_active(job: TrainingJob) -> bool:
     """Returns whether the spec is fixed: the job has begun, and is neither suspended nor ended."""
     if job.status.attempt <= 0 or job.spec.suspend or job.status.phase in (*ENDED, "Suspended"):
         return False
-    return job.status.phase != "Stopping" or giveway.is_giving_way(job.status)
+    return job.status.phase != "Stopping" or give_way.is_giving_way(job.status)
 
 
 def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
@@ -110,12 +111,12 @@ def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
     problems = validate(job)
     if problems:
         message = "; ".join(str(problem) for problem in problems)
-        if statuses.condition_reason(job.status, "Admitted") == ("InvalidSpec", statuses.shortened(message)):
+        if builder.condition_reason(job.status, "Admitted") == ("InvalidSpec", builder.shortened(message)):
             return []
         status = replace(job.status, observed_generation=generation, message=f"cannot run: {message}")
-        status = statuses.with_condition(status, "Admitted", False, "InvalidSpec", message, now, generation)
+        status = builder.with_condition(status, "Admitted", False, "InvalidSpec", message, now, generation)
         return [
-            WriteStatus(statuses.fitted(status), "InvalidSpec"),
+            WriteStatus(builder.fitted(status), "InvalidSpec"),
             RecordEvent("InvalidSpec", message, warning=True),
         ]
     waiting = _awaits_source(snapshot, clock)
@@ -126,7 +127,7 @@ def _begin(snapshot: JobSnapshot, clock: Clock) -> list[Action]:
     if isinstance(use, Wait):
         return _undecided(job, use, now)
     status = replace(
-        checkpoints.with_source(snapshot, statuses.next_attempt(job, replace(job.status, attempt=0))),
+        checkpoints.with_source(snapshot, builder.next_attempt(job, replace(job.status, attempt=0))),
         phase="Pending",
         attempt=recovery.newest_attempt(snapshot) + 1,
         fixed_spec=fixed(job.spec),
@@ -143,22 +144,22 @@ def _awaits_source(snapshot: JobSnapshot, clock: Clock) -> list[Action] | None:
     if not message:
         return None
     clock.passed(clock.now + _SOURCE_LOOK_S)
-    if job.status.message == statuses.shortened(message):
+    if job.status.message == builder.shortened(message):
         return []
     status = replace(job.status, observed_generation=job.metadata.generation, message=message)
     generation = job.metadata.generation
-    status = statuses.with_condition(status, "Admitted", False, "CheckpointAwaited", message, clock.now, generation)
-    return [WriteStatus(statuses.fitted(status), "CheckpointAwaited"), RecordEvent("CheckpointAwaited", message)]
+    status = builder.with_condition(status, "Admitted", False, "CheckpointAwaited", message, clock.now, generation)
+    return [WriteStatus(builder.fitted(status), "CheckpointAwaited"), RecordEvent("CheckpointAwaited", message)]
 
 
 def _undecided(job: TrainingJob, wait: Wait, now: float) -> list[Action]:
     """Write once why the number of GPUs per node is not known."""
-    if statuses.condition_reason(job.status, "Admitted") == (wait.reason, statuses.shortened(wait.message)):
+    if builder.condition_reason(job.status, "Admitted") == (wait.reason, builder.shortened(wait.message)):
         return []
     generation = job.metadata.generation
     status = replace(job.status, observed_generation=generation, message=f"waiting: {wait.text}")
-    status = statuses.with_condition(status, "Admitted", False, wait.reason, wait.message, now, generation)
-    return [WriteStatus(statuses.fitted(status), "Waiting"), RecordEvent("Waiting", wait.message, warning=True)]
+    status = builder.with_condition(status, "Admitted", False, wait.reason, wait.message, now, generation)
+    return [WriteStatus(builder.fitted(status), "Waiting"), RecordEvent("Waiting", wait.message, warning=True)]
 
 
 def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
@@ -167,10 +168,10 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
     status, generation = job.status, job.metadata.generation
     if status.phase not in ("Stopping", "Suspended"):
         status = replace(status, phase="Stopping", observed_generation=generation, message="its pods are told to end")
-        status = statuses.with_condition(status, "Running", False, "Suspended", "spec.suspend is true", now, generation)
-        return [WriteStatus(statuses.fitted(status), "Suspended")]
+        status = builder.with_condition(status, "Running", False, "Suspended", "spec.suspend is true", now, generation)
+        return [WriteStatus(builder.fitted(status), "Suspended")]
     if snapshot.pods:
-        if status.phase == "Stopping" and lastcall.stop_waits(snapshot, clock):
+        if status.phase == "Stopping" and final_checkpoint.stop_waits(snapshot, clock):
             return [last_directive(snapshot, slots, "run", checkpoint_now=True)]
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Suspended")]
     if status.phase == "Suspended" and status.observed_generation == generation:
@@ -178,9 +179,9 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
     status = replace(
         status, phase="Suspended", ready_slots=0, observed_generation=generation, message="it holds no nodes"
     )
-    status = statuses.with_condition(status, "Suspended", True, "Suspended", "spec.suspend is true", now, generation)
-    status = statuses.with_condition(status, "Admitted", False, "Suspended", "spec.suspend is true", now, generation)
-    return [WriteStatus(statuses.fitted(status), "Suspended"), RecordEvent("Suspended", "its nodes are free")]
+    status = builder.with_condition(status, "Suspended", True, "Suspended", "spec.suspend is true", now, generation)
+    status = builder.with_condition(status, "Admitted", False, "Suspended", "spec.suspend is true", now, generation)
+    return [WriteStatus(builder.fitted(status), "Suspended"), RecordEvent("Suspended", "its nodes are free")]
 
 
 def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
@@ -198,7 +199,7 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Acti
     generation = job.metadata.generation
     attempt = recovery.newest_attempt(snapshot) + 1
     status = replace(
-        checkpoints.with_source(snapshot, statuses.next_attempt(job, job.status)),
+        checkpoints.with_source(snapshot, builder.next_attempt(job, job.status)),
         phase="Pending",
         attempt=attempt,
         fixed_spec=fixed(job.spec),
@@ -208,9 +209,9 @@ def _resume(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Acti
         message=f"resumed as attempt {attempt}: creating {counted(job.spec.replicas, 'pod')}",
     )
     status = replace(status, backoff=None)  # a user resumed the job, so the backoff starts from zero
-    status = statuses.with_condition(status, "Suspended", False, "Resumed", "spec.suspend is false", now, generation)
-    status = statuses.with_condition(status, "Admitted", False, "Resumed", "spec.suspend is false", now, generation)
-    return [WriteStatus(statuses.fitted(status), "Resumed"), RecordEvent("Resumed", status.message)]
+    status = builder.with_condition(status, "Suspended", False, "Resumed", "spec.suspend is false", now, generation)
+    status = builder.with_condition(status, "Admitted", False, "Resumed", "spec.suspend is false", now, generation)
+    return [WriteStatus(builder.fitted(status), "Resumed"), RecordEvent("Resumed", status.message)]
 
 
 def _ended(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:

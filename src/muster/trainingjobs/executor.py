@@ -17,8 +17,6 @@ from muster.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Inv
 from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.pod import Pod
 from muster.kube.struct import to_dict
-from muster.trainingjobs.jsonpatch import merge_patch
-from muster.trainingjobs.members import Members
 from muster.trainingjobs.metrics import TrainingJobMetrics
 from muster.trainingjobs.plan import (
     Action,
@@ -30,9 +28,11 @@ from muster.trainingjobs.plan import (
     RecordEvent,
     WriteStatus,
 )
-from muster.trainingjobs.pods import PodSettings, build_pod
+from muster.trainingjobs.pods.pod import PodSettings, build_pod
+from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.snapshot import Refusal
-from muster.trainingjobs.timeline import RestartLedger
+from muster.trainingjobs.status.json_patch import merge_patch
+from muster.trainingjobs.status.timeline import RestartLedger
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from muster.api.training_job import TrainingJob
 from muster.trainingjobs.decide import decide
 from muster.trainingjobs.metrics import TrainingJobMetrics
 from muster.trainingjobs.plan import Action, CreatePod, Direct, WriteStatus
-from muster.trainingjobs.pods import PodSettings, build_pod
+from muster.trainingjobs.pods.pod import PodSettings, build_pod
 from muster.trainingjobs.snapshot import JobSnapshot
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from muster.api.trust import tested_within_h as hours_of
 from muster.api.validate import validate
 from muster.kube.pod import Pod
 from muster.kube.struct import from_dict
-from muster.trainingjobs.pods import PodSettings, build_pod
+from muster.trainingjobs.pods.pod import PodSettings, build_pod
 from tests.unit.trainingjobs.world import make_job
 
 SETTINGS = PodSettings(url="https://x", ca_pem="", muster_image="muster")

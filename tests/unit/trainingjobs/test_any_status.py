@@ -22,10 +22,10 @@ from muster.api.training_job import (
     TrainingJobStatus,
 )
 from muster.kube.meta import Condition
-from muster.trainingjobs import recovery
-from muster.trainingjobs.faulttable import TABLE
+from muster.trainingjobs.attempts import recovery
+from muster.trainingjobs.faults.table import TABLE
 from muster.trainingjobs.plan import RecordEvent
-from muster.trainingjobs.slots import slot_of
+from muster.trainingjobs.pods.slots import slot_of
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 from tests.unit.trainingjobs.world import T0, World, make_job
 

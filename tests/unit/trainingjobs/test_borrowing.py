@@ -11,7 +11,7 @@ from muster.kube.node import Taint
 from muster.kube.pod import Pod
 from muster.kube.struct import from_dict
 from muster.kube.taints import find_untolerated_taint
-from muster.trainingjobs.pods import PodSettings, build_pod
+from muster.trainingjobs.pods.pod import PodSettings, build_pod
 from tests.unit.trainingjobs.world import make_job
 
 KEY = "openai.com/team"

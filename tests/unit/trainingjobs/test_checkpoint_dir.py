@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from muster.api.checkpoint_dir import folder_of, own_folder
 from muster.api.training_job import TrainingJobStatus
-from muster.trainingjobs.pods import build_pod
+from muster.trainingjobs.pods.pod import build_pod
 from tests.unit.trainingjobs.world import PODS, World, make_job
 
 

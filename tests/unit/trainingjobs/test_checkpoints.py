@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from muster.api.training_job import CheckpointSource, CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
 from muster.api.validate import validate
-from muster.trainingjobs.checkpoints import known, with_newest
+from muster.trainingjobs.attempts.checkpoints import known, with_newest
 from muster.trainingjobs.plan import Directive, RecordEvent
-from muster.trainingjobs.pods import build_pod
+from muster.trainingjobs.pods.pod import build_pod
 from tests.unit.trainingjobs.world import PODS, World, make_job, moment
 
 

@@ -9,10 +9,10 @@ import pytest
 from muster.kube.core import Event, ObjectReference
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeCondition, NodeStatus
-from muster.trainingjobs import faultpage
-from muster.trainingjobs.faults import Evidence, judge, outranks, row_named, row_of
-from muster.trainingjobs.faulttable import TABLE
-from muster.trainingjobs.hardware import from_event, from_node
+from muster.trainingjobs.faults import page
+from muster.trainingjobs.faults.hardware import from_event, from_node
+from muster.trainingjobs.faults.rules import Evidence, judge, outranks, row_named, row_of
+from muster.trainingjobs.faults.table import TABLE
 
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "hardware": [{"kind": "hardware", "message": "XidError: 79, GPU has fallen off the bus"}],
@@ -168,7 +168,7 @@ def test_unknown_evidence_is_nobodys_fault() -> None:
 
 
 def test_the_page_is_what_the_table_says() -> None:
-    assert faultpage.main(["--check"]) == 0
+    assert page.main(["--check"]) == 0
 
 
 def test_hardware_is_read_from_conditions_and_events() -> None:

@@ -23,11 +23,11 @@ from muster.kube.pki import CertificateAuthority
 from muster.kube.pod import Pod
 from muster.sim.longpoll import Link
 from muster.sim.poller import Poller
-from muster.trainingjobs import members as members_module
-from muster.trainingjobs.members import Members
 from muster.trainingjobs.plan import Directive
-from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
-from muster.trainingjobs.tokens import PodIdentity
+from muster.trainingjobs.rendezvous import members as members_module
+from muster.trainingjobs.rendezvous.members import Members
+from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
+from muster.trainingjobs.rendezvous.tokens import PodIdentity
 from tests.support.waiting import until
 
 JOB, KEY, POD = "job-uid", "ns/job", "pod-uid"

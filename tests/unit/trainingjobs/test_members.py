@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from muster.trainingjobs import members as members_module
-from muster.trainingjobs.members import Members
 from muster.trainingjobs.plan import Directive, Host, RunPlan
+from muster.trainingjobs.rendezvous import members as members_module
+from muster.trainingjobs.rendezvous.members import Members
 from muster.trainingjobs.snapshot import Member, RankExit
 
 JOB, KEY = "job-uid", "ns/job"

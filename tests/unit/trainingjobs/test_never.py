@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.api.training_job import Restarts
-from muster.trainingjobs.faults import row_named
+from muster.trainingjobs.faults.rules import row_named
 from muster.trainingjobs.plan import CreatePod, DeletePod, Direct, WriteStatus
-from muster.trainingjobs.slots import attempt_of, slot_of
+from muster.trainingjobs.pods.slots import attempt_of, slot_of
 from tests.unit.trainingjobs.world import Crash, World, make_job
 
 SIZE = 3

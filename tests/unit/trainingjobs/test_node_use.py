@@ -12,9 +12,9 @@ from muster.api.training_job import NodeUse, TrainingJobStatus
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.struct import from_dict
-from muster.trainingjobs.nodeuse import NodeCounts, gpu_counts, node_use
 from muster.trainingjobs.plan import DeletePod
-from muster.trainingjobs.pods import build_pod
+from muster.trainingjobs.pods.node_use import NodeCounts, gpu_counts, node_use
+from muster.trainingjobs.pods.pod import build_pod
 from muster.trainingjobs.snapshot import Wait
 from tests.unit.trainingjobs.world import PODS, World, make_job
 

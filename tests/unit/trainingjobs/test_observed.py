@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from muster.kube.pod import PodStatus
-from muster.trainingjobs.caches import NEVER, renewed
+from muster.trainingjobs.cache import NEVER, renewed
 from muster.trainingjobs.observed import Observed
 from tests.unit.trainingjobs.world import T0, World, make_job, make_node, moment
 

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.trainingjobs.jsonpatch import merge_patch
-from muster.trainingjobs.progress import Pacer, ProgressBook
+from muster.trainingjobs.status.json_patch import merge_patch
+from muster.trainingjobs.status.progress import Pacer, ProgressBook
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 0.5)), max_size=60))

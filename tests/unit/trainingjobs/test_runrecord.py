@@ -13,9 +13,9 @@ from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.api.run_record import RANK_RANGES_MAX, RunRecord, SlotRange
 from muster.api.training_job import TrainingJobStatus
 from muster.kube.struct import encode
+from muster.trainingjobs.attempts.run_record import in_rank_order, ranges, rank_order
 from muster.trainingjobs.plan import Directive
-from muster.trainingjobs.runrecord import in_rank_order, ranges, rank_order
-from muster.trainingjobs.slots import Slot
+from muster.trainingjobs.pods.slots import Slot
 from tests.unit.trainingjobs.world import World, make_job, make_node
 
 

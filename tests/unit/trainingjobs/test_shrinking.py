@@ -14,8 +14,8 @@ from muster.api.training_job import Progress
 from muster.kube.meta import ObjectMeta
 from muster.kube.pod import Pod
 from muster.trainingjobs.plan import CreatePod, DeletePod, Direct, RecordEvent, WriteStatus
-from muster.trainingjobs.pods import excluded_nodes
-from muster.trainingjobs.slots import attempt_of, slot_of
+from muster.trainingjobs.pods.pod import excluded_nodes
+from muster.trainingjobs.pods.slots import attempt_of, slot_of
 from tests.unit.trainingjobs.test_never import CRASHES, STORIES, live, quick
 from tests.unit.trainingjobs.world import Crash, World, make_job, make_node, moment
 

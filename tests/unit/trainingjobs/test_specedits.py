@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from muster.api.fixed_spec import KEPT_BYTES_MAX, effective, fixed
 from muster.kube.struct import encode, from_dict, to_dict
-from muster.trainingjobs import statuses
 from muster.trainingjobs.plan import CreatePod, RecordEvent
+from muster.trainingjobs.status import builder
 from tests.unit.trainingjobs.world import World, make_job
 
 EDITS: dict[str, Any] = {
@@ -41,8 +41,8 @@ def test_an_edit_of_a_running_job_changes_nothing_and_is_named(field: str) -> No
     edit(world, **{field: EDITS[field]})
     world.control()
     assert (world.status.phase, world.status.attempt, world.directive) == ("Running", 1, before)
-    assert statuses.condition_holds(world.status, "SpecIgnored")
-    reason, message = statuses.condition_reason(world.status, "SpecIgnored")
+    assert builder.condition_holds(world.status, "SpecIgnored")
+    reason, message = builder.condition_reason(world.status, "SpecIgnored")
     assert reason == "FieldsFixed"
     assert f"spec.{field}" in message
     assert [each.reason for each in world.actions(RecordEvent)].count("SpecIgnored") == 1
@@ -65,7 +65,7 @@ def test_a_spec_that_is_restored_takes_the_condition_back() -> None:
     world.control()
     edit(world, image="i")
     world.control()
-    assert not statuses.condition_holds(world.status, "SpecIgnored")
+    assert not builder.condition_holds(world.status, "SpecIgnored")
     writes = len(world.history)
     world.control()
     assert len(world.history) == writes
@@ -77,7 +77,7 @@ def test_limits_and_priority_may_change(limit: str) -> None:
     edit(world, **{limit: 7})
     world.control()
     assert effective(world.snapshot().job).ignored == ()
-    assert statuses.condition_reason(world.status, "SpecIgnored") == ("", "")
+    assert builder.condition_reason(world.status, "SpecIgnored") == ("", "")
 
 
 def test_edits_of_a_suspended_job_count_when_it_resumes() -> None:
@@ -90,7 +90,7 @@ def test_edits_of_a_suspended_job_count_when_it_resumes() -> None:
     assert world.directive is not None
     assert world.directive.run is not None
     assert (world.directive.run.command, len(world.directive.run.hosts)) == (("other",), 3)
-    assert statuses.condition_reason(world.status, "SpecIgnored") == ("", "")
+    assert builder.condition_reason(world.status, "SpecIgnored") == ("", "")
 
 
 def test_a_value_that_was_too_large_to_keep_holds_new_pods_until_it_is_restored() -> None:
@@ -106,7 +106,7 @@ def test_a_value_that_was_too_large_to_keep_holds_new_pods_until_it_is_restored(
         world.control()
         world.step()
     assert (world.status.phase, len(world.actions(CreatePod))) == ("Restarting", created)
-    assert "spec.template changed" in statuses.condition_reason(world.status, "SpecIgnored")[1]
+    assert "spec.template changed" in builder.condition_reason(world.status, "SpecIgnored")[1]
     edit(world, template=large)
     world.until("Running", attempt=2)
     assert world.status.restarts is not None

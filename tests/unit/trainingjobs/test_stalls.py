@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.api.training_job import Progress, TrainingJobStatus
-from muster.trainingjobs import stalls
 from muster.trainingjobs.decide import decide
 from muster.trainingjobs.plan import Plan, RecordEvent
-from muster.trainingjobs.progress import ProgressBook
-from muster.trainingjobs.slots import slots_of
+from muster.trainingjobs.pods.slots import slots_of
 from muster.trainingjobs.snapshot import IdleRank, RankTrace, Watched
+from muster.trainingjobs.status import stalls
+from muster.trainingjobs.status.progress import ProgressBook
 from tests.unit.trainingjobs.world import World, make_job, moment
 
 

@@ -14,10 +14,9 @@ from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeCondition, NodeStatus
 from muster.kube.pod import Pod, PodCondition, PodStatus
 from muster.kube.struct import decode, encode, from_dict
-from muster.trainingjobs.checkpoints import with_newest
+from muster.trainingjobs.attempts.checkpoints import with_newest
+from muster.trainingjobs.attempts.ends import Ends
 from muster.trainingjobs.decide import decide
-from muster.trainingjobs.ends import Ends
-from muster.trainingjobs.nodeuse import gpu_counts
 from muster.trainingjobs.observed import Observed
 from muster.trainingjobs.plan import (
     Action,
@@ -30,8 +29,9 @@ from muster.trainingjobs.plan import (
     RecordEvent,
     WriteStatus,
 )
-from muster.trainingjobs.pods import PodSettings, build_pod, excluded_nodes
-from muster.trainingjobs.slots import attempt_of, slot_of
+from muster.trainingjobs.pods.node_use import gpu_counts
+from muster.trainingjobs.pods.pod import PodSettings, build_pod, excluded_nodes
+from muster.trainingjobs.pods.slots import attempt_of, slot_of
 from muster.trainingjobs.snapshot import HardwareEvidence, JobSnapshot, Member, RankExit, Refusal
 
 T0 = 1_800_000_000.0

@@ -132,7 +132,7 @@ async def _find(
     from muster.cli.jobs.watch import get_job
     from muster.scheduler.explain.hypothetical import suppose_ended
     from muster.scheduler.explain.why_waiting import Explanation
-    from muster.trainingjobs.heldback import held_back, wants_nodes
+    from muster.trainingjobs.attempts.held_back import held_back, wants_nodes
 
     try:
         job = await get_job(client, namespace, name)
@@ -171,7 +171,7 @@ def _supposed(
 
     from muster.api.fixed_spec import effective
     from muster.scheduler.explain.why_waiting import Explanation, suppose
-    from muster.trainingjobs.nodeuse import gpu_counts, node_use
+    from muster.trainingjobs.pods.node_use import gpu_counts, node_use
     from muster.trainingjobs.snapshot import Wait
 
     job = effective(job).job
@@ -214,7 +214,7 @@ def _pod_of(job: TrainingJob, team_key: str) -> SchedulingPod:
     """A pod of a job that does not exist, named like the job."""
     from muster.kube.struct import from_dict
     from muster.scheduler.pods.wire import SchedulingPod
-    from muster.trainingjobs.pods import PodSettings, build_pod
+    from muster.trainingjobs.pods.pod import PodSettings, build_pod
 
     settings = PodSettings(url="https://none", ca_pem="", muster_image="none", team_key=team_key)
     made = build_pod(job, 0, 1, (), settings)

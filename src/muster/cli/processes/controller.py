@@ -36,12 +36,12 @@ from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow
 from muster.trainingjobs.controller import TrainingJobController
-from muster.trainingjobs.pods import PodSettings
-from muster.trainingjobs.rendezvous import RendezvousServer, serve_tls
-from muster.trainingjobs.secrets import InstallationSecrets, ephemeral, load_or_create
+from muster.trainingjobs.pods.pod import PodSettings
+from muster.trainingjobs.rendezvous.secrets import InstallationSecrets, ephemeral, load_or_create
+from muster.trainingjobs.rendezvous.server import RendezvousServer, serve_tls
+from muster.trainingjobs.rendezvous.tokens import TokenReviewer
 from muster.trainingjobs.snapshot import EXCLUSION_S
 from muster.trainingjobs.snapshot import Settings as JobSettings
-from muster.trainingjobs.tokens import TokenReviewer
 
 log = logging.getLogger(__name__)
 

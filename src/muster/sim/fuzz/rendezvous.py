@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster.sim.virtual.line import Reply, Serve
-from muster.trainingjobs.rendezvous import RendezvousServer
+from muster.trainingjobs.rendezvous.server import RendezvousServer
 
 
 class _Question:

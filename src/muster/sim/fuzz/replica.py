@@ -20,9 +20,9 @@ from muster.sim.virtual.line import Lines
 from muster.sim.virtual.network import Fates
 from muster.sim.virtual.process import Process
 from muster.trainingjobs.controller import TrainingJobController
-from muster.trainingjobs.pods import PodSettings
-from muster.trainingjobs.rendezvous import RendezvousServer
-from muster.trainingjobs.tokens import TokenReviewer
+from muster.trainingjobs.pods.pod import PodSettings
+from muster.trainingjobs.rendezvous.server import RendezvousServer
+from muster.trainingjobs.rendezvous.tokens import TokenReviewer
 
 LEASE_NAMESPACE = "default"
 BIND_DEADLINE_S = 30.0

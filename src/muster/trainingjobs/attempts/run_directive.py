@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.trainingjobs import runrecord
+from muster.trainingjobs.attempts import run_record
 from muster.trainingjobs.plan import Host, RunPlan
-from muster.trainingjobs.slots import Slot
+from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot
 
 
 def run_plan(snapshot: JobSnapshot, slots: Sequence[Slot]) -> RunPlan | None:
     """The plan of the current attempt; None without a record, or while some supervisor has not announced itself."""
     spec, status = snapshot.job.spec, snapshot.job.status
-    record, ordered = runrecord.recorded(status), runrecord.in_rank_order(status, slots)
+    record, ordered = run_record.recorded(status), run_record.in_rank_order(status, slots)
     if record is None or ordered is None or not all(slot.member and slot.member.address for slot in ordered):
         return None
     return RunPlan(

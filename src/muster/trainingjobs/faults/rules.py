@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from muster.api.training_job import Cause
-from muster.trainingjobs.faulttable import TABLE, UNEXPLAINED, Row
+from muster.trainingjobs.faults.table import TABLE, UNEXPLAINED, Row
 
 Kind = Literal[
     "hardware", "node", "pod", "waiting", "container", "contact", "rank", "launcher", "start", "stall", "checkpoint"

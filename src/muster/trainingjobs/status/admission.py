@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from muster.api.training_job import TrainingJobStatus
-from muster.trainingjobs import statuses
 from muster.trainingjobs.snapshot import JobSnapshot, Wait
+from muster.trainingjobs.status import builder
 
 
 def word(snapshot: JobSnapshot) -> Wait | None:
@@ -15,9 +15,9 @@ def word(snapshot: JobSnapshot) -> Wait | None:
     if snapshot.waits_for is not None:
         return snapshot.waits_for if snapshot.waits_for.reason else None
     status = snapshot.job.status
-    if statuses.condition_holds(status, "Admitted"):
+    if builder.condition_holds(status, "Admitted"):
         return None
-    stands = Wait(*statuses.condition_reason(status, "Admitted"))
+    stands = Wait(*builder.condition_reason(status, "Admitted"))
     return stands if stands.reason and status.message.endswith(f": {stands.text}") else None
 
 
@@ -37,8 +37,8 @@ def with_admission(
         said = Wait("PodsRefused", snapshot.refusal.message)
     else:
         said = word(snapshot) or said
-    known = (statuses.condition_holds(status, "Admitted"), *statuses.condition_reason(status, "Admitted"))
-    if known == (bound, said.reason, statuses.shortened(said.message)):
+    known = (builder.condition_holds(status, "Admitted"), *builder.condition_reason(status, "Admitted"))
+    if known == (bound, said.reason, builder.shortened(said.message)):
         return status
     generation = snapshot.job.metadata.generation
-    return statuses.with_condition(status, "Admitted", bound, said.reason, said.message, now, generation)
+    return builder.with_condition(status, "Admitted", bound, said.reason, said.message, now, generation)

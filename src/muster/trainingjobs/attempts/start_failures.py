@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-from muster.trainingjobs import statuses
-from muster.trainingjobs.faults import Evidence
-from muster.trainingjobs.slots import Clock, Slot
+from muster.trainingjobs.faults.rules import Evidence
+from muster.trainingjobs.pods.slots import Clock, Slot
 from muster.trainingjobs.snapshot import JobSnapshot, RankExit
+from muster.trainingjobs.status import builder
 
 EVERYWHERE: Final = "Everywhere"
 """Reason of the evidence where no node can start the attempt: see the fault table."""
@@ -77,7 +77,7 @@ def here(slot: Slot, snapshot: JobSnapshot) -> Evidence | None:
 
     If the attempt before ended so on another node, the failure is not a node's: it moves with a rank.
     """
-    ended, before = exit_of(slot, snapshot), statuses.restart_fault(snapshot.job.status)
+    ended, before = exit_of(slot, snapshot), builder.restart_fault(snapshot.job.status)
     if ended is None or ended.errno:
         return None
     if before is not None and before.rule == HERE_RULE and before.node != slot.node:

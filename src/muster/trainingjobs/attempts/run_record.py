@@ -19,7 +19,7 @@ from muster.api.names import LABEL_RACK, LABEL_ZONE
 from muster.api.run_record import RANK_RANGES_MAX, HandedCheckpoint, RunRecord, SlotRange
 from muster.api.training_job import CheckpointStatus, TrainingJobStatus
 from muster.kube.node import Node
-from muster.trainingjobs.slots import Slot
+from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _PORTS: Final = range(20_000, 32_000)

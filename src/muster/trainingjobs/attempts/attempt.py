@@ -11,20 +11,19 @@ from muster.api.fixed_spec import fixed
 from muster.api.training_job import TrainingJobStatus
 from muster.api.words import counted
 from muster.kube.pod import Pod
-from muster.trainingjobs import (
-    admission,
+from muster.trainingjobs.attempts import (
+    backoff,
     checkpoints,
+    final_checkpoint,
     growing,
-    incident,
-    lastcall,
     outcome,
-    pausing,
     recovery,
-    runrecord,
-    startfailures,
-    statuses,
+    run_record,
+    start_failures,
 )
-from muster.trainingjobs.evidence import (
+from muster.trainingjobs.attempts.run_directive import run_plan
+from muster.trainingjobs.faults import incident
+from muster.trainingjobs.faults.evidence import (
     broken,
     gone,
     node_gone,
@@ -33,8 +32,7 @@ from muster.trainingjobs.evidence import (
     waiting_message,
     was_replaced,
 )
-from muster.trainingjobs.faults import Evidence, row_named, row_of
-from muster.trainingjobs.nodeuse import has_other_count
+from muster.trainingjobs.faults.rules import Evidence, row_named, row_of
 from muster.trainingjobs.plan import (
     Action,
     CreatePod,
@@ -46,10 +44,11 @@ from muster.trainingjobs.plan import (
     RunPlan,
     WriteStatus,
 )
-from muster.trainingjobs.pods import excluded_nodes
-from muster.trainingjobs.runplan import run_plan
-from muster.trainingjobs.slots import Clock, Slot, in_contact, joined, left_out, pod_uids
+from muster.trainingjobs.pods.node_use import has_other_count
+from muster.trainingjobs.pods.pod import excluded_nodes
+from muster.trainingjobs.pods.slots import Clock, Slot, in_contact, joined, left_out, pod_uids
 from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.status import admission, builder
 
 SILENCE: Final = "lost-contact"
 """The rule by which a node is kept away from that may be alive: its Lease says so."""
@@ -70,7 +69,7 @@ class Attempt:
         outside = left_out(snapshot, slots)
         self.outside = [slot for slot in slots if slot.number in outside]
         self.part = [slot for slot in slots if slot.number not in outside]
-        self.fault = statuses.restart_fault(self.status)
+        self.fault = builder.restart_fault(self.status)
         self.broken = dict(self._broken())
 
     def actions(self) -> list[Action]:
@@ -89,7 +88,7 @@ class Attempt:
             return [self._write(late, "Reattributed"), *said]
         if self.running:
             return self._run_on()
-        exhausted = statuses.exhausted(self.job)
+        exhausted = builder.exhausted(self.job)
         if exhausted is not None:
             hold: list[Action] = [self._direct(None)]
             return outcome.failed(self.snapshot, exhausted, self.now) if self._settled() else hold
@@ -97,11 +96,11 @@ class Attempt:
 
     def _run_on(self) -> list[Action]:
         """Keeps a running attempt going: restores its record, sends its directive, and tends slots left out."""
-        if runrecord.in_rank_order(self.status, self.part) is None:
-            record = runrecord.restored(self.snapshot, self.part)
+        if run_record.in_rank_order(self.status, self.part) is None:
+            record = run_record.restored(self.snapshot, self.part)
             if record is not None:
                 return [self._write(replace(self.status, run=record), "Recorded")]
-            if runrecord.is_lost(self.status, self.part):
+            if run_record.is_lost(self.status, self.part):
                 return recovery.restart(
                     self.snapshot, "the status was changed: its record is not one of this attempt", self.now
                 )
@@ -123,7 +122,7 @@ class Attempt:
     def _broken(self) -> Iterator[tuple[int, Evidence]]:
         part = {slot.number for slot in self.part} if self.running else set()
         empty = any(slot.pod is None for slot in self.part)
-        whole = not self.running or empty or runrecord.has_its_pods(self.status, self.part)
+        whole = not self.running or empty or run_record.has_its_pods(self.status, self.part)
         for slot in self.slots:
             evidence = broken(self.snapshot, slot, self.clock)
             if evidence is None and slot.number in part and (slot.pod is None or not (whole or self._runs(slot))):
@@ -141,7 +140,7 @@ class Attempt:
 
         If a command is missing on some nodes only, those nodes are at fault.
         """
-        found = (startfailures.here(slot, self.snapshot) or rank_exit(slot, self.status.attempt) for slot in self.part)
+        found = (start_failures.here(slot, self.snapshot) or rank_exit(slot, self.status.attempt) for slot in self.part)
         return [each for each in found if each is not None]
 
     def _exits(self, attempt: int) -> list[Evidence]:
@@ -153,10 +152,12 @@ class Attempt:
         part = {slot.number for slot in self.part}
         if self.running:
             evidence = [each for number, each in self.broken.items() if number in part]
-            start = startfailures.look(self.snapshot, self.part, self.clock)
-            if start is startfailures.Found.EVERYWHERE:
-                return outcome.cannot_start(self.snapshot, startfailures.everywhere(self.part, self.snapshot), self.now)
-            if start is startfailures.Found.WAIT and not evidence:
+            start = start_failures.look(self.snapshot, self.part, self.clock)
+            if start is start_failures.Found.EVERYWHERE:
+                return outcome.cannot_start(
+                    self.snapshot, start_failures.everywhere(self.part, self.snapshot), self.now
+                )
+            if start is start_failures.Found.WAIT and not evidence:
                 return [self._direct(self._run_plan())]
             evidence += self._failures()
         else:
@@ -264,8 +265,8 @@ class Attempt:
 
     def _held(self) -> bool:
         """Returns whether a backoff holds the attempt, because the program failed several times in a row."""
-        moment = pausing.begins_at(self.status)
-        if moment > self.now + pausing.MOST_S:
+        moment = backoff.begins_at(self.status)
+        if moment > self.now + backoff.MOST_S:
             return False  # no controller holds an attempt for so long: the status was changed
         return not self.clock.passed(moment)
 
@@ -345,7 +346,7 @@ class Attempt:
             status = self._stages(status, bound)
         elif bound and status.phase == "Pending":
             status, reason = replace(status, phase="Starting", ready_slots=ready), "Starting"
-        message = statuses.shortened(self._message(len(pods), ready, bound))
+        message = builder.shortened(self._message(len(pods), ready, bound))
         news = not same or (status.ready_slots, status.message) != (ready, message)
         if self.snapshot.progress_due and news:
             reason = reason or "Waiting"
@@ -364,11 +365,11 @@ class Attempt:
         members = [slot.member for slot in healthy]
         if all(member is not None and member.state == "idle" for member in members):
             at = max((member.state_at for member in members if member is not None), default=self.now)
-            status = statuses.with_stage(status, "stopped", self._within_fault(at))
+            status = builder.with_stage(status, "stopped", self._within_fault(at))
         if bound:
             pods = [slot.pod for slot in self.part if slot.pod is not None and slot.attempt == status.attempt]
             at = max((self.snapshot.seen.get((pod.uid, "bound"), self.now) for pod in pods), default=0.0)
-            status = statuses.with_stage(status, "placed", self._within_fault(at))
+            status = builder.with_stage(status, "placed", self._within_fault(at))
         return status
 
     def _within_fault(self, moment: float) -> float:
@@ -380,7 +381,7 @@ class Attempt:
     def _message(self, created: int, ready: int, bound: bool) -> str:
         size = len(self.part)
         if self._held() and (ready == size or created < size):
-            return pausing.said(self.status)
+            return backoff.said(self.status)
         if ready == size and self._leaves():
             return "waits until its pods have left all nodes that are drained"
         if created < size:
@@ -403,18 +404,18 @@ class Attempt:
         status = admission.with_admission(self.snapshot, choice.status, complete=True, bound=True, now=self.now)
         if status.phase == "Restarting" and self.fault is not None:
             status = self._stages(status, bound=True)
-            pause_end = pausing.begins_at(status)
+            pause_end = backoff.begins_at(status)
             if pause_end and self._within_fault(pause_end) == pause_end:  # not one of an earlier restart
-                status = statuses.with_stage(status, "backoff", pause_end)
+                status = builder.with_stage(status, "backoff", pause_end)
             for stage in ("ready", "running"):
-                status = statuses.with_stage(status, stage, self.now)
+                status = builder.with_stage(status, stage, self.now)
         status = self._kept(status)
         size, wanted = len(self.part), len(self.slots)
         nodes = counted(size, "node") if size == wanted else f"{size} of {wanted} nodes: no spare one is there"
         message = f"attempt {status.attempt} runs on {nodes}"
         if choice.event is not None:
             message += f"; {choice.event.message}"
-        status = statuses.with_condition(
+        status = builder.with_condition(
             status, "Running", True, "Running", message, self.now, self.job.metadata.generation
         )
         status = replace(
@@ -424,9 +425,9 @@ class Attempt:
             ready_slots=size,
             size=size,
             left_out=tuple(slot.number for slot in self.outside),
-            run=runrecord.begin(self.snapshot, self.part, choice.status.last_checkpoint),
+            run=run_record.begin(self.snapshot, self.part, choice.status.last_checkpoint),
             message=message,
-            start_time=status.start_time or statuses.at(self.now),
+            start_time=status.start_time or builder.at(self.now),
             observed_generation=self.job.metadata.generation,
         )
         reason: Reason = "Running" if size == wanted else "Shrunk"
@@ -440,7 +441,7 @@ class Attempt:
             return status
         kept = sum(1 for slot in self.part if slot.attempt < status.attempt)
         newest = replace(status.faults[-1], slots=len(self.part) - kept)
-        return replace(statuses.with_newest_fault(status, newest), slots_kept=kept)
+        return replace(builder.with_newest_fault(status, newest), slots_kept=kept)
 
     def _run_plan(self) -> RunPlan | None:
         """The plan once every supervisor is known; after that the shell keeps it for the attempt."""
@@ -463,7 +464,7 @@ class Attempt:
     def _write(self, status: TrainingJobStatus, reason: Reason) -> WriteStatus:
         if status.fixed_spec is None:  # the job became active under an earlier version
             status = replace(status, fixed_spec=fixed(self.job.spec))
-        return WriteStatus(statuses.fitted(status), reason)
+        return WriteStatus(builder.fitted(status), reason)
 
     def _direct(self, run: RunPlan | None, *, checkpoint_now: bool = False) -> Direct:
         return Direct(
@@ -475,7 +476,7 @@ class Attempt:
                 slots=pod_uids(self.slots),
                 look=() if self.running else checkpoints.to_look_at(self.status),
                 checkpoint_now=checkpoint_now
-                or (self.running and lastcall.asks(self.snapshot, self.slots, self.clock)),
+                or (self.running and final_checkpoint.asks(self.snapshot, self.slots, self.clock)),
             )
         )
 

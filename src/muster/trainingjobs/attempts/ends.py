@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from muster.kube.pod import Pod
-from muster.trainingjobs.slots import slot_of
+from muster.trainingjobs.pods.slots import slot_of
 from muster.trainingjobs.snapshot import Member
 
 _NONE: Final[Mapping[int, int]] = MappingProxyType({})

@@ -23,8 +23,8 @@ from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.node import Node, lean
 from muster.kube.pod import Pod
-from muster.trainingjobs.faults import HARDWARE_WINDOW_S
-from muster.trainingjobs.hardware import from_event, from_node
+from muster.trainingjobs.faults.hardware import from_event, from_node
+from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S
 from muster.trainingjobs.snapshot import HardwareEvidence
 
 log = logging.getLogger(__name__)

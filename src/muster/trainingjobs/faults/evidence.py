@@ -11,11 +11,11 @@ from muster.api.training_job import Fault
 from muster.kube.container import ContainerStatus
 from muster.kube.node import Node
 from muster.kube.pod import Pod
-from muster.trainingjobs import startfailures
-from muster.trainingjobs.faults import HARDWARE_WINDOW_S, Evidence
-from muster.trainingjobs.lastcall import waits_for
+from muster.trainingjobs.attempts import start_failures
+from muster.trainingjobs.attempts.final_checkpoint import waits_for
+from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S, Evidence
 from muster.trainingjobs.observed import Fact
-from muster.trainingjobs.slots import Clock, Slot
+from muster.trainingjobs.pods.slots import Clock, Slot
 from muster.trainingjobs.snapshot import JobSnapshot, Member
 
 _NODE_CACHE_LAG_S: Final = 10.0
@@ -64,7 +64,7 @@ def rank_exit(slot: Slot, attempt: int) -> Evidence | None:
         code=ended.code,
         signal=ended.signal,
         rank=rank,
-        message=startfailures.what(ended) if ended.errno else "\n".join(ended.tail),
+        message=start_failures.what(ended) if ended.errno else "\n".join(ended.tail),
         time=ended.time,
     )
 

@@ -6,8 +6,9 @@ from typing import Final
 
 from muster.api.fixed_spec import effective
 from muster.api.training_job import TrainingJob
-from muster.trainingjobs import pausing, specedits, statuses
+from muster.trainingjobs.attempts import backoff
 from muster.trainingjobs.snapshot import Wait
+from muster.trainingjobs.status import builder, spec_edits
 
 _BEFORE_ITS_PODS: Final = frozenset({"InvalidSpec", "CheckpointAwaited", "GpusPerNodeMissing", "NoNodes"})
 """Reasons of the condition Admitted with which an attempt waits for its number (`decide`, `nodeuse`)."""
@@ -30,17 +31,17 @@ def held_back(job: TrainingJob, *, complete: bool, now: float) -> Wait | None:
     """
     status = job.status
     if status.attempt <= 0 or status.phase in ("Suspended", "Stopping"):
-        why = Wait(*statuses.condition_reason(status, "Admitted"))
-        if why.reason in _BEFORE_ITS_PODS and not statuses.condition_holds(status, "Admitted"):
+        why = Wait(*builder.condition_reason(status, "Admitted"))
+        if why.reason in _BEFORE_ITS_PODS and not builder.condition_holds(status, "Admitted"):
             return why
     if status.phase == "Stopping":
-        return Wait(statuses.condition_reason(status, "Running")[0] or "Stopping", status.message)
-    if status.phase == "Restarting" and pausing.begins_at(status) > now:
-        return Wait("Backoff", pausing.said(status))
+        return Wait(builder.condition_reason(status, "Running")[0] or "Stopping", status.message)
+    if status.phase == "Restarting" and backoff.begins_at(status) > now:
+        return Wait("Backoff", backoff.said(status))
     if complete or status.attempt <= 0:
         return None
     spec = effective(job)
     if spec.lost:
-        return Wait("SpecChanged", specedits.changed_text(spec))
-    reason, message = statuses.condition_reason(status, "Admitted")
+        return Wait("SpecChanged", spec_edits.changed_text(spec))
+    reason, message = builder.condition_reason(status, "Admitted")
     return Wait(reason, message) if reason == "PodsRefused" else None

@@ -15,15 +15,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.training_job import Phase, TrainingJob
-from muster.trainingjobs import runrecord, statuses
-from muster.trainingjobs.nodeuse import used_by
+from muster.trainingjobs.attempts import run_record
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
-from muster.trainingjobs.slots import attempt_of
+from muster.trainingjobs.pods.node_use import used_by
+from muster.trainingjobs.pods.slots import attempt_of
 from muster.trainingjobs.snapshot import JobSnapshot, Member
+from muster.trainingjobs.status import builder
 
 _NUMBER_MAX: Final = 10**9
 """Larger numbers were not given by a controller."""
-_ENDS: Final[dict[Phase, statuses.ConditionType]] = {"Succeeded": "Complete", "Failed": "Failed"}
+_ENDS: Final[dict[Phase, builder.ConditionType]] = {"Succeeded": "Complete", "Failed": "Failed"}
 """By phase of a job that ended, the condition that holds."""
 
 
@@ -54,12 +55,12 @@ def end(snapshot: JobSnapshot, now: float) -> list[Action]:
     ranks, and one that was edited back starts none.
     """
     job, status = snapshot.job, snapshot.job.status
-    written = next((phase for phase, kind in _ENDS.items() if statuses.condition_holds(status, kind)), None)
+    written = next((phase for phase, kind in _ENDS.items() if builder.condition_holds(status, kind)), None)
     if written is not None and status.completion_time is not None:
         return _corrected(job, written) if status.phase != written else []
     if status.phase not in _ENDS or written is not None or status.completion_time is not None:
         return []
-    if runrecord.recorded(status) is not None and statuses.condition_holds(status, "Running"):
+    if run_record.recorded(status) is not None and builder.condition_holds(status, "Running"):
         return _corrected(job, "Running")
     if status.attempt <= 0:
         return _corrected(job, "Pending")
@@ -69,7 +70,7 @@ def end(snapshot: JobSnapshot, now: float) -> list[Action]:
 def _corrected(job: TrainingJob, phase: Phase) -> list[Action]:
     why = _changed(job.status.phase, f"the job is {phase}")
     status = replace(job.status, phase=phase, message=why)
-    return [WriteStatus(statuses.fitted(status), "StatusLost"), RecordEvent("StatusLost", why, warning=True)]
+    return [WriteStatus(builder.fitted(status), "StatusLost"), RecordEvent("StatusLost", why, warning=True)]
 
 
 def _changed(phase: Phase, truth: str) -> str:
@@ -85,11 +86,11 @@ def begin(snapshot: JobSnapshot, now: float) -> list[Action]:
 def restart(snapshot: JobSnapshot, why: str, now: float) -> list[Action]:
     """Begin another attempt without charging a budget."""
     job, newest = snapshot.job, newest_attempt(snapshot)
-    status = replace(statuses.next_attempt(job, replace(job.status, attempt=newest)), phase="Restarting")
+    status = replace(builder.next_attempt(job, replace(job.status, attempt=newest)), phase="Restarting")
     status = replace(status, node_use=status.node_use or used_by(snapshot.pods, job.spec.gpu_resource))
     status = replace(status, ready_slots=0, message=f"{why}; restarting as attempt {status.attempt}, not charged")
-    status = statuses.with_condition(status, "Running", False, "StatusLost", why, now, job.metadata.generation)
-    return [WriteStatus(statuses.fitted(status), "StatusLost"), RecordEvent("StatusLost", why, warning=True)]
+    status = builder.with_condition(status, "Running", False, "StatusLost", why, now, job.metadata.generation)
+    return [WriteStatus(builder.fitted(status), "StatusLost"), RecordEvent("StatusLost", why, warning=True)]
 
 
 def _contradiction(snapshot: JobSnapshot, newest: int) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from muster.kube.pod import Pod
-from muster.trainingjobs.slots import Clock, Slot, in_contact
+from muster.trainingjobs.pods.slots import Clock, Slot, in_contact
 from muster.trainingjobs.snapshot import JobSnapshot
 
 STOPPED_FOR: Final = ("Suspended", "Preempted")

@@ -1,4 +1,4 @@
-"""Writes docs/whose-fault.md from the table: `python -m muster.trainingjobs.faultpage [--check]`."""
+"""Writes docs/whose-fault.md from the table: `python -m muster.trainingjobs.faults.page [--check]`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Final
 
 from muster.api.generated import write_or_check
-from muster.trainingjobs.faults import HARDWARE_WINDOW_S
-from muster.trainingjobs.faulttable import TABLE, UNEXPLAINED, Row
-from muster.trainingjobs.hardware import CONDITIONS, REASONS
+from muster.trainingjobs.faults.hardware import CONDITIONS, REASONS
+from muster.trainingjobs.faults.rules import HARDWARE_WINDOW_S
+from muster.trainingjobs.faults.table import TABLE, UNEXPLAINED, Row
 from muster.trainingjobs.snapshot import Settings
 
-PAGE: Final = Path(__file__).resolve().parents[3] / "docs/whose-fault.md"
-_HOW: Final = "python -m muster.trainingjobs.faultpage"
+PAGE: Final = Path(__file__).resolve().parents[4] / "docs/whose-fault.md"
+_HOW: Final = "python -m muster.trainingjobs.faults.page"
 
 _HEAD: Final = """# Whose fault
 
-<!-- Written by {how}; change src/muster/trainingjobs/faulttable.py instead. -->
+<!-- Written by {how}; change src/muster/trainingjobs/faults/table.py instead. -->
 
 Each fault of a TrainingJob is charged to one of three budgets, so that broken hardware does not use up the retries of a
 correct program:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from muster.api.run_record import HandedCheckpoint
 from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobStatus
-from muster.trainingjobs import pausing, runrecord, statuses
-from muster.trainingjobs.evidence import hardware
-from muster.trainingjobs.faults import (
+from muster.trainingjobs.attempts import backoff, run_record
+from muster.trainingjobs.faults.evidence import hardware
+from muster.trainingjobs.faults.rules import (
     HARDWARE_WINDOW_S,
     Evidence,
     Verdict,
@@ -21,8 +21,9 @@ from muster.trainingjobs.faults import (
     row_named,
     row_of,
 )
-from muster.trainingjobs.slots import Slot, taking_part
+from muster.trainingjobs.pods.slots import Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot, Member
+from muster.trainingjobs.status import builder
 
 _CLOCK_SKEW_S: Final = 600.0
 """A reporter's own time is believed within this."""
@@ -49,33 +50,33 @@ def restart(
         node=first.node if at.number == first.slot and first.node else at.node,
         cause=verdict.cause,
         rule=verdict.row.id,
-        message=statuses.shortened(_message(verdict) + suspicion),
-        time=statuses.at(_happened(first, now)),
+        message=builder.shortened(_message(verdict) + suspicion),
+        time=builder.at(_happened(first, now)),
         step=_step(snapshot),
         steps_lost=_steps_lost(snapshot),
         slots=replaced,
         checkpoint=_unread(snapshot),
-        timeline=Timeline(fault=statuses.at(_happened(first, now)), detected=statuses.at(now)),
+        timeline=Timeline(fault=builder.at(_happened(first, now)), detected=builder.at(now)),
     )
     status = replace(
-        statuses.next_attempt(job, old),
+        builder.next_attempt(job, old),
         phase="Restarting",
-        restarts=statuses.charged(old.restarts, verdict.cause),
-        backoff=pausing.after_fault(old, verdict.cause, snapshot.progress or old.progress, now),
+        restarts=builder.charged(old.restarts, verdict.cause),
+        backoff=backoff.after_fault(old, verdict.cause, snapshot.progress or old.progress, now),
         progress=snapshot.progress or old.progress,
         slots_kept=(old.size or job.spec.replicas) - replaced,
         time_to_useful_seconds=None,
     )
-    status = statuses.excluding(statuses.with_fault(status, fault), _excluded(every))
+    status = builder.excluding(builder.with_fault(status, fault), _excluded(every))
     reason = reason_of(job, status)
     status = replace(status, message=_what_follows(job, status))
-    status = statuses.with_condition(status, "Running", False, reason, fault.message, now, job.metadata.generation)
-    return statuses.fitted(status), verdict
+    status = builder.with_condition(status, "Running", False, reason, fault.message, now, job.metadata.generation)
+    return builder.fitted(status), verdict
 
 
 def reason_of(job: TrainingJob, status: TrainingJobStatus) -> Literal["Restarting", "AttemptEnded"]:
     """The reason for the end of an attempt; a restart that only late evidence could bring is not announced."""
-    return "Restarting" if statuses.exhausted(replace(job, status=status)) is None else "AttemptEnded"
+    return "Restarting" if builder.exhausted(replace(job, status=status)) is None else "AttemptEnded"
 
 
 def _what_follows(job: TrainingJob, status: TrainingJobStatus) -> str:
@@ -84,12 +85,12 @@ def _what_follows(job: TrainingJob, status: TrainingJobStatus) -> str:
     `status.attempt` is the next one's number even where a budget is used up: what the ended attempt still reports is
     refused by it, and late evidence may move the charge, so that there is a restart after all.
     """
-    fault, exhausted = status.faults[-1], statuses.exhausted(replace(job, status=status))
+    fault, exhausted = status.faults[-1], builder.exhausted(replace(job, status=status))
     ended = f"attempt {fault.attempt} ended ({fault.rule}, slot {fault.slot})"
     if exhausted is None:
-        held = pausing.said(status) if fault.cause == "user" else ""
+        held = backoff.said(status) if fault.cause == "user" else ""
         return f"{ended}; {held or f'restarting as attempt {status.attempt}'}"
-    return f"{ended}; {statuses.budget_used_up(exhausted)}: the job fails unless another cause shows soon"
+    return f"{ended}; {builder.budget_used_up(exhausted)}: the job fails unless another cause shows soon"
 
 
 def reattributed(
@@ -112,27 +113,27 @@ def reattributed(
     verdict = judge(every)
     if verdict is None:
         return None
-    status = statuses.excluding_more(old, _excluded(every))
+    status = builder.excluding_more(old, _excluded(every))
     recorded = row_named(fault.rule)
     earlier = verdict.row.tier == recorded.tier and _was_first(verdict, snapshot, now)
     if earlier or outranks(verdict.row, recorded):
-        restarts = statuses.charged(statuses.charged(old.restarts, fault.cause, -1), verdict.cause)
+        restarts = builder.charged(builder.charged(old.restarts, fault.cause, -1), verdict.cause)
         better = replace(
             fault,
             cause=verdict.cause,
             rule=verdict.row.id,
             slot=verdict.evidence.slot,
             node=verdict.evidence.node or slots[verdict.evidence.slot].node,
-            message=statuses.shortened(_message(verdict)),
+            message=builder.shortened(_message(verdict)),
         )
         if earlier:
-            at = statuses.at(order_at(verdict.evidence))
+            at = builder.at(order_at(verdict.evidence))
             better = replace(better, time=at, timeline=replace(fault.timeline or Timeline(), fault=at))
-        status = replace(statuses.with_newest_fault(status, better), restarts=restarts)
-        status = pausing.attributed(status, fault.cause, verdict.cause, now)
+        status = replace(builder.with_newest_fault(status, better), restarts=restarts)
+        status = backoff.attributed(status, fault.cause, verdict.cause, now)
         if old.phase == "Restarting" and reason_of(snapshot.job, old) != reason_of(snapshot.job, status):
             status = replace(status, message=_what_follows(snapshot.job, status))
-    status = statuses.fitted(status)
+    status = builder.fitted(status)
     return status if status != old else None
 
 
@@ -208,7 +209,7 @@ def _step(snapshot: JobSnapshot) -> int | None:
 
 def _unread(snapshot: JobSnapshot) -> HandedCheckpoint | None:
     """The checkpoint that the attempt was handed, if nothing shows that its ranks had read it."""
-    status, record = snapshot.job.status, runrecord.recorded(snapshot.job.status)
+    status, record = snapshot.job.status, run_record.recorded(snapshot.job.status)
     saved = status.last_checkpoint is not None and status.last_checkpoint.attempt == status.attempt
     if record is None or snapshot.progress is not None or saved:
         return None

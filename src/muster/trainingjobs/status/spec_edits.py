@@ -7,9 +7,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.fixed_spec import Effective
-from muster.trainingjobs import statuses
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
 from muster.trainingjobs.snapshot import JobSnapshot, Refusal
+from muster.trainingjobs.status import builder
 
 _HELD_S: Final = 3600.0
 """Nothing happens by then: the job is looked at again when its spec changes."""
@@ -20,15 +20,15 @@ def said(snapshot: JobSnapshot, spec: Effective, now: float) -> list[Action]:
     job = snapshot.job
     fields = sorted((*spec.ignored, *spec.lost))
     holds, message = bool(fields), changed_text(spec) if fields else "the spec is the one that the job runs by"
-    known = statuses.condition_holds(job.status, "SpecIgnored")
+    known = builder.condition_holds(job.status, "SpecIgnored")
     if known == holds and (
-        not holds or statuses.condition_reason(job.status, "SpecIgnored")[1] == statuses.shortened(message)
+        not holds or builder.condition_reason(job.status, "SpecIgnored")[1] == builder.shortened(message)
     ):
         return []
     generation = job.metadata.generation
     reason = "FieldsFixed" if holds else "SpecRestored"
-    status = statuses.with_condition(job.status, "SpecIgnored", holds, reason, message, now, generation)
-    write = WriteStatus(statuses.fitted(status), "SpecIgnored" if holds else "SpecRestored")
+    status = builder.with_condition(job.status, "SpecIgnored", holds, reason, message, now, generation)
+    write = WriteStatus(builder.fitted(status), "SpecIgnored" if holds else "SpecRestored")
     return [write, RecordEvent("SpecIgnored", message, warning=True)] if holds else [write]
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from muster.api.training_job import Cause, Fault, Progress, TrainingJobStatus
-from muster.trainingjobs import runrecord, statuses
-from muster.trainingjobs.ends import finished_well
-from muster.trainingjobs.faults import Evidence, row_of
+from muster.trainingjobs.attempts import run_record
+from muster.trainingjobs.attempts.ends import finished_well
+from muster.trainingjobs.faults.rules import Evidence, row_of
 from muster.trainingjobs.plan import Action, Reason, RecordEvent, WriteStatus
-from muster.trainingjobs.slots import Clock, Slot, taking_part
+from muster.trainingjobs.pods.slots import Clock, Slot, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.status import builder
 
 
 def finished(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list[Action] | None:
@@ -29,7 +30,7 @@ def finished(snapshot: JobSnapshot, slots: Sequence[Slot], clock: Clock) -> list
 
 def failed(snapshot: JobSnapshot, exhausted: tuple[Cause, int], now: float) -> list[Action]:
     """The end of a job whose budget is used up; the message is the newest fault's, where the status still has one."""
-    messages = [statuses.budget_used_up(exhausted), *(fault.message for fault in snapshot.job.status.faults[-1:])]
+    messages = [builder.budget_used_up(exhausted), *(fault.message for fault in snapshot.job.status.faults[-1:])]
     return _end(snapshot, "Failed", "Failed", "; ".join(messages), now)
 
 
@@ -48,10 +49,10 @@ def cannot_start(snapshot: JobSnapshot, evidence: Evidence, now: float) -> list[
         node=evidence.node,
         cause=row_of(evidence).cause,
         rule=row_of(evidence).id,
-        message=statuses.shortened(message),
-        time=statuses.at(now),
+        message=builder.shortened(message),
+        time=builder.at(now),
     )
-    job = replace(snapshot.job, status=statuses.with_fault(status, fault))
+    job = replace(snapshot.job, status=builder.with_fault(status, fault))
     return _end(replace(snapshot, job=job), "Failed", "CannotStart", message, now)
 
 
@@ -64,7 +65,7 @@ def useful(status: TrainingJobStatus, progress: Progress, now: float) -> Trainin
         return None
     moment = min(progress.time.timestamp(), now) if progress.time is not None else now
     began = fault.timeline.fault or fault.timeline.detected
-    status = statuses.with_stage(status, "useful", moment)
+    status = builder.with_stage(status, "useful", moment)
     took_s = round(max(0.0, moment - began.timestamp()), 3) if began is not None else None
     message = f"attempt {status.attempt} passed step {progress.step}" + (
         f", {took_s:.1f} s after the fault" if took_s else ""
@@ -79,9 +80,9 @@ def _succeeded(snapshot: JobSnapshot, slots: Sequence[Slot]) -> bool:
     well.
     """
     status, part = snapshot.job.status, taking_part(snapshot, slots)
-    record = runrecord.recorded(status)
+    record = run_record.recorded(status)
     if (record.launcher if record is not None else snapshot.job.spec.launcher) == "mpi":
-        launcher = runrecord.launcher(status, part)
+        launcher = run_record.launcher(status, part)
         if launcher is not None:
             return _finished_well(snapshot, launcher)
     return bool(part) and all(_finished_well(snapshot, slot) for slot in part)
@@ -101,10 +102,10 @@ def _end(snapshot: JobSnapshot, phase: str, reason: Reason, message: str, now: f
         job.status,
         phase="Succeeded" if good else "Failed",
         progress=snapshot.progress or job.status.progress,
-        completion_time=statuses.at(now),
+        completion_time=builder.at(now),
         observed_generation=generation,
-        message=statuses.shortened(message),
+        message=builder.shortened(message),
     )
-    status = statuses.with_condition(status, "Running", False, reason, message, now, generation)
-    status = statuses.with_condition(status, "Complete" if good else "Failed", True, reason, message, now, generation)
-    return [WriteStatus(statuses.fitted(status), reason), RecordEvent(reason, message, warning=not good)]
+    status = builder.with_condition(status, "Running", False, reason, message, now, generation)
+    status = builder.with_condition(status, "Complete" if good else "Failed", True, reason, message, now, generation)
+    return [WriteStatus(builder.fitted(status), reason), RecordEvent(reason, message, warning=not good)]

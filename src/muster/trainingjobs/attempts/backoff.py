@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.training_job import Backoff, Cause, Progress, TrainingJobStatus
-from muster.trainingjobs import statuses
+from muster.trainingjobs.status import builder
 
 FIRST_S: Final = 10.0
 MOST_S: Final = 360.0
@@ -60,7 +60,7 @@ def _backoff(failures: int, now: float) -> Backoff:
     if failures < 2:
         return Backoff(failures=failures)
     pause_s = min(MOST_S, FIRST_S * 2.0 ** min(failures - 2, 10))
-    return Backoff(failures=failures, until=statuses.at(now + pause_s))
+    return Backoff(failures=failures, until=builder.at(now + pause_s))
 
 
 def _got_further(old: TrainingJobStatus, progress: Progress | None, now: float) -> bool:

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from muster.api.run_record import HandedCheckpoint
 from muster.api.training_job import CHECKPOINTS_MAX, CheckpointSource, CheckpointStatus, TrainingJobStatus
-from muster.trainingjobs import statuses
-from muster.trainingjobs.faults import Evidence
+from muster.trainingjobs.faults.rules import Evidence
 from muster.trainingjobs.plan import RecordEvent
-from muster.trainingjobs.slots import Slot
+from muster.trainingjobs.pods.slots import Slot
 from muster.trainingjobs.snapshot import JobSnapshot
+from muster.trainingjobs.status import builder
 
 _PATHS_CHARS_MAX: Final = 4096
 """Limit for the paths in the list together: a status holds 16 KB."""
@@ -148,7 +148,7 @@ def of_others(status: TrainingJobStatus, snapshot: JobSnapshot, part: Sequence[S
         f"{spec.path} holds checkpoints {listed}. This job starts from the beginning, in {status.checkpoint_dir}, and "
         f"leaves them alone. To continue from the first: --from-checkpoint {seen[0].path}"
     )
-    return RecordEvent("OtherCheckpoints", statuses.shortened(text))
+    return RecordEvent("OtherCheckpoints", builder.shortened(text))
 
 
 def vanished(snapshot: JobSnapshot, part: Sequence[Slot]) -> Evidence | None:
@@ -180,7 +180,7 @@ def is_looked_for(snapshot: JobSnapshot, part: Sequence[Slot]) -> bool:
 
 def _doubted(status: TrainingJobStatus) -> HandedCheckpoint | None:
     """The checkpoint of the attempt that just failed, if its absence would explain the fault."""
-    fault = statuses.restart_fault(status)
+    fault = builder.restart_fault(status)
     if fault is None or fault.checkpoint is None or fault.rule not in _MISSING_SHOWS_AS:
         return None
     charged = sum(each.rule == _GONE_RULE for each in status.faults)

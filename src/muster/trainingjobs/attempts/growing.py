@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from muster.api.words import counted
-from muster.trainingjobs import statuses
-from muster.trainingjobs.faults import Evidence, row_of
+from muster.trainingjobs.attempts.stopping import lost
+from muster.trainingjobs.faults.rules import Evidence, row_of
 from muster.trainingjobs.plan import Action, CreatePod, DeletePod, Reason, RecordEvent, WriteStatus
-from muster.trainingjobs.slots import Clock, Slot, joined
+from muster.trainingjobs.pods.slots import Clock, Slot, joined
 from muster.trainingjobs.snapshot import JobSnapshot
-from muster.trainingjobs.stopping import lost
+from muster.trainingjobs.status import builder
 
 
 def tend(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Evidence], clock: Clock) -> list[Action]:
@@ -27,7 +27,7 @@ def tend(snapshot: JobSnapshot, outside: Sequence[Slot], broken: Mapping[int, Ev
     if status.last_checkpoint is None:
         return [_delete(snapshot, slot) for slot in outside if _stays(slot)]
     bad = [broken[slot.number] for slot in outside if slot.number in broken and row_of(broken[slot.number]).exclude]
-    more = statuses.fitted(statuses.excluding_more(status, (each.node for each in bad if each.node)))
+    more = builder.fitted(builder.excluding_more(status, (each.node for each in bad if each.node)))
     if more.excluded_nodes != status.excluded_nodes:
         return [WriteStatus(more, "SlotBroken")]
     deletes: list[Action] = [_delete(snapshot, slot) for slot in outside if _stays(slot) and slot.number in broken]
@@ -55,13 +55,13 @@ def grow(snapshot: JobSnapshot, more: Sequence[Slot], now: float) -> list[Action
     are = "nodes are" if len(more) != 1 else "node is"
     why = f"{len(more)} more {are} ready: attempt {old.attempt} ends at its checkpoint of step {last.step}"
     status = replace(
-        statuses.next_attempt(job, old),
+        builder.next_attempt(job, old),
         phase="Restarting",
         progress=snapshot.progress or old.progress,
         message=f"{why}; restarting as attempt {old.attempt + 1} on up to {counted(job.spec.replicas, 'node')}",
     )
-    status = statuses.with_condition(status, "Running", False, "Growing", why, now, job.metadata.generation)
-    return [WriteStatus(statuses.fitted(status), "Growing"), RecordEvent("Growing", why)]
+    status = builder.with_condition(status, "Running", False, "Growing", why, now, job.metadata.generation)
+    return [WriteStatus(builder.fitted(status), "Growing"), RecordEvent("Growing", why)]
 
 
 def _stays(slot: Slot) -> bool:

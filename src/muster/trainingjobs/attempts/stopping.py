@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from muster.trainingjobs.evidence import node_ready
+from muster.trainingjobs.faults.evidence import node_ready
 from muster.trainingjobs.plan import Action, DeletePod, Desired, Direct, Directive, Reason
-from muster.trainingjobs.slots import Slot, pod_uids
+from muster.trainingjobs.pods.slots import Slot, pod_uids
 from muster.trainingjobs.snapshot import JobSnapshot
 
 

@@ -24,12 +24,13 @@ from muster.api.training_job import (
     TrainingJobSpec,
 )
 from muster.api.words import rank_text
-from muster.trainingjobs import incident, statuses
-from muster.trainingjobs.faults import Evidence
-from muster.trainingjobs.faulttable import STALLED
+from muster.trainingjobs.faults import incident
+from muster.trainingjobs.faults.rules import Evidence
+from muster.trainingjobs.faults.table import STALLED
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
-from muster.trainingjobs.slots import Clock, Slot, in_contact, taking_part
+from muster.trainingjobs.pods.slots import Clock, Slot, in_contact, taking_part
 from muster.trainingjobs.snapshot import JobSnapshot, Watched
+from muster.trainingjobs.status import builder
 
 SETTLE_S: Final = 45.0
 """After an interruption a report is here within this: the SDK tries again every 15 s, each try takes at most 15 s."""
@@ -122,7 +123,7 @@ def _idle_ranks(snapshot: JobSnapshot, part: Sequence[Slot]) -> list[Action]:
     idle = tuple(sorted(found, key=lambda each: each.rank)[:IDLE_RANKS_MAX])
     if idle == status.idle_ranks:
         return []
-    actions: list[Action] = [WriteStatus(statuses.fitted(replace(status, idle_ranks=idle)), "RankIdle")]
+    actions: list[Action] = [WriteStatus(builder.fitted(replace(status, idle_ranks=idle)), "RankIdle")]
     fresh = [each for each in idle if each not in status.idle_ranks]
     if fresh:
         text = "; ".join(rank_text(each) for each in fresh[:4])
@@ -166,7 +167,7 @@ def _kept(snapshot: JobSnapshot, limit: float) -> list[Action]:
     written = kept.seconds if kept is not None and same else 0.0
     if -1.0 < count.seconds - written < limit / _PARTS:
         return []
-    return [WriteStatus(statuses.fitted(replace(status, quiet=_length(count))), "Quiet")]
+    return [WriteStatus(builder.fitted(replace(status, quiet=_length(count))), "Quiet")]
 
 
 def _length(count: Watched) -> Quiet:
@@ -183,14 +184,14 @@ def _begun(
     at = progress.time if progress is not None else None
     stall = Stall(
         attempt=status.attempt,
-        since=at or statuses.at(clock.now - count.seconds),
+        since=at or builder.at(clock.now - count.seconds),
         step=count.step,
         slot=slot,
         limit_seconds=round(limit, 1),
-        message=statuses.shortened(text + why),
+        message=builder.shortened(text + why),
     )
     return [
-        WriteStatus(statuses.fitted(replace(status, stall=stall, quiet=_length(count))), "Stalled"),
+        WriteStatus(builder.fitted(replace(status, stall=stall, quiet=_length(count))), "Stalled"),
         RecordEvent("Stalled", stall.message, warning=True),
     ]
 

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from muster.api.training_job import TrainingJobStatus
 from muster.api.words import counted
-from muster.trainingjobs import lastcall, outcome, statuses
+from muster.trainingjobs.attempts import final_checkpoint, outcome
+from muster.trainingjobs.attempts.stopping import delete_all, last_directive
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
-from muster.trainingjobs.slots import Clock, Slot
+from muster.trainingjobs.pods.slots import Clock, Slot
 from muster.trainingjobs.snapshot import JobSnapshot
-from muster.trainingjobs.stopping import delete_all, last_directive
+from muster.trainingjobs.status import builder
 
 
 def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
@@ -33,25 +34,25 @@ def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action
     status = replace(
         job.status, phase="Stopping", observed_generation=generation, message=f"{why}; its pods are told to end"
     )
-    status = statuses.with_condition(status, "Running", False, "Preempted", why, clock.now, generation)
-    return [WriteStatus(statuses.fitted(status), "Preempted"), RecordEvent("Preempted", why, warning=True)]
+    status = builder.with_condition(status, "Running", False, "Preempted", why, clock.now, generation)
+    return [WriteStatus(builder.fitted(status), "Preempted"), RecordEvent("Preempted", why, warning=True)]
 
 
 def is_giving_way(status: TrainingJobStatus) -> bool:
     """Returns whether `begin` was written and the job's pods still have to go."""
-    return status.phase == "Stopping" and statuses.condition_reason(status, "Running")[0] == "Preempted"
+    return status.phase == "Stopping" and builder.condition_reason(status, "Running")[0] == "Preempted"
 
 
 def give_way(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action]:
     """Let it save, delete its pods, and when they are gone begin the next attempt."""
     job = snapshot.job
     if snapshot.pods:
-        if lastcall.stop_waits(snapshot, clock):
+        if final_checkpoint.stop_waits(snapshot, clock):
             return [last_directive(snapshot, slots, "run", checkpoint_now=True)]
         return [last_directive(snapshot, slots, "exit"), *delete_all(snapshot, "Preempted")]
-    _, why = statuses.condition_reason(job.status, "Running")
+    _, why = builder.condition_reason(job.status, "Running")
     generation = job.metadata.generation
-    status = statuses.next_attempt(job, job.status)
+    status = builder.next_attempt(job, job.status)
     attempt = status.attempt
     status = replace(
         status,
@@ -61,5 +62,5 @@ def give_way(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
         observed_generation=generation,
         message=f"{why}; waiting again as attempt {attempt}: creating {counted(job.spec.replicas, 'pod')}",
     )
-    status = statuses.with_condition(status, "Admitted", False, "Preempted", why, clock.now, generation)
-    return [WriteStatus(statuses.fitted(status), "Preempted")]
+    status = builder.with_condition(status, "Admitted", False, "Preempted", why, clock.now, generation)
+    return [WriteStatus(builder.fitted(status), "Preempted")]

@@ -21,11 +21,11 @@ from muster.api.training_job import IDLE_RANKS_MAX, CheckpointSource
 from muster.kube.errors import ApiError
 from muster.kube.pki import KeyPair
 from muster.kube.pod import Pod
-from muster.trainingjobs.members import Members
-from muster.trainingjobs.slots import attempt_of
+from muster.trainingjobs.pods.slots import attempt_of
+from muster.trainingjobs.rendezvous.members import Members
+from muster.trainingjobs.rendezvous.overload import Strain
+from muster.trainingjobs.rendezvous.tokens import TokenReviewer
 from muster.trainingjobs.snapshot import IdleRank, Member, RankExit, RankTrace, SupervisorState
-from muster.trainingjobs.strain import Strain
-from muster.trainingjobs.tokens import TokenReviewer
 
 log = logging.getLogger(__name__)
 

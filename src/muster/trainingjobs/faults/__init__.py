@@ -1,0 +1,1 @@
+"""Whose fault it is: evidence, the table, and what a fault does to a job."""

@@ -1,0 +1,1 @@
+"""The pods and slots of a job."""

@@ -1,0 +1,1 @@
+"""Where supervisors and programs report to the controller."""
