@@ -25,7 +25,7 @@ from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.drills.auditlog import AuditEntry, AuditLog
 from muster.drills.chart import CHART
-from muster.fleet.remediation.mesh import CONFIG_MAP
+from muster.fleet.remediation.evidence.mesh import CONFIG_MAP
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.config import load_config
 from muster.kube.core import ConfigMap

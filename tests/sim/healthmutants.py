@@ -11,11 +11,14 @@ from msgspec.structs import replace
 
 from muster.api.trust import Doubt
 from muster.fleet.preflight import knowledge
-from muster.fleet.remediation import controller, decide, exits, ladder, record, room
-from muster.fleet.remediation.carrying import Carrier
-from muster.fleet.remediation.ladder import Ladder
-from muster.fleet.remediation.looking import Looker
-from muster.fleet.remediation.replacing import ByProvider
+from muster.fleet.remediation import controller, decide
+from muster.fleet.remediation.draining import budgets
+from muster.fleet.remediation.executor import Carrier
+from muster.fleet.remediation.ladder import exits, record
+from muster.fleet.remediation.ladder import session as ladder
+from muster.fleet.remediation.ladder.session import Ladder
+from muster.fleet.remediation.lookups import Looker
+from muster.fleet.remediation.repairs.replacement import ByProvider
 from muster.scheduler.nodes import trust
 from tests.sim.mutants import Mutant, mutants_in
 
@@ -26,18 +29,18 @@ _mutant = mutants_in(HEALTH_MUTANTS)
 @_mutant
 def breaker_counts_nothing(stack: ExitStack) -> None:
     """What went into quarantine lately is forgotten."""
-    stack.enter_context(patch.object(room, "quarantines", lambda session: []))
+    stack.enter_context(patch.object(budgets, "quarantines", lambda session: []))
 
 
 @_mutant
 def budget_of_teams_ignored(stack: ExitStack) -> None:
     """A team may lose all of its nodes at once."""
-    short = room.Room._short
+    short = budgets.Room._short
 
     def nobodys(self: Any, limits: Any, taken: Any, node: Any, what: str) -> Any:
         return short(self, limits, taken, replace(node, team=""), what)
 
-    stack.enter_context(patch.object(room.Room, "_short", nobodys))
+    stack.enter_context(patch.object(budgets.Room, "_short", nobodys))
 
 
 @_mutant
@@ -136,12 +139,12 @@ def lose_what_is_under_way(stack: ExitStack) -> None:
 @_mutant
 def budget_of_pools_ignored(stack: ExitStack) -> None:
     """A pool may lose all of its nodes at once, as long as all pools together do not."""
-    short = room.Room._short
+    short = budgets.Room._short
 
     def nobodys(self: Any, limits: Any, taken: Any, node: Any, what: str) -> Any:
         return short(self, replace(limits, pool="100%"), taken, node, what)
 
-    stack.enter_context(patch.object(room.Room, "_short", nobodys))
+    stack.enter_context(patch.object(budgets.Room, "_short", nobodys))
 
 
 @_mutant

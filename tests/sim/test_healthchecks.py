@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
-from muster.fleet.remediation.mesh import CONFIG_MAP, KEY
+from muster.fleet.remediation.evidence.mesh import CONFIG_MAP, KEY
 from muster.sim.fuzz.checks import Violated
 from muster.sim.fuzz.health.agents import SETTLES_S, TURN_S, Agents, moment
 from muster.sim.fuzz.health.facts import RECORD

@@ -13,8 +13,8 @@ import pytest
 from muster.drills.clusteraccess import ClusterAccess, KubectlError
 from muster.drills.controlplane import ControlPlane
 from muster.fleet.remediation.plan import RunStep
+from muster.fleet.remediation.repairs.steps import StepSettings, step_pod
 from muster.fleet.remediation.snapshot import NodeView
-from muster.fleet.remediation.steps import StepSettings, step_pod
 from tests.scenarios.deploy.conftest import ACCOUNT, CHART, SYSTEM, Helm
 from tests.scenarios.deploy.test_chart import rendered
 from tests.support.waiting import eventually

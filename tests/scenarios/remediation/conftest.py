@@ -26,7 +26,7 @@ from muster.fleet.health.peers import UNREACHED
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
-from muster.fleet.remediation.steps import LABEL_STEP
+from muster.fleet.remediation.repairs.steps import LABEL_STEP
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.core import ConfigMap

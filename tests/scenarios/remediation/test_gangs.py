@@ -6,7 +6,7 @@ import pytest
 
 from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY
 from muster.fleet.remediation.config import CONFIG_KEY
-from muster.fleet.remediation.record import SPARE
+from muster.fleet.remediation.ladder.record import SPARE
 from muster.kube.core import ConfigMap
 from muster.kube.meta import ObjectMeta
 from tests.scenarios.remediation.conftest import OPEN, Findings

@@ -15,8 +15,8 @@ import pytest
 
 from muster.api.names import LABEL_RACK
 from muster.drills.ports import free_port
-from muster.fleet.remediation import mesh
 from muster.fleet.remediation.decide import HARDWARE
+from muster.fleet.remediation.evidence import mesh
 from muster.kube.config import ClusterConfig
 from muster.kube.core import ConfigMap, Event
 from muster.kube.errors import NotFound

@@ -18,8 +18,8 @@ from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY
 from muster.api.quarantine import quarantined
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
-from muster.fleet.remediation.record import RESET
-from muster.fleet.remediation.steps import LABEL_STEP
+from muster.fleet.remediation.ladder.record import RESET
+from muster.fleet.remediation.repairs.steps import LABEL_STEP
 from muster.kube.core import ConfigMap
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node

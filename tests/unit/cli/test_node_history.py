@@ -10,7 +10,7 @@ import pytest
 from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, RemediationStep
 from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from muster.cli.nodes import history as nodehistory
-from muster.fleet.remediation import record
+from muster.fleet.remediation.ladder import record
 from muster.kube.meta import ObjectMeta
 
 THEN = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)

@@ -11,10 +11,10 @@ from muster.api.names import remediation_name
 from muster.api.node_remediation import NodeRemediation
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policy import Action as HealthAction
-from muster.fleet.remediation import record
 from muster.fleet.remediation.config import RemediationConfig
 from muster.fleet.remediation.decide import decide
-from muster.fleet.remediation.draining import drains
+from muster.fleet.remediation.draining.drain import drains
+from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.plan import (
     Action,
     Describe,

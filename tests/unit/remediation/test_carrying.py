@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from muster.fleet.remediation.carrying import Carrier
-from muster.fleet.remediation.evicting import Evictions
-from muster.fleet.remediation.known import Known
-from muster.fleet.remediation.looking import Looker
+from muster.fleet.remediation.cache import Known
+from muster.fleet.remediation.draining.evictions import Evictions
+from muster.fleet.remediation.executor import Carrier
+from muster.fleet.remediation.lookups import Looker
 from muster.fleet.remediation.metrics import remediation_metrics
 from muster.fleet.remediation.plan import Plan, Quarantine, Release, ReplaceMachine, RunStep
-from muster.fleet.remediation.replacing import Replacer
+from muster.fleet.remediation.repairs.replacement import Replacer
+from muster.fleet.remediation.repairs.steps import StepSettings
 from muster.fleet.remediation.snapshot import NodeView
-from muster.fleet.remediation.steps import StepSettings
 from muster.kube.events import EventRecorder
 from muster.kube.node import Node
 from muster.kube.struct import to_dict

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 
-from muster.fleet.remediation.mesh import KEY
+from muster.fleet.remediation.evidence.mesh import KEY
 from tests.unit.remediation.virtualward import OPEN, VirtualWard
 
 

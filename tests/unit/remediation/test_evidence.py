@@ -14,10 +14,19 @@ from muster.api.preflight import PassedTest, Preflight, PreflightFailure, Prefli
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policytext import default_policy, read_policy
 from muster.fleet.health.record import observed
-from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Dead
-from muster.fleet.remediation.dead import FRESH_S, Death, Silence, dead, look, standing, suspects, unreached
-from muster.fleet.remediation.evidence import evidence_of, judged
+from muster.fleet.remediation.evidence.dead_nodes import (
+    FRESH_S,
+    Death,
+    Silence,
+    dead,
+    look,
+    standing,
+    suspects,
+    unreached,
+)
+from muster.fleet.remediation.evidence.sources import evidence_of, judged
+from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta
 from tests.unit.remediation.remediationworld import World

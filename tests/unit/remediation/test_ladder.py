@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from muster.fleet.health.policy import Action as HealthAction
-from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults, WorkLimits
 from muster.fleet.remediation.decide import HARDWARE
-from muster.fleet.remediation.draining import SETTLE_S, SILENT_S
+from muster.fleet.remediation.draining.drain import SETTLE_S, SILENT_S
+from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.plan import Evict, Move, Open, Quarantine, Release, ReplaceMachine, RunStep
 from muster.fleet.remediation.snapshot import NodeView, PodView
 from tests.unit.remediation.remediationworld import ACT, World

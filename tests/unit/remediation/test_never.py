@@ -12,11 +12,11 @@ from muster.fleet.health.finding import Finding
 from muster.fleet.health.policy import Action as HealthAction
 from muster.fleet.health.policytext import default_policy
 from muster.fleet.health.record import observed
-from muster.fleet.remediation import record
+from muster.fleet.remediation.cache import Known
 from muster.fleet.remediation.config import Limits, RemediationConfig, SharedFaults, WorkLimits
-from muster.fleet.remediation.evidence import evidence_of, judged
-from muster.fleet.remediation.known import Known
-from muster.fleet.remediation.ladder import is_wanted
+from muster.fleet.remediation.evidence.sources import evidence_of, judged
+from muster.fleet.remediation.ladder import record
+from muster.fleet.remediation.ladder.session import is_wanted
 from muster.fleet.remediation.plan import Evict, Quarantine, ReplaceMachine, RunStep
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta

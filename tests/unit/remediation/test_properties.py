@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from muster.api.names import remediation_name
-from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults, WorkLimits, amount_of
+from muster.fleet.remediation.ladder import record
+from muster.fleet.remediation.ladder.rungs import WORKING
 from muster.fleet.remediation.plan import Action, Evict, Move, Open, Quarantine, Release, RunStep
-from muster.fleet.remediation.rungs import WORKING
 from muster.fleet.remediation.snapshot import PodView
 from tests.unit.remediation.remediationworld import World
 

@@ -7,7 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from muster.fleet.remediation.config import CONFIG_KEY
-from muster.fleet.remediation.replacing import ByProvider
+from muster.fleet.remediation.repairs.replacement import ByProvider
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.providers.simulated import SimulatedCloud, SimulatedGroup, SimulatedInstance
 from muster.fleet.scaling.snapshot import Group, Instance, PoolSpec

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from muster.api.names import remediation_name
 from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, RemediationRequest, RequestedAction
-from muster.fleet.remediation import record
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults
+from muster.fleet.remediation.ladder import record
 from muster.kube.meta import ObjectMeta
 from tests.unit.remediation.remediationworld import ACT, World
 

@@ -20,7 +20,7 @@ from muster.fleet.health.finding import Finding
 from muster.fleet.health.record import observed
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.remediation.controller import RemediationController
-from muster.fleet.remediation.steps import LABEL_STEP
+from muster.fleet.remediation.repairs.steps import LABEL_STEP
 from muster.fleet.scaling.providers.base import Provider
 from muster.kube.errors import ApiError, NotFound
 from muster.kube.struct import to_dict

@@ -134,8 +134,8 @@ def _of_sessions(sessions: Sequence[NodeRemediation]) -> Iterator[Entry]:
 
 def _ended(session: NodeRemediation, number: int) -> Mapping[str, float]:
     """The stage of the ladder that the entry with this number ended."""
-    from muster.fleet.remediation.record import RELEASED, is_a
-    from muster.fleet.remediation.states import stage_of
+    from muster.fleet.remediation.ladder.record import RELEASED, is_a
+    from muster.fleet.remediation.ladder.states import stage_of
 
     history = session.status.history[:number]
     phase = "Released" if is_a(history[-1], RELEASED) else "Open"

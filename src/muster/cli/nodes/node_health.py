@@ -15,8 +15,8 @@ from muster.cli.errors import CliError, ExitCode
 from muster.cli.health.config import ConfigProblem, read_health_config
 from muster.fleet.health.decide import Decision
 from muster.fleet.health.policy import Policy
-from muster.fleet.remediation.evidence import judged
-from muster.fleet.remediation.states import state_of
+from muster.fleet.remediation.evidence.sources import judged
+from muster.fleet.remediation.ladder.states import state_of
 from muster.kube.meta import KubeObject
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
 from muster.api.trust import GPU, Doubt, doubt, identity, needs_test, tested
 from muster.fleet.joins.record import is_held
-from muster.fleet.remediation.states import NodeCare, state_of
+from muster.fleet.remediation.ladder.states import NodeCare, state_of
 from muster.kube.node import Node
 from muster.kube.quantity import to_int
 from muster.kube.taints import HARD_EFFECTS

@@ -13,7 +13,7 @@ from muster.api.node_remediation import NodeRemediation
 from muster.fleet.balloons.deployment import LABEL_BALLOON_POOL
 from muster.fleet.joins.account import JoinAccount
 from muster.fleet.joins.record import TAINT_JOINING
-from muster.fleet.remediation import states
+from muster.fleet.remediation.ladder import states
 from muster.fleet.scaling.nodeviews import record_of
 from muster.fleet.scaling.status import PoolStatus, ScalingStatus
 from muster.kube.meta import ObjectMeta

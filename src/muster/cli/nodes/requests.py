@@ -69,7 +69,7 @@ def release(name: str, reason: str, target: Target) -> int:
 
 
 async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
-    from muster.fleet.remediation.record import is_quarantined
+    from muster.fleet.remediation.ladder.record import is_quarantined
 
     async with cluster.client() as client:
         session = await _asked(client, name, await _uid(client, name), "Quarantine", reason)
@@ -89,7 +89,7 @@ async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
 
 async def _release(cluster: Cluster, name: str, reason: str) -> bool:
     """Whether the node was in quarantine; otherwise a request for that was taken back."""
-    from muster.fleet.remediation.record import asks, is_quarantined
+    from muster.fleet.remediation.ladder.record import asks, is_quarantined
 
     async with cluster.client() as client:
         uid = await _uid(client, name)

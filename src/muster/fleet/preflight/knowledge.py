@@ -30,8 +30,8 @@ from muster.fleet.preflight.judge import read_test
 from muster.fleet.preflight.snapshot import Attempts, NodeView, Refusal, TestView, View
 from muster.fleet.preflight.suspicion import FleetFigures, suspicion
 from muster.fleet.preflight.testpod import PREFIX, tolerations
-from muster.fleet.remediation.exits import tested_after
-from muster.fleet.remediation.record import is_quarantined, seconds
+from muster.fleet.remediation.ladder.exits import tested_after
+from muster.fleet.remediation.ladder.record import is_quarantined, seconds
 from muster.kube.affinity import Toleration
 from muster.kube.node import Node, Taint
 from muster.kube.pod import Pod

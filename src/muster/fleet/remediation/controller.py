@@ -20,22 +20,22 @@ from muster.api.preflight import Preflight
 from muster.fleet.configtext import ConfigTextError
 from muster.fleet.following import complete
 from muster.fleet.health.policyinuse import PolicyInUse
-from muster.fleet.remediation.carrying import NAME, Carrier
+from muster.fleet.remediation.cache import Known, slim_node
 from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse_config
-from muster.fleet.remediation.dead import Death, dead, suspects
 from muster.fleet.remediation.decide import decide
-from muster.fleet.remediation.draining import candidates, drains
-from muster.fleet.remediation.evicting import Evictions
-from muster.fleet.remediation.known import Known, slim_node
-from muster.fleet.remediation.looking import Looker
-from muster.fleet.remediation.mesh import Mesh, members_of, text_of
+from muster.fleet.remediation.draining.drain import candidates, drains
+from muster.fleet.remediation.draining.evictions import Evictions
+from muster.fleet.remediation.evidence.dead_nodes import Death, dead, suspects
+from muster.fleet.remediation.evidence.mesh import Mesh, members_of, text_of
+from muster.fleet.remediation.executor import NAME, Carrier
+from muster.fleet.remediation.ladder.record import is_quarantined
+from muster.fleet.remediation.ladder.rungs import WORKING
+from muster.fleet.remediation.lookups import Looker
 from muster.fleet.remediation.metrics import remediation_metrics
 from muster.fleet.remediation.plan import Plan
-from muster.fleet.remediation.record import is_quarantined
-from muster.fleet.remediation.replacing import ByProvider, Replacer
-from muster.fleet.remediation.rungs import WORKING
+from muster.fleet.remediation.repairs.replacement import ByProvider, Replacer
+from muster.fleet.remediation.repairs.steps import LABEL_STEP, StepSettings
 from muster.fleet.remediation.snapshot import View
-from muster.fleet.remediation.steps import LABEL_STEP, StepSettings
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING_CONFIG_MAP
 from muster.fleet.scaling.providers.aws import AutoScalingGroups
 from muster.fleet.scaling.providers.base import Provider

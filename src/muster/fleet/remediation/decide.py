@@ -13,9 +13,12 @@ from msgspec.structs import replace
 from muster.api.names import remediation_name
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.fleet.health.policy import RANK
-from muster.fleet.remediation import record
-from muster.fleet.remediation.draining import Leaving, leaving
-from muster.fleet.remediation.ladder import Ladder, is_wanted
+from muster.fleet.remediation.draining.budgets import Room, is_unwritten
+from muster.fleet.remediation.draining.drain import Leaving, leaving
+from muster.fleet.remediation.evidence.shared_faults import shared_faults
+from muster.fleet.remediation.ladder import record
+from muster.fleet.remediation.ladder.rungs import ORDER, TARGET, WORKING
+from muster.fleet.remediation.ladder.session import Ladder, is_wanted
 from muster.fleet.remediation.lastingfacts import with_lasting_facts
 from muster.fleet.remediation.plan import (
     Action,
@@ -29,9 +32,6 @@ from muster.fleet.remediation.plan import (
     Release,
     Tell,
 )
-from muster.fleet.remediation.room import Room, is_unwritten
-from muster.fleet.remediation.rungs import ORDER, TARGET, WORKING
-from muster.fleet.remediation.shared import shared_faults
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
 
 HARDWARE = "muster.dev/HardwareFault"

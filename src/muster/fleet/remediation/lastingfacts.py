@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from muster.api.names import remediation_name
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
-from muster.fleet.remediation import record
+from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.plan import Action, Move, Open
 from muster.fleet.remediation.snapshot import Evidence, NodeView, View
 

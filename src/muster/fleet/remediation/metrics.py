@@ -10,7 +10,7 @@ from typing import get_args
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.api.node_remediation import NodeRemediation, RemediationPhase
-from muster.fleet.remediation.rungs import RUNGS
+from muster.fleet.remediation.ladder.rungs import RUNGS
 
 _BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400)
 

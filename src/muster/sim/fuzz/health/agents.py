@@ -12,7 +12,7 @@ import msgspec
 
 from muster.embedded.objects import Obj, decode, section
 from muster.fleet.health.peers import UNREACHED, Member, choose
-from muster.fleet.remediation.mesh import CONFIG_MAP, KEY
+from muster.fleet.remediation.evidence.mesh import CONFIG_MAP, KEY
 from muster.kube.errors import ApiError
 from muster.sim.fuzz.health.mishaps import Cut
 from muster.sim.nodes import SimNodes

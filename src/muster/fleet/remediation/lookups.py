@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterable
 from msgspec.structs import replace
 
 from muster.api.names import LABEL_BALLOON, LABEL_GANG, LABEL_PREFLIGHT
-from muster.fleet.remediation.dead import Silence, look
-from muster.fleet.remediation.evicting import Evictions
+from muster.fleet.remediation.draining.evictions import Evictions
+from muster.fleet.remediation.evidence.dead_nodes import Silence, look
+from muster.fleet.remediation.repairs.steps import LABEL_STEP
 from muster.fleet.remediation.snapshot import PodView
-from muster.fleet.remediation.steps import LABEL_STEP
 from muster.fleet.scaling.nodeviews import pod_keeps
 from muster.kube.client import Client
 from muster.kube.coordination import Lease

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.node_remediation import NodeRemediation
-from muster.fleet.remediation.record import BOOT, BOOTED, RESET, asks, episode, is_a, last, seconds
+from muster.fleet.remediation.ladder.record import BOOT, BOOTED, RESET, asks, episode, is_a, last, seconds
 from muster.fleet.remediation.snapshot import Evidence, NodeView, Tested
 
 

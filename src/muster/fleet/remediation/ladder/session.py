@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationPhase, Rung
-from muster.fleet.remediation import record
-from muster.fleet.remediation.exits import failed, is_booted, is_own, passed
+from muster.fleet.remediation.draining.budgets import NOTHING_HOLDS, Room
+from muster.fleet.remediation.ladder import record
+from muster.fleet.remediation.ladder.exits import failed, is_booted, is_own, passed
+from muster.fleet.remediation.ladder.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
+from muster.fleet.remediation.ladder.states import NodeCare, state_of
 from muster.fleet.remediation.plan import Action, Move, Quarantine, ReplaceMachine, RunStep
-from muster.fleet.remediation.room import NOTHING_HOLDS, Room
-from muster.fleet.remediation.rungs import MACHINE, ORDER, TARGET, WORKING, further, is_above
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
-from muster.fleet.remediation.states import NodeCare, state_of
 
 STEP_OF: dict[Rung, str] = {"ResetGPU": "reset", "Reboot": "reboot"}
 

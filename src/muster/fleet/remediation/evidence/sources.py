@@ -12,7 +12,7 @@ from muster.fleet.health.decide import Decision, History, decide
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.record import finding_of
-from muster.fleet.remediation import record
+from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.snapshot import Evidence, Tested
 
 CHECK = "preflight"

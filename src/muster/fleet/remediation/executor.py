@@ -14,18 +14,18 @@ from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_IGNORE, LABEL_HEALTH
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.api.quarantine import quarantined
 from muster.fleet.remediation import plan as plans
-from muster.fleet.remediation.evicting import Evictions
-from muster.fleet.remediation.known import Known
-from muster.fleet.remediation.ladder import is_wanted
-from muster.fleet.remediation.looking import REQUEST_TIMEOUT_S, Looker
-from muster.fleet.remediation.mesh import CONFIG_MAP as MESH_CONFIG_MAP
-from muster.fleet.remediation.mesh import KEY as MESH_KEY
+from muster.fleet.remediation.cache import Known
+from muster.fleet.remediation.draining.evictions import Evictions
+from muster.fleet.remediation.evidence.mesh import CONFIG_MAP as MESH_CONFIG_MAP
+from muster.fleet.remediation.evidence.mesh import KEY as MESH_KEY
+from muster.fleet.remediation.ladder.record import ANNOTATION_RECORD, QUARANTINE, asks, record_of, unfolded
+from muster.fleet.remediation.ladder.session import is_wanted
+from muster.fleet.remediation.ladder.states import stage_of
+from muster.fleet.remediation.lookups import REQUEST_TIMEOUT_S, Looker
 from muster.fleet.remediation.metrics import RemediationMetrics
-from muster.fleet.remediation.record import ANNOTATION_RECORD, QUARANTINE, asks, record_of, unfolded
-from muster.fleet.remediation.replacing import Replacer
+from muster.fleet.remediation.repairs.replacement import Replacer
+from muster.fleet.remediation.repairs.steps import StepSettings, step_pod
 from muster.fleet.remediation.snapshot import NodeView, QuarantineRecord
-from muster.fleet.remediation.states import stage_of
-from muster.fleet.remediation.steps import StepSettings, step_pod
 from muster.fleet.scaling.providers.base import ProviderError
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.clock import instant

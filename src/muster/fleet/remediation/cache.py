@@ -18,13 +18,13 @@ from muster.fleet.health.mesh import Report, report_of
 from muster.fleet.health.policy import Policy
 from muster.fleet.health.record import finding_of
 from muster.fleet.joins.record import TAINT_JOINING
-from muster.fleet.remediation import record
-from muster.fleet.remediation.dead import unreached
 from muster.fleet.remediation.decide import CONDITIONS
-from muster.fleet.remediation.evidence import evidence_of, judged, tested_of
-from muster.fleet.remediation.record import ANNOTATION_RECORD
+from muster.fleet.remediation.evidence.dead_nodes import unreached
+from muster.fleet.remediation.evidence.sources import evidence_of, judged, tested_of
+from muster.fleet.remediation.ladder import record
+from muster.fleet.remediation.ladder.record import ANNOTATION_RECORD
+from muster.fleet.remediation.repairs.steps import view_of
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, Tested
-from muster.fleet.remediation.steps import view_of
 from muster.fleet.scaling.nodeviews import placement_keeps
 from muster.kube.meta import is_later
 from muster.kube.node import Node, NodeStatus, NodeSystemInfo

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from muster.fleet.remediation.config import SharedFaults
-from muster.fleet.remediation.rungs import ORDER, TARGET
+from muster.fleet.remediation.ladder.rungs import ORDER, TARGET
 from muster.fleet.remediation.snapshot import Evidence
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationStep
-from muster.fleet.remediation import record
-from muster.fleet.remediation.exits import is_booted
+from muster.fleet.remediation.ladder import record
+from muster.fleet.remediation.ladder.exits import is_booted
 
 
 class NodeCare(StrEnum):

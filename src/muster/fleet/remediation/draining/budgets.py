@@ -10,8 +10,8 @@ from collections import Counter
 
 from muster.api.names import remediation_name
 from muster.fleet.remediation.config import Limits, RemediationConfig, amount_of, percent_of
-from muster.fleet.remediation.record import JOINING, is_put, is_quarantined, pool_of, quarantines, was_in_use
-from muster.fleet.remediation.rungs import WORKING
+from muster.fleet.remediation.ladder.record import JOINING, is_put, is_quarantined, pool_of, quarantines, was_in_use
+from muster.fleet.remediation.ladder.rungs import WORKING
 from muster.fleet.remediation.snapshot import NodeView, View
 
 NOTHING_HOLDS = ("", "")

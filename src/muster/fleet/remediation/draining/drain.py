@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from muster.api.node_remediation import NodeRemediation
-from muster.fleet.remediation import record
-from muster.fleet.remediation.exits import is_own
+from muster.fleet.remediation.ladder import record
+from muster.fleet.remediation.ladder.exits import is_own
+from muster.fleet.remediation.ladder.rungs import ORDER, TARGET
 from muster.fleet.remediation.plan import Action, Evict
-from muster.fleet.remediation.rungs import ORDER, TARGET
 from muster.fleet.remediation.snapshot import NodeView, PodView, View
 
 WHY = "Remediation"

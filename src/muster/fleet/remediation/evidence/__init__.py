@@ -1,0 +1,1 @@
+"""What asks for something to be done about a node."""

@@ -1,0 +1,1 @@
+"""The ladder: which rung a session is on, and how its status is written and read."""

@@ -1,0 +1,1 @@
+"""Pods that reset or reboot a machine, and providers that replace it."""
