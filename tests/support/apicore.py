@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from muster.embedded.apiserver.bootstrap import bootstrap
 from muster.embedded.apiserver.core import Answer, ApiCore
 from muster.embedded.apiserver.request import Request, Response
-from muster.embedded.apiserver.watches import WatchResponse
+from muster.embedded.apiserver.types.bootstrap import bootstrap
+from muster.embedded.apiserver.verbs.watches import WatchResponse
 from muster.embedded.controllers.runner import Controllers
 from muster.embedded.store import Store
 from muster.kube.pki import new_signing_key

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from muster.api.crd import KINDS, definition
-from muster.embedded.apiserver import fieldtable
-from muster.embedded.apiserver.fieldwriter import GROUPS, table_of
+from muster.embedded.apiserver.types import field_table
+from muster.embedded.apiserver.types.field_writer import GROUPS, table_of
 from tests.scenarios.apiserver.malformed import EXISTING, JOBS, KNOWN_DIFFERENCES, Malformed, requests
 from tests.support.apiserver import Api
 from tests.support.controlplane import RealCluster
@@ -77,4 +77,4 @@ def test_the_field_table_is_what_the_real_server_publishes(real_control_plane: R
     """Issue 11.31: names and types of built-in kinds' fields, for `kubectl explain` and for the check of types."""
     api = Api(real_control_plane.kubeconfig)
     published = table_of([api.get(f"/openapi/v3/{group}") for group in GROUPS])
-    assert fieldtable.parse(published) == fieldtable.field_table()
+    assert field_table.parse(published) == field_table.field_table()

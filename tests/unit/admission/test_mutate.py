@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from muster.admission.mutate import Home, Rules, mutate
 from muster.admission.review import NewPod
-from muster.embedded.apiserver.patches import json_patch
+from muster.embedded.apiserver.verbs.patches import json_patch
 
 KEY = "muster.dev/team"
 RULES = Rules(KEY)

@@ -10,7 +10,7 @@ import pytest
 
 from muster.api.crd import KINDS, definition
 from muster.embedded.apiserver.request import Request, Response
-from muster.embedded.apiserver.watches import WatchResponse
+from muster.embedded.apiserver.verbs.watches import WatchResponse
 from tests.scenarios.apiserver.malformed import BODIES, DEEP, EXISTING, NS, Malformed, requests
 from tests.support.apicore import Cluster
 

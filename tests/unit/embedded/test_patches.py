@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from muster.embedded.apiserver.patches import json_patch, merge_patch
 from muster.embedded.apiserver.status import StatusError
-from muster.embedded.apiserver.strategic import strategic_merge
+from muster.embedded.apiserver.verbs.patches import json_patch, merge_patch
+from muster.embedded.apiserver.verbs.strategic import strategic_merge
 
 
 @pytest.mark.parametrize(

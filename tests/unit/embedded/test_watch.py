@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from muster.embedded.apiserver.request import Response
-from muster.embedded.apiserver.selection import Selected
+from muster.embedded.apiserver.verbs.selection import Selected
 from tests.support.apicore import PODS, Cluster, bind, events, pod
 
 

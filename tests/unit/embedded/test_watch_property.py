@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.embedded.apiserver.selection import Selected
+from muster.embedded.apiserver.verbs.selection import Selected
 from muster.embedded.objects import Obj
 from muster.embedded.store import Expired, Store
 from muster.embedded.watchhub import Watcher

@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from muster.embedded.apiserver.patches import merge_patch
+from muster.embedded.apiserver.verbs.patches import merge_patch
 from muster.kube.config import ClusterConfig
 from muster.kube.credentials import Anonymous, Credentials
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import uvloop
 
-from muster.embedded.apiserver.auth import Authenticator
-from muster.embedded.apiserver.bootstrap import bootstrap
+from muster.embedded.apiserver.access.auth import Authenticator
+from muster.embedded.apiserver.access.state_dir import StateDir
 from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.proxy import KubeletProxy
-from muster.embedded.apiserver.record import Recorder
+from muster.embedded.apiserver.request_log import Recorder
 from muster.embedded.apiserver.server import Server
-from muster.embedded.apiserver.statedir import StateDir
+from muster.embedded.apiserver.types.bootstrap import bootstrap
 from muster.embedded.controllers.runner import NODE_MONITOR_GRACE_S, Controllers
 from muster.embedded.journal import Journal, Locked
 from muster.embedded.objects import encode

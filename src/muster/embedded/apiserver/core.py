@@ -8,19 +8,11 @@ from __future__ import annotations
 
 import random
 
-from muster.embedded.apiserver import discovery, openapi, protobuf
-from muster.embedded.apiserver.bodies import BodyError, read_object
-from muster.embedded.apiserver.builtin import CREATE_ONLY, builtin_types
-from muster.embedded.apiserver.deletes import Deletes, read_options
-from muster.embedded.apiserver.incoming import received
+from muster.embedded.apiserver import discovery
+from muster.embedded.apiserver.access.reviews import review
+from muster.embedded.apiserver.access.tokens import TokenAuthority
 from muster.embedded.apiserver.kinds.crds import resource_type
-from muster.embedded.apiserver.patches import APPLY_PATCH, applied_object, change_for
-from muster.embedded.apiserver.podsubresources import PodSubresources
-from muster.embedded.apiserver.quota import QuotaLedger
-from muster.embedded.apiserver.reads import Reads
-from muster.embedded.apiserver.registry import Registry, ResourceType
 from muster.embedded.apiserver.request import ProxyResponse, Request, Response, json_response
-from muster.embedded.apiserver.reviews import review
 from muster.embedded.apiserver.routes import Route, parse
 from muster.embedded.apiserver.status import (
     StatusError,
@@ -36,10 +28,20 @@ from muster.embedded.apiserver.status import (
     unsupported,
     unsupported_media_type,
 )
-from muster.embedded.apiserver.strategy import Context
-from muster.embedded.apiserver.tokens import TokenAuthority
-from muster.embedded.apiserver.watches import WatchResponse
-from muster.embedded.apiserver.writes import Writes, key_of
+from muster.embedded.apiserver.types import openapi
+from muster.embedded.apiserver.types.builtin import CREATE_ONLY, builtin_types
+from muster.embedded.apiserver.types.pod_subresources import PodSubresources
+from muster.embedded.apiserver.types.quota import QuotaLedger
+from muster.embedded.apiserver.types.registry import Registry, ResourceType
+from muster.embedded.apiserver.types.strategy import Context
+from muster.embedded.apiserver.verbs import protobuf
+from muster.embedded.apiserver.verbs.bodies import BodyError, read_object
+from muster.embedded.apiserver.verbs.deletes import Deletes, read_options
+from muster.embedded.apiserver.verbs.incoming import received
+from muster.embedded.apiserver.verbs.patches import APPLY_PATCH, applied_object, change_for
+from muster.embedded.apiserver.verbs.reads import Reads
+from muster.embedded.apiserver.verbs.watches import WatchResponse
+from muster.embedded.apiserver.verbs.writes import Writes, key_of
 from muster.embedded.objects import Clock, Obj
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import platform
 
-from muster.embedded.apiserver.registry import Registry, ResourceType
 from muster.embedded.apiserver.request import Request, Response, json_response
+from muster.embedded.apiserver.types.registry import Registry, ResourceType
 from muster.embedded.objects import Obj, encode
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from aiohttp import web
 
-from muster.embedded.apiserver.auth import Authenticator
+from muster.embedded.apiserver.access.auth import Authenticator
 from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.metrics import Metrics
 from muster.embedded.apiserver.proxy import KubeletProxy
-from muster.embedded.apiserver.record import Recorder
 from muster.embedded.apiserver.request import ProxyResponse, Request, Response, json_response
+from muster.embedded.apiserver.request_log import Recorder
 from muster.embedded.apiserver.status import StatusError, internal, unauthorized
-from muster.embedded.apiserver.watches import WatchResponse
+from muster.embedded.apiserver.verbs.watches import WatchResponse
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ Source: kubernetes pkg/controller/disruption.
 
 from __future__ import annotations
 
-from muster.embedded.apiserver.budgets import EVICTION_FORGOTTEN_S, STORAGE, Count, count
 from muster.embedded.apiserver.core import ApiCore
+from muster.embedded.apiserver.types.budgets import EVICTION_FORGOTTEN_S, STORAGE, Count, count
 from muster.embedded.objects import Obj, items, parse_time, section, timestamp
 from muster.embedded.watchhub import Item
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 
 from muster.embedded.apiserver.core import ApiCore
-from muster.embedded.apiserver.deletes import FOREGROUND, ORPHAN
 from muster.embedded.apiserver.status import StatusError
-from muster.embedded.apiserver.strategy import DeleteOptions
-from muster.embedded.apiserver.writes import Change
+from muster.embedded.apiserver.types.strategy import DeleteOptions
+from muster.embedded.apiserver.verbs.deletes import FOREGROUND, ORPHAN
+from muster.embedded.apiserver.verbs.writes import Change
 from muster.embedded.objects import Obj, items
 from muster.embedded.watchhub import Item
 

@@ -11,7 +11,7 @@ import heapq
 from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.kinds.pods import set_condition
 from muster.embedded.apiserver.status import StatusError
-from muster.embedded.apiserver.strategy import DeleteOptions
+from muster.embedded.apiserver.types.strategy import DeleteOptions
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.watchhub import Item
 

@@ -10,7 +10,7 @@ import contextlib
 from muster.embedded.apiserver.core import CRDS, ApiCore
 from muster.embedded.apiserver.kinds.crds import CLEANUP_FINALIZER
 from muster.embedded.apiserver.status import StatusError
-from muster.embedded.apiserver.strategy import DeleteOptions
+from muster.embedded.apiserver.types.strategy import DeleteOptions
 from muster.embedded.objects import items
 from muster.embedded.watchhub import Item
 

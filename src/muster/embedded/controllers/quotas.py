@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.embedded.apiserver.core import ApiCore
-from muster.embedded.apiserver.quota import STORAGE
+from muster.embedded.apiserver.types.quota import STORAGE
 from muster.embedded.watchhub import Item
 
 

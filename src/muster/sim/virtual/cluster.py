@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from muster.api.crd import KINDS, definition
-from muster.embedded.apiserver.bootstrap import bootstrap
 from muster.embedded.apiserver.core import ApiCore
 from muster.embedded.apiserver.request import Request, Response
+from muster.embedded.apiserver.types.bootstrap import bootstrap
 from muster.embedded.controllers.runner import Controllers
 from muster.embedded.store import Store
 from muster.kube.client import Client

@@ -18,7 +18,7 @@ import msgspec
 
 from muster.embedded.apiserver.core import Answer as CoreAnswer
 from muster.embedded.apiserver.request import ADMIN, Request, Response, User
-from muster.embedded.apiserver.watches import WatchResponse
+from muster.embedded.apiserver.verbs.watches import WatchResponse
 from muster.kube.errors import ServerTimeout, Unavailable
 from muster.kube.struct import encode
 from muster.kube.transport import Answer, Headers, NotSent, Params

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.embedded.apiserver import names
 from muster.embedded.apiserver.kinds.quantities import canonical
 from muster.embedded.apiserver.status import (
     FieldError,
@@ -13,7 +12,8 @@ from muster.embedded.apiserver.status import (
     invalid,
     required,
 )
-from muster.embedded.apiserver.strategy import Context, Strategy
+from muster.embedded.apiserver.types import names
+from muster.embedded.apiserver.types.strategy import Context, Strategy
 from muster.embedded.objects import Obj, items, micro_timestamp, section
 
 SYSTEM_CLASSES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 
-from muster.embedded.apiserver import names
 from muster.embedded.apiserver.status import (
     FieldError,
     forbidden_field,
     invalid,
 )
-from muster.embedded.apiserver.strategy import Context, Strategy
+from muster.embedded.apiserver.types import names
+from muster.embedded.apiserver.types.strategy import Context, Strategy
 from muster.embedded.objects import Obj, items, section
 
 CONFIG_BYTES = 1 << 20

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.embedded.apiserver import jsonpath, names
 from muster.embedded.apiserver.kinds.custom import CustomStrategy
-from muster.embedded.apiserver.registry import ResourceType, status_of
 from muster.embedded.apiserver.status import FieldError, invalid, required, unsupported
-from muster.embedded.apiserver.strategy import Context, Strategy
-from muster.embedded.apiserver.tables import AGE, NAME, Column, Columns, Row, age, name_of
+from muster.embedded.apiserver.tables import jsonpath
+from muster.embedded.apiserver.tables.table import AGE, NAME, Column, Columns, Row, age, name_of
+from muster.embedded.apiserver.types import names
+from muster.embedded.apiserver.types.registry import ResourceType, status_of
+from muster.embedded.apiserver.types.strategy import Context, Strategy
 from muster.embedded.objects import Obj, items, section, timestamp
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"

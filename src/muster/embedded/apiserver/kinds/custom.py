@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from muster.api.rules import BY_CEL, Rule
-from muster.embedded.apiserver import schemas
-from muster.embedded.apiserver.incoming import report_unknown
 from muster.embedded.apiserver.status import FieldError, invalid
-from muster.embedded.apiserver.strategy import Context, Strategy
+from muster.embedded.apiserver.types import schemas
+from muster.embedded.apiserver.types.strategy import Context, Strategy
+from muster.embedded.apiserver.verbs.incoming import report_unknown
 from muster.embedded.objects import Obj, copy, items, section
 
 _BLOCKING = ("FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany")

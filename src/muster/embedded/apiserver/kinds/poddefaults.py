@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 from muster.embedded.apiserver.kinds.quantities import canonical, canonical_or_same
-from muster.embedded.apiserver.names import SUFFIX_ALPHABET
+from muster.embedded.apiserver.types.names import SUFFIX_ALPHABET
 from muster.embedded.objects import Obj, items, section
 from muster.kube.quantity import QuantityError, parse_quantity
 

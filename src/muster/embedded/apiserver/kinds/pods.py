@@ -11,7 +11,7 @@ from muster.embedded.apiserver.kinds.poddefaults import (
 )
 from muster.embedded.apiserver.kinds.podvalidation import validate_pod, validate_pod_update
 from muster.embedded.apiserver.status import FieldError, forbidden, forbidden_field
-from muster.embedded.apiserver.strategy import Context, Strategy
+from muster.embedded.apiserver.types.strategy import Context, Strategy
 from muster.embedded.objects import Obj, copy, items, section, timestamp
 
 

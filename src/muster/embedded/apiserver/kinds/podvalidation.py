@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.embedded.apiserver import names
 from muster.embedded.apiserver.status import (
     FieldError,
     duplicate,
@@ -17,6 +16,7 @@ from muster.embedded.apiserver.status import (
     required,
     unsupported,
 )
+from muster.embedded.apiserver.types import names
 from muster.embedded.objects import Obj, copy, items, section
 from muster.kube.quantity import QuantityError, parse_quantity
 

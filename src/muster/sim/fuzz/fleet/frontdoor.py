@@ -13,8 +13,8 @@ from muster.admission.mutate import Home, Rules, mutate
 from muster.admission.review import NewPod
 from muster.api.names import LABEL_TEAM
 from muster.embedded.apiserver.core import Answer, ApiCore
-from muster.embedded.apiserver.patches import json_patch
 from muster.embedded.apiserver.request import Request, Response
+from muster.embedded.apiserver.verbs.patches import json_patch
 from muster.embedded.objects import decode, encode
 from muster.embedded.watchhub import Item
 from muster.kube.struct import decode as decode_as

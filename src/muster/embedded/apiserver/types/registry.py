@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from muster.embedded.apiserver.strategy import Strategy
-from muster.embedded.apiserver.tables import Columns
+from muster.embedded.apiserver.tables.table import Columns
+from muster.embedded.apiserver.types.strategy import Strategy
 from muster.embedded.objects import Obj, items, section
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from muster.embedded.apiserver.access.tokens import API_AUDIENCES, InvalidToken, TokenAuthority
 from muster.embedded.apiserver.request import User
-from muster.embedded.apiserver.tokens import API_AUDIENCES, InvalidToken, TokenAuthority
 from muster.embedded.objects import Obj, items, section
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
-from muster.embedded.apiserver import eventversions, names
-from muster.embedded.apiserver.finish import convert
-from muster.embedded.apiserver.incoming import received
-from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.status import (
     StatusError,
     already_exists,
@@ -20,7 +16,11 @@ from muster.embedded.apiserver.status import (
     not_found,
     stale,
 )
-from muster.embedded.apiserver.strategy import Context
+from muster.embedded.apiserver.types import event_versions, names
+from muster.embedded.apiserver.types.registry import ResourceType
+from muster.embedded.apiserver.types.strategy import Context
+from muster.embedded.apiserver.verbs.finish import convert
+from muster.embedded.apiserver.verbs.incoming import received
 from muster.embedded.objects import Obj, items, metadata, section, timestamp
 from muster.embedded.store import Item
 
@@ -135,7 +135,7 @@ class Writes:
                 raise bad_request(f"couldn't get version/kind; json: {name} has to be a string")
         obj = self._typed(resource, obj)
         if resource.group == "events.k8s.io" and obj.get("apiVersion") != "v1":
-            obj = eventversions.to_core_v1(obj)
+            obj = event_versions.to_core_v1(obj)
         expected = "v1" if resource.storage == "events" else resource.api_version
         found = obj.get("apiVersion") or expected
         kind = obj.get("kind") or resource.kind

@@ -8,11 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from muster.embedded.apiserver.finish import Form, PartialView, TableView, accepted, convert, partial, plain_view
-from muster.embedded.apiserver.printers import columns_of
-from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.request import Request, Response, json_response
-from muster.embedded.apiserver.selection import Selected, select
 from muster.embedded.apiserver.status import (
     StatusError,
     bad_request,
@@ -23,9 +19,13 @@ from muster.embedded.apiserver.status import (
     not_found,
     version_too_large,
 )
-from muster.embedded.apiserver.strategy import Context
-from muster.embedded.apiserver.tables import table
-from muster.embedded.apiserver.watches import Bookmarks, WatchResponse
+from muster.embedded.apiserver.tables.printers import columns_of
+from muster.embedded.apiserver.tables.table import table
+from muster.embedded.apiserver.types.registry import ResourceType
+from muster.embedded.apiserver.types.strategy import Context
+from muster.embedded.apiserver.verbs.finish import Form, PartialView, TableView, accepted, convert, partial, plain_view
+from muster.embedded.apiserver.verbs.selection import Selected, select
+from muster.embedded.apiserver.verbs.watches import Bookmarks, WatchResponse
 from muster.embedded.objects import Obj, encode
 from muster.embedded.store import Expired, Item, Table
 from muster.embedded.watchhub import ADDED, View, frame

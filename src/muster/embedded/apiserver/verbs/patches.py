@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from muster.embedded.apiserver.bodies import BodyError, check_nesting, read_json, read_yaml
 from muster.embedded.apiserver.status import StatusError, bad_request, unsupported_media_type
-from muster.embedded.apiserver.strategic import strategic_merge
+from muster.embedded.apiserver.verbs.bodies import BodyError, check_nesting, read_json, read_yaml
+from muster.embedded.apiserver.verbs.strategic import strategic_merge
 from muster.embedded.objects import Obj, copy, encode
 
 JSON_PATCH = "application/json-patch+json"

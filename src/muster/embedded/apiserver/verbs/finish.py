@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from muster.embedded.apiserver import eventversions
-from muster.embedded.apiserver.registry import ResourceType
-from muster.embedded.apiserver.tables import Columns, table
+from muster.embedded.apiserver.tables.table import Columns, table
+from muster.embedded.apiserver.types import event_versions
+from muster.embedded.apiserver.types.registry import ResourceType
 from muster.embedded.objects import Clock, Obj, encode
 from muster.embedded.watchhub import PLAIN, Item, View
 
@@ -16,7 +16,7 @@ PARTIAL = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
 
 def convert(resource: ResourceType, obj: Obj) -> Obj:
     """Turn a stored object into the version of the path it was asked for."""
-    return eventversions.to_events_v1(obj) if resource.group == "events.k8s.io" else obj
+    return event_versions.to_events_v1(obj) if resource.group == "events.k8s.io" else obj
 
 
 def partial(obj: Obj) -> Obj:
@@ -31,7 +31,7 @@ class EventsV1View:
 
     def encode(self, item: Item) -> bytes:
         """Write one event."""
-        return encode(eventversions.to_events_v1(item.object()))
+        return encode(event_versions.to_events_v1(item.object()))
 
 
 class PartialView:

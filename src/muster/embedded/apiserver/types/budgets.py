@@ -9,7 +9,7 @@ import dataclasses
 import math
 from typing import Any
 
-from muster.embedded.apiserver.selection import label_selector_of
+from muster.embedded.apiserver.verbs.selection import label_selector_of
 from muster.embedded.objects import Obj, items, parse_time, section
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Item

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from muster.embedded.apiserver.finish import Form
-from muster.embedded.apiserver.registry import ResourceType
+from muster.embedded.apiserver.types.registry import ResourceType
+from muster.embedded.apiserver.verbs.finish import Form
 from muster.embedded.objects import Obj, encode
 from muster.embedded.store import Store
 from muster.embedded.watchhub import Watcher, frame

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.embedded.apiserver.podrow import pod_row
-from muster.embedded.apiserver.registry import ResourceType
-from muster.embedded.apiserver.tables import AGE, GENERIC, NAME, Column, Columns, age, created, name_of
+from muster.embedded.apiserver.tables.pod_row import pod_row
+from muster.embedded.apiserver.tables.table import AGE, GENERIC, NAME, Column, Columns, age, created, name_of
+from muster.embedded.apiserver.types.registry import ResourceType
 from muster.embedded.objects import Obj, items, section
 
 

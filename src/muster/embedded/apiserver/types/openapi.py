@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
-from muster.embedded.apiserver.fieldtable import SCALARS, field_table, type_name
-from muster.embedded.apiserver.registry import Registry, ResourceType
 from muster.embedded.apiserver.request import Request, Response, json_response
+from muster.embedded.apiserver.types.field_table import SCALARS, field_table, type_name
+from muster.embedded.apiserver.types.registry import Registry, ResourceType
 from muster.embedded.objects import Obj, encode
 
 V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

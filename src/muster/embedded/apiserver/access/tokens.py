@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from muster.embedded.apiserver.request import User
 from muster.embedded.apiserver.status import bad_request, conflict, invalid, invalid_object, not_found
-from muster.embedded.apiserver.strategy import Context
+from muster.embedded.apiserver.types.strategy import Context
 from muster.embedded.objects import Obj, encode, items, parse_time, section, timestamp
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote, urlencode
 
-from muster.embedded.apiserver.budgets import budgets_for
-from muster.embedded.apiserver.deletes import Deletes, options_of
 from muster.embedded.apiserver.kinds.pods import set_condition
-from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.request import ProxyResponse
 from muster.embedded.apiserver.status import (
     StatusError,
@@ -26,8 +23,11 @@ from muster.embedded.apiserver.status import (
     too_many_requests,
     unsupported,
 )
-from muster.embedded.apiserver.strategy import Context, DeleteOptions
-from muster.embedded.apiserver.writes import key_of
+from muster.embedded.apiserver.types.budgets import budgets_for
+from muster.embedded.apiserver.types.registry import ResourceType
+from muster.embedded.apiserver.types.strategy import Context, DeleteOptions
+from muster.embedded.apiserver.verbs.deletes import Deletes, options_of
+from muster.embedded.apiserver.verbs.writes import key_of
 from muster.embedded.objects import Obj, items, section, timestamp
 from muster.embedded.store import Item
 

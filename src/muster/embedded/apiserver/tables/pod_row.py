@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.embedded.apiserver.tables import age, created, name_of
+from muster.embedded.apiserver.tables.table import age, created, name_of
 from muster.embedded.objects import Obj, items, section
 
 

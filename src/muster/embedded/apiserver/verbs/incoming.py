@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.embedded.apiserver.fieldtable import type_name
-from muster.embedded.apiserver.fieldtypes import FieldTypeError, checked
 from muster.embedded.apiserver.status import StatusError, bad_request, invalid, invalid_object
-from muster.embedded.apiserver.strategy import Context
+from muster.embedded.apiserver.types.field_table import type_name
+from muster.embedded.apiserver.types.field_types import FieldTypeError, checked
+from muster.embedded.apiserver.types.strategy import Context
 from muster.embedded.objects import Obj, encode
 
 

@@ -23,7 +23,7 @@ from muster.embedded.apiserver.kinds.core import (
 )
 from muster.embedded.apiserver.kinds.crds import CrdStrategy
 from muster.embedded.apiserver.kinds.pods import PodStrategy
-from muster.embedded.apiserver.registry import (
+from muster.embedded.apiserver.types.registry import (
     ALL_VERBS,
     EVENT_FIELDS,
     POD_FIELDS,

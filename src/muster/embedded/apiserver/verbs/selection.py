@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.status import bad_request
+from muster.embedded.apiserver.types.registry import ResourceType
 from muster.embedded.objects import Obj, items, section
 from muster.embedded.watchhub import Bucket, Item
 from muster.kube.selectors import (

@@ -5,10 +5,6 @@ Source: kubernetes k8s.io/apiserver `pkg/registry/rest/delete.go`, `pkg/registry
 
 from __future__ import annotations
 
-from muster.embedded.apiserver import protobuf
-from muster.embedded.apiserver.bodies import read_object
-from muster.embedded.apiserver.incoming import typed
-from muster.embedded.apiserver.registry import ResourceType
 from muster.embedded.apiserver.request import Request
 from muster.embedded.apiserver.status import (
     bad_request,
@@ -18,7 +14,11 @@ from muster.embedded.apiserver.status import (
     not_found,
     unsupported,
 )
-from muster.embedded.apiserver.strategy import Context, DeleteOptions
+from muster.embedded.apiserver.types.registry import ResourceType
+from muster.embedded.apiserver.types.strategy import Context, DeleteOptions
+from muster.embedded.apiserver.verbs import protobuf
+from muster.embedded.apiserver.verbs.bodies import read_object
+from muster.embedded.apiserver.verbs.incoming import typed
 from muster.embedded.objects import Obj, items, section, timestamp
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"

@@ -6,13 +6,13 @@ import dataclasses
 import random
 from typing import TYPE_CHECKING
 
-from muster.embedded.apiserver.quota import QuotaLedger
 from muster.embedded.apiserver.status import FieldError
+from muster.embedded.apiserver.types.quota import QuotaLedger
 from muster.embedded.objects import Clock, Obj
 from muster.embedded.store import Store
 
 if TYPE_CHECKING:
-    from muster.embedded.apiserver.registry import Registry, ResourceType
+    from muster.embedded.apiserver.types.registry import Registry, ResourceType
 
 
 @dataclasses.dataclass

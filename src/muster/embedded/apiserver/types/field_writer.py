@@ -1,6 +1,6 @@
 """Writes the table of built-in kinds' fields from what a real API server publishes.
 
-`python -m muster.embedded.apiserver.fieldwriter` starts a control plane, reads its OpenAPI documents and writes.
+`python -m muster.embedded.apiserver.types.field_writer` starts a control plane, reads its OpenAPI documents and writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster.drills.controlplane import ControlPlane
-from muster.embedded.apiserver import fieldtable
+from muster.embedded.apiserver.types import field_table
 
 GROUPS: Final = (
     "api/v1",
@@ -147,8 +147,8 @@ def main() -> None:
     with ControlPlane(controller_manager=False) as plane:
         kubectl = plane.access.kubectl
         documents = [json.loads(kubectl("get", "--raw", f"/openapi/v3/{group}")) for group in GROUPS]
-    folder = Path(fieldtable.__file__).parent
-    (folder / fieldtable.TABLE).write_text(table_of(documents))
+    folder = Path(field_table.__file__).parent
+    (folder / field_table.TABLE).write_text(table_of(documents))
 
 
 if __name__ == "__main__":

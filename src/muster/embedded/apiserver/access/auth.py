@@ -5,8 +5,8 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
+from muster.embedded.apiserver.access.tokens import InvalidToken, TokenAuthority
 from muster.embedded.apiserver.request import ADMIN, User
-from muster.embedded.apiserver.tokens import InvalidToken, TokenAuthority
 
 
 class Authenticator:

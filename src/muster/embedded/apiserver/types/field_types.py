@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from muster.embedded.apiserver.fieldtable import field_table
+from muster.embedded.apiserver.types.field_table import field_table
 from muster.embedded.objects import Obj
 
 _QUANTITY = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][-+]?[0-9]+)?$"

@@ -1,0 +1,1 @@
+"""The kinds that the server knows, their fields, defaults and rules."""
