@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from muster.embedded.kubelet.cgroups import ControlGroups
+from muster.embedded.kubelet.containers.cgroups import ControlGroups
 
 
 def need_control_groups() -> None:

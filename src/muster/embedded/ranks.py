@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster.embedded.kubelet.shim import kill_process, process_table
+from muster.embedded.kubelet.containers.shim import kill_process, process_table
 from muster.embedded.kubelet.sweep import POD_MARKER
 
 _RANK_NAMES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")

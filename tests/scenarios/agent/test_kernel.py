@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.embedded.kubelet.cgroups import ControlGroups
+from muster.embedded.kubelet.containers.cgroups import ControlGroups
 from tests.scenarios.agent.conftest import XID, Agents
 from tests.support.controlgroups import need_control_groups
 from tests.support.waiting import until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.embedded.kubelet.cgroups import ControlGroups
+from muster.embedded.kubelet.containers.cgroups import ControlGroups
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.pod import Pod
 from tests.scenarios.kubelet.conftest import NodeUnderTest, StartNode, processes

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.embedded.kubelet.downward import PodFacts
-from muster.embedded.kubelet.objects import ObjectSource, TokenSource
-from muster.embedded.kubelet.volumes import PodVolumes
+from muster.embedded.kubelet.containers.downward import PodFacts
+from muster.embedded.kubelet.containers.volumes import PodVolumes
+from muster.embedded.kubelet.pods.objects import ObjectSource, TokenSource
 from muster.kube.client import Client
 from muster.kube.coordination import Lease
 from muster.kube.node import Node

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.embedded.kubelet.admission import admit
+from muster.embedded.kubelet.pods.admission import admit
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.resources import pod_request

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.embedded.kubelet.logcompression import compress_rotated
-from muster.embedded.kubelet.logs import LogOptions, read_log, read_tail
-from muster.embedded.kubelet.shim import LineLog, LogFile, rotated_logs
+from muster.embedded.kubelet.containers.shim import LineLog, LogFile, rotated_logs
+from muster.embedded.kubelet.logs.compression import compress_rotated
+from muster.embedded.kubelet.logs.reading import LogOptions, read_log, read_tail
 
 SIZE = 64 << 10
 NEVER = 1 << 40
@@ -177,7 +177,7 @@ async def test_reading_ends_at_the_size_that_the_log_had(tmp_path: Path) -> None
 
 def test_names_are_the_kubelets_and_sort_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_700_000_000_400_000_000]
-    monkeypatch.setattr("muster.embedded.kubelet.shim.time.time_ns", lambda: now[0])
+    monkeypatch.setattr("muster.embedded.kubelet.containers.shim.time.time_ns", lambda: now[0])
     file = tmp_path / "0.log"
     log = LineLog(LogFile(str(file), SIZE, 50), "stdout")
     names: list[str] = []
@@ -211,7 +211,7 @@ def test_compression_keeps_the_text_and_the_newest_rotated_file(tmp_path: Path) 
 FULL_DISK = """
 import resource, signal, sys
 sys.path.insert(0, sys.argv[2])
-from muster.embedded.kubelet.shim import LineLog, LogFile
+from muster.embedded.kubelet.containers.shim import LineLog, LogFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = LineLog(LogFile(sys.argv[1], 1 << 40, 2), "stdout")
 log.feed(b"before\\n")

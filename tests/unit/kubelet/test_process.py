@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.embedded.kubelet.process import Process, ProcessSpec, StartError
-from muster.embedded.kubelet.shim import process_table
+from muster.embedded.kubelet.containers.process import Process, ProcessSpec, StartError
+from muster.embedded.kubelet.containers.shim import process_table
 from muster.embedded.kubelet.sweep import CLUSTER_MARKER, NODE_MARKER, POD_MARKER, sweep
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.embedded.kubelet.atomic_folder import write_atomically
-from muster.embedded.kubelet.backoff import RestartBackoff
-from muster.embedded.kubelet.pool import AddressPool, DevicePool, Exhausted
+from muster.embedded.kubelet.containers.atomic_folder import write_atomically
+from muster.embedded.kubelet.containers.backoff import RestartBackoff
+from muster.embedded.kubelet.pods.pool import AddressPool, DevicePool, Exhausted
 
 
 def test_backoff_starts_at_once_then_ten_seconds_doubling_to_five_minutes() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.embedded.kubelet.status import PodFindings, pod_status, quality_of_service
+from muster.embedded.kubelet.pods.status import PodFindings, pod_status, quality_of_service
 from muster.kube.container import ContainerStatus
 from muster.kube.pod import Pod, PodStatus
 from muster.kube.struct import from_dict

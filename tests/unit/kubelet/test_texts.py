@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.embedded.kubelet.expansion import expand
-from muster.embedded.kubelet.translate import PathTranslator
+from muster.embedded.kubelet.containers.expansion import expand
+from muster.embedded.kubelet.containers.translate import PathTranslator
 
 
 @pytest.mark.parametrize(

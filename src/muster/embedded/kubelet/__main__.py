@@ -13,7 +13,7 @@ from pathlib import Path
 import uvloop
 
 from muster.embedded.kubelet.kubelet import Kubelet
-from muster.embedded.kubelet.network import NetworkError
+from muster.embedded.kubelet.pods.network import NetworkError
 from muster.embedded.kubelet.settings import LOG_MIN_BYTES, LOG_MIN_FILES, Settings
 from muster.kube.config import load_config
 from muster.kube.errors import ConfigError

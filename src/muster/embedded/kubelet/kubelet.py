@@ -9,15 +9,15 @@ import logging
 from collections.abc import AsyncIterator, Awaitable
 from urllib.parse import urlsplit
 
-from muster.embedded.kubelet.cgroups import ControlGroups
-from muster.embedded.kubelet.logcompression import keep_compressed
-from muster.embedded.kubelet.manager import PodManager
-from muster.embedded.kubelet.network import HostNetwork, NamespaceNetwork, PodNetwork
+from muster.embedded.kubelet.containers.cgroups import ControlGroups
+from muster.embedded.kubelet.logs.compression import keep_compressed
 from muster.embedded.kubelet.node import NodeRegistration
-from muster.embedded.kubelet.objects import ObjectSource, TokenSource
-from muster.embedded.kubelet.podcontext import NodeServices
-from muster.embedded.kubelet.pool import DevicePool
-from muster.embedded.kubelet.server import KubeletServer
+from muster.embedded.kubelet.pods.context import NodeServices
+from muster.embedded.kubelet.pods.manager import PodManager
+from muster.embedded.kubelet.pods.network import HostNetwork, NamespaceNetwork, PodNetwork
+from muster.embedded.kubelet.pods.objects import ObjectSource, TokenSource
+from muster.embedded.kubelet.pods.pool import DevicePool
+from muster.embedded.kubelet.serving.server import KubeletServer
 from muster.embedded.kubelet.settings import Settings
 from muster.embedded.kubelet.sweep import end_orphans, sweep
 from muster.kube.client import Client

@@ -6,9 +6,9 @@ import contextlib
 import os
 import time
 
-from muster.embedded.kubelet.cgroups import remove_control_groups
-from muster.embedded.kubelet.process import SHIMS, spawning
-from muster.embedded.kubelet.shim import descendants, kill_process, process_table
+from muster.embedded.kubelet.containers.cgroups import remove_control_groups
+from muster.embedded.kubelet.containers.process import SHIMS, spawning
+from muster.embedded.kubelet.containers.shim import descendants, kill_process, process_table
 from muster.trainingjobs.supervisor.leftovers import SHARED_MEMORY, mapped_files
 
 CLUSTER_MARKER = "MUSTER_CLUSTER_ID"

@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from muster.embedded.kubelet.process import Process, StartError
+from muster.embedded.kubelet.containers.process import Process, StartError
 
 if TYPE_CHECKING:
-    from muster.embedded.kubelet.container import ContainerRunner
+    from muster.embedded.kubelet.containers.container import ContainerRunner
 
 _MOST_BYTES = 10240  # what the kubelet keeps of a probe's output
 

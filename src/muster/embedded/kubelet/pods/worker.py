@@ -9,18 +9,18 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.embedded.kubelet.admission import Rejection
-from muster.embedded.kubelet.container import ContainerRunner
-from muster.embedded.kubelet.grace import Grace
-from muster.embedded.kubelet.launch import wants_gpus
-from muster.embedded.kubelet.network import Attachment, NetworkError
-from muster.embedded.kubelet.podcontext import NodeServices, PodContext
-from muster.embedded.kubelet.pool import Exhausted
-from muster.embedded.kubelet.restored import after_reboot, load_status
-from muster.embedded.kubelet.status import PodFindings, is_sidecar, pod_status
-from muster.embedded.kubelet.statuswriter import StatusWriter
+from muster.embedded.kubelet.containers.container import ContainerRunner
+from muster.embedded.kubelet.containers.grace import Grace
+from muster.embedded.kubelet.containers.launch import wants_gpus
+from muster.embedded.kubelet.containers.volumes import PodVolumes, VolumeError
+from muster.embedded.kubelet.pods.admission import Rejection
+from muster.embedded.kubelet.pods.context import NodeServices, PodContext
+from muster.embedded.kubelet.pods.network import Attachment, NetworkError
+from muster.embedded.kubelet.pods.pool import Exhausted
+from muster.embedded.kubelet.pods.restored import after_reboot, load_status
+from muster.embedded.kubelet.pods.status import PodFindings, is_sidecar, pod_status
+from muster.embedded.kubelet.pods.status_writer import StatusWriter
 from muster.embedded.kubelet.sweep import SweepError, sweep
-from muster.embedded.kubelet.volumes import PodVolumes, VolumeError
 from muster.kube.container import Container, ContainerStateTerminated
 from muster.kube.pod import Pod, PodStatus
 

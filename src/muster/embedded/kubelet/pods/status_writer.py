@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from muster.embedded.kubelet.restored import save_status
+from muster.embedded.kubelet.pods.restored import save_status
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.errors import ApiError, Conflict, Invalid, NotFound
 from muster.kube.pod import Pod, PodStatus

@@ -9,8 +9,8 @@ import ipaddress
 from pathlib import Path
 from typing import Protocol
 
-from muster.embedded.kubelet.pool import AddressPool
-from muster.embedded.kubelet.process import run_helper
+from muster.embedded.kubelet.containers.process import run_helper
+from muster.embedded.kubelet.pods.pool import AddressPool
 
 _NAMESPACES = Path("/run/netns")
 

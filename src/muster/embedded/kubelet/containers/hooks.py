@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from muster.embedded.kubelet.commands import CommandError, run_command
-from muster.embedded.kubelet.requests import ProbeFailed, http_get
+from muster.embedded.kubelet.containers.commands import CommandError, run_command
+from muster.embedded.kubelet.containers.requests import ProbeFailed, http_get
 from muster.kube.container import LifecycleHandler
 
 if TYPE_CHECKING:
-    from muster.embedded.kubelet.container import ContainerRunner
+    from muster.embedded.kubelet.containers.container import ContainerRunner
 
 
 class HookError(Exception):

@@ -13,7 +13,7 @@ import os
 import shutil
 from pathlib import Path
 
-from muster.embedded.kubelet.shim import rotated_logs
+from muster.embedded.kubelet.containers.shim import rotated_logs
 
 PERIOD_S = 10.0  # containerLogMonitorInterval's default
 _LEVEL = 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from muster.embedded.kubelet.logs import read_tail
+from muster.embedded.kubelet.logs.reading import read_tail
 
 _MOST_BYTES = 4096
 _LOG_BYTES, _LOG_LINES = 2048, 80

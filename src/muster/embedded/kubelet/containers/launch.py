@@ -7,13 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from muster.embedded.kubelet.cgroups import ContainerGroup
-from muster.embedded.kubelet.environment import ConfigError, declared_environment
-from muster.embedded.kubelet.expansion import expand
-from muster.embedded.kubelet.podcontext import PodContext
-from muster.embedded.kubelet.process import ProcessSpec
-from muster.embedded.kubelet.translate import PathTranslator
-from muster.embedded.kubelet.volumes import VolumeError
+from muster.embedded.kubelet.containers.cgroups import ContainerGroup
+from muster.embedded.kubelet.containers.environment import ConfigError, declared_environment
+from muster.embedded.kubelet.containers.expansion import expand
+from muster.embedded.kubelet.containers.process import ProcessSpec
+from muster.embedded.kubelet.containers.translate import PathTranslator
+from muster.embedded.kubelet.containers.volumes import VolumeError
+from muster.embedded.kubelet.pods.context import PodContext
 from muster.kube.container import Container, SecurityContext
 from muster.kube.pod import Pod, PodSecurityContext
 from muster.kube.quantity import to_int

@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from muster.embedded.kubelet.commands import CommandError, run_command
-from muster.embedded.kubelet.grace import Grace
-from muster.embedded.kubelet.podcontext import PodContext
-from muster.embedded.kubelet.requests import ProbeFailed, http_get, tcp_connect
+from muster.embedded.kubelet.containers.commands import CommandError, run_command
+from muster.embedded.kubelet.containers.grace import Grace
+from muster.embedded.kubelet.containers.requests import ProbeFailed, http_get, tcp_connect
+from muster.embedded.kubelet.pods.context import PodContext
 from muster.kube.container import Probe
 
 if TYPE_CHECKING:
-    from muster.embedded.kubelet.container import ContainerRunner
+    from muster.embedded.kubelet.containers.container import ContainerRunner
 
 
 class ContainerProbes:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from muster.embedded.kubelet import sweep
-from muster.embedded.kubelet.cgroups import ControlGroups
-from muster.embedded.kubelet.downward import PodFacts
-from muster.embedded.kubelet.environment import machine_environment
-from muster.embedded.kubelet.network import PodNetwork
-from muster.embedded.kubelet.objects import ObjectSource, TokenSource
-from muster.embedded.kubelet.pool import DevicePool
+from muster.embedded.kubelet.containers.cgroups import ControlGroups
+from muster.embedded.kubelet.containers.downward import PodFacts
+from muster.embedded.kubelet.containers.environment import machine_environment
+from muster.embedded.kubelet.containers.volumes import PodVolumes
+from muster.embedded.kubelet.pods.network import PodNetwork
+from muster.embedded.kubelet.pods.objects import ObjectSource, TokenSource
+from muster.embedded.kubelet.pods.pool import DevicePool
 from muster.embedded.kubelet.settings import Settings
-from muster.embedded.kubelet.volumes import PodVolumes
 from muster.kube.client import Client
 from muster.kube.pod import Pod
 

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from muster.embedded.kubelet.logs import LogOptions, log_files, read_log, since_time
-from muster.embedded.kubelet.manager import PodManager
-from muster.embedded.kubelet.remotecommand import RemoteCommand
+from muster.embedded.kubelet.logs.reading import LogOptions, log_files, read_log, since_time
+from muster.embedded.kubelet.pods.manager import PodManager
+from muster.embedded.kubelet.pods.worker import PodWorker
+from muster.embedded.kubelet.serving.remote_command import RemoteCommand
 from muster.embedded.kubelet.settings import Settings
-from muster.embedded.kubelet.worker import PodWorker
 from muster.kube.container import ContainerStatus
 from muster.kube.pki import CertificateAuthority, KeyPair
 from muster.kube.struct import to_dict

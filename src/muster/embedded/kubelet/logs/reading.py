@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import IO, cast
 
-from muster.embedded.kubelet.shim import rotated_logs
+from muster.embedded.kubelet.containers.shim import rotated_logs
 
 _POLL_S = 0.1
 _CHUNK_BYTES = 1 << 16

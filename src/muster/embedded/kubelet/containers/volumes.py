@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from muster.embedded.kubelet.atomic_folder import write_atomically
-from muster.embedded.kubelet.downward import PodFacts, UnknownField
-from muster.embedded.kubelet.expansion import expand
-from muster.embedded.kubelet.objects import MissingObject, ObjectSource, TokenSource
+from muster.embedded.kubelet.containers.atomic_folder import write_atomically
+from muster.embedded.kubelet.containers.downward import PodFacts, UnknownField
+from muster.embedded.kubelet.containers.expansion import expand
+from muster.embedded.kubelet.pods.objects import MissingObject, ObjectSource, TokenSource
 from muster.kube.container import Container
 from muster.kube.volume import DownwardAPIVolumeFile, KeyToPath, ProjectedVolumeSource, Volume
 

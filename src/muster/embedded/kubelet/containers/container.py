@@ -13,19 +13,19 @@ from pathlib import Path
 
 import msgspec
 
-from muster.embedded.kubelet import launch
-from muster.embedded.kubelet.backoff import RestartBackoff
-from muster.embedded.kubelet.cgroups import ContainerGroup
-from muster.embedded.kubelet.environment import ConfigError
-from muster.embedded.kubelet.grace import Grace
-from muster.embedded.kubelet.hooks import HookError, run_hook
-from muster.embedded.kubelet.logs import log_files
-from muster.embedded.kubelet.podcontext import PodContext
-from muster.embedded.kubelet.probes import ContainerProbes
-from muster.embedded.kubelet.process import Process, StartError
-from muster.embedded.kubelet.shim import rotated_logs
+from muster.embedded.kubelet.containers import launch
+from muster.embedded.kubelet.containers.backoff import RestartBackoff
+from muster.embedded.kubelet.containers.cgroups import ContainerGroup
+from muster.embedded.kubelet.containers.environment import ConfigError
+from muster.embedded.kubelet.containers.grace import Grace
+from muster.embedded.kubelet.containers.hooks import HookError, run_hook
+from muster.embedded.kubelet.containers.probes import ContainerProbes
+from muster.embedded.kubelet.containers.process import Process, StartError
+from muster.embedded.kubelet.containers.shim import rotated_logs
+from muster.embedded.kubelet.containers.termination import termination_message
+from muster.embedded.kubelet.logs.reading import log_files
+from muster.embedded.kubelet.pods.context import PodContext
 from muster.embedded.kubelet.sweep import SweepError, sweep
-from muster.embedded.kubelet.termination import termination_message
 from muster.kube.container import (
     Container,
     ContainerState,

@@ -7,9 +7,9 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable
 
-from muster.embedded.kubelet.admission import Rejection, admit
-from muster.embedded.kubelet.podcontext import NodeServices
-from muster.embedded.kubelet.worker import PodWorker
+from muster.embedded.kubelet.pods.admission import Rejection, admit
+from muster.embedded.kubelet.pods.context import NodeServices
+from muster.embedded.kubelet.pods.worker import PodWorker
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 

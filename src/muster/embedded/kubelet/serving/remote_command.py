@@ -18,8 +18,8 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
-from muster.embedded.kubelet.container import ContainerRunner
-from muster.embedded.kubelet.process import Exit, Process, StartError
+from muster.embedded.kubelet.containers.container import ContainerRunner
+from muster.embedded.kubelet.containers.process import Exit, Process, StartError
 
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255

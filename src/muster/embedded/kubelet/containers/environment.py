@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster.embedded.kubelet.downward import PodFacts, UnknownField
-from muster.embedded.kubelet.expansion import expand
-from muster.embedded.kubelet.objects import MissingObject, ObjectSource
+from muster.embedded.kubelet.containers.downward import PodFacts, UnknownField
+from muster.embedded.kubelet.containers.expansion import expand
+from muster.embedded.kubelet.pods.objects import MissingObject, ObjectSource
 from muster.kube.container import Container, EnvFromSource, EnvVarSource
 
 _FALLBACK_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

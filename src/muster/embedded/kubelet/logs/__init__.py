@@ -1,0 +1,1 @@
+"""Logs of containers: read and compressed."""

@@ -1,0 +1,1 @@
+"""Pods on the node: taken on, run, reported."""

@@ -1,0 +1,1 @@
+"""What the kubelet serves to its API server."""
