@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.report import Report, at_most, emit
 from muster.api.node_health import NodeHealth
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import NotFound

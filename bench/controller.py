@@ -13,9 +13,9 @@ from pathlib import Path
 import yaml
 
 from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
-from muster.drills.chart import CHART, rendered
-from muster.drills.children import Child
-from muster.drills.clusteraccess import ClusterAccess
+from muster.controlplane.chart import CHART, rendered
+from muster.controlplane.children import Child
+from muster.controlplane.clusteraccess import ClusterAccess
 from muster.kube.client import Client
 from muster.kube.errors import NotFound
 

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import uvloop
 from rich.console import Console
 
-from muster.drills.controlplane import ControlPlaneUnavailableError
-from muster.drills.goprograms import NotBuiltError
+from muster.controlplane.goprograms import NotBuiltError
+from muster.controlplane.programs import ControlPlaneUnavailableError
 
 
 def interrupted(name: str, out: Console, measure: Callable[[], Awaitable[None]]) -> bool:

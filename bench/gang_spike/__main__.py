@@ -17,8 +17,8 @@ from bench.gang_spike.sides import SIDES
 from bench.gang_spike.spike import measure
 from bench.report import console, emit
 from bench.running import interrupted
-from muster.drills.controlplane import ControlPlaneUnavailableError
-from muster.drills.goprograms import NotBuiltError
+from muster.controlplane.goprograms import NotBuiltError
+from muster.controlplane.programs import ControlPlaneUnavailableError
 
 
 @click.command()

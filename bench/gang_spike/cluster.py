@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.gang_spike.shape import CAPACITY, NAMESPACE
-from muster.drills.controlplane import ControlPlane
+from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.sim import nodeobjects

@@ -13,9 +13,9 @@ from bench.controller import controller, served
 from bench.gang_spike.cluster import SYSTEM, Cluster
 from bench.gang_spike.shape import NAMESPACE, Fields, InGang
 from muster.api.names import ANNOTATION_GANG_SIZE, ANNOTATION_GANG_UID, LABEL_GANG, LABEL_SLOT, SCHEDULER_NAME
-from muster.drills.children import Child
-from muster.drills.controlplane import find_binaries
-from muster.drills.goprograms import find_built
+from muster.controlplane.children import Child
+from muster.controlplane.goprograms import find_built
+from muster.controlplane.programs import find_binaries
 
 QPS = 10_000
 """The peers' client limit: none, at the speeds there are."""

@@ -14,7 +14,7 @@ from bench.gang_spike.process import cpu_s, peak_rss_mb
 from bench.gang_spike.shape import NAMESPACE, Shape, pod
 from bench.gang_spike.sides import RAW, Side
 from bench.gang_spike.watcher import BoundPod, Watcher, watching
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 
 WORKERS = 48
 """Requests of the creating client under way at once: more make it no faster."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.gang_spike.cluster import SYSTEM, Cluster
 from bench.health.agents import LOG
 from muster.api.node_health import NodeHealth
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 
 PATIENCE_S = 120.0
 _RULES = (

@@ -19,7 +19,7 @@ from bench.health.agents import LOG
 from muster.agent.settings import PERIOD_S
 from muster.api.names import HEALTH_CONFIG_MAP, SYSTEM_NAMESPACE
 from muster.api.quarantine import quarantined
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from muster.fleet.remediation.config import CONFIG_KEY
 from muster.kube.client import Client
 from muster.kube.core import ConfigMap

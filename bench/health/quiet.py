@@ -23,8 +23,8 @@ from bench.gang_spike.process import cpu_s, peak_rss_mb
 from bench.health.agentprocess import agents, until
 from muster.api.names import API_VERSION, SYSTEM_NAMESPACE
 from muster.api.preflight import Preflight, PreflightSpec
-from muster.drills.auditlog import AuditEntry, AuditLog
-from muster.drills.chart import CHART
+from muster.controlplane.auditlog import AuditEntry, AuditLog
+from muster.controlplane.chart import CHART
 from muster.fleet.remediation.evidence.mesh import CONFIG_MAP
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.config import load_config

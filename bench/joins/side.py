@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from bench.gang_spike.process import cpu_s
 from bench.joins.prober import Seen
 from bench.restart.cluster import CAPACITY, NAMESPACE, Cluster, cluster
-from muster.drills.clusteraccess import Rule
+from muster.controlplane.clusteraccess import Rule
 from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.joins.controller import JoinController
 from muster.fleet.joins.record import JOINING

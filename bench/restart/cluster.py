@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench.audit import AuditLog
-from muster.drills.controlplane import ControlPlane
+from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.pod import Pod

@@ -18,8 +18,8 @@ from typing import Any
 from bench.controller import served
 from bench.restart.cluster import GPU, NAMESPACE, SPARES, Cluster, Fault, cluster
 from bench.restart.outcome import RANKS_RUNNING, Outcome
-from muster.drills.children import Child
-from muster.drills.goprograms import find_built
+from muster.controlplane.children import Child
+from muster.controlplane.goprograms import find_built
 from muster.kube.pod import Pod
 
 API_VERSION = "jobset.x-k8s.io/v1alpha2"

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import yaml
 
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from tests.support.waiting import eventually
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -125,7 +125,7 @@ class ApiServer:
 
 
 class EmbeddedServer:
-    """`python -m muster.embedded.apiserver` on a state folder. It never outlives us (`muster.drills.children`)."""
+    """`python -m muster.embedded.apiserver` on a state folder. It never outlives us (`muster.controlplane.children`)."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from muster.drills.ports import free_port
+from muster.controlplane.ports import free_port
 from tests.support.waiting import eventually
 
 CREDENTIALS = {

@@ -18,8 +18,8 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from muster.drills.clusteraccess import ClusterAccess
-from muster.drills.controlplane import ControlPlane, ControlPlaneUnavailableError, find_binaries
+from muster.controlplane.clusteraccess import ClusterAccess
+from muster.controlplane.programs import ControlPlane, ControlPlaneUnavailableError, find_binaries
 
 REQUIRED = os.environ.get("MUSTER_REQUIRE_REAL") == "1"
 USER_KUBECONFIG = os.environ.get("MUSTER_TEST_KUBECONFIG", "")

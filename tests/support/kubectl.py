@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.drills.goprograms import NotBuiltError, find_built
+from muster.controlplane.goprograms import NotBuiltError, find_built
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from tests.support.waiting import TIMEOUT_S, eventually
 
 ENV = shutil.which("env") or "env"

@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from muster.kube.pki import CertificateAuthority
 from tests.support.waiting import TIMEOUT_S, until
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from muster.drills.clusteraccess import KubectlError
-from muster.drills.controlplane import ControlPlaneError, ControlPlaneUnavailableError, find_binaries
+from muster.controlplane.clusteraccess import KubectlError
+from muster.controlplane.programs import ControlPlaneError, ControlPlaneUnavailableError, find_binaries
 from tests.support.controlplane import RealCluster, StartControlPlane
 
 
@@ -89,7 +89,7 @@ def test_nothing_survives_a_test_run_that_is_killed(control_plane_binaries: Path
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from muster.drills.controlplane import ControlPlane\n"
+        "from muster.controlplane.programs import ControlPlane\n"
         "with ControlPlane(Path(sys.argv[1]), directory=Path(sys.argv[2]), controller_manager=False):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(600)\n"

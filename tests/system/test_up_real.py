@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.drills.goprograms import NotBuiltError, find_built
+from muster.controlplane.goprograms import NotBuiltError, find_built
 from tests.support.musterprogram import Muster, muster_in
 from tests.support.waiting import eventually
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from muster.drills.ports import free_port, port_in_use
+from muster.controlplane.ports import free_port, port_in_use
 from muster.embedded.control import ControlError, ask
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec, Layout

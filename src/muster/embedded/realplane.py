@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from muster.api.names import SYSTEM_NAMESPACE
-from muster.drills.chart import rendered
-from muster.drills.clusteraccess import KubectlError, Rule
-from muster.drills.controlplane import ControlPlane, ControlPlaneError, ControlPlaneUnavailableError, find_binaries
-from muster.drills.goprograms import NotBuiltError, find_built
+from muster.controlplane.chart import rendered
+from muster.controlplane.clusteraccess import KubectlError, Rule
+from muster.controlplane.goprograms import NotBuiltError, find_built
+from muster.controlplane.programs import ControlPlane, ControlPlaneError, ControlPlaneUnavailableError, find_binaries
 from muster.embedded.layout import ClusterSpec, Layout
 from muster.embedded.programs import Program
 

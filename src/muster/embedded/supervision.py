@@ -10,7 +10,7 @@ from os import kill
 from pathlib import Path
 from typing import Any
 
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from muster.embedded.layout import ProcessId
 from muster.embedded.programs import Program
 

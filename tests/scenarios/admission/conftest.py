@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from muster.drills.clusteraccess import ClusterAccess
-from muster.drills.controlplane import ControlPlane
+from muster.controlplane.clusteraccess import ClusterAccess
+from muster.controlplane.programs import ControlPlane
 from tests.scenarios.deploy.conftest import Helm, helm_program, offline_helm  # noqa: F401
 from tests.scenarios.deploy.test_chart import rendered
 from tests.support.apiserver import Api

@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry
 from muster.admission.certificates import LIFETIME
 from muster.admission.metrics import AdmissionMetrics
 from muster.admission.trust import SECRET, Trust
-from muster.drills.children import Child
-from muster.drills.ports import free_port
+from muster.controlplane.children import Child
+from muster.controlplane.ports import free_port
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.pki import CertificateAuthority

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from muster.api.node_health import NodeHealth, NodeHealthStatus
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from muster.kube.affinity import Toleration
 from muster.kube.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
 from muster.kube.client import Client

@@ -16,8 +16,8 @@ import pytest
 
 from muster.api.names import SYSTEM_NAMESPACE
 from muster.api.node_health import NodeHealth, NodeHealthStatus
-from muster.drills.chart import rendered
-from muster.drills.goprograms import NotBuiltError
+from muster.controlplane.chart import rendered
+from muster.controlplane.goprograms import NotBuiltError
 from muster.kube.auth import TokenRequest
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.config import ClusterConfig, load_config

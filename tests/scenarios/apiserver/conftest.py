@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from muster.drills.clusteraccess import ClusterAccess
+from muster.controlplane.clusteraccess import ClusterAccess
 from tests.support.apiserver import Api, EmbeddedServer
 from tests.support.kubectl import kubectl_program
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from muster.drills.clusteraccess import ClusterAccess, KubectlError
+from muster.controlplane.clusteraccess import ClusterAccess, KubectlError
 from tests.scenarios.apiserver.cases_custom import CRD, widget
 from tests.support.apiserver import Api
 from tests.support.waiting import eventually

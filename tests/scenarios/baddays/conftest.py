@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from muster.drills.controlplane import ControlPlane
+from muster.controlplane.programs import ControlPlane
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from tests.scenarios.trainingjobs.conftest import Arena, TestNode

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from muster.api.training_job import TrainingJob, TrainingJobStatus
-from muster.drills.auditlog import AuditLog
-from muster.drills.children import Child
-from muster.drills.controlplane import ControlPlane
-from muster.drills.goprograms import NotBuiltError, find_built
+from muster.controlplane.auditlog import AuditLog
+from muster.controlplane.children import Child
+from muster.controlplane.goprograms import NotBuiltError, find_built
+from muster.controlplane.programs import ControlPlane
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
 from muster.kube.config import load_config

@@ -12,8 +12,8 @@ from typing import Any
 import boto3
 import pytest
 
-from muster.drills.auditlog import AuditEntry
-from muster.drills.clusteraccess import KubectlError
+from muster.controlplane.auditlog import AuditEntry
+from muster.controlplane.clusteraccess import KubectlError
 from tests.scenarios.deploy.conftest import SYSTEM, Cluster, making_cluster
 from tests.support.awsserver import CREDENTIALS, aws_server
 from tests.support.serviceproxy import ServiceProxy

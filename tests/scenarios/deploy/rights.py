@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from muster.drills.auditlog import AuditEntry
+from muster.controlplane.auditlog import AuditEntry
 from tests.scenarios.deploy.conftest import SYSTEM, Cluster
 
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from muster.chart import generate, rights
-from muster.drills.controlplane import ControlPlane
+from muster.controlplane.programs import ControlPlane
 from tests.scenarios.deploy.conftest import CHART, RELEASE, SYSTEM, Helm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -25,7 +25,7 @@ from muster.agent.checks import CHECKS
 from muster.agent.identity import node_of_token
 from muster.agent.privilege import CAP_SYSLOG
 from muster.api.node_health import NodeHealth, NodeHealthStatus
-from muster.drills.ports import free_port
+from muster.controlplane.ports import free_port
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from muster.kube.errors import NotFound

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from muster.agent.settings import load_settings
-from muster.drills.clusteraccess import KubectlError
+from muster.controlplane.clusteraccess import KubectlError
 from muster.fleet.balloons.config import BalloonPool
 from muster.fleet.balloons.deployment import manifest
 from tests.scenarios.deploy.conftest import CHART, SYSTEM, Cluster, Helm

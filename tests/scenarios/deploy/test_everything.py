@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.drills.clusteraccess import KubectlError
+from muster.controlplane.clusteraccess import KubectlError
 from tests.scenarios.deploy.conftest import ACCOUNT, SYSTEM
 from tests.scenarios.deploy.everything import (
     ALLOCATION,

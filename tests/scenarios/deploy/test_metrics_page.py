@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from muster.cli.reference import metrics as metricsreference
-from muster.drills.children import Child
-from muster.drills.ports import free_port
+from muster.controlplane.children import Child
+from muster.controlplane.ports import free_port
 from muster.kube.client import Client
 from muster.kube.config import load_config
 from tests.support.apiserver import ApiServer

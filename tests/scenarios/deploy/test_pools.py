@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from muster.drills.clusteraccess import ClusterAccess, KubectlError
-from muster.drills.controlplane import ControlPlane
+from muster.controlplane.clusteraccess import ClusterAccess, KubectlError
+from muster.controlplane.programs import ControlPlane
 from muster.fleet.remediation.plan import RunStep
 from muster.fleet.remediation.repairs.steps import StepSettings, step_pod
 from muster.fleet.remediation.snapshot import NodeView

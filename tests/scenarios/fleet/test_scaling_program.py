@@ -14,7 +14,7 @@ import boto3
 import msgspec
 import pytest
 
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD
 from muster.fleet.scaling.status import STATUS_KEY, STATUS_MAP, ScalingStatus
 from muster.kube.client import Client

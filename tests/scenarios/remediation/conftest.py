@@ -20,7 +20,7 @@ from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.preflight import Preflight
 from muster.api.quarantine import quarantined
-from muster.drills.ports import free_port
+from muster.controlplane.ports import free_port
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.peers import UNREACHED
 from muster.fleet.health.record import observed

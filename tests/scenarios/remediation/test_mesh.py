@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from muster.api.names import LABEL_RACK
-from muster.drills.ports import free_port
+from muster.controlplane.ports import free_port
 from muster.fleet.remediation.decide import HARDWARE
 from muster.fleet.remediation.evidence import mesh
 from muster.kube.config import ClusterConfig

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from muster.api.names import CONTROLLER_LEASE
-from muster.drills.children import Child
+from muster.controlplane.children import Child
 from muster.kube.auth import TokenRequest
 from muster.kube.client import Client
 from muster.kube.coordination import Lease

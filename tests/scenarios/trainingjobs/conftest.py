@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from muster.api.training_job import TrainingJob, TrainingJobStatus
-from muster.drills.ports import free_port
+from muster.controlplane.ports import free_port
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client
 from muster.kube.config import load_config

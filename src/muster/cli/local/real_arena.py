@@ -14,11 +14,11 @@ from muster.api.names import SYSTEM_NAMESPACE
 from muster.cli.errors import CliError
 from muster.cli.local.arena import NODE_GRACE_S, OnStage, undisturbed
 from muster.cli.target import Cluster
-from muster.drills.chart import rendered
-from muster.drills.children import Child
-from muster.drills.controlplane import ControlPlane, ControlPlaneError, ControlPlaneUnavailableError, find_binaries
-from muster.drills.goprograms import NotBuiltError
-from muster.drills.ports import free_port
+from muster.controlplane.chart import rendered
+from muster.controlplane.children import Child
+from muster.controlplane.goprograms import NotBuiltError
+from muster.controlplane.ports import free_port
+from muster.controlplane.programs import ControlPlane, ControlPlaneError, ControlPlaneUnavailableError, find_binaries
 from muster.embedded import programs, ranks, readiness
 from muster.embedded.kubelet.sweep import sweep
 from muster.embedded.layout import ClusterSpec

@@ -31,7 +31,7 @@ from muster.kube.config import load_config
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.health import Progress, health_app, serve
 from muster.kube.leader import LEASE_DURATION_S, LeaderElector
-from muster.manager.works import Parts, Shared, works_of
+from muster.manager.controllers import Parts, Shared, works_of
 from muster.scheduler.metrics import scheduler_metrics
 from muster.scheduler.plan import Settings
 from muster.scheduler.shadow import Shadow

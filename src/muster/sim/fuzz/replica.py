@@ -12,7 +12,7 @@ from muster.api.names import CONTROLLER_LEASE
 from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.leader import LeaderElector
-from muster.manager.works import Parts, Shared, works_of
+from muster.manager.controllers import Parts, Shared, works_of
 from muster.scheduler.plan import Settings
 from muster.sim.fuzz.rendezvous import serve
 from muster.sim.virtual.cluster import VirtualCluster

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from muster.drills.controlplane import ControlPlane
+from muster.controlplane.programs import ControlPlane
 from muster.embedded.apiserver.types import field_table
 
 GROUPS: Final = (

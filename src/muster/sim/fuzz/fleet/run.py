@@ -13,7 +13,7 @@ from muster.fleet.joins.config import CONFIG_MAP as JOINS
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING
 from muster.kube.apps import Deployment
-from muster.manager.works import Parts
+from muster.manager.controllers import Parts
 from muster.sim.fuzz.fleet.balloonchecks import NoBalloonInTheWay
 from muster.sim.fuzz.fleet.clouds import Cloud
 from muster.sim.fuzz.fleet.configs import CLOUD_POOL

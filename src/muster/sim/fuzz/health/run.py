@@ -21,7 +21,7 @@ from muster.fleet.remediation.config import CONFIG_KEY
 from muster.fleet.scaling.config import CONFIG_KEY as SCALING_KEY
 from muster.fleet.scaling.config import CONFIG_MAP as SCALING_MAP
 from muster.kube.errors import NotFound
-from muster.manager.works import Parts
+from muster.manager.controllers import Parts
 from muster.sim.fuzz.checks import NoRoomGivenTwice, Violated
 from muster.sim.fuzz.fleet.people import MAPS, put_config
 from muster.sim.fuzz.gangchecks import NoGangPartBoundForLong

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from muster.drills.goprograms import NotBuiltError, find_built
+from muster.controlplane.goprograms import NotBuiltError, find_built
 
 CHART: Final = Path(__file__).parents[3] / "deploy" / "chart" / "muster"
 _TIMEOUT_S: Final = 60.0

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from muster.drills.children import Child
-from muster.drills.clusteraccess import ClusterAccess, inline, write_kubeconfig
-from muster.drills.goprograms import NotBuiltError, find_built
-from muster.drills.ports import free_port
+from muster.controlplane.children import Child
+from muster.controlplane.clusteraccess import ClusterAccess, inline, write_kubeconfig
+from muster.controlplane.goprograms import NotBuiltError, find_built
+from muster.controlplane.ports import free_port
 from muster.kube.pki import CertificateAuthority, KeyPair, new_signing_key, write_private
 
 PROGRAMS_WITH_PORTS: Final = ("kube-apiserver", "etcd", "etcd-peer", "kube-controller-manager", "kube-scheduler")
