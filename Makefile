@@ -16,7 +16,7 @@ FUZZ_JOBS ?= 2
 FUZZ_FIRST ?= $(shell date +%s)
 # --fleet: teams, balloons, joins and scaling beside the scheduler
 FUZZ_MODE ?=
-CODE = $(wildcard src tests bench examples)
+CODE = $(wildcard src fuzz tests bench examples)
 
 .PHONY: help setup test test-fast fuzz lint format check-generated generate wheel lock controlplane coscheduling helm jobset demo demo-real clean
 
@@ -35,12 +35,12 @@ test-fast: setup ## Unit tests that are not slow: less than a minute on two core
 	$(PYTEST) tests/unit -m "not slow" --durations 5
 
 fuzz: setup ## Simulated clusters where things go wrong, a seed each, for FUZZ_S seconds; prints what fails and how to see it again
-	PYTHONHASHSEED=0 $(BIN)/python -m muster.sim.fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS) $(FUZZ_MODE)
+	PYTHONHASHSEED=0 $(BIN)/python -m fuzz --seconds $(FUZZ_S) --first $(FUZZ_FIRST) --jobs $(FUZZ_JOBS) $(FUZZ_MODE)
 
 lint: setup ## Style, types and the direction of imports
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
-	$(BIN)/mypy src/muster tests/support $(wildcard bench)
+	$(BIN)/mypy src/muster tests/support fuzz $(wildcard bench)
 	$(BIN)/lint-imports --no-cache
 
 format: setup ## Mend what ruff can mend
@@ -93,4 +93,4 @@ demo-real: setup controlplane helm ## The same on a real control plane
 
 clean: ## Remove .venv and tool caches of this checkout
 	rm -rf .venv .setup.lock .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src fuzz tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

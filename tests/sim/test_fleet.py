@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from muster.sim.fuzz.fleet.machines import own_source, read_source
-from muster.sim.fuzz.modes import Mode
+from fuzz.fleet.machines import own_source, read_source
+from fuzz.modes import Mode
 from muster.sim.replay.table import BadTrace
 from tests.sim.fleetmutants import FLEET_MUTANTS
 
-OWN = Mode("python -m muster.sim.fuzz --fleet", own_source())
+OWN = Mode("python -m fuzz --fleet", own_source())
 SEEDS = (0, 12, 27)
 CATCHES = {
     "overrule_hands": 27,

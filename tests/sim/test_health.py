@@ -6,10 +6,10 @@ import gc
 
 import pytest
 
-from muster.sim.fuzz.modes import Mode
+from fuzz.modes import Mode
 from tests.sim.healthmutants import HEALTH_MUTANTS
 
-HEALTH = Mode("python -m muster.sim.fuzz --health", health=True)
+HEALTH = Mode("python -m fuzz --health", health=True)
 SEEDS = (0, 3, 9, 10, 56)
 CATCHES = {
     "breaker_counts_nothing": 2,

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
+from fuzz.checks import Violated
+from fuzz.health.agents import SETTLES_S, TURN_S, Agents, moment
+from fuzz.health.facts import RECORD
+from fuzz.health.lifechecks import NoHealthyMachineReplaced
+from fuzz.health.mishaps import QUARANTINES, REBOOTS, REPLACES
+from fuzz.health.nodechecks import NothingWithoutEvidence
+from fuzz.health.run import HealthRun
+from fuzz.health.scenario import health_scenario
 from muster.fleet.remediation.evidence.mesh import CONFIG_MAP, KEY
-from muster.sim.fuzz.checks import Violated
-from muster.sim.fuzz.health.agents import SETTLES_S, TURN_S, Agents, moment
-from muster.sim.fuzz.health.facts import RECORD
-from muster.sim.fuzz.health.lifechecks import NoHealthyMachineReplaced
-from muster.sim.fuzz.health.mishaps import QUARANTINES, REBOOTS, REPLACES
-from muster.sim.fuzz.health.nodechecks import NothingWithoutEvidence
-from muster.sim.fuzz.health.run import HealthRun
-from muster.sim.fuzz.health.scenario import health_scenario
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.sealed import sealed
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def fuzz(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "muster.sim.fuzz", *arguments, "--json"]
+    command = [sys.executable, "-m", "fuzz", *arguments, "--json"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert said.returncode == 0, said.stdout + said.stderr
     summary: dict[str, Any] = json.loads(said.stdout.splitlines()[-1])["fuzz"]

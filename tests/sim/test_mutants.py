@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from muster.sim.fuzz.run import run
-from muster.sim.fuzz.scenario import scenario
+from fuzz.run import run
+from fuzz.scenario import scenario
 from tests.sim.mutants import MUTANTS
 
 CATCHES = {

@@ -8,11 +8,11 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from fuzz.checks import Violated
+from fuzz.fleet.machines import own_source
+from fuzz.fleet.run import FleetRun
+from fuzz.fleet.scenario import fleet_scenario
 from muster.kube.node import Node
-from muster.sim.fuzz.checks import Violated
-from muster.sim.fuzz.fleet.machines import own_source
-from muster.sim.fuzz.fleet.run import FleetRun
-from muster.sim.fuzz.fleet.scenario import fleet_scenario
 from muster.sim.virtual.loop import VirtualLoop
 from muster.sim.virtual.sealed import sealed
 

@@ -6,13 +6,13 @@ from contextlib import nullcontext
 
 import pytest
 
+from fuzz.checks import NoRoomGivenTwice, NothingWhereItDoesNotFit, Violated
+from fuzz.gangchecks import NoSlotLost
+from fuzz.health.trust import TrustView
+from fuzz.view import View
 from muster.api.names import TAINT_PREFLIGHT
 from muster.embedded.objects import Obj
 from muster.embedded.store import Store
-from muster.sim.fuzz.checks import NoRoomGivenTwice, NothingWhereItDoesNotFit, Violated
-from muster.sim.fuzz.gangchecks import NoSlotLost
-from muster.sim.fuzz.health.trust import TrustView
-from muster.sim.fuzz.view import View
 from muster.sim.virtual.network import Trace
 
 STALE_S = 10.0

@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from muster.sim.fuzz.run import run
-from muster.sim.fuzz.scenario import scenario
+from fuzz.run import run
+from fuzz.scenario import scenario
 
 SEEDS = range(25)
 
@@ -16,4 +16,4 @@ SEEDS = range(25)
 def test_every_invariant_holds(seed: int) -> None:
     outcome = run(scenario(seed))
     gc.collect()
-    assert not outcome.violation, f"{outcome.violation}\nagain: python -m muster.sim.fuzz --seed {seed} --trace"
+    assert not outcome.violation, f"{outcome.violation}\nagain: python -m fuzz --seed {seed} --trace"

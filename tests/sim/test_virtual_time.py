@@ -21,14 +21,16 @@ from muster.sim.virtual.loop import START_S, Stuck, TooManySteps, VirtualLoop
 from muster.sim.virtual.process import Process
 from muster.sim.virtual.sealed import LeftTheSimulation, sealed
 
-SOURCE = Path(__file__).parents[2] / "src/muster"
-SIMULATED = ("sim/virtual", "sim/fuzz", "scheduler", "embedded/apiserver", "embedded/controllers")
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src/muster"
+SIMULATED = ("sim/virtual", "scheduler", "trainingjobs", "embedded/apiserver", "embedded/controllers")
 FILES = ("sim/nodes.py", "sim/nodeobjects.py", "sim/poller.py", "sim/supervisor.py", "embedded/store.py",
          "embedded/watchhub.py")  # fmt: skip
 KUBE = ("cache", "client", "controller", "events", "informer", "leader", "restclient", "workqueue")
 OUTSIDE = {"embedded/apiserver/__main__.py", "embedded/apiserver/server.py", "embedded/apiserver/proxy.py",
-           "embedded/apiserver/access/state_dir.py", "embedded/apiserver/request_log.py", "embedded/apiserver/metrics.py",
-           "sim/virtual/sealed.py", "sim/fuzz/many.py", "trainingjobs/rendezvous/secrets.py", "trainingjobs/rendezvous/server.py",
+           "embedded/apiserver/access/state_dir.py", "embedded/apiserver/request_log.py",
+           "embedded/apiserver/metrics.py", "sim/virtual/sealed.py", "fuzz/many.py",
+           "trainingjobs/rendezvous/secrets.py", "trainingjobs/rendezvous/server.py",
            "trainingjobs/rendezvous/overload.py"}  # fmt: skip
 
 
@@ -181,10 +183,10 @@ def test_what_runs_in_simulations_asks_for_no_wall_clock_thread_or_unseeded_rand
     """What `sealed` cannot take away (`datetime.now` is built in) and what a run may not happen to reach."""
     found = []
     paths = [path for folder in SIMULATED for path in sorted((SOURCE / folder).rglob("*.py"))]
-    paths += sorted((SOURCE / "trainingjobs").glob("*.py"))
+    paths += sorted((ROOT / "fuzz").rglob("*.py"))
     for path in [*paths, *(SOURCE / name for name in FILES), *(SOURCE / f"kube/{name}.py" for name in KUBE)]:
-        name = path.relative_to(SOURCE).as_posix()
-        if name not in OUTSIDE:
+        name = path.relative_to(ROOT).as_posix().removeprefix("src/muster/")
+        if name not in OUTSIDE and not name.startswith("trainingjobs/supervisor/"):
             found += [f"{name}:{line}: {what}" for line, what in _banned(ast.parse(path.read_text()))]
     assert found == []
 
@@ -212,7 +214,7 @@ def _banned(tree: ast.Module) -> list[tuple[int, str]]:
 
 def test_the_same_seed_leaves_the_same_trace_whatever_the_hash_seed() -> None:
     program = (
-        "from muster.sim.fuzz.run import run\nfrom muster.sim.fuzz.scenario import scenario\n"
+        "from fuzz.run import run\nfrom fuzz.scenario import scenario\n"
         "print([run(scenario(seed)).digest for seed in (1, 6, 8)])"
     )
     digests = {

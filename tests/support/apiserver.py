@@ -125,7 +125,7 @@ class ApiServer:
 
 
 class EmbeddedServer:
-    """`python -m muster.embedded.apiserver` on a state folder. It never outlives us (`muster.controlplane.children`)."""
+    """`python -m muster.embedded.apiserver` on a state folder; it never outlives us (`controlplane/children.py`)."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder = folder

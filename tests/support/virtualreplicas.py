@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from fuzz.replica import Replica
+from fuzz.roads import RoadWeather, WeatheredRoads
 from muster.embedded.apiserver.request import Request
-from muster.sim.fuzz.replica import Replica
-from muster.sim.fuzz.roads import RoadWeather, WeatheredRoads
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.line import Lines

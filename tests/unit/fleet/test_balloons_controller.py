@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from fuzz.weather import Weather, Weathered
 from muster.embedded.apiserver.request import Request
 from muster.fleet.balloons.config import CONFIG_KEY, CONFIG_MAP
 from muster.fleet.balloons.controller import BalloonController
@@ -20,7 +21,6 @@ from muster.fleet.balloons.deployment import PRIORITY_CLASS, deployment_name
 from muster.kube.apps import Deployment
 from muster.kube.errors import NotFound
 from muster.scheduler.controller import SchedulerController
-from muster.sim.fuzz.weather import Weather, Weathered
 from muster.sim.nodes import EmptyRuntime, SimNodes
 from muster.sim.virtual.cluster import VirtualCluster
 from muster.sim.virtual.loop import VirtualLoop

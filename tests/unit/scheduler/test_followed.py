@@ -11,6 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from fuzz.replica import PODS
 from muster.api.placement import Placement
 from muster.api.training_job import TrainingJob
 from muster.kube.client import Client
@@ -19,7 +20,6 @@ from muster.kube.metrics import kube_metrics
 from muster.kube.node import Node
 from muster.scheduler.controller import SchedulerController
 from muster.scheduler.informers.shared import Followed
-from muster.sim.fuzz.replica import PODS
 from muster.sim.virtual.network import Calm, InProcessTransport
 from muster.trainingjobs.controller import TrainingJobController
 from tests.support.virtualreplicas import World

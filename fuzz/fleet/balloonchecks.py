@@ -1,0 +1,44 @@
+"""What must never be about balloons: waiting at rest, and being where nobody is to be."""
+
+from __future__ import annotations
+
+from fuzz.checks import PatientChecker
+from fuzz.view import PodFacts
+
+LEAVES_S = 30.0
+"""A balloon has left a node that is to be left alone by then: it is told at once, and ends within a second."""
+WAITS_S = 60.0
+"""One that the scheduler does not place is taken back after 15 s."""
+
+
+class NoBalloonInTheWay(PatientChecker):
+    """No balloon stays on a node that is cordoned, joining or quarantined, and none waits for a node for long."""
+
+    name = "no balloon in the way"
+
+    def second(self) -> None:
+        """Look at every balloon."""
+        now = self.view.now
+        balloons = [pod for pod in self.view.pods.values() if pod.rank == 2]
+        for pod in balloons:
+            why = self._in_the_way(pod)
+            if not why:
+                self._since.pop(pod.uid, None)
+                continue
+            since = max(self._since.setdefault(pod.uid, now), self.disturbed_until) + self.stale_s
+            if now - since > (LEAVES_S if pod.node else WAITS_S):
+                self.fail(f"{pod.name} on {pod.node or 'no node'}: {why} for {now - since:.0f} s")
+
+    def _in_the_way(self, pod: PodFacts) -> str:
+        node = self.view.node(pod.node)
+        if not pod.node:
+            return "it waits for a node"
+        if node is None or not node.ready:
+            return ""  # nobody can end it there before the node is back or gone
+        return node.takes(pod)
+
+    def at_rest(self) -> None:
+        """None waits."""
+        waiting = sorted(pod.name for pod in self.view.pods.values() if pod.rank == 2 and not pod.node)
+        if waiting:
+            self.fail(f"at rest {', '.join(waiting)} waits for a node")

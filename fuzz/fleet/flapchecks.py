@@ -1,0 +1,104 @@
+"""What must never be: nodes that change hands because one of them was away for a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fuzz.checks import Checker
+from fuzz.fleet.frontdoor import FrontDoor
+from fuzz.fleet.people import QUARANTINE, recorded_team
+from fuzz.fleet.shares import Shares
+from fuzz.view import NodeFacts, View
+from muster.embedded.apiserver.request import Request
+from muster.embedded.objects import decode
+from muster.embedded.watchhub import Item
+from muster.sim.virtual.network import Trace
+
+BROKEN_AFTER_S = 15.0
+HEALTHY_AFTER_S = 300.0
+"""docs/teams.md: a node is broken after the first, and healthy again after the second."""
+BEGINS_S = 30.0
+"""A leader looks for the first time within this after it got the lease: requests of the one before are waited out."""
+TIMING_S = 1.0
+"""A leader may see the two ends of an outage at different distances."""
+
+
+class NothingMovesForAFlap(Checker):
+    """Where every team has what it is to have, a node changes hands only for one that was broken for long enough.
+
+    A new leader takes nodes for what they are when it begins. Looked at once the last configuration is in force, in
+    pools whose numbers leave no choice: of one team at most that has percent.
+
+    Args:
+        view: what the API server holds.
+        door: tells who writes nodes.
+        trace: tells who leads.
+        stale_s: as for all.
+        shares: who is to own how many, by pool.
+        begins: when that is known to every leader.
+    """
+
+    name = "nothing moves for a node that was away for a moment"
+
+    def __init__(
+        self, view: View, door: FrontDoor, trace: Trace, stale_s: float, shares: Mapping[str, Shares], begins: float
+    ) -> None:
+        super().__init__(view, stale_s)
+        self._shares = {pool: each for pool, each in shares.items() if len(each.percent) <= 1}
+        self._begins = begins
+        self._leader, self._leads_since = "", -1e9
+        trace.listeners.append(self._saw)
+        door.node_written.append(self._written)
+
+    def _saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        if code < 300 and request.method in ("POST", "PUT") and request.path.endswith("/leases/muster-controller"):
+            holder = decode(request.body)["spec"].get("holderIdentity", "")
+            if holder and holder != self._leader:
+                self._leader, self._leads_since = holder, now
+
+    def _written(self, client: str, old: Item | None, new: Item | None) -> None:
+        if old is None or new is None or old.uid != new.uid or not client.startswith("controller-"):
+            return
+        before, after = recorded_team(old.object()), recorded_team(new.object())
+        pool = new.labels.get("pool", "")
+        if before == after or pool not in self._shares or self.view.now < self._begins:
+            return
+        owners = {each.name: each.labels.get("muster.dev/team", "") for each in self._nodes(pool)} | {new.name: before}
+        if self._is_met(list(owners.values()), self._shares[pool]) and not self._is_excused(owners):
+            self.fail(f"{client} gave {new.name} of {before or 'nobody'} to {after or 'nobody'}: each had his share")
+
+    def _nodes(self, pool: str) -> list[NodeFacts]:
+        nodes = [node for name in self.view.nodes if (node := self.view.node(name)) is not None]
+        return [node for node in nodes if node.labels.get("pool") == pool]
+
+    def _is_met(self, owners: list[str], shares: Shares) -> bool:
+        due = shares.owned(len(owners))
+        return all(owners.count(team) == due.get(team, 0) for team in {*owners, *due} if team)
+
+    def _is_excused(self, names: Mapping[str, str]) -> bool:
+        """Whether one of the nodes may count as broken, or as broken until now."""
+        since = self.view.now - HEALTHY_AFTER_S - self.stale_s
+        for name in names:
+            for start, end in self._outages(name):
+                began_with_it = start <= self._leads_since + BEGINS_S + self.stale_s and end >= self._leads_since
+                if end >= since and (began_with_it or end - start >= BROKEN_AFTER_S - self.stale_s - TIMING_S):
+                    return True
+        return False
+
+    def _outages(self, name: str) -> list[tuple[float, float]]:
+        """When the node was not well, from when to when."""
+        found: list[tuple[float, float]] = []
+        for version in self.view.nodes[name]:
+            if is_well(version):
+                continue
+            until = min(version.until, self.view.now)
+            if found and found[-1][1] == version.since:
+                found[-1] = found[-1][0], until
+            else:
+                found.append((version.since, until))
+        return found
+
+
+def is_well(node: NodeFacts) -> bool:
+    """Whether pods can go to a node: not what teams' own taints say."""
+    return node.ready and not node.unschedulable and not any(taint["key"] == QUARANTINE for taint in node.taints)

@@ -1,0 +1,213 @@
+"""Agents of nodes: what they saw on their own machine, and which others they do not reach."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from fuzz.health.mishaps import Cut
+from muster.embedded.objects import Obj, decode, section
+from muster.fleet.health.peers import UNREACHED, Member, choose
+from muster.fleet.remediation.evidence.mesh import CONFIG_MAP, KEY
+from muster.kube.errors import ApiError
+from muster.sim.nodes import SimNodes
+from muster.sim.virtual.cluster import VirtualCluster
+
+HEALTHS = "/apis/muster.dev/v1alpha1/nodehealths"
+AGAIN_S = 5.0
+"""An agent that cannot write tries again."""
+TURN_S, TURNS = 5.0, 3
+"""Each looks at its peers once in so many turns."""
+DRIVER, NEW_DRIVER = "570.1", "580.2"
+LOOKS = 2
+"""What failed so often in a row is told."""
+TELLS_S, HEARTBEAT_S = 60.0, 301.0
+"""What lasts is told again, and that there is nothing new."""
+SETTLES_S = 120.0
+"""After nodes have come or gone, others look at some: twice each, before the controller waits and says so."""
+BELIEVED_S = 420.0
+"""What was last said so long ago of a peer counts for nobody."""
+
+
+def moment(seconds: float) -> str:
+    """A time as agents and people write it, to the microsecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+class Network:
+    """Which machines reach which, and the API server.
+
+    Args:
+        nodes: their kubelets.
+    """
+
+    def __init__(self, nodes: SimNodes) -> None:
+        self._nodes = nodes
+        self._cuts: list[tuple[Cut, frozenset[str]]] = []
+
+    def begin(self, cut: Cut) -> None:
+        """It is cut now."""
+        names = frozenset(f"node-{number:05d}" for number in cut.nodes)
+        self._cuts.append((cut, names))
+        if cut.kind != "shunned":
+            for name in sorted(names):
+                self._nodes.cut_off(name)
+
+    async def end(self, cut: Cut) -> None:
+        """It is over."""
+        self._cuts = [each for each in self._cuts if each[0] is not cut]
+        for number in cut.nodes:
+            await self._nodes.heal(f"node-{number:05d}")
+
+    def reaches(self, name: str, other: str) -> bool:
+        """Whether a machine that is up reaches another one."""
+        node = self._nodes.nodes.get(other)
+        return node is not None and node.alive and not self._apart(name, other)
+
+    def alone_with(self, name: str) -> frozenset[str]:
+        """The nodes that are cut off from all others and the API server with this one; none where it is not."""
+        return next((each for cut, each in self._cuts if cut.kind == "island" and name in each), frozenset())
+
+    def is_split(self) -> bool:
+        """Whether some do not reach the others: which of them are cut off, nobody can tell."""
+        return any(cut.kind != "deaf" for cut, _ in self._cuts)
+
+    def _apart(self, name: str, other: str) -> bool:
+        return any((name in each) != (other in each) for cut, each in self._cuts if cut.kind != "deaf")
+
+
+class Agents:
+    """All agents of a run.
+
+    Args:
+        cluster: where they write.
+        nodes: their machines.
+        silent: whether the agent of a node says nothing, though its machine is up.
+    """
+
+    def __init__(self, cluster: VirtualCluster, nodes: SimNodes, silent: Callable[[str], bool]) -> None:
+        self._cluster, self._nodes, self._silent = cluster, nodes, silent
+        self.network = Network(nodes)
+        self._found: dict[str, dict[tuple[str, ...], Obj]] = {}
+        self._of: dict[str, str] = {}
+        self._said_at: dict[str, float] = {}
+        self._failed: dict[tuple[str, str], tuple[int, float, float]] = {}
+        self._told: dict[tuple[str, str], float] = {}
+        self._list, self._list_at = "", float("-inf")
+        self._peers: Mapping[str, tuple[str, ...]] = {}
+        self.writing = 0
+        self.drivers: dict[str, str] = {}
+        """By UID of the node, where it is not the first one."""
+
+    def later(self, name: str, finding: Obj, after_s: float) -> None:
+        """The agent has seen something, and tells it so much later."""
+        at = moment(self._cluster.loop.now)
+        self.writing += 1
+        self._cluster.loop.call_later(
+            after_s, self._tell, name, self.uid(name), {**finding, "count": 1, "firstTime": at, "lastTime": at}
+        )
+
+    def _tell(self, name: str, uid: str, finding: Obj) -> None:
+        """What was seen on another node of the name is not in its record."""
+        if self.uid(name) != uid or self._silent(name) or not uid:
+            self.writing -= 1
+        elif not self._hears(name):
+            self._cluster.loop.call_later(AGAIN_S, self._tell, name, uid, finding)
+        else:
+            self.writing -= 1
+            self._write(name, uid, finding)
+
+    def _write(self, name: str, uid: str, *found: Obj) -> None:
+        """As an agent does: the whole record, of this node."""
+        if self._of.get(name) != uid:
+            self._of[name], self._found[name] = uid, {}
+        for each in found:
+            self._found[name][(each["check"], each["component"], each["code"], each["firstTime"])] = each
+        self._said_at[name] = self._cluster.loop.now
+        with contextlib.suppress(ApiError):
+            self._cluster.call("POST", HEALTHS, {"metadata": {"name": name}})
+        status = {
+            "nodeUID": uid,
+            "bootID": self.boot(name),
+            "driver": self.drivers.get(uid, DRIVER),
+            "time": moment(self._cluster.loop.now),
+            "findings": list(self._found[name].values()),
+        }
+        self._cluster.call("PATCH", f"{HEALTHS}/{name}/status", {"status": status})
+
+    def _hears(self, name: str) -> bool:
+        return self._nodes.nodes[name].alive and name not in self._nodes.cut
+
+    # The mesh
+
+    async def look_on(self) -> None:
+        """Have all look at their peers, by turns."""
+        turn = 0
+        while True:
+            self._read_list()
+            for number, name in enumerate(list(self._nodes.nodes)):
+                if (turn + number) % TURNS == 0 and self._nodes.nodes[name].alive and not self._silent(name):
+                    self._look(name)
+            turn += 1
+            await asyncio.sleep(TURN_S)
+
+    def _look(self, name: str) -> None:
+        now, uid = self._cluster.loop.now, self.uid(name)
+        told: list[Obj] = []
+        for peer in self._peers.get(name, ()):
+            count, since, told_at = self._failed.pop((name, peer), (0, now, 0.0))
+            if self.network.reaches(name, peer):
+                continue
+            tells = count + 1 >= LOOKS and now - told_at >= TELLS_S
+            self._failed[(name, peer)] = (count + 1, since, now if tells and self._hears(name) else told_at)
+            if tells:
+                self._told[(name, peer)] = now
+                found = {"check": "reach", "component": peer, "code": UNREACHED, "count": count + 1}
+                told.append({**found, "firstTime": moment(since), "lastTime": moment(now)})
+        if uid and self._hears(name) and (told or now - self._said_at.get(name, 0.0) >= HEARTBEAT_S):
+            self._write(name, uid, *told)
+
+    def _read_list(self) -> None:
+        item = self._cluster.core.store.define("configmaps").items.get(f"default/{CONFIG_MAP}")
+        text = str(section(item.object(), "data").get(KEY, "")) if item is not None else ""
+        if text != self._list:
+            self._list, self._list_at = text, self._cluster.loop.now
+            self._peers = choose(msgspec.json.decode(text, type=list[Member])) if text else {}
+
+    # What the API server holds of a node
+
+    def uid(self, name: str) -> str:
+        """Of the Node; "" where there is none."""
+        node = self._node(name)
+        return str(node["metadata"]["uid"]) if node is not None else ""
+
+    def boot(self, name: str) -> str:
+        """The boot that the Node names."""
+        node = self._node(name)
+        return str(section(section(node, "status"), "nodeInfo").get("bootID", "")) if node is not None else ""
+
+    def _node(self, name: str) -> dict[str, Any] | None:
+        item = self._cluster.core.store.define("nodes").items.get(name)
+        return decode(item.data) if item is not None else None
+
+    def is_old_news_believed(self) -> bool:
+        """Whether somebody's word still counts against a node that it reaches by now."""
+        since = self._cluster.loop.now - BELIEVED_S
+        return any(at > since and each not in self._failed for each, at in self._told.items())
+
+    def is_settling(self) -> bool:
+        """Whether some look at other peers than before, and the controller may not have said yet what they see."""
+        return self._cluster.loop.now < self._list_at + SETTLES_S
+
+    def watchers(self, name: str) -> list[str]:
+        """Who looks at a node and could say that it is not there."""
+        return [
+            peer
+            for peer, others in self._peers.items()
+            if name in others and peer in self._nodes.nodes and self._hears(peer) and not self._silent(peer)
+        ]

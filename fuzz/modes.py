@@ -1,0 +1,39 @@
+"""What a seed stands for: a run of the scheduler, one of the fleet's controllers, or one with node health."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fuzz.fleet.machines import Source
+from fuzz.fleet.run import FleetRun
+from fuzz.fleet.scenario import fleet_scenario
+from fuzz.health.run import HealthRun
+from fuzz.health.scenario import health_scenario
+from fuzz.run import Outcome, Saw, run
+from fuzz.scenario import Scenario, scenario
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to draw runs and to carry them out.
+
+    Attributes:
+        command: runs them from a shell, with the options that make the same seed the same run.
+        source: of machines and tasks; None where a run is none of the fleet's controllers.
+        health: a run with remediation and preflight.
+    """
+
+    command: str = "python -m fuzz"
+    source: Source | None = None
+    health: bool = False
+
+    def draw(self, seed: int) -> Scenario:
+        """Return what happens in the run."""
+        if self.health:
+            return health_scenario(seed)
+        return scenario(seed) if self.source is None else fleet_scenario(seed, self.source)
+
+    def run(self, seed: int, saw: Saw | None = None) -> Outcome:
+        """Carry it out."""
+        kind = HealthRun if self.health else FleetRun if self.source is not None else None
+        return run(self.draw(seed), saw, kind)
