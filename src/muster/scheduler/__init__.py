@@ -1,1 +1,1 @@
-"""Gang scheduling: which pods belong together, where each goes, and why something waits."""
+"""Schedules gangs: groups pods into gangs, places each gang as a whole, and explains why a gang waits."""

@@ -1,4 +1,4 @@
-"""Carries binds out: many under way at once, each with the pod's UID and a deadline, each outcome told the state."""
+"""Executes binds: many in flight, each with the pod's UID and a deadline. Each outcome is recorded in the state."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from muster.scheduler.state import ClusterState
 log = logging.getLogger(__name__)
 
 WORKERS = 48
-"""Binds under way at once: enough to keep one API server busy from one client."""
+"""Binds in flight: enough to keep one API server busy from one client."""
 RETRY_S = 1.0
 QUIET_S = 1.0
-"""Between the binds of small gangs that come by the hundred there are moments without any: a burst ends after this."""
+"""A burst of binds ends after this. Between the binds of hundreds of small gangs there are short pauses."""
 
 
 class Binder:
@@ -29,12 +29,12 @@ class Binder:
 
     Args:
         client: the API server.
-        state: told of every start and outcome.
+        state: records every start and outcome.
         clock: seconds since the epoch.
-        changed: called after each outcome that decide should look at.
+        changed: called after each outcome that the scheduler should plan for.
         bound: called for each pod that was bound.
         metrics: counts outcomes.
-        request_timeout_s: how long one bind may take, its retries included.
+        request_timeout_s: time limit of one bind, including its retries.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class Binder:
         self._calming: asyncio.TimerHandle | None = None
 
     def submit(self, bind: Bind) -> None:
-        """Queue a bind; from now on decide leaves the pod alone until its outcome is known."""
+        """Queue a bind; until its outcome is known, decide ignores the pod."""
         self._state.begin_bind(bind.uid, bind.node)
         self._queue.append(bind)
         self._work.set()
         self._stir()
 
     async def quiet(self) -> None:
-        """Wait until no bind has been under way for a moment."""
+        """Wait until no bind has been in flight for a moment."""
         await self._quiet.wait()
 
     async def run(self) -> None:
-        """Work until cancelled. Requests under way are then abandoned; whoever leads next finds out what they did."""
+        """Work until cancelled. Requests in flight are abandoned; the next leader reads their outcome."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._workers):
@@ -125,7 +125,7 @@ class Binder:
         self._changed()
 
     async def _look(self, bind: Bind, error: Exception, text: str) -> None:
-        """A refused or unanswered bind may have happened all the same: ask, and tell the state what is so."""
+        """Read the pod after a refused or unanswered bind, which may have succeeded, and update the state."""
         now = self._clock()
         pod = None if isinstance(error, NotFound) else await self._read(bind)
         if pod is not None and pod.uid == bind.uid and pod.spec.node_name:
@@ -134,7 +134,7 @@ class Binder:
             return
         gang = self._state.gangs.get(bind.gang)
         if isinstance(error, Forbidden | Invalid) and gang is not None:
-            self._state.avoid(gang, max(bind.slot, 0), bind.node)  # this node is refused, by policy; others may not be
+            self._state.avoid(gang, max(bind.slot, 0), bind.node)  # a policy refused this node; others may be allowed
         self._state.end_bind(bind.uid, now, error=text, retry_at=now + RETRY_S)
         if pod is not None and pod.uid == bind.uid and isinstance(error, Conflict):
             self._state.set_pod(pod, now)
@@ -144,7 +144,7 @@ class Binder:
 
 
 async def read(client: Client, kind: type[K], name: str, namespace: str | None, timeout_s: float) -> K | None:
-    """Return the object; None where it is gone or the API server does not say within the time."""
+    """Return the object; None if it is gone or the API server does not answer in time."""
     try:
         async with asyncio.timeout(timeout_s):
             return await client.get(kind, name, namespace)

@@ -1,6 +1,6 @@
-"""Events about what was bound, once there is time: each pod's Scheduled, as kube-scheduler gives, and its gang's.
+"""Writes Scheduled events for pods and gangs in the background, after binding.
 
-They come after the binds: five thousand of them at once would cost the API server more than the binds themselves.
+Writing five thousand events at once would cost the API server more than the binds themselves.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from muster.kube.events import NORMAL, EventRecorder
 
 EVENTS_PER_S = 100.0
 QUEUED_MAX = 20_000
-"""More than the pods of the largest clusters: beyond it the oldest are not told, events are best effort."""
+"""More than the pods of the largest clusters. Beyond it the oldest events are dropped: events are best effort."""
 BINDING_WAIT_S = 5.0
-"""How long binds under way keep an event back: where there are always some, events come all the same."""
+"""Longest delay of an event behind binds: under constant binding, events are written anyway."""
 
 
 class Announcer:
-    """Writes the events one after the other, slowly, while no bind is under way.
+    """Writes queued events one after the other, rate limited, while no bind is in flight.
 
     Args:
         events: writes them.
-        quiet: waits until no bind is under way, nor was just now.
-        per_s: events a second at most.
+        quiet: waits until no bind has been in flight for a moment.
+        per_s: maximum events per second.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Announcer:
         self._work = asyncio.Event()
 
     def bound(self, about: ObjectReference, reason: str, message: str) -> None:
-        """Tell of a pod, or of a gang, when there is time."""
+        """Queue an event about a bound pod or gang."""
         self._queue.append((about, reason, message))
         self._work.set()
 

@@ -1,4 +1,4 @@
-"""What Events about gangs are about."""
+"""Builds the object references for Events about gangs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.scheduler.gangs.gang import Gang
 
 
 def reference(gang: Gang) -> ObjectReference | None:
-    """Return what Events about the gang are about: the job that owns it, else its first pod."""
+    """Return the object that Events about the gang refer to: the owning job, else the first pod."""
     owner = gang.owner
     if owner is not None and not gang.single:
         return reference_to_owner(owner, gang.namespace)

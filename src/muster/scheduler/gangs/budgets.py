@@ -1,9 +1,12 @@
-"""Pod disruption budgets: which of them cover a gang's pods, and whether they admit that all of these go at once.
+"""Pod disruption budgets: which of them cover a gang's pods, and whether they allow evicting all of these at once.
 
 The rules are those of the Eviction API (Kubernetes: "Disruptions", "API-initiated Eviction", "Specifying a Disruption
-Budget"; kubernetes pkg/registry/core/pod/storage/eviction.go): pods that have not started, have ended or are being
-deleted need nobody's leave; a pod that two budgets cover is refused; a pod that is not ready needs none where the
-budget is met without it; all others take one of `disruptionsAllowed` each.
+Budget"; kubernetes pkg/registry/core/pod/storage/eviction.go):
+
+- A pod that has not started, has ended or is being deleted needs no permission.
+- A pod that two budgets cover is refused.
+- A pod that is not ready needs no permission if the budget is met without it.
+- Every other pod takes one of `disruptionsAllowed`.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from muster.scheduler.reasons import NodeReason, NodeWhy
 Labels = Mapping[str, str]
 _Pair = tuple[str, str]
 _ANY: _Pair = ("", "")
-"""Where budgets are found that demand no label value."""
+"""Key of budgets that require no label value."""
 
 
 class _Budget:
-    """A budget, its selector read once."""
+    """A budget with its parsed selector."""
 
     __slots__ = ("allowed", "key", "obj", "observed", "selector", "spares_unready")
 
@@ -34,7 +37,7 @@ class _Budget:
         self.count(obj)
 
     def count(self, obj: PodDisruptionBudget) -> None:
-        """Take over how many may go; whether that is about the present spec; whether pods not ready need no leave."""
+        """Update the allowed disruptions, whether they match the present spec, and the rule for unready pods."""
         self.obj, status = obj, obj.status
         self.observed = status.observed_generation >= obj.metadata.generation
         self.allowed = status.disruptions_allowed if self.observed else 0
@@ -43,7 +46,7 @@ class _Budget:
 
     @property
     def pairs(self) -> tuple[_Pair, ...]:
-        """Labels of which a pod has one, where the budget covers it."""
+        """Label pairs; a pod that the budget covers has one of them."""
         for requirement in self.selector.requirements:
             if requirement.operator == IN:
                 return tuple((requirement.key, value) for value in requirement.values)
@@ -51,13 +54,13 @@ class _Budget:
 
 
 class Budgets:
-    """All budgets. An event costs what it is about: pods are compared with budgets when a gang is asked for.
+    """All budgets. Pods are matched with budgets only when a gang is queried, so events are cheap.
 
     Args:
         labels_of: the labels of a pod, by UID.
 
     Attributes:
-        known: whether all budgets there are have been heard of. Until then nobody may be evicted.
+        known: whether all budgets have been listed. Until then no pod may be evicted.
     """
 
     def __init__(self, labels_of: Callable[[str], Labels]) -> None:
@@ -68,10 +71,10 @@ class Budgets:
         self._asked: dict[str, _Asks] = {}
 
     def set(self, obj: PodDisruptionBudget) -> None:
-        """A budget exists, and says this."""
+        """Add or update a budget."""
         old = self._budgets.get(obj.key)
         if old is not None and old.obj.spec.selector == obj.spec.selector:
-            old.count(obj)  # as most often: only that is another
+            old.count(obj)  # the common case: only the counts changed
             return
         self.remove(obj.key)
         budget = self._budgets[obj.key] = _Budget(obj)
@@ -81,7 +84,7 @@ class Budgets:
         self._asked.clear()
 
     def remove(self, key: str) -> None:
-        """The budget `namespace/name` is gone."""
+        """Remove the budget `namespace/name`."""
         budget = self._budgets.pop(key, None)
         if budget is None:
             return
@@ -96,19 +99,19 @@ class Budgets:
         self._asked.clear()
 
     def forget(self, gang: str) -> None:
-        """Pods of the gang came or went, have other labels, or have become ready or no longer are."""
+        """Drop the gang's cached result, because its pods, their labels or their readiness changed."""
         if self._asked:
             self._asked.pop(gang, None)
 
     def admit(self, gang: Gang) -> bool:
-        """Whether the gang's pods may all be evicted at once."""
+        """Return whether the gang's pods may all be evicted at once."""
         if not self.known or gang.namespace not in self._by_label:
             return self.known
         asks = self._asks(gang)
         return not asks.refused and all(pods.total(budget) <= budget.allowed for budget, pods in asks.of)
 
     def refusal(self, gang: Gang) -> NodeReason | None:
-        """Return why the gang's pods may not all be evicted at once; None where they may."""
+        """Return why the gang's pods may not all be evicted at once; None if they may."""
         if not self.known:
             return NodeReason(NodeWhy.PROTECTED, "disruption budgets could not be read")
         if gang.namespace not in self._by_label:
@@ -119,13 +122,13 @@ class Budgets:
         return next((short for budget, pods in asks.of if (short := _short(budget, pods.total(budget)))), None)
 
     def needs(self, gang: Gang) -> Counter[str]:
-        """Return how many evictions the gang's leaving takes of each budget, by `namespace/name`."""
+        """Return how many evictions of each budget the gang needs, by `namespace/name`."""
         if gang.namespace not in self._by_label:
             return Counter()
         return Counter({budget.key: pods.total(budget) for budget, pods in self._asks(gang).of})
 
     def short(self, needs: Mapping[str, int]) -> NodeReason | None:
-        """Return why so many evictions of each budget are not admitted at once; None where they are."""
+        """Return why this many evictions of each budget are not allowed at once; None if they are."""
         return next(
             (short for key, count in sorted(needs.items()) if (short := _short(self._budgets[key], count))), None
         )
@@ -168,13 +171,13 @@ class _Pods:
     others: int = 0
 
     def total(self, budget: _Budget) -> int:
-        """Evictions that count."""
+        """Evictions that count against the budget."""
         return self.ready + (0 if budget.spares_unready else self.others)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asks:
-    """What evicting a gang asks of budgets; `refused` where no budget could admit it."""
+    """Evictions that a gang needs of each budget; `refused` if no budget could allow them."""
 
     of: tuple[tuple[_Budget, _Pods], ...] = ()
     refused: str = ""
@@ -184,7 +187,7 @@ _NOTHING = _Asks()
 
 
 def needs_leave(pod: PodRecord) -> bool:
-    """Whether evicting the pod is a disruption: it runs, and nobody deletes it already."""
+    """Return whether evicting the pod is a disruption: it runs and is not being deleted."""
     return bool(pod.node) and pod.started and pod.live
 
 

@@ -1,4 +1,4 @@
-"""Gangs that have a placement: carried on to whole and bound, or given up. The first half of a plan."""
+"""Continues gangs that have a placement until they are bound or released. The first half of a plan."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from muster.scheduler.queue.lending import lent_nodes, outranks
 from muster.scheduler.reasons import Reason, Why
 
 PREEMPTED = "PreemptionByScheduler"
-"""As kube-scheduler says it (Kubernetes: pod disruption conditions)."""
+"""Condition reason, as kube-scheduler writes it (Kubernetes: pod disruption conditions)."""
 
 
 @dataclass(slots=True)
 class CarryingOn(Draft):
-    """What becomes of placements; those that need other nodes are left in `repairs`."""
+    """Draft of actions for existing placements; those that need other nodes are left in `repairs`."""
 
     def carry_on(self, gang: Gang) -> None:
-        """Do what a gang with a placement needs, except for finding new nodes, which has to wait for its turn."""
+        """Plan what a gang with a placement needs, except finding new nodes, which waits for its turn."""
         placement = gang.placement
         if gang.writing or gang.key in self.leaving:
             return
@@ -49,7 +49,7 @@ class CarryingOn(Draft):
             self.write(gang, {}, reason="it has fewer members", without=gang.surplus)
 
     def _release(self, gang: Gang) -> None:
-        """Bound members go, then the placement: only then may the gang be placed anew."""
+        """Remove bound members, then the placement: only then may the gang be placed again."""
         assert gang.placement is not None
         bound = [member for _, member in sorted(gang.current.items()) if member.node]
         for member in bound:
@@ -62,9 +62,9 @@ class CarryingOn(Draft):
             self.actions.append(DeletePlacement(gang.key, gang.placement, "released"))
 
     def _leave(self, gang: Gang) -> None:
-        """Its controller deletes its pods; when the last one is confirmed gone, the placement goes too.
+        """Delete the placement when the last pod is confirmed gone. The gang's controller deletes the pods.
 
-        Pods that are left when the time for that is over are deleted here.
+        After the deadline the scheduler deletes the remaining pods.
         """
         placement = gang.placement
         assert placement is not None
@@ -87,7 +87,7 @@ class CarryingOn(Draft):
         self.wake(self.now + 1.0)
 
     def _drain(self, gang: Gang, deadline: float) -> None:
-        """Evict what is left of the gang. Where that is refused until the deadline, it stays and is mended."""
+        """Evict the gang's remaining pods. If that is refused until the deadline, the gang stays and is repaired."""
         assert gang.placement is not None
         left = to_evict(gang)
         if left and self.now >= deadline and all(pod.error for pod in left):
@@ -109,7 +109,7 @@ class CarryingOn(Draft):
         self.actions.append(RemoveMember(gang.key, pod.namespace, pod.name, pod.uid, text, PREEMPTED))
 
     def _await_room(self, gang: Gang) -> None:
-        """Others are told to leave the gang's nodes; it is bound when all of them are free, or planned for anew."""
+        """Wait until victims leave the gang's nodes. Bind it when all nodes are free, else plan it again."""
         placement = gang.placement
         assert placement is not None
         blocker = gang.blocker()
@@ -130,7 +130,7 @@ class CarryingOn(Draft):
         untried = [other for other in (*look.tell, *look.remove) if not is_tried(other, self.now)]
         for other in untried:
             self.actions.append(try_eviction(other, gang))
-        if not untried:  # nobody leaves before it is known that all of them may
+        if not untried:  # preempts only when it is known that all victims may be evicted
             self._have_leave(gang, look)
         if blocker is None:
             names = few([self.snapshot.gangs[key].full_name for key in look.names])
@@ -160,7 +160,7 @@ class CarryingOn(Draft):
         return f"preempted by {gang.full_name} (priority {gang.priority})"
 
     def _podless(self, gang: Gang) -> None:
-        """Slots are kept for pods to come, until nobody can want them or the hold is over."""
+        """Reserve slots for pods to come, until they cannot come or the hold expires."""
         assert gang.placement is not None
         since = gang.podless_since if gang.podless_since is not None else self.now
         reason = ""
@@ -222,16 +222,16 @@ class CarryingOn(Draft):
             self.waits(gang, Reason(Why.BINDING, len(gang.current), len(gang.current) - len(gang.pending)))
 
     def _overdue(self, gang: Gang) -> None:
-        """Release the gang, or try anew where nothing is half done.
+        """Release the gang; or plan it again if nothing is half done.
 
-        That is where nothing is bound and no bind was refused (a leader was away), or where members that were bound
-        before this revision run on.
+        Nothing is half done in two cases: nothing is bound and no bind was refused (the leader was away), or members
+        that were bound before this revision still run.
         """
         placement = gang.placement
         assert placement is not None
         if gang.binding:
             return  # the requests have deadlines of their own, shorter than ours
-        # The API server notes binds in whole seconds: a bind within the second of the start is one of this revision.
+        # The API server records binds in whole seconds, so a bind in the second of the start is of this revision.
         start = int(started_at(placement, self.settings.bind_deadline_s).timestamp())
         survivors = any(member.node and 0 < member.bound_since < start for member in gang.current.values())
         errors = sorted({member.error for member in gang.pending.values() if member.error})
@@ -248,7 +248,7 @@ class CarryingOn(Draft):
         self.actions.append(ReleaseGang(gang.key, placement, text))
 
     def _restart(self, gang: Gang) -> None:
-        """Some or all members were made anew: plan once all of them are there."""
+        """Plan again once all recreated members exist."""
         if gang.blocker() is not None:
             self.cannot_be_considered(gang)
             return
@@ -257,7 +257,7 @@ class CarryingOn(Draft):
             self.repairs.append((gang, looked, False))
 
     def _give_up(self, gang: Gang, looked: SlotReview, *, keep_deadline: bool) -> bool:
-        """Members beyond the minimum whose nodes serve no more join again where there is room; they delay nobody."""
+        """Drop members beyond the minimum whose nodes are unusable. They rejoin if there is room, and delay no gang."""
         extras = gang.extras(looked.replace) & gang.placed.keys()
         if extras:
             reason = "without members beyond its minimum"

@@ -1,4 +1,4 @@
-"""Follows pod disruption budgets. Until all are known nobody is evicted; everything else goes on without them."""
+"""Watches pod disruption budgets. Until all are known the scheduler evicts no pod; it continues with other work."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BudgetWatch:
 
     Args:
         client: the API server.
-        state: told what budgets say.
+        state: receives the budgets.
         changed: called after each change.
         rng: source of jitter.
     """
@@ -35,14 +35,14 @@ class BudgetWatch:
         self._known = asyncio.Event()
 
     async def settle(self) -> None:
-        """Wait until all are known, so that a new leader goes on with evictions; for `SETTLE_S` at most."""
+        """Wait until all budgets are known, so that a new leader continues evictions; at most `SETTLE_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
                 await self._known.wait()
 
     async def run(self) -> None:
-        """Follow them until cancelled."""
-        # Not part of liveness: who may not read budgets schedules all the same, and evicts nobody.
+        """Watch until cancelled."""
+        # Not part of liveness: a scheduler that may not read budgets schedules, but evicts no pod.
         informer = Informer(self._client, PodDisruptionBudget, rng=self._rng)
         informer.add_handler(self._budget_changed)
         async with asyncio.TaskGroup() as group:
@@ -63,7 +63,7 @@ class BudgetWatch:
 
 
 async def list_budgets(client: Client, state: ClusterState) -> None:
-    """Look once. To who may not list them none are known. Raises ApiError."""
+    """List the budgets once; without permission to list them, they stay unknown. Raises ApiError."""
     with suppress(NotFound, Forbidden):
         for budget in (await client.list_all(PodDisruptionBudget)).items:
             state.budgets.set(budget)

@@ -1,4 +1,4 @@
-"""Buckets: the nodes of one class with the same room left. A pod is judged once per bucket instead of once per node."""
+"""Groups nodes of one class with the same free room into buckets, so a pod is matched once per bucket, not per node."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 BucketKey = tuple[int, tuple[tuple[str, int], ...], frozenset[HostPort]]
 RESORT_SHARE = 16
-"""Where more than one in so many names came or went, sorting anew is cheaper than moving each to its place."""
+"""If more than one in this many names moved, sorting all names is cheaper than inserting each."""
 
 
 @dataclass(slots=True, eq=False)
 class Bucket:
-    """Nodes of one class with the same room left. Only its owner changes `names`."""
+    """Nodes of one class with the same free room. Only its owner changes `names`."""
 
     key: BucketKey
     node_class: NodeClass
@@ -31,19 +31,19 @@ class Bucket:
     _moved: set[str] = field(default_factory=set)
 
     def add(self, name: str) -> None:
-        """A node comes."""
+        """Add a node."""
         self.names[name] = None
         if self._order is not None:
             self._moved.add(name)
 
     def remove(self, name: str) -> None:
-        """A node goes."""
+        """Remove a node."""
         del self.names[name]
         if self._order is not None:
             self._moved.add(name)
 
     def in_order(self) -> Sequence[str]:
-        """Return the names, sorted. After the first time it costs what came and went since, not what is here."""
+        """Return the sorted names. After the first call the cost depends on what moved, not on the size."""
         order = self._order
         if order is None or len(self._moved) * RESORT_SHARE > len(order):
             order = self._order = sorted(self.names)
@@ -60,21 +60,21 @@ class Bucket:
 
 
 class BucketIndex(dict[BucketKey, Bucket]):
-    """Buckets by key, and who is in which topology domain of their nodes.
+    """Buckets by key, with the topology domains of their nodes.
 
     Attributes:
-        moved: nodes that came, went, changed buckets or got other labels; None while nobody reads it.
+        moved: nodes that came, went, changed buckets or got other labels; None while no reader uses it.
     """
 
     def __init__(self, domains: Domains) -> None:
-        """No buckets yet."""
+        """Create an index without buckets."""
         super().__init__()
         self.domains = domains
         self.moved: list[str] | None = None
 
 
 class Buckets:
-    """Every node in its bucket."""
+    """Assigns every node to its bucket."""
 
     def __init__(self, domains: Domains) -> None:
         self.all = BucketIndex(domains)
@@ -89,9 +89,9 @@ class Buckets:
         free: dict[str, int],
         ports: Iterable[HostPort],
     ) -> Bucket | None:
-        """Put the node where it belongs now and return that bucket; no class, no bucket."""
+        """Move the node to its current bucket and return that; a node without a class has no bucket."""
         taken = frozenset(ports)
-        for known in (old, self._last):  # nodes of one gang go the same way, one after the other
+        for known in (old, self._last):  # nodes of one gang move to the same bucket, one after the other
             if known is None or known.node_class is not node_class or not known.names:
                 continue
             if known.free == free and known.ports == taken:
@@ -106,7 +106,7 @@ class Buckets:
         return None
 
     def move_whole(self, name: str, old: Bucket | None, node_class: NodeClass) -> Bucket:
-        """As `move`, for a node with nothing on it: most are, and what they have left need not be counted."""
+        """Like `move`, for an empty node. Most nodes are empty, and their free room need not be computed."""
         bucket = self._whole.get(node_class)
         if bucket is None:
             bucket = self._whole[node_class] = self._bucket(node_class, node_class.whole, node_class.allocatable)
@@ -136,5 +136,5 @@ class Buckets:
 
 
 def bucket_key(class_number: int, free: dict[str, int], ports: Iterable[HostPort]) -> BucketKey:
-    """Return the key of nodes of that class with that much room."""
+    """Return the bucket key for a node class, its free room and used host ports."""
     return (class_number, tuple(sorted(free.items())), frozenset(ports))

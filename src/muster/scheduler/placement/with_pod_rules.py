@@ -1,9 +1,9 @@
-"""Nodes for a gang whose pods have rules about other pods: all of them, or none.
+"""Places a gang whose pods have rules about other pods: all of its slots, or none.
 
-1. What one rule of one class alone rules out is ruled out: a proof, in one pass.
-2. Class by class, each filled in one pass (see `filling`), once for each place where required affinity may begin.
-3. Where several rules meet, a passage through step 2 may fail although the gang fits. Then a bounded search looks at
-   every way (see `searching`); if that ends without having seen all, the answer is that it gave up.
+1. One pass applies each rule of each class alone. What it rules out is impossible.
+2. Each class is filled in one pass (see `filling`), once for each place where required affinity may begin.
+3. Where several rules meet, step 2 may fail although the gang fits. Then a bounded search tries every arrangement
+   (see `searching`). If it stops early, the result is `gave_up`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import NONE, Peers
 
 STARTS = 64
-"""Places where required affinity may begin that are tried, those that waste least room first."""
+"""Number of starting places for required affinity that are tried. Those that waste least room come first."""
 Starts = dict[PodClass, dict[str, str]]
 
 
 def arrange(
     ledger: Ledger, matcher: Matcher, groups: Groups, reserved: Collection[int], banned: Collection[str]
 ) -> dict[int, str] | Shortage:
-    """Return slot -> node for all slots and take that room; or what is short, taking nothing."""
+    """Return slot -> node for all slots and take that room; or return the shortage and take nothing."""
     offers = {cls: candidates(ledger, matcher, cls, reserved, banned) for cls in groups}
-    for cls, slots in groups.items():  # most often there is not room enough whatever the rules say
+    for cls, slots in groups.items():  # the common shortage: too little room even without the rules
         if room_in(offers[cls]) < len(slots):
             return Shortage(cls, len(slots), room_in(offers[cls]))
     for cls, slots in groups.items():
@@ -61,7 +61,7 @@ def arrange(
 def _room(
     ledger: Ledger, matcher: Matcher, cls: PodClass, offer: Sequence[Candidate], need: int, groups: Groups
 ) -> int:
-    """The most pods of the class that any one of its rules allows; other classes of the gang may still open domains."""
+    """Return the most pods of the class that any one of its rules allows; other classes may still open domains."""
     asked = cls.relations or NONE
     if asked.near is not None and any(asked.near in other.matches for other in groups if other is not cls):
         return need
@@ -81,7 +81,7 @@ def _room(
 
 
 def _order(ledger: Ledger, groups: Groups, offers: Mapping[PodClass, Sequence[Candidate]]) -> list[PodClass]:
-    """Those that others must be near come first; then those with the least choice."""
+    """Order the classes: those that others must be near come first; then those with the fewest candidates."""
     waiting, order = by_choice(groups, offers), list[PodClass]()
     while waiting:
         ready = [cls for cls in waiting if not _waits_for(ledger, cls, waiting)]
@@ -100,10 +100,10 @@ def _waits_for(ledger: Ledger, cls: PodClass, others: Sequence[PodClass]) -> boo
 def _starts(
     ledger: Ledger, matcher: Matcher, groups: Groups, offers: Mapping[PodClass, Sequence[Candidate]]
 ) -> Iterator[Starts]:
-    """Yield where to begin, for each set of pods that classes of the gang must be near and that has no pod yet.
+    """Yield starting domains for each set of pods that classes must be near and that has no pod yet.
 
-    All classes with that rule, and those it is about, are led into one domain: the one that fits them with the least
-    room to spare. Last comes no guidance at all.
+    All classes with that rule, and the classes that it selects, go to one domain: the one that fits them with the
+    least room to spare. The last start has no guidance.
     """
     sets = dict.fromkeys(
         cls.relations.near
@@ -160,7 +160,7 @@ def _pass(
     reserved: Collection[int],
     banned: Collection[str],
 ) -> dict[int, str] | Shortage:
-    """Fill class after class, each seeing those before it."""
+    """Fill class after class; each class sees the pods placed before it."""
     chosen: dict[int, str] = {}
     members: dict[PodClass, list[str]] = {}
     banned = set(banned)

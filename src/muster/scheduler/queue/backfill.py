@@ -1,8 +1,8 @@
-"""When a waiting gang starts, as far as time limits say, and who may run on its nodes until then (EASY backfill).
+"""Computes when a waiting gang starts, from time limits, and which gangs may use its nodes until then (EASY backfill).
 
-A gang ends when its limit has passed and its pods have had their grace. A TrainingJob's timeLimitSeconds counts from
-its first start, whatever restarts there were; of other gangs every pod needs activeDeadlineSeconds, which counts from
-its start (Kubernetes: PodSpec). Without a limit nothing is known: neither when it ends, nor that it ends in time.
+A gang ends when its limit and then the grace period of its pods have passed. The timeLimitSeconds of a TrainingJob
+counts from its first start, across restarts. In other gangs every pod needs activeDeadlineSeconds, which counts from
+the pod's start (Kubernetes: PodSpec). Without a limit, the end of a gang is unknown.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from muster.scheduler.snapshot import Snapshot
 
 START_SLACK_S = 60.0
-"""From nodes to running: images, volumes, rendezvous. A gang that takes longer ends as much later than reckoned."""
+"""From placed to running: images, volumes, rendezvous. If a gang takes longer, it ends that much later."""
 
 
 class Start(msgspec.Struct, frozen=True):
-    """A waiting gang starts between these, seconds since the epoch, if nothing breaks and nothing goes before it.
+    """Time range in which a waiting gang starts, in seconds since the epoch.
 
-    `latest` follows from the time limits of those it waits for; they may end at any moment before, so `earliest` is
-    the time of the plan.
+    It holds if nothing fails and no other gang overtakes it. `latest` follows from the time limits of the gangs that
+    it waits for. They may end at any moment before, so `earliest` is the time of the plan.
     """
 
     earliest: float
@@ -37,9 +37,9 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def ends_at(gang: Gang) -> float | None:
-    """Return when a gang that holds nodes has left them at the latest; None where nothing ends it.
+    """Return when a gang that holds nodes has left them at the latest; None without a limit.
 
-    One that has ended and only keeps slots gives them up with the next write: 0, which is before any time.
+    A gang that ended and only keeps slots releases them with the next write. Its time is 0, which is always past.
     """
     if gang.ended and not any(pod.counted_on for pod in gang.pods.values()):
         return 0.0
@@ -54,7 +54,7 @@ def ends_at(gang: Gang) -> float | None:
 
 
 def _ready_by(gang: Gang) -> float:
-    """When it runs, reckoned from when it was bound; 0 where that is not known."""
+    """Return the estimated time at which it runs, from when it was bound; 0 if unknown."""
     if gang.placement is not None:
         moment = gang.placement.status.bound_time or gang.placement.spec.bind_deadline
         return moment.timestamp() + START_SLACK_S if moment is not None else 0.0
@@ -63,7 +63,7 @@ def _ready_by(gang: Gang) -> float:
 
 
 def would_end_at(gang: Gang, now: float) -> float | None:
-    """Return when the gang would have left its nodes again if it got them now; None where nothing would end it."""
+    """Return when the gang would leave its nodes if it got them now; None without a limit."""
     limit_s = gang.limit_s
     if limit_s is None:
         return None
@@ -73,7 +73,7 @@ def would_end_at(gang: Gang, now: float) -> float | None:
 
 
 class Gains:
-    """How much room each gang's end makes: computed once, until something on its nodes changes."""
+    """Cache of the room that the end of each gang frees; invalidated when its nodes change."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[PodClass, int]] = {}
@@ -83,18 +83,18 @@ class Gains:
         return bool(self._known or self._serving)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Something changed on nodes of these gangs."""
+        """Drop the entries of these gangs, because something changed on their nodes."""
         for key in keys:
             self._known.pop(key, None)
             self._serving.pop(key, None)
 
     def clear(self) -> None:
-        """Nodes are told apart in another way than before."""
+        """Drop all entries, because the node classes changed."""
         self._known.clear()
         self._serving.clear()
 
     def of(self, snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
-        """Return for how many pods of the class there is room once the gang and all that end before it are gone."""
+        """Return how many more pods of the class fit once the gang and all that end before it are gone."""
         known = self._known.setdefault(gang.key, {})
         gain = known.get(cls)
         if gain is None:
@@ -102,7 +102,7 @@ class Gains:
         return gain
 
     def serving(self, snapshot: Snapshot, gang: Gang, cls: PodClass) -> int:
-        """Return for how many pods of the class there would be room on the gang's nodes at most, were they empty."""
+        """Return how many pods of the class would fit on the gang's nodes if these were empty."""
         known = self._serving.setdefault(gang.key, {})
         count = known.get(cls)
         if count is None:
@@ -111,7 +111,7 @@ class Gains:
 
 
 def nodes_of(gang: Gang) -> set[str]:
-    """Return the nodes on which the gang has pods or keeps slots."""
+    """Return the nodes on which the gang has pods or reserved slots."""
     held = {node for node, _ in gang.holds.values()}
     return held | {pod.counted_on for pod in gang.pods.values() if pod.counted_on}
 
@@ -124,7 +124,7 @@ def _room_empty(snapshot: Snapshot, node: NodeRecord, cls: PodClass) -> int:
 
 
 def _room_after(snapshot: Snapshot, node: NodeRecord, gang: Gang, cls: PodClass) -> int:
-    """Room that the node has more once it is empty, if the gang is the last on it that ends and all others end too."""
+    """Return the room gained on the node, if the gang is the last on it to end and all others end too."""
     if node.node_class is None or not snapshot.matcher.match(cls, node.node_class).serves(node.name):
         return 0
     mine = (ends_at(gang) or 0.0, gang.key)
@@ -139,17 +139,17 @@ def _room_after(snapshot: Snapshot, node: NodeRecord, gang: Gang, cls: PodClass)
 
 
 def occupants(snapshot: Snapshot, node: NodeRecord) -> set[str]:
-    """Return the keys of the gangs that have pods or slots on the node."""
+    """Return the keys of the gangs that have pods or reserved slots on the node."""
     keys = {snapshot.pods[uid].gang for uid in node.pods if uid in snapshot.pods}
     keys.update(key for key, _ in node.holds)
     return {key for key in keys if key in snapshot.gangs}
 
 
 def start_of(snapshot: Snapshot, groups: Groups, room: Mapping[PodClass, int], now: float) -> Start | None:
-    """Return when there is room for all the slots at the latest; None where limits do not say.
+    """Return when there is room for all the slots at the latest; None if limits do not determine it.
 
-    `room` is how many pods of each class fit now. Classes are counted one by one, and nodes shared with gangs that
-    never end not at all: with several classes this may be too early, which keeps backfill away, never the gang.
+    `room` is how many pods of each class fit now. Classes are counted one by one. Nodes shared with gangs that never
+    end do not count. With several classes the result may be too early. That blocks backfill, but never the gang.
     """
     missing = {cls: len(slots) - room[cls] for cls, slots in groups.items()}
     for end, key in snapshot.ending:

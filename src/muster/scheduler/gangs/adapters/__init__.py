@@ -1,4 +1,4 @@
-"""Where gangs come from. The first adapter that knows a pod decides: what is said on purpose goes before pod shapes."""
+"""Adapters that find the gang of a pod. The first that matches wins: explicit labels precede pod shapes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from muster.scheduler.gangs.adapters.statefulset import STATEFULSET
 SOURCES: Mapping[str, Source[Any]] = MappingProxyType(
     {source.name: source for source in (NATIVE, COSCHEDULING, JOBSET, MPIJOB, RAYCLUSTER, JOB, STATEFULSET)}
 )
-"""By name, in the order in which they are asked."""
+"""Adapters by name, in the order in which they are tried."""
 
 
 def membership(pod: Pod) -> Membership | None:
-    """Return the pod's place in a gang of ours; None for pods of other schedulers."""
+    """Return the pod's place in a gang; None for pods of other schedulers."""
     if pod.spec.scheduler_name != SCHEDULER_NAME:
         return None
     found = by_label(pod)
@@ -41,13 +41,13 @@ def membership(pod: Pod) -> Membership | None:
 
 
 def described(ref: WorkloadRef) -> str:
-    """Name the object, for people."""
+    """Return a readable name of the object."""
     resource = SOURCES[ref.source].kind.RESOURCE
     return f"{resource.kind} {ref.namespace}/{ref.name} ({resource.api_version})"
 
 
 def source_of(owner: OwnerReference) -> str:
-    """Return the name of the adapter for objects of that kind, "" where there is none."""
+    """Return the name of the adapter for objects of that kind; "" if none handles it."""
     group = owner.api_version.split("/")[0]
     for source in SOURCES.values():
         resource = source.kind.RESOURCE

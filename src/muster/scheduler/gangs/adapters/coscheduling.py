@@ -12,7 +12,7 @@ LABEL = "scheduling.x-k8s.io/pod-group"
 
 
 def member(pod: Pod) -> Membership | None:
-    """Read the label."""
+    """Return the pod's membership, from its label; None without the label."""
     name = pod.metadata.labels.get(LABEL)
     return member_of(WorkloadRef(NAME, pod.namespace, name), pod) if name else None
 

@@ -1,4 +1,4 @@
-"""Indexed Jobs. Pods of other Jobs are work items that need not run together: they stay single pods."""
+"""Adapter for Indexed Jobs. Pods of other Jobs are independent work items and stay single pods."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from muster.scheduler.gangs.adapters.source import Source
 NAME = "job"
 INDEX = "batch.kubernetes.io/job-completion-index"
 _STOPPED = (143, 137)
-"""What containers exit with when their pod is deleted: SIGTERM, then SIGKILL."""
+"""Exit codes of containers whose pod is deleted: SIGTERM, then SIGKILL."""
 
 
 def member(pod: Pod) -> Membership | None:
-    """Read the owner and the completion index, a label since Kubernetes 1.28 and an annotation before."""
+    """Return the pod's membership, from its owner and completion index.
+
+    The index is a label since Kubernetes 1.28 and was an annotation before.
+    """
     owner = controller_of(pod, "Job", "batch")
     index = completion_index(pod)
     if owner is None or index is None:
@@ -34,7 +37,7 @@ def member(pod: Pod) -> Membership | None:
 
 
 def completion_index(pod: Pod) -> int | None:
-    """Return which index of an Indexed Job the pod is for."""
+    """Return the pod's completion index in an Indexed Job; None if it has none."""
     meta = pod.metadata
     return number(meta.labels.get(INDEX) or meta.annotations.get(INDEX, ""))
 
@@ -53,14 +56,14 @@ def describe(job: Job) -> Description:
 
 
 def pods_at_once(spec: JobSpec, failed: int = 0) -> int:
-    """Return how many pods the Job runs at one time, `failed` indexes given up. Both numbers are 1 where unset."""
+    """Return how many pods the Job runs at one time if `failed` indexes failed. Unset numbers count as 1."""
     parallelism = 1 if spec.parallelism is None else spec.parallelism
     completions = parallelism if spec.completions is None else spec.completions
     return min(parallelism, completions - failed)
 
 
 def index_count(text: str) -> int:
-    """Return how many indexes a text such as "1,3-5" names (Job.status.completedIndexes and failedIndexes)."""
+    """Return how many indexes are in a text such as "1,3-5" (Job.status.completedIndexes and failedIndexes)."""
     total = 0
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -71,7 +74,7 @@ def index_count(text: str) -> int:
 
 
 def ended_by(conditions: tuple[Condition, ...], finals: tuple[str, ...], suspended: bool | None) -> str:
-    """Return the condition that says it needs no nodes any more, "" where none does."""
+    """Return the condition in which the workload no longer needs nodes; "" if there is none."""
     for condition in conditions:
         if condition.type in finals and condition.status == "True":
             return condition.type
@@ -79,7 +82,10 @@ def ended_by(conditions: tuple[Condition, ...], finals: tuple[str, ...], suspend
 
 
 def release_warning(spec: JobSpec) -> str:
-    """Say what the Job would make of a gang's release: pods deleted with condition DisruptionTarget (KEP-3329)."""
+    """Warn if the Job would count the release of its gang as failures.
+
+    A release deletes pods with condition DisruptionTarget (KEP-3329).
+    """
     policy = spec.pod_failure_policy
     remedy = "put a rule with action Ignore onPodConditions type DisruptionTarget first in its podFailurePolicy"
     for position, rule in enumerate(policy.rules if policy is not None else ()):
@@ -98,7 +104,7 @@ def release_warning(spec: JobSpec) -> str:
 
 
 def _matches_release(rule: PodFailurePolicyRule) -> bool:
-    """Whether the rule may hold for a pod that was released while its containers ran."""
+    """Return whether the rule may match a pod that was released while its containers ran."""
     codes = rule.on_exit_codes
     if codes is not None:
         return any((code in codes.values) == (codes.operator == "In") for code in _STOPPED)

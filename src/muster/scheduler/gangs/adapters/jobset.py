@@ -1,4 +1,4 @@
-"""JobSets: the pods of all their Jobs are one gang."""
+"""Adapter for JobSets: the pods of all Jobs of a JobSet are one gang."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PREFIX = "jobset.sigs.k8s.io/"
 
 
 def member(pod: Pod) -> Membership | None:
-    """Read the labels that JobSet puts on pods; its UID is among them since v0.9."""
+    """Return the pod's membership, from JobSet's labels. The UID is a label since v0.9."""
     labels = pod.metadata.labels
     name, part = labels.get(f"{_PREFIX}jobset-name"), labels.get(f"{_PREFIX}replicatedjob-name")
     if not name or part is None:
@@ -38,7 +38,7 @@ def member(pod: Pod) -> Membership | None:
 
 
 def describe(obj: JobSet) -> Description:
-    """All parts start together, except those that the JobSet makes only once others are ready."""
+    """Describe a JobSet: all parts start together, except parts that it creates after others are ready."""
     spec = obj.spec
     in_order = spec.startup_policy is not None and spec.startup_policy.startup_policy_order == "InOrder"
     roles: dict[str, Role] = {}

@@ -1,4 +1,4 @@
-"""Our own label, and pods without any gang."""
+"""Memberships from Muster's own labels, and of pods without a gang."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.scheduler.gangs.adapters.membership import Membership, gang_key, num
 
 
 def by_label(pod: Pod) -> Membership | None:
-    """Read muster.dev/gang, muster.dev/slot and muster.dev/gang-size; None for a pod without the gang label."""
+    """Return the membership from muster.dev/gang, muster.dev/slot and muster.dev/gang-size; None without a gang."""
     meta = pod.metadata
     name = meta.labels.get(LABEL_GANG)
     if name is None:
@@ -32,5 +32,5 @@ def by_label(pod: Pod) -> Membership | None:
 
 
 def alone(pod: Pod) -> Membership:
-    """A pod without a gang is a gang of one."""
+    """Return the membership of a pod without a gang: a gang of one."""
     return Membership(key=pod_key(pod.namespace, pod.name, pod.uid), name=pod.name, single=True)

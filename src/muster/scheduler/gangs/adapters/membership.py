@@ -1,4 +1,4 @@
-"""What an adapter says of a pod and of the object that it belongs to: the one type behind all sources of gangs."""
+"""Membership of a pod in a gang, and the description of a workload: common to all adapters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from muster.kube.pod import Pod
 
 
 class WorkloadRef(msgspec.Struct, frozen=True):
-    """The object a pod belongs to; `uid` is "" where the pod only names it. `source` is the name of the adapter."""
+    """Reference to the object that owns a pod.
+
+    `uid` is "" if the pod has only the name. `source` is the name of the adapter.
+    """
 
     source: str
     namespace: str
@@ -22,15 +25,15 @@ class Membership(msgspec.Struct, frozen=True):
     """A pod's place in a gang.
 
     Attributes:
-        key: of the gang.
-        size: members of the gang as the pod itself says; 0 where it does not say.
-        slot: its slot, where the pod itself says so.
-        attempt: of two pods in a slot the one of the later attempt counts.
-        single: a gang of one needs no Placement: one bind is all or nothing.
-        error: what is wrong with the pod's labels.
-        workload: the object that says how many members there are; None where the pods say so.
-        role: members of one role can stand in for each other; "" where there is one role only.
-        position: which one of its role it is, and stays through a restart; empty where pods have no number.
+        key: key of the gang.
+        size: number of members, from the pod's annotation; 0 without it.
+        slot: the slot, from the pod's label.
+        attempt: if two pods have the same slot, the later attempt wins.
+        single: whether it is a gang of one. It needs no Placement, because one bind is atomic.
+        error: error in the pod's labels.
+        workload: the object that has the number of members; None if the pods have it.
+        role: members of one role are interchangeable; "" if there is one role only.
+        position: stable index in the role, kept through a restart; empty if pods have no number.
     """
 
     key: str
@@ -47,13 +50,13 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class Role(msgspec.Struct, frozen=True):
-    """How many members of one role there are.
+    """Number of members of one role.
 
     Attributes:
-        minimum: the gang does not start before so many exist.
-        members: so many are placed and kept as members, also where they come later; those beyond are extras, which
-            join where there is room. Never below `minimum`.
-        size: so many there will be; None: as many as there are pods.
+        minimum: the gang starts when this many exist.
+        members: this many are placed and kept as members, also if they come later. Never below `minimum`.
+            Pods beyond it are extras, which join if there is room.
+        size: expected number; None: as many as there are pods.
     """
 
     minimum: int
@@ -62,23 +65,23 @@ class Role(msgspec.Struct, frozen=True):
 
     @classmethod
     def exactly(cls, count: int) -> Role:
-        """All or nothing."""
+        """Return a role of exactly `count` members, which all start together."""
         return cls(count, count, count)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """How many members a gang has, by role, in the order in which they get their slots."""
+    """Number of members of a gang by role. Roles get their slots in this order."""
 
     roles: dict[str, Role]
 
     @property
     def minimum(self) -> int:
-        """Members without which the gang does not start."""
+        """Number of members needed to start the gang."""
         return sum(role.minimum for role in self.roles.values())
 
     @property
     def size(self) -> int | None:
-        """Members there will be; None where nobody says."""
+        """Expected number of members; None if a role does not specify it."""
         sizes = [role.size for role in self.roles.values()]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -88,12 +91,12 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What an object says of its pods.
+    """Gang size, end and warning read from a workload object.
 
     Attributes:
-        shape: how many there are.
-        ended: the word for a state in which it needs no nodes, "" where it may need them.
-        warning: what would go wrong with it under this scheduler; "" where nothing is known.
+        shape: number of members.
+        ended: the state in which it needs no nodes; "" while it may need them.
+        warning: a known problem with this workload under this scheduler; "" without one.
     """
 
     shape: Shape
@@ -102,7 +105,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """An object that pods belong to, as scheduling needs it."""
+    """An object that owns pods, as the scheduler caches it."""
 
     ref: WorkloadRef
     owner: OwnerReference
@@ -110,27 +113,27 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 def gang_key(namespace: str, name: str, uid: str) -> str:
-    """Return the key of a gang: another object of the same name is another gang."""
+    """Return the key of a gang. A new object with the same name is a different gang."""
     return f"{namespace}/{name}/{uid}"
 
 
 def pod_key(namespace: str, name: str, uid: str) -> str:
-    """Return the key of a pod that is a gang of its own."""
+    """Return the key of a single pod, which is a gang of one."""
     return f"{namespace}/{name}/pod/{uid}"
 
 
 def gang_name(ref: WorkloadRef) -> str:
-    """Return the name of a workload's gang, such as `statefulset.web`; no TrainingJob's name has a dot."""
+    """Return the gang name of a workload, such as `statefulset.web`; names of TrainingJobs contain no dot."""
     return f"{ref.source}.{ref.name}"
 
 
 def number(text: str) -> int | None:
-    """Return the number that the text is, None where it is none."""
+    """Parse a decimal number of up to nine digits; None if the text is something else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def size_error(pod: Pod, text: str) -> str:
-    """Return what is wrong with a gang's size, "" where it is one."""
+    """Return the error in a gang's size; "" if it is valid."""
     size = number(text)
     if size is None or not 1 <= size <= NODES_PER_GANG_MAX:
         return f"annotation {ANNOTATION_GANG_SIZE} of pod {pod.name} is {text!r}; set it to the number of members"
@@ -140,7 +143,7 @@ def size_error(pod: Pod, text: str) -> str:
 def member_of(
     ref: WorkloadRef, pod: Pod, *, role: str = "", position: tuple[int, ...] = (), attempt: int = 0
 ) -> Membership:
-    """Return the membership of a pod of somebody else's workload; muster.dev/gang-size on the pod is read here."""
+    """Return the membership of a pod of a foreign workload; reads muster.dev/gang-size from the pod."""
     text = pod.metadata.annotations.get(ANNOTATION_GANG_SIZE)
     error = size_error(pod, text) if text is not None else ""
     name = gang_name(ref)
@@ -159,7 +162,7 @@ def member_of(
 
 
 def controller_of(pod: Pod, kind: str, group: str) -> OwnerReference | None:
-    """Return the pod's controller where it is of that kind."""
+    """Return the pod's controller if it has that kind."""
     for owner in pod.metadata.owner_references:
         if owner.controller and owner.kind == kind and owner.api_version.split("/")[0] == group:
             return owner

@@ -1,4 +1,4 @@
-"""MPIJobs of kubeflow's mpi-operator: the launcher runs beside its workers, so it is a member."""
+"""Adapter for MPIJobs of kubeflow's mpi-operator. The launcher runs beside its workers, so it is a member."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _PREFIX = "training.kubeflow.org/"
 
 
 def member(pod: Pod) -> Membership | None:
-    """Read the operator's labels. Workers belong to the MPIJob, the launcher to a Job of the MPIJob."""
+    """Return the pod's membership, from the operator's labels.
+
+    Workers belong to the MPIJob; the launcher belongs to a Job of the MPIJob.
+    """
     labels = pod.metadata.labels
     name, role = labels.get(f"{_PREFIX}job-name"), labels.get(f"{_PREFIX}job-role")
     if labels.get(f"{_PREFIX}operator-name") != "mpi-operator" or not name or role not in (LAUNCHER, WORKER):
@@ -39,10 +42,10 @@ def member(pod: Pod) -> Membership | None:
 
 
 def describe(job: MPIJob) -> Description:
-    """Launcher and workers start together, from schedulingPolicy.minAvailable pods on, the launcher counted.
+    """Describe an MPIJob: launcher and workers start together, once schedulingPolicy.minAvailable pods exist.
 
-    With WaitForWorkersReady the operator makes the launcher only when the workers run: they start without it, and it
-    is placed as a member once it is there.
+    minAvailable includes the launcher. With WaitForWorkersReady the operator creates the launcher when the workers
+    run. So the workers start without it, and it is placed as a member once it exists.
     """
     spec = job.spec
     replicas = {name: 1 if each.replicas is None else each.replicas for name, each in spec.mpi_replica_specs.items()}

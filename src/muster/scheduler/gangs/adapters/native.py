@@ -1,4 +1,4 @@
-"""Kubernetes' own pod groups: `spec.schedulingGroup.podGroupName` (KEP-4671, scheduling.k8s.io/v1alpha2)."""
+"""Adapter for Kubernetes' pod groups: `spec.schedulingGroup.podGroupName` (KEP-4671, scheduling.k8s.io/v1alpha2)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ NAME = "podgroup"
 
 
 def member(pod: Pod) -> Membership | None:
-    """Read the group's name."""
+    """Return the pod's membership, from the name of its pod group."""
     group = pod.spec.scheduling_group if isinstance(pod.spec, SchedulingPodSpec) else None
     name = group.get("podGroupName") if group else None
     return member_of(WorkloadRef(NAME, pod.namespace, name), pod) if name else None
 
 
 def describe(group: PodGroup) -> Description:
-    """With policy `gang` the first minCount pods start together; with `basic` each pod starts when it can."""
+    """Describe a PodGroup.
+
+    With policy `gang`, the first minCount pods start together. With `basic`, each pod starts when it can.
+    """
     gang = group.spec.scheduling_policy.gang
     minimum = gang.min_count if gang is not None else 1
     return Description(Shape({"": Role(minimum, minimum, None)}))

@@ -1,4 +1,4 @@
-"""RayClusters of KubeRay: the head and the workers of all groups."""
+"""Adapter for RayClusters of KubeRay: head and workers of all groups are one gang."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PREFIX = "ray.io/"
 
 
 def member(pod: Pod) -> Membership | None:
-    """Read the operator's labels; workers have random names, so only the head has a place of its own."""
+    """Return the pod's membership, from the operator's labels. Only the head has a fixed position."""
     labels = pod.metadata.labels
     name, kind = labels.get(f"{_PREFIX}cluster"), labels.get(f"{_PREFIX}node-type")
     if not name or kind not in (HEAD, "worker"):
@@ -38,7 +38,10 @@ def _group(name: str) -> str:
 
 
 def describe(cluster: RayCluster) -> Description:
-    """Head and all replicas start together; with the autoscaler, minReplicas are enough and the rest joins."""
+    """Describe a RayCluster: the head and all replicas start together.
+
+    With the autoscaler, minReplicas are enough to start, and the other workers join.
+    """
     roles = {HEAD: Role.exactly(1)}
     for group in cluster.spec.worker_group_specs or ():
         hosts = group.num_of_hosts or 1

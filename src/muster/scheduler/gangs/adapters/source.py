@@ -1,4 +1,4 @@
-"""A kind of object whose pods are gangs: which pods are its, and what it says of them."""
+"""Adapter type: how to read gang membership from pods of one kind of workload."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Source(Generic[K]):
     """One adapter.
 
     Attributes:
-        name: what its gangs' names begin with.
-        kind: the objects.
-        member: reads a pod; None where it belongs to no such object.
-        describe: reads an object.
+        name: prefix of the names of its gangs.
+        kind: type of the workload objects.
+        member: returns a pod's membership; None if no such object owns it.
+        describe: reads a workload object.
     """
 
     name: str
@@ -28,6 +28,6 @@ class Source(Generic[K]):
     describe: Callable[[K], Description]
 
     def workload(self, obj: K) -> Workload:
-        """Return the object as the scheduler keeps it."""
+        """Return the object as the scheduler caches it."""
         ref = WorkloadRef(self.name, obj.namespace, obj.name, obj.uid)
         return Workload(ref, obj.owner_reference(controller=False), self.describe(obj))

@@ -1,4 +1,4 @@
-"""StatefulSets."""
+"""Adapter for StatefulSets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ INDEX = "apps.kubernetes.io/pod-index"
 
 
 def member(pod: Pod) -> Membership | None:
-    """Read the owner and the pod's ordinal, a label since Kubernetes 1.28; before, the name ends with it."""
+    """Return the pod's membership, from its owner and ordinal.
+
+    The ordinal is a label since Kubernetes 1.28; before, it is the end of the name.
+    """
     owner = controller_of(pod, "StatefulSet", "apps")
     if owner is None:
         return None
@@ -32,7 +35,10 @@ def member(pod: Pod) -> Membership | None:
 
 
 def describe(obj: StatefulSet) -> Description:
-    """All replicas start together; with OrderedReady, which makes one pod after the other, each starts as it comes."""
+    """Describe a StatefulSet: all replicas start together.
+
+    With OrderedReady the controller creates one pod after the other, so each starts on its own.
+    """
     replicas = 1 if obj.spec.replicas is None else obj.spec.replicas
     minimum = replicas if obj.spec.pod_management_policy == "Parallel" else min(1, replicas)
     return Description(Shape({"": Role(minimum, replicas, replicas)}), "" if replicas else "scaled to 0")
