@@ -1,4 +1,4 @@
-"""The scheduler's shell: informers feed the state, decide makes a plan, writers carry it out, and again."""
+"""The scheduler's controller: informers feed the state, decide returns a plan, and writers execute it."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ from muster.scheduler.shadow import Shadow
 from muster.scheduler.state import ClusterState
 
 Lacks = Callable[[Sequence[Lack]], None]
-"""Told after each plan which gangs lack nodes, in the order of the queue."""
+"""Callback after each plan with the gangs that lack nodes, in queue order."""
 
 NAME = "scheduler"
 SYNC_TIMEOUT_S = 120.0
 IDLE_S = 5.0
-"""A plan is made at least this often, for what only time changes and as a sign of life."""
+"""Longest time between plans: for changes that only time causes, and as a liveness signal."""
 PAUSE_S = 0.02
-"""Events that come in a burst are planned for together."""
+"""Batches a burst of events into one plan."""
 MARK_BOUND_WAIT_S = 20.0
-"""Pods wait for binds, nobody for the word that a gang is bound: it goes after them, well within a bind deadline."""
+"""Binds go first, because pods wait for them. Marking a gang bound may wait this long, within the bind deadline."""
 MARKS_AT_ONCE = 8
-"""After a burst of small gangs: the binds of the next one do not queue behind such words about the last."""
+"""Limit on concurrent marks, so that the next binds do not queue behind marks of the last small gangs."""
 
 
 class SchedulerController:
@@ -82,20 +82,20 @@ class SchedulerController:
     Args:
         client: the API server.
         namespace: where Muster itself runs.
-        identity: this process, in events.
-        bind_deadline_s: a gang is bound as a whole within this, or released.
+        identity: name of this process in Events.
+        bind_deadline_s: a gang that is not fully bound within this time is released.
         clock: seconds since the epoch.
         settings: other deadlines; its `bind_deadline_s` is overridden.
-        request_timeout_s: deadline of one write; what a previous leader had under way is waited out for as long.
-        volume_deadline_s: how long volumes that are made for a gang's nodes may take.
-        waits: told why gangs wait, and when they no longer do.
-        lacks: told what gangs lack.
-        followed: informers that run in this process already, to be listened to; without, it runs its own.
-        handover: nodes on which nothing new starts: they are about to change hands, or kept for a gang that moves.
-        shadow: told every plan; nothing is written. Work is planned for the pods it supposes as well.
+        request_timeout_s: deadline of one write. A new leader also waits this long for the old leader's requests.
+        volume_deadline_s: limit on provisioning volumes for a gang's nodes.
+        waits: called with the reasons why gangs wait, and when they stop waiting.
+        lacks: called with the nodes that gangs lack.
+        followed: shared informers of this process; without them, the controller runs its own.
+        handover: nodes on which nothing new starts: they change hands, or are kept for a gang that moves.
+        shadow: receives every plan instead of the writers, and supplies hypothetical pods to plan for.
         progress: marked at each plan.
         rng: source of jitter.
-        registry: where metrics go.
+        registry: registry for the metrics.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class SchedulerController:
     async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
         """Schedule until `stop` is set, or until cancelled when the lease is lost.
 
-        `term` is the time of leading: requests of a leader before it are waited out, then everything is listed anew.
+        With a `term`, it first waits for requests of the previous leader to end, then lists everything again.
         """
         if term is not None:
             await term.outwait(self._request_timeout_s, NAME)
@@ -183,7 +183,7 @@ class SchedulerController:
         )
         self._budgets = BudgetWatch(self._client, self.state, changed=self._changed.set, rng=self._rng)
         options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
-        pods = Informer(self._client, SchedulingPod, stored=identity, **options)  # the state is the one copy
+        pods = Informer(self._client, SchedulingPod, stored=identity, **options)  # the state holds the only copy
         pods.add_handler(self._pod_changed)
         followed = self._followed or self._own()
         informers: list[Informer[Any]] = [pods]
@@ -228,7 +228,7 @@ class SchedulerController:
         )
 
     def _own(self) -> Followed:
-        """Informers of what nobody else in this process follows. The state is the one copy of nodes."""
+        """Create the informers that are not shared in this process. The state holds the only copy of nodes."""
         common: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
         nodes = Informer(self._client, Node, transform=lean, stored=identity, **common)
         placements = Informer(self._client, Placement, **common)
@@ -251,7 +251,7 @@ class SchedulerController:
                 self._mark_now(new.uid)
             now = self._clock()
             self.state.set_pod(new, now)
-            if new.spec.node_name:  # the API server's own word, often here before its answer to the bind
+            if new.spec.node_name:  # confirms the bind, often before the answer to its request
                 self.state.end_bind(new.uid, now)
         elif old is not None:
             self._mark_now(old.uid)
@@ -369,7 +369,7 @@ class SchedulerController:
             self._reporter.released(gang, action.reason)
 
     async def _mark_bound(self, action: MarkBound) -> bool:
-        """Write it when there are no binds any more, or when the gang, which was whole, is not any more."""
+        """Write the mark when no binds are in flight, or at once when the complete gang lost a pod."""
         with suppress(TimeoutError):
             async with asyncio.timeout(MARK_BOUND_WAIT_S) as wait:
                 self._unmarked[action.gang] = wait
@@ -379,7 +379,7 @@ class SchedulerController:
             return await self._writer.write(action)
 
     def _mark_now(self, uid: str) -> None:
-        """The pod goes, or has ended: its gang was whole, and needs to be looked at."""
+        """Mark the pod's gang at once: the pod is going or has ended, so the gang must be planned again."""
         record = self.state.pods.get(uid)
         wait = self._unmarked.get(record.gang) if record is not None else None
         if wait is not None and not wait.expired():

@@ -1,16 +1,16 @@
-"""What to do now, from what is known now. Pure: same snapshot and time, same plan.
+"""Decides what the scheduler does now. Pure: the same snapshot and time give the same plan.
 
 The rules, in the order in which they apply:
 
-- A placement is carried to its end first: bound as a whole by its deadline, or released.
+- Existing placements go first: each is bound as a whole by its deadline, or released.
 - Gangs get nodes by priority, then arrival, each as a whole or not at all.
-- A gang with a placement keeps its slots; only slots whose node no longer serves are placed again, all together.
-  If it runs on none of its nodes, and other gangs could use them, it goes back to the queue.
-- The first gang that waits for nodes keeps every node it could use from gangs after it that hold nothing yet, except
-  from those whose time limit ends them before it starts. One that would not fit into the empty cluster keeps nothing:
-  it would block for ever.
-- Gangs of lower priority leave for one that does not fit otherwise, if it then does.
-- A gang that lost nodes for which none is spare goes on with fewer where its job says so.
+- A gang with a placement keeps its slots. Only slots whose node is no longer usable are placed again, all together.
+  If it runs on none of its nodes, and other gangs could use them, it returns to the queue.
+- The first waiting gang reserves every node it could use. Gangs behind it may use these nodes only if they already
+  hold nodes, or if their time limit ends them before it starts.
+- A gang that would not fit into the empty cluster reserves nothing, because it would block the queue for ever.
+- Gangs of lower priority are preempted for a gang that does not fit, if it then fits.
+- A gang that lost nodes and finds no spare continues with fewer if its job allows that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Turn = tuple[Queue, int] | tuple[Gang, SlotReview, bool]
 
 
 def decide(snapshot: Snapshot, now: float, settings: Settings = DEFAULTS) -> Plan:
-    """Return everything to do. `now` in seconds since the epoch."""
+    """Return the plan for this snapshot. `now` is in seconds since the epoch."""
     planner = _Planner(snapshot, now, settings)
     free = [gang for gang in snapshot.attention.values() if not gang.writing]
     for gang in sorted(free, key=lambda gang: gang.order):
@@ -77,7 +77,7 @@ class _Planner(CarryingOn):
     # Finding nodes
 
     def place_in_order(self) -> None:
-        """Go through everything that needs nodes, by priority and arrival."""
+        """Place all gangs and repairs that need nodes, by priority and arrival."""
         turns: list[tuple[Order, int, _Turn]] = []
         queues = list(self.snapshot.queues.values())
         for index, queue in enumerate(queues):
@@ -98,7 +98,7 @@ class _Planner(CarryingOn):
                 self._behind(queue, at)
 
     def _place(self, gang: Gang) -> bool:
-        """Place a gang that has no placement. Returns whether those after it in its queue may be looked at."""
+        """Place a gang that has no placement. Return whether the next gang in its queue may be tried."""
         if gang.writing or gang.binding:
             return True
         if self._name_taken(gang):
@@ -113,7 +113,7 @@ class _Planner(CarryingOn):
         return True
 
     def _give(self, gang: Gang, chosen: Mapping[int, str]) -> None:
-        """Write the plan of a gang that has none; a single pod needs none."""
+        """Write the first plan of a gang, or bind a single pod, which needs no Placement."""
         if gang.single:
             member = gang.pending[0]
             if member.retry_at > self.now:
@@ -137,10 +137,10 @@ class _Planner(CarryingOn):
         )
 
     def _repair(self, gang: Gang, looked: SlotReview, keep_deadline: bool) -> None:
-        """Give other nodes to the slots that need them; the others keep theirs.
+        """Give other nodes to the slots that need them; the other slots keep theirs.
 
-        Nodes kept for a waiting gang may be taken: that one may be waiting for the very slots this gang holds, and
-        neither would ever go on.
+        This may take nodes reserved for a waiting gang. That gang may wait for the slots that this one holds, so
+        both would wait for ever.
         """
         groups = _groups(gang, looked.replace)
         chosen = self._choose(gang, groups)
@@ -151,7 +151,7 @@ class _Planner(CarryingOn):
             if not keep_deadline and gives_back(gang, looked):
                 self.giving_back.add(gang.key)
             return
-        if looked.wait:  # the deadline starts once all can be bound; meanwhile this plan keeps the chosen nodes free
+        if looked.wait:  # the deadline starts when all can be bound; until then this plan reserves the chosen nodes
             self.waits(gang, old_pods(looked))
             return
         if looked.unsettled:
@@ -160,7 +160,7 @@ class _Planner(CarryingOn):
         self.write(gang, chosen, keep_deadline=keep_deadline, reason="; ".join(reasons) or "restart")
 
     def let_join(self) -> None:
-        """Give what room is left to pods beyond the minimum of gangs that run."""
+        """Give the remaining room to extra pods of running gangs."""
         for queue in sorted(self.snapshot.joining.values(), key=lambda queue: queue[0].order):
             for gang in (queue[index] for index in range(len(queue))):
                 if gang.writing or gang.binding or gang.key in self.leaving:
@@ -170,7 +170,7 @@ class _Planner(CarryingOn):
                 if chosen:
                     self.write(gang, chosen, reason="more members join")
                 if len(chosen) < len(gang.joiners) and gang.elastic:
-                    break  # those after it ask for the same
+                    break  # the gangs after it have the same requests
 
     def _short(self, gang: Gang, groups: Groups, short: Shortage, closed: Collection[int]) -> bool:
         behind = self.kept.in_the_way(gang, groups)
@@ -189,7 +189,7 @@ class _Planner(CarryingOn):
         return False
 
     def _start(self, gang: Gang, groups: Groups, closed: Collection[int] = ()) -> Start | None:
-        """Return when time limits make room for these slots, and say so in the plan."""
+        """Return when time limits free room for these slots, and record it in the plan."""
         if not self.snapshot.ending:
             return None
         beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
@@ -199,7 +199,7 @@ class _Planner(CarryingOn):
         return start
 
     def make_room_in_order(self) -> None:
-        """Others leave for gangs that are short of nodes: those of lower priority, and later ones that do not run."""
+        """Preempt for gangs that lack nodes: gangs of lower priority, and later gangs that do not run."""
         for at, (gang, groups, stuck) in enumerate(self.short):
             if gang.key in self.leaving:
                 continue
@@ -228,9 +228,9 @@ class _Planner(CarryingOn):
                 self.actions.append(DeletePlacement(gang.key, gang.placement, "its nodes serve it no more"))
 
     def _blocks_another(self, at: int) -> bool:
-        """Whether the gang runs on none of its nodes, and another one that lost nodes may be waiting for them.
+        """Return whether the gang runs on none of its nodes and may block another gang that lost nodes.
 
-        If neither has a bound pod, the later one makes way.
+        If neither has a bound pod, the later one yields.
         """
         gang = self.short[at][0]
         if not (runs_nowhere(gang) and is_stuck(gang, self.settings)):
@@ -241,7 +241,7 @@ class _Planner(CarryingOn):
         )
 
     def _shrink(self, gang: Gang, groups: Groups) -> bool:
-        """Go on without the slots for which no node is spare, if the job says so and enough others are left."""
+        """Continue without the slots that have no spare node, if the job allows it and enough others remain."""
         ledger = self.ledger.fork()
         chosen = as_many_as_fit(ledger, self.snapshot.matcher, gang, groups)
         lost = {slot for slots in groups.values() for slot in slots} - chosen.keys()
@@ -254,9 +254,9 @@ class _Planner(CarryingOn):
         return True
 
     def _take_over(self, gang: Gang, made: MadeRoom) -> None:
-        """Write the plan first: nobody else can get these nodes then, and whoever leads has the others leave them.
+        """Write the plan before the victims leave: it reserves the nodes, and a new leader continues the preemption.
 
-        Before that those that would be evicted are tried in a dry run: one that is refused changes the choice.
+        Victims that need eviction are first tried in a dry run. A refusal changes the choice of victims.
         """
         names = few(other.full_name for other in made.victims)
         self.leaving.update(other.key for other in made.victims)
@@ -273,7 +273,7 @@ class _Planner(CarryingOn):
                 self.ledger.take(bucket, [name], gang.pending_class[slot], 1)
 
     def _behind(self, queue: Queue, at: int) -> None:
-        """Gangs behind one that waits for nodes compete for its nodes: they wait, or end before it starts."""
+        """Handle gangs behind a waiting one, which compete for its nodes: they wait, or end before it starts."""
         head = queue[at]
         placed = self._backfill(queue, head)
         rest = range(at + 1, len(queue))
@@ -284,14 +284,14 @@ class _Planner(CarryingOn):
         self.unreported += max(0, len(rest) - self.settings.reported_per_queue)
 
     def _backfill(self, queue: Queue, head: Gang) -> set[str]:
-        """Place gangs behind the head whose time limit ends them before it starts; returns their keys."""
+        """Place gangs behind the head whose time limit ends them before it starts; return their keys."""
         placed: set[str] = set()
         if head.key not in self.starts:
             return placed
         room = self.room(head.counts)
         for gang in islice(queue.limited_after(head.order), self.settings.backfill_depth):
             if any(count > room[cls] for cls, count in gang.counts.items()):
-                continue  # most often nothing is free at all
+                continue  # the common case: no room is free
             if gang.writing or gang.binding or self._name_taken(gang):
                 continue
             closed = self.kept.closed_to(would_end_at(gang, self.now))
@@ -309,7 +309,7 @@ class _Planner(CarryingOn):
 
 
 def is_behind(gang: Gang, head: Gang, need: int, have: int = 0) -> Reason:
-    """Return why a gang waits behind the first in line, and whose that is where both have teams."""
+    """Return why a gang waits behind the head of the queue; names the head's team if both have one."""
     team = ""
     if gang.team and head.team:
         team = "the same team" if gang.team == head.team else f"team {head.team}"

@@ -1,4 +1,4 @@
-"""A plan in the making, and what it was made from."""
+"""Draft of a plan, with the snapshot and settings it is made from."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Draft:
         self.ledger = Ledger(self.snapshot.buckets)
 
     def wake(self, at: float) -> None:
-        """Decide again then at the latest."""
+        """Set the time of the next plan to `at`, or keep an earlier one."""
         self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
 
     def write(
@@ -56,7 +56,7 @@ class Draft:
         without: Collection[int] = (),
         room_within_s: float | None = None,
     ) -> None:
-        """Write the gang's next plan, `without` some slots; `room_within_s` where others have to leave first."""
+        """Write the gang's next plan, `without` some slots; set `room_within_s` if victims have to leave first."""
         nodes = {
             slot: placed
             for slot, placed in gang.placed.items()
@@ -81,13 +81,13 @@ class Draft:
         self.written.add(gang.key)
 
     def tell_to_leave(self, gang: Gang, reason: LeavingReason, message: str) -> None:
-        """Have the gang give its nodes back."""
+        """Ask the gang to give its nodes back."""
         if gang.placement is not None and gang.key not in self.leaving:
             self.leaving.add(gang.key)
             self.actions.append(TellToLeave(gang.key, gang.placement, reason, message))
 
     def cannot_be_considered(self, gang: Gang) -> None:
-        """Say why; a constraint we do not know is also said on the pod itself."""
+        """Record why the gang is blocked; an unsupported or invalid constraint is also reported on the pod."""
         reason = gang.blocker()
         if reason is None:
             return
@@ -97,19 +97,19 @@ class Draft:
             self.actions.append(Refuse(gang.key, member.namespace, member.name, member.uid, reason))
 
     def waits(self, gang: Gang, reason: Reason) -> None:
-        """Say why the gang waits."""
+        """Record why the gang waits."""
         self.waiting[gang.key] = reason
 
     def room(
         self, classes: Iterable[PodClass], closed: Collection[int] = (), beside: Collection[str] = ()
     ) -> dict[PodClass, int]:
-        """Return how many pods of each class fit, leaving out classes of nodes that are closed, and some nodes."""
+        """Return how many pods of each class fit, without closed node classes and nodes in `beside`."""
         matcher = self.snapshot.matcher
         return {cls: sum(c.room for c in candidates(self.ledger, matcher, cls, closed, beside)) for cls in classes}
 
 
 def _given_up(gang: Gang, placed: Collection[int], without: Collection[int]) -> dict[int, int]:
-    """Slot -> attempt of the slots that the gang goes on without, for members that are nodes' worth."""
+    """Return slot -> attempt of the slots that a gang of fixed size continues without."""
     if gang.elastic:
         return {}
     lost = {slot: gang.current[slot].attempt for slot in without if slot in gang.current}

@@ -1,4 +1,4 @@
-"""Carries evictions out, in dry runs first: a bounded number under way, each by UID and with a deadline."""
+"""Executes dry runs and evictions: a bounded number in flight, each by UID and with a deadline."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from muster.scheduler.state import ClusterState
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
-"""Evictions under way, and as many of a gang's dry runs: the API server checks budgets for each."""
+"""Evictions in flight, and dry runs of one gang in flight: the API server checks budgets for each."""
 RETRY_S = 1.0
-"""A refused eviction is tried again after this, or when the API server says."""
+"""Delay before a refused eviction is retried, unless the API server sets a longer one."""
 RETRY_MAX_S = 5.0
 TRIED_S = 10.0
-"""A dry run says how things are at that moment."""
+"""How long a successful dry run is valid."""
 SPARED_S = 60.0
-"""A gang of which a pod was refused is left alone for so long."""
+"""How long a gang is not a candidate after the eviction of a pod was refused."""
 
 
 class Evictor:
-    """Tries and evicts.
+    """Sends dry runs and evictions.
 
     Args:
         client: the API server.
-        state: told of every outcome.
+        state: records every outcome.
         clock: seconds since the epoch.
-        changed: called after each outcome that decide should look at.
+        changed: called after each outcome that the scheduler should plan for.
         metrics: counts outcomes.
-        request_timeout_s: how long one request may take.
+        request_timeout_s: time limit of one request.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Evictor:
         self._pace = asyncio.Semaphore(AT_ONCE)
 
     def begin(self, action: TryEviction | EvictMember) -> bool:
-        """Take note that it is on its way. Returns False where it already is."""
+        """Record that the action starts. Return False if it is already in flight."""
         key = action.gang if isinstance(action, TryEviction) else action.uid
         if key in self._under_way:
             return False
@@ -65,7 +65,7 @@ class Evictor:
         return True
 
     async def try_all(self, action: TryEviction) -> str:
-        """Ask whether the whole gang may be evicted, after `begin`. Returns why not, "" where it may."""
+        """Dry-run the eviction of the whole gang, after `begin`. Return why it is refused, "" if it is allowed."""
         pods, refused, spared_s = iter(action.pods), "", TRIED_S
 
         async def ask_on() -> None:
@@ -89,11 +89,11 @@ class Evictor:
         return refused
 
     async def evict(self, action: EvictMember) -> str:
-        """Evict a pod, after `begin`. Returns why it was refused, "" where it was not."""
+        """Evict a pod, after `begin`. Return why it was refused, "" if it was not."""
         try:
             async with self._pace:
                 error = await self._request(action.namespace, action.pod, action.uid, dry_run=False)
-            text, again_s = "", RETRY_MAX_S  # the pod's own end is heard of long before
+            text, again_s = "", RETRY_MAX_S  # the watch reports the pod's end long before
             if error is not None:
                 asked_s = error.retry_after_s if isinstance(error, ApiError) else None
                 text, again_s = _words(action.pod, error), min(RETRY_MAX_S, max(RETRY_S, asked_s or 0.0))
@@ -105,7 +105,7 @@ class Evictor:
         return text if error is not None and _is_refusal(error) else ""
 
     async def _request(self, namespace: str, name: str, uid: str, *, dry_run: bool) -> Exception | None:
-        """Send it; a pod that is gone, or that another took the place of, is as good as evicted."""
+        """Send an eviction. A pod that is gone or was replaced counts as evicted."""
         operation = "try" if dry_run else "evict"
         try:
             async with asyncio.timeout(self._request_timeout_s):
@@ -118,12 +118,12 @@ class Evictor:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the API server said no; otherwise it did not say."""
+    """Return whether the API server refused the eviction; False if the outcome is unknown."""
     return isinstance(error, ApiError) and not isinstance(error, ServerTimeout | Unavailable)
 
 
 def _words(pod: str, error: Exception) -> str:
-    """Such as "pod a-1: Cannot evict pod ...: The disruption budget b needs 2 healthy pods and has 2 currently"."""
+    """Return text like "pod a-1: Cannot evict pod ...: The disruption budget b needs 2 healthy pods and has 2"."""
     if not isinstance(error, ApiError):
         return f"pod {pod}: {str(error) or 'no answer in time'}"
     return f"pod {pod}: {error.in_full}"

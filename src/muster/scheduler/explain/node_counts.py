@@ -1,4 +1,4 @@
-"""Counts nodes by what they mean for a pod: the arithmetic behind every explanation."""
+"""Counts nodes by the reason why they do or do not serve a pod: the data behind every explanation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from muster.scheduler.snapshot import Snapshot
 
 
 class NodeCount(msgspec.Struct, frozen=True):
-    """`count` nodes are so, as far as the pod is concerned."""
+    """Number of nodes with the same verdict for a pod."""
 
     why: NodeWhy
     detail: str
     count: int
 
     def text(self) -> str:
-        """Say it, such as "1 not ready"."""
+        """Return text such as "1 not ready"."""
         return f"{self.count} {NodeReason(self.why, self.detail).text()}"
 
 
@@ -40,10 +40,10 @@ def census(
     gang: Gang | None = None,
     now: float = 0.0,
 ) -> tuple[NodeCount, ...]:
-    """Judge every node for pods of the class, most frequent reason first; `beside` are nodes of the gang's own.
+    """Count every node by its verdict for pods of the class, most frequent first.
 
-    Of those that would have to leave for `gang` and may not it is said why, of those that borrow from its team whose
-    they are.
+    `beside` are nodes that the gang uses for other slots. For gangs that cannot be preempted for `gang`, the detail
+    is the reason. For gangs that borrow its nodes, the detail is the borrowing team.
     """
     counts: Counter[tuple[NodeWhy, str]] = Counter()
     holders: Counter[str] = Counter()
@@ -102,7 +102,7 @@ def _largest_first(item: tuple[tuple[NodeWhy, str], int]) -> tuple[int, str, str
 
 
 def _holder(snapshot: Snapshot, node: NodeRecord) -> str:
-    """By whom the node is taken: the key of the gang that has most pods or held slots on it, "" where none has any."""
+    """Return the key of the gang with most pods or reserved slots on the node; "" if there is none."""
     pods, gangs = snapshot.pods, snapshot.gangs
     keys = [pods[uid].gang for uid in node.pods if uid in pods] + [key for key, _ in node.holds]
     keys = [key for key in keys if key in gangs]

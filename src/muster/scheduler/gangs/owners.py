@@ -1,4 +1,4 @@
-"""What is known of the objects that foreign pods belong to, and which kinds have to be followed."""
+"""Known objects that own foreign pods, and the kinds that need informers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Directory:
     """Workloads by name and by UID.
 
     Attributes:
-        wanted: names of the adapters whose objects somebody asked for, in the order of asking.
-        listed: adapters of which every object is known.
+        wanted: names of the adapters that were queried, in the order of the queries.
+        listed: adapters whose objects have all been listed.
     """
 
     def __init__(self) -> None:
@@ -22,18 +22,18 @@ class Directory:
         self._by_uid: dict[str, Workload] = {}
 
     def find(self, ref: WorkloadRef) -> Workload | None:
-        """Return the object that is meant: the one of that UID, or of that name where the UID is not known."""
+        """Return the object with that UID, or with that name if the UID is unknown."""
         self.wanted.setdefault(ref.source)
         return self._by_uid.get(ref.uid) if ref.uid else self._by_name.get((ref.source, ref.namespace, ref.name))
 
     def set(self, workload: Workload) -> None:
-        """The object is there, or has changed."""
+        """Add or update an object."""
         ref = workload.ref
         self._by_name[ref.source, ref.namespace, ref.name] = workload
         self._by_uid[ref.uid] = workload
 
     def remove(self, ref: WorkloadRef) -> None:
-        """The object is gone."""
+        """Remove an object."""
         self._by_uid.pop(ref.uid, None)
         name = (ref.source, ref.namespace, ref.name)
         known = self._by_name.get(name)
@@ -41,5 +41,5 @@ class Directory:
             del self._by_name[name]
 
     def lost(self, owner: OwnerReference) -> bool:
-        """Whether that object is known not to exist any more."""
+        """Return whether the object is known to be deleted."""
         return source_of(owner) in self.listed and owner.uid not in self._by_uid

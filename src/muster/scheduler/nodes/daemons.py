@@ -1,7 +1,7 @@
-"""Room for pods of DaemonSets that have yet to come to a node.
+"""Reserves room for DaemonSet pods that have not yet been created on a node.
 
-The rule: where a DaemonSet's pod would run on a node and none of its pods is there, as much room as that pod asks for
-is kept free, or as much of it as there is. Pods and slots that are on the node already are never judged by it.
+If a DaemonSet selects a node but has no pod there, the scheduler reserves the request of one pod, or what is left.
+Pods and slots that are on the node already are not affected.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _TOLERATED = {
 
 
 class DaemonTemplate(KubeStruct):
-    """The pod that each node gets."""
+    """Pod template of a DaemonSet."""
 
     spec: SchedulingPodSpec = msgspec.field(default_factory=SchedulingPodSpec)
 
 
 class DaemonSetSpec(KubeStruct):
-    """What the pods are to be."""
+    """Spec of a DaemonSet: its pod template only."""
 
     template: DaemonTemplate = msgspec.field(default_factory=DaemonTemplate)
 
 
 class DaemonSet(KubeObject):
-    """apps/v1 DaemonSet, as far as its pods take room."""
+    """apps/v1 DaemonSet: the fields that determine the room its pods take."""
 
     RESOURCE: ClassVar[Resource] = Resource("apps", "v1", "daemonsets", "DaemonSet")
 
@@ -48,7 +48,7 @@ class DaemonSet(KubeObject):
 
 
 class Daemons:
-    """All DaemonSets, and which of them have a pod where."""
+    """All DaemonSets, and the nodes on which they have pods."""
 
     def __init__(self, classes: ClassTable) -> None:
         self._classes = classes
@@ -59,7 +59,7 @@ class Daemons:
         self._missing: dict[tuple[NodeClass, frozenset[str]], dict[str, int]] = {}
 
     def set(self, daemons: DaemonSet) -> bool:
-        """Take over a DaemonSet; returns whether its pods ask for something else than before."""
+        """Add or update a DaemonSet; return whether the requirements of its pods changed."""
         cls = _class_of(daemons, self._classes)
         if self._sets.get(daemons.uid) is cls:
             return False
@@ -69,22 +69,22 @@ class Daemons:
         return True
 
     def remove(self, uid: str) -> None:
-        """The DaemonSet is gone."""
+        """Remove a DaemonSet."""
         self._sets.pop(uid, None)
         self.forget()
 
     def forget(self) -> None:
-        """Drop what was worked out, after DaemonSets or node classes were made anew."""
+        """Drop cached results, after DaemonSets or node classes changed."""
         self._missing.clear()
         self._matcher.forget()
 
     def came(self, pod: PodRecord, node: str) -> None:
-        """A pod is counted on the node."""
+        """Count a pod on the node."""
         if pod.owner is not None and pod.owner.kind == DaemonSet.RESOURCE.kind:
             self._pods.setdefault(node, {}).setdefault(pod.owner.uid, set()).add(pod.uid)
 
     def went(self, pod: PodRecord, node: str) -> None:
-        """A pod is counted on the node no more."""
+        """Stop counting a pod on the node."""
         if pod.owner is not None and pod.owner.kind == DaemonSet.RESOURCE.kind:
             there = self._pods[node]
             there[pod.owner.uid].discard(pod.uid)
@@ -95,11 +95,11 @@ class Daemons:
 
     @property
     def some(self) -> bool:
-        """Whether there is any DaemonSet."""
+        """Whether there are DaemonSets."""
         return bool(self._sets)
 
     def leave_room(self, node: NodeRecord, free: dict[str, int]) -> dict[str, int]:
-        """Return `free` without what pods that have yet to come to the node ask for; what is short stays as short."""
+        """Return `free` less the requests of DaemonSet pods that are missing on the node; not below 0."""
         if not self._sets or node.node_class is None:
             return free
         missing = self._yet_to_come(node, node.node_class)

@@ -1,6 +1,6 @@
-"""How many of the pods that rules are about run in each topology domain, kept up to date pod by pod.
+"""Counts pods per topology domain for affinity and spread rules; updated with each pod.
 
-A domain is the nodes that share one value of a label. Nodes without the label are in no domain of it.
+A domain is the set of nodes with the same value of a label. Nodes without the label have no domain for it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import Peers, Term
 
 Subject = Peers | Term
-"""What is counted: the pods of a set, or the pods that must not have any of a set in their domain of a key."""
+"""What is counted: the pods of a set, or the pods with anti-affinity to a set within one topology key."""
 Labels = Mapping[str, str]
 _NONE: Counter[str] = Counter()
 _NO_LABELS: Labels = {}
 _LOOKED_BACK = 1000
-"""So many changes of nodes, or as many as there are nodes, are remembered for universes that are not up to date."""
+"""Number of node changes remembered for outdated universes, if there are fewer nodes than this."""
 _UNIVERSES = 64
-"""Rules of other shapes than the newest so many are looked up anew."""
+"""Size of the cache of universes; rules beyond it are computed again."""
 
 
 @dataclass(slots=True)
 class Universe:
-    """The domains of a spread constraint: those that some node is in. `stamp` is another once they are others."""
+    """Domains of a spread constraint: those with nodes. `stamp` changes when the set of domains changes."""
 
     stamp: int = 0
     nodes: Counter[str] = field(default_factory=Counter)
@@ -35,16 +35,16 @@ class Universe:
 
 
 class Domains:
-    """Counts by node and by domain. Only subjects with pods cost anything, only keys that were asked for are summed.
+    """Pod counts by node and by domain. Subjects without pods cost nothing; only queried keys are summed.
 
     Args:
         nodes: all nodes; those that do not exist have no labels.
 
     Attributes:
-        clock: another number after each change.
-        came: when pods of a set last came, went or began to leave; nothing where there are none.
-        against: when pods that want none of a set near last came or went; nothing where there are none.
-        relabelled: how often nodes with pods on them got other labels; `moved`: how often any did.
+        clock: changes with every update.
+        came: clock when pods of a set last came, went or began to terminate; only sets with pods.
+        against: clock when pods with anti-affinity to a set last came or went; only sets with such pods.
+        relabelled: how often nodes with pods changed labels; `moved`: how often any node did.
     """
 
     def __init__(self, nodes: Mapping[str, NodeRecord]) -> None:
@@ -64,7 +64,7 @@ class Domains:
         self._dropped = 0
 
     def count(self, cls: PodClass, node: str, number: int = 1) -> None:
-        """`number` pods of the class came to the node, or left it."""
+        """Add `number` pods of the class on the node; a negative number removes them."""
         labels = self.labels(node)
         self.clock += 1
         for subject in cls.subjects:
@@ -82,7 +82,7 @@ class Domains:
                 self._forget(subject)
 
     def leave(self, uid: str, cls: PodClass, node: str) -> None:
-        """A pod is on its way out: it still repels and attracts others but no longer counts for spreading."""
+        """Record that a pod terminates: affinity still counts it, spreading does not."""
         if uid not in self._leaving:
             self._leaving[uid] = (node, cls)
             self.clock += 1
@@ -91,7 +91,7 @@ class Domains:
                 self.came[peers] = self.clock
 
     def left(self, uid: str) -> None:
-        """The pod is gone, or counted no more."""
+        """Record that a terminating pod is gone or no longer counted."""
         node, cls = self._leaving.pop(uid, ("", None))
         self.clock += 1
         for peers in cls.matches if cls is not None else ():
@@ -102,12 +102,12 @@ class Domains:
                 del self._left[peers]
 
     def labels(self, node: str) -> Labels:
-        """Return the node's labels; none where it does not exist."""
+        """Return the node's labels; none if it does not exist."""
         record = self.nodes.get(node)
         return record.labels if record is not None and record.uid else _NO_LABELS
 
     def move(self, node: str, old: Labels, new: Labels) -> None:
-        """Count the node's pods in its new domains instead of its old ones."""
+        """Move the counts of the node's pods to its new domains."""
         self.touch(node)
         self.moved += 1
         record = self.nodes.get(node)
@@ -123,7 +123,7 @@ class Domains:
                         _add(domains, new[key], number)
 
     def by_domain(self, subject: Subject, key: str) -> Mapping[str, int]:
-        """Return how many there are in each domain of the key that has any."""
+        """Return the counts per domain of the key, without empty domains."""
         on = self._on.get(subject)
         if not on:
             return _NONE
@@ -138,17 +138,17 @@ class Domains:
         return found
 
     def by_node(self, peers: Peers) -> Iterator[tuple[str, int]]:
-        """Yield nodes with the number of those pods on them that stay."""
+        """Yield (node, number of those pods on it that are not terminating)."""
         left = self._left.get(peers, _NONE)
         for node, number in self._on.get(peers, _NONE).items():
             yield node, number - left.get(node, 0)
 
     def keys_about(self, peers: Peers) -> Iterable[str]:
-        """Return the keys in whose domains some pod wants none of the set."""
+        """Return the keys for which some pod has anti-affinity to the set."""
         return self._keys_about.get(peers, ())
 
     def touch(self, node: str) -> None:
-        """The node came, went, or is of another kind or in other domains than before."""
+        """Record that a node came, went, or changed its class or domains."""
         self.clock += 1
         if self._universes:
             self._touched.append(node)
@@ -157,7 +157,7 @@ class Domains:
                 self._touched.clear()
 
     def universe(self, what: object, domain_of: Callable[[str], str | None]) -> Universe:
-        """Return the domains under a rule, remembered under `what`: it costs what nodes changed since."""
+        """Return the domains of a rule, cached under `what`; updates cost only the nodes that changed."""
         known = self._universes.pop(what, None) or Universe(self.clock)
         self._universes[what] = known
         if len(self._universes) > _UNIVERSES:
@@ -193,7 +193,7 @@ class Domains:
                         known.stamp = self.clock + 1
 
     def copy(self) -> Domains:
-        """Return counts of their own over the same nodes."""
+        """Return independent counts over the same nodes."""
         other = Domains(self.nodes)
         other._on = {subject: Counter(on) for subject, on in self._on.items()}
         other._keys_about = {peers: dict(keys) for peers, keys in self._keys_about.items()}
@@ -213,44 +213,44 @@ class Domains:
 
 
 class Layer:
-    """The counts as they would be with what a plan already placed: a thin layer over `base`, which it never changes."""
+    """Counts with the pods that a plan already placed: an overlay on `base`, which it never changes."""
 
     def __init__(self, base: Domains, delta: Domains | None = None) -> None:
         self.base = base
         self._delta = delta if delta is not None else Domains(base.nodes)
 
     def fork(self) -> Layer:
-        """Return a layer that starts from here and may be dropped."""
+        """Return a copy of this layer that may be discarded."""
         return Layer(self.base, self._delta.copy())
 
     def count(self, cls: PodClass, node: str, number: int = 1) -> None:
-        """`number` pods of the class are placed on the node, or taken off it."""
+        """Add `number` pods of the class on the node; a negative number removes them."""
         self._delta.count(cls, node, number)
 
     def differs(self, about: Iterable[Peers], members: Iterable[Peers]) -> bool:
-        """Whether pods of these sets, or pods that want none of those other sets near, came or went in this layer."""
+        """Return whether this layer changed pods of sets in `about`, or pods with anti-affinity to `members`."""
         came, against = self._delta.came, self._delta.against
         return any(peers in came for peers in about) or any(peers in against for peers in members)
 
     def number(self, subject: Subject, key: str, value: str) -> int:
-        """Return how many there are in the domain."""
+        """Return the count in the domain."""
         base, delta = self.base.by_domain(subject, key), self._delta.by_domain(subject, key)
         return base.get(value, 0) + delta.get(value, 0)
 
     def values(self, subject: Subject, key: str) -> set[str]:
-        """Return the domains that have any."""
+        """Return the domains with a count above 0."""
         base, delta = self.base.by_domain(subject, key), self._delta.by_domain(subject, key)
         if not delta:
             return set(base)
         return {value for value in {*base, *delta} if base.get(value, 0) + delta.get(value, 0) > 0}
 
     def by_node(self, peers: Peers) -> Iterator[tuple[str, int]]:
-        """Yield (node, number of those pods on it that stay); the numbers of one node add up."""
+        """Yield (node, number of those pods that are not terminating); a node may occur twice, its numbers add up."""
         yield from self.base.by_node(peers)
         yield from self._delta.by_node(peers)
 
     def keys_about(self, peers: Peers) -> set[str]:
-        """Return the keys in whose domains some pod wants none of the set."""
+        """Return the keys for which some pod has anti-affinity to the set."""
         return {*self.base.keys_about(peers), *self._delta.keys_about(peers)}
 
 

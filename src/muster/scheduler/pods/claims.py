@@ -1,4 +1,4 @@
-"""Which pending pods use which volume claims, and what that means for placing them."""
+"""Tracks which pending pods use which volume claims, and the node constraints of these claims."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from muster.scheduler.reasons import Reason, Why
 
 
 class Claims:
-    """What is known of claims, by `namespace/name`, and the pods that were seen to use them while pending."""
+    """Known claims by `namespace/name`, and the pending pods that use them."""
 
     def __init__(self) -> None:
         self.known: dict[str, ClaimState] = {}
         self.unmade: set[str] = set()
-        """Those whose volume is made once a pod that uses it has a node."""
+        """Claims whose volume is provisioned when a pod that uses it has a node."""
         self._pods: dict[str, dict[str, Pod]] = defaultdict(dict)
 
     def judge(self, record: PodRecord, pod: Pod) -> tuple[Reason | None, ClaimNeeds]:
-        """Return why the pod's claims keep it from being placed, else the node constraints they bring."""
+        """Return why the pod's claims block placement, else the node constraints that they add."""
         record.claims = claim_names(pod)
         for name in record.claims:
             self._pods[f"{record.namespace}/{name}"][record.uid] = pod
@@ -33,7 +33,7 @@ class Claims:
         return None, verdict.needs
 
     def forget(self, record: PodRecord) -> None:
-        """The pod is gone."""
+        """Forget a deleted pod."""
         for name in record.claims:
             key = f"{record.namespace}/{name}"
             self._pods[key].pop(record.uid, None)
@@ -43,7 +43,7 @@ class Claims:
                 self.unmade.discard(key)
 
     def learn(self, key: str, claim: ClaimState) -> list[tuple[str, Pod]]:
-        """Take over what was looked up; returns the (UID, pod) to judge again, none where it is no news."""
+        """Record a claim that was read; return the (UID, pod) to judge again, none if it did not change."""
         if self.known.get(key) == claim:
             return []
         self.known[key] = claim
@@ -51,7 +51,7 @@ class Claims:
         return list(self._pods[key].items())
 
     def users_of_unmade(self) -> set[str]:
-        """Return the UIDs of pods that use a claim whose volume is not made yet."""
+        """Return the UIDs of pods that use a claim without a provisioned volume."""
         return {uid for key in self.unmade for uid in self._pods[key]}
 
     def wanted(self, pods: Mapping[str, PodRecord]) -> Iterator[str]:

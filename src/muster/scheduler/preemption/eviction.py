@@ -1,7 +1,7 @@
-"""Gangs that leave by the Eviction API: nobody tells them to save their work, and their disruption budgets count.
+"""Gangs that are preempted through the Eviction API: they get no notice, and their disruption budgets count.
 
-Before anybody is evicted, every member is tried in a dry run. One that is refused keeps the whole gang where it is,
-and out of the choice for a while.
+Before any eviction, every member is tried in a dry run. If one is refused, the whole gang stays and is not a
+candidate for a while.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from muster.scheduler.snapshot import Snapshot
 
 
 def by_eviction(gang: Gang) -> bool:
-    """Whether the gang can leave, and only so: TrainingJobs are told, balloons go at once, others stay for ever.
+    """Return whether the gang leaves by eviction only.
 
-    The pods of a TrainingJob that is not known yet say whose they are.
+    TrainingJobs are asked to leave, balloons are deleted at once, and pinned gangs never leave. If a TrainingJob is
+    not known yet, its pods' owner identifies it.
     """
     if gang.job is not None or gang.traits.rank is Rank.BALLOON or gang.traits.pinned:
         return False
@@ -28,12 +29,12 @@ def by_eviction(gang: Gang) -> bool:
 
 
 def to_evict(gang: Gang) -> list[PodRecord]:
-    """Return the pods that are still to be evicted, by name."""
+    """Return the pods that still have to be evicted, sorted by name."""
     return sorted((pod for pod in gang.pods.values() if pod.counted_on and pod.live), key=lambda pod: pod.name)
 
 
 def why_it_stays(snapshot: Snapshot, gang: Gang, now: float) -> NodeReason | None:
-    """Return why the gang may not be evicted now; None where it may, or where it leaves in another way."""
+    """Return why the gang may not be evicted now; None if it may, or if it leaves in another way."""
     if not by_eviction(gang):
         return None
     tried = gang.tried
@@ -43,7 +44,7 @@ def why_it_stays(snapshot: Snapshot, gang: Gang, now: float) -> NodeReason | Non
 
 
 def may_go(snapshot: Snapshot, gang: Gang, now: float) -> bool:
-    """Whether nothing is known against evicting the gang, or it leaves in another way: quicker than asking why."""
+    """Return whether the gang may go as far as known; cheaper than `why_it_stays`."""
     if not by_eviction(gang):
         return True
     tried = gang.tried
@@ -51,7 +52,7 @@ def may_go(snapshot: Snapshot, gang: Gang, now: float) -> bool:
 
 
 def is_tried(gang: Gang, now: float) -> bool:
-    """Whether a dry run of evicting the whole gang was answered lately, or none is needed."""
+    """Return whether a recent dry run of evicting the whole gang was answered, or none is needed."""
     return not by_eviction(gang) or (gang.tried is not None and now < gang.tried.until)
 
 
@@ -66,12 +67,12 @@ def evict(pod: PodRecord, reason: str) -> EvictMember:
 
 
 class Spending:
-    """What evicting gangs takes of budgets that cover several of them, beside those that are leaving already.
+    """Tracks evictions against budgets that cover several gangs, including gangs that already leave.
 
     Args:
         snapshot: the cluster.
-        gangs: that may be evicted.
-        leaving: keys of gangs that the plan in the making has leave.
+        gangs: candidates for eviction.
+        leaving: keys of gangs that this plan asks to leave.
     """
 
     def __init__(self, snapshot: Snapshot, gangs: Sequence[Gang], leaving: Collection[str] = ()) -> None:
@@ -89,7 +90,7 @@ class Spending:
                     self._spent += self._budgets.needs(gang)
 
     def clash(self, gone: frozenset[int]) -> frozenset[int]:
-        """Return those at these places of `gangs` that share a budget which does not admit them all; none: all may."""
+        """Return the indexes of gangs that share a budget which does not allow them all; empty if all may go."""
         sharing: dict[str, list[int]] = {}
         for at in sorted(gone):
             for key in self._needs[at]:

@@ -1,8 +1,8 @@
-"""What cluster autoscalers are told: the whole of a gang that is approved for scaling, or nothing of it.
+"""Marks pods of waiting gangs as unschedulable for cluster autoscalers: all members of an approved gang, or none.
 
 Autoscalers add nodes for pods with condition PodScheduled False, reason Unschedulable (Kubernetes: Node Autoscaling),
-each pod on its own. So the members of a gang get it together, once all of them are there, lack nodes, and somebody
-has said that nodes may be bought for them. A bind takes it away: the API server sets the condition then.
+each pod on its own. So the members of a gang get the condition together: when all exist, they lack nodes, and the
+user or operator approved scaling. A bind removes it, because the API server then sets PodScheduled True.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _LACKS_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER})
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """Write PodScheduled False on pending pods of a gang: `reason` is Unschedulable where nodes are wanted for them.
+    """Action: write PodScheduled False on pending pods. With reason Unschedulable, autoscalers may add nodes.
 
-    `pods` are (name, UID) of those that do not say so yet.
+    `pods` are (name, UID) of the pods without this condition.
     """
 
     gang: str
@@ -33,10 +33,10 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 def demands(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Demand]:
-    """Yield what has to be said, given why gangs wait.
+    """Yield the conditions to write, given why gangs wait.
 
-    A gang that waits behind another one is no demand yet: what is added now, that one gets. A demand that has been
-    shown stays while it waits for nodes; it is taken back when the gang is no longer whole, or no longer approved.
+    A gang behind another one is not a demand yet, because the gang ahead would get new nodes. A demand stays while
+    its gang waits for nodes. It is withdrawn when the gang is no longer complete or approved.
     """
     for key, reason in waiting.items():
         gang = snapshot.gangs[key]
@@ -60,7 +60,7 @@ def _demand(gang: Gang, reason: str, message: str, *, shown: bool) -> Iterator[D
 
 
 def approved(gang: Gang) -> bool:
-    """Whether nodes may be added for it: by its TrainingJob's word, or by that of each pod that has no node."""
+    """Return whether scaling up is approved for the gang, by its TrainingJob or by each pending pod."""
     if gang.job is not None and gang.job.scale_up:
         return True
     return bool(gang.pending) and all(pod.scale_up for pod in gang.pending.values())

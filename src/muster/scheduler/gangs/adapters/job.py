@@ -43,9 +43,9 @@ def completion_index(pod: Pod) -> int | None:
 
 
 def describe(job: Job) -> Description:
-    """All pods that the Job runs at one time are its gang: `parallelism`, or what is left of the completions.
+    """Describe a Job: all pods that it runs at one time (`pods_at_once`) are its gang.
 
-    Where parallelism is below completions, a pod for the next index takes the slot of one that has succeeded.
+    If parallelism is below completions, a pod for the next index takes the slot of one that succeeded.
     """
     spec = job.spec
     failed = index_count(job.status.failed_indexes or "")
