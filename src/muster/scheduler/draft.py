@@ -19,12 +19,12 @@ from muster.scheduler.snapshot import Snapshot
 
 @dataclass(slots=True)
 class Draft:
-    """What all parts of deciding add to.
+    """Common base of the steps of deciding: collects actions and reasons.
 
     Attributes:
-        ledger: the nodes' room with what this plan gave away.
+        ledger: the nodes' free room less what this plan uses.
         repairs: gangs whose slots need other nodes, and whether their placement keeps its deadline.
-        leaving: gangs that this plan tells to leave.
+        leaving: gangs that this plan asks to leave.
         written: gangs whose placement this plan writes.
     """
 

@@ -1,4 +1,4 @@
-"""What all nodes mean for the first gang that waits for some, as metrics: the counts that `muster explain` prints."""
+"""Metrics of node counts for the head of the queue: the same counts that `muster explain` prints."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from muster.scheduler.reasons import Why
 from muster.scheduler.snapshot import Snapshot
 
 AGAIN_S = 15.0
-"""Counting looks at every node that is in use."""
+"""Interval of counting, which visits every node in use."""
 _WANTS_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.TOO_MANY_WAYS})
 
 
 class HeadNodes:
-    """Counts nodes by reason now and then."""
+    """Counts nodes by reason at intervals."""
 
     def __init__(self, metrics: SchedulerMetrics) -> None:
         self._metrics = metrics
         self._next = 0.0
 
     def look(self, snapshot: Snapshot, plan: Plan, now: float) -> None:
-        """Bring the counts up to date, every `AGAIN_S`; none are left where no gang waits for nodes."""
+        """Update the counts every `AGAIN_S`; clear them if no gang waits for nodes."""
         if now < self._next:
             return
         self._next = now + AGAIN_S

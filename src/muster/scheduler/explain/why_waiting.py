@@ -1,6 +1,6 @@
-"""Why a gang waits, in numbers, and the smallest change that would let it run.
+"""Explains why a gang waits, with node counts, and the smallest change that would let it run.
 
-The verdicts are decide's own: the plan says why the gang waits, and the same feasibility code counts the nodes.
+The reason comes from decide's plan, and the same feasibility code counts the nodes.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _ABOUT_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.B
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What is known about one gang.
+    """Explanation of one gang.
 
     Attributes:
         gang: `namespace/name`.
-        waits: whether it waits for anything at all.
-        why: the dominant reason, as in events and metrics; "" where it does not wait.
-        summary: what events and the job's status say: the headline, the nodes, the least intrusive change.
-        headline: its beginning, the arithmetic alone; "" where the summary is all there is to say.
+        waits: whether it waits.
+        why: the dominant reason, as in Events and metrics; "" if it does not wait.
+        summary: the text of Events and the job's status: headline, node counts, least intrusive change.
+        headline: first part of the summary, the numbers; "" if the summary has no parts.
         need: pods that need room now.
-        have: pods there is room for, of the class that is short.
-        nodes: all nodes by what they mean for these pods; counts add up to the number of nodes.
-        changes: what would admit it, the least intrusive first; each is enough on its own.
-        others: those of them that the headline does not name.
-        position: place in the queue, from 1; 0 where it is in none.
+        have: pods for which there is room, of the class that lacks room.
+        nodes: node counts by verdict for these pods; they add up to the number of nodes.
+        changes: changes that would each let it run, the least intrusive first.
+        others: the changes that the headline does not name.
+        position: place in the queue, from 1; 0 if it is in none.
         queued: gangs in the queue.
-        head: the gang it waits behind, if that is why.
-        when: when it starts, as far as time limits of those it waits for say; None where that is unknown.
+        head: the gang it waits behind, if that is the reason.
+        when: when it starts, from the time limits of the gangs it waits for; None if unknown.
     """
 
     gang: str
@@ -70,11 +70,11 @@ class Explanation(msgspec.Struct, frozen=True):
 
     @property
     def smallest_change(self) -> Change | None:
-        """The least intrusive change that admits the gang, where one is known."""
+        """The least intrusive change that lets the gang run, if one is known."""
         return self.changes[0] if self.changes else None
 
     def lines(self) -> list[str]:
-        """Return it as text for a terminal."""
+        """Return the explanation as text for a terminal."""
         lines = [f"{self.gang}: {self.headline or self.summary}"]
         lines += [f"  {count.text()}" for count in self.nodes]
         if self.others:
@@ -86,7 +86,7 @@ class Explanation(msgspec.Struct, frozen=True):
         return lines
 
     def data(self) -> dict[str, Any]:
-        """Return it as JSON-ready data."""
+        """Return the explanation as JSON-ready data."""
         result: dict[str, Any] = msgspec.to_builtins(self)
         result["nodes"] = [{**msgspec.to_builtins(count), "text": count.text()} for count in self.nodes]
         result["changes"] = [{**msgspec.to_builtins(change), "text": change.text()} for change in self.changes]
@@ -104,14 +104,14 @@ def explain(
     reason: Reason | None = None,
     settings: Settings | None = None,
 ) -> Explanation:
-    """Explain one gang of the snapshot (a supposed one too, see `suppose`).
+    """Explain one gang of the snapshot, or a hypothetical one (see `suppose`).
 
     Args:
         snapshot: the cluster.
         gang: the gang.
         now: seconds since the epoch.
-        supposed: the snapshot is not how things are (see `supposing`).
-        reason: why it waits, where a plan has said so already.
+        supposed: the snapshot is hypothetical (see `supposing`).
+        reason: why it waits, if a plan has that already.
         settings: the scheduler's deadlines.
     """
     start: Start | None = None
@@ -165,7 +165,7 @@ def explain(
 
 
 def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> tuple[Reason | None, Start | None]:
-    """Why it waits, and when it starts, as far as either is known."""
+    """Return why it waits, and when it starts, as far as known."""
     plan = decide(snapshot, now, settings)
     found = plan.waiting.get(gang.key)
     if found is not None or gang.queued_as is None:
@@ -178,7 +178,7 @@ def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> t
 
 
 def _when(start: Start | None) -> str:
-    """Such as "by 2026-03-01 12:00:00 UTC, unless something breaks"; "unknown" where no limits say."""
+    """Return text such as "by 2026-03-01 12:00:00 UTC, unless something breaks"; "unknown" without limits."""
     if start is None:
         return "unknown"
     if start.latest <= start.earliest:
@@ -199,7 +199,7 @@ def _not_waiting(gang: Gang, *, supposed: bool) -> str:
 
 
 def _groups(snapshot: Snapshot, gang: Gang) -> Groups:
-    """The slots that need a node, by class: all pending ones, or those whose node no longer serves."""
+    """Return the slots that need a node, by class: all pending ones, or those whose node is no longer usable."""
     slots = list(gang.pending)
     if gang.placed:
         slots = list(review(snapshot, Ledger(snapshot.buckets), gang).replace)
@@ -210,7 +210,7 @@ def _groups(snapshot: Snapshot, gang: Gang) -> Groups:
 
 
 def _shortest(snapshot: Snapshot, ledger: Ledger, groups: Groups, beside: Collection[str]) -> tuple[PodClass, int, int]:
-    """The class that lacks most room, alone or beside the others: (class, need, have)."""
+    """Return the class that lacks most room, alone or beside the others: (class, need, have)."""
     found = [(cls, len(slots), room(ledger, snapshot.matcher, cls, banned=beside)) for cls, slots in groups.items()]
     cls, need, have = max(found, key=lambda item: (item[1] - item[2], -item[0].number))
     if have >= need and (len(groups) > 1 or is_related(cls, ledger.layer)):
@@ -221,7 +221,7 @@ def _shortest(snapshot: Snapshot, ledger: Ledger, groups: Groups, beside: Collec
 
 
 def _kept_for(snapshot: Snapshot, head: Gang) -> dict[int, Gang]:
-    """The node classes the head of the queue could use."""
+    """Return the node classes that the head of the queue could use."""
     classes = {bucket.node_class.number: bucket.node_class for bucket in snapshot.buckets.values()}
     return {
         number: head
@@ -246,9 +246,9 @@ def _pods_missing(reason: Reason) -> tuple[Change, ...]:
 def _headline(
     reason: Reason, need: int, have: int, whole: bool, gang: Gang, options: tuple[Change, ...]
 ) -> tuple[str, tuple[Change, ...]]:
-    """The arithmetic in one sentence, and the changes that it does not name.
+    """Return the numbers in one sentence, and the changes that it does not name.
 
-    Such as "needs 9 nodes; the cluster has 4. Add 5, or use --nodes 4", or "needs 4 nodes, 3 are free".
+    Examples: "needs 9 nodes; the cluster has 4. Add 5, or use --nodes 4" and "needs 4 nodes, 3 are free".
     """
     if not whole:
         text = f"needs room for {counted(need, 'pod')}, there is room for {have}"
@@ -269,7 +269,7 @@ def _headline(
 
 
 def _summary(headline: str, counts: tuple[NodeCount, ...], others: tuple[Change, ...]) -> str:
-    """Such as "needs 4 nodes, 3 are free: 1 not ready, 6 in use (by default/other); would run with: +1 node"."""
+    """Return text such as "needs 4 nodes, 3 are free: 1 not ready, 6 in use (by default/other)"."""
     reasons = [count.text() for count in counts if count.why is not NodeWhy.FREE]
     text = headline
     if reasons:

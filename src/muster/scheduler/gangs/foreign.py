@@ -1,4 +1,4 @@
-"""Gangs of objects that are not ours: joins pods to what the object says of them, whichever is heard of first."""
+"""Gangs of foreign workloads: joins pods with the description of their object, in any order of arrival."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from muster.scheduler.gangs.owners import Directory
 
 
 class ForeignGangs:
-    """Keeps the rosters of gangs. Part of `ClusterState`, which passes its parts in.
+    """Keeps the rosters of foreign gangs. Part of `ClusterState`, which passes its parts in.
 
-    A pod that only names its object, when no such object is known, belongs to a gang without a UID, which waits.
+    If a pod refers to an unknown object by name only, it joins a gang without a UID, which waits.
 
     Args:
         gangs: all gangs, by key.
-        join: puts a pod into its gang.
+        join: adds a pod to its gang.
         refresh: finds the current member of a slot again.
-        changed: the gang has to be looked at.
+        changed: marks a gang for planning.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ForeignGangs:
         self._changed = changed
 
     def resolve(self, member: Membership) -> Membership:
-        """Return the membership with the UID of the object that the pod names, where that is known."""
+        """Return the membership with the UID of the pod's object, if known."""
         ref = member.workload
         assert ref is not None
         workload = self.directory.find(ref)
@@ -61,14 +61,14 @@ class ForeignGangs:
         )
 
     def adopt(self, gang: Gang) -> None:
-        """The gang is known by its placement: see from its name whose it is."""
+        """Find the workload of a gang that is known only by its placement, from the gang's name."""
         source, _, name = gang.name.partition(".")
         if gang.roster is None and source in SOURCES and name:
             self._begin(gang, WorkloadRef(source, gang.namespace, name, gang.uid))
             self._shape(gang)
 
     def enrol(self, gang: Gang, record: PodRecord, member: Membership) -> None:
-        """The pod stands until `seat` gives it a slot: not all of its gang, nor their placement, may be known yet."""
+        """Add the pod without a slot. `seat` assigns it later: members or placement may not be known yet."""
         ref = member.workload
         assert ref is not None
         if gang.roster is None:
@@ -83,7 +83,7 @@ class ForeignGangs:
             gang.roster.declared = member.size
         if member.attempt > gang.size_attempt:
             gang.size_attempt = member.attempt
-            for slot in list(gang.roster.done):  # what succeeded in an earlier attempt has to be done again
+            for slot in list(gang.roster.done):  # a new attempt repeats what succeeded in an earlier one
                 self._refresh(gang, slot)
         if gang.owner is None and record.owner is not None and record.owner.uid == gang.uid:
             gang.owner = record.owner
@@ -94,7 +94,7 @@ class ForeignGangs:
         self.directory.wanted.setdefault(ref.source)
 
     def _shape(self, gang: Gang) -> None:
-        """Take over what the object says; muster.dev/gang-size on the pods goes before it."""
+        """Apply the object's description; muster.dev/gang-size on the pods overrides it."""
         roster, ref = gang.roster, gang.workload
         assert roster is not None
         assert ref is not None
@@ -112,7 +112,7 @@ class ForeignGangs:
         self._changed(gang)
 
     def seat(self, gang: Gang) -> None:
-        """Give every pod of the gang that has none a slot, if it is known how many there are."""
+        """Assign slots to the gang's pods without one, if the number of members is known."""
         roster = gang.roster
         if roster is None or not roster.standing:
             return
@@ -125,7 +125,7 @@ class ForeignGangs:
         gang.size = roster.size
 
     def note(self, gang: Gang, slot: int, member: PodRecord | None) -> None:
-        """The slot's live pod is this one now; where that makes members of others, look at those again."""
+        """Record the live pod of a slot; refresh other slots if this changes their membership."""
         roster = gang.roster
         if roster is None:
             return
@@ -137,11 +137,11 @@ class ForeignGangs:
         gang.size = roster.size
 
     def counts(self, gang: Gang, slot: int, member: PodRecord) -> bool:
-        """Whether decide is to look at the slot's pod: at one beyond the minimum only once it has been placed."""
+        """Return whether the slot's pod is current; an extra pod is current only once it is placed."""
         return bool(member.node) or slot in gang.placed or gang.roster is None or gang.roster.is_member(slot)
 
     def set(self, workload: Workload) -> None:
-        """An object exists, and says this."""
+        """Add or update an object."""
         if self.directory.find(workload.ref) == workload:
             return
         self.directory.set(workload)
@@ -159,7 +159,7 @@ class ForeignGangs:
             self._shape(gang)
 
     def remove(self, ref: WorkloadRef) -> Gang | None:
-        """An object is gone; returns its gang, which goes on as it is."""
+        """Remove an object; return its gang, which stays as it is."""
         self.directory.remove(ref)
         gang = self._gang_of(ref)
         if gang is not None:
@@ -167,12 +167,12 @@ class ForeignGangs:
         return gang
 
     def _orphan(self, gang: Gang) -> None:
-        """Its pods run on, and what is half bound is bound; a placement that belonged to nobody would be collected."""
+        """Let pods run and binds complete without the owner. Kubernetes would collect an owned placement."""
         assert gang.roster is not None
         gang.roster.orphan, gang.owner = True, None
 
     def listed(self, source: str) -> list[Gang]:
-        """Every object of that adapter is known from now on; returns the gangs that come from it."""
+        """Record that all objects of the adapter are listed; return the gangs that come from it."""
         self.directory.listed.add(source)
         gangs = [gang for gang in self._gangs.values() if gang.workload is not None and gang.workload.source == source]
         for gang in gangs:
@@ -181,7 +181,7 @@ class ForeignGangs:
         return gangs
 
     def lost(self, owner: OwnerReference) -> bool:
-        """Whether that object is known not to exist any more."""
+        """Return whether the object is known to be deleted."""
         return self.directory.lost(owner)
 
     def _gang_of(self, ref: WorkloadRef) -> Gang | None:

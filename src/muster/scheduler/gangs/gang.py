@@ -1,4 +1,4 @@
-"""Gangs: which pods belong together. Adapters turn pods into a `Membership`; all else knows only `Gang`."""
+"""Gangs and pods as scheduling sees them. Adapters map pods to a `Membership`; other modules use only `Gang`."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from muster.scheduler.reasons import Reason, Why
 
 UNSCHEDULABLE = "Unschedulable"
 Order = tuple[int, float, float, float, str]
-"""A place in the queue; the lowest comes first."""
+"""Sort key of the queue; the lowest comes first."""
 
 
 def seconds(moment: datetime | None) -> float:
-    """Return a timestamp in seconds since the epoch; 0 where there is none."""
+    """Return a timestamp in seconds since the epoch; 0 for None."""
     return moment.timestamp() if moment is not None else 0.0
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """What a dry run of evicting the whole gang said: `refused` is why not, "" where all of it may go. Until then."""
+    """Result of a dry run of evicting the whole gang: `refused` is why not, "" if allowed. Valid until `until`."""
 
     until: float
     refused: str = ""
 
 
 class PodRecord:
-    """A pod, as small as scheduling needs it. Changed by `ClusterState` only.
+    """A pod, reduced to what scheduling needs. Only `ClusterState` changes it.
 
     Attributes:
         gang: key of its gang; "" for a pod of another scheduler.
-        slot: its slot; -1 while the gang's roster has given it none.
-        node: where it runs or was bound by us (`assumed` until the API server's own event says so); "" while pending.
-        problem: why it cannot be placed as it is; None where it can.
+        slot: its slot; -1 until the gang's roster assigns one.
+        node: node that it is bound to; "" while pending. `assumed` until the watch confirms our bind.
+        problem: why it cannot be placed; None if it can.
         binding: a bind request is in flight.
         error: why the last bind or eviction failed.
-        retry_at: do not bind or evict before, after a failure; seconds since the epoch.
+        retry_at: earliest retry after a failed bind or eviction; seconds since the epoch.
         started, ready: its phase is past Pending; its Ready condition holds.
-        bound_since: when it was bound, as the API server says; 0 where unknown.
-        scale_up: it says that autoscalers may add nodes for it.
-        unschedulable: autoscalers see it as a pod for which nodes are wanted.
+        bound_since: when it was bound, from the API server; 0 if unknown.
+        scale_up: autoscalers may add nodes for it.
+        unschedulable: its condition asks autoscalers for nodes.
     """
 
     __slots__ = (
@@ -94,31 +94,31 @@ class PodRecord:
 
     @property
     def live(self) -> bool:
-        """Whether it counts as a member: neither leaving nor finished."""
+        """Whether it counts as a member: neither terminating nor finished."""
         return not (self.terminating or self.finished)
 
 
 class Gang:
-    """Pods that are useful only together. Changed by `ClusterState` only; decide reads it.
+    """Pods that are useful only together. Only `ClusterState` changes it; decide reads it.
 
     Attributes:
-        current: the live member of each slot, the newest where there are several.
-        pending: those of `current` without a node.
-        counts: how many of `pending` there are of each class.
-        slot_class: the last known class of each slot's pod: what a held slot takes while it has none.
-        placement: the plan as we last wrote it or saw it, None where there is none; `seen` is the API server's.
+        current: the live member of each slot; the newest if there are several.
+        pending: members of `current` without a node.
+        counts: number of `pending` members of each class.
+        slot_class: last known class of each slot's pod: what a reserved slot takes while it has no pod.
+        placement: our last written or read plan, None without one; `seen` is the API server's version.
         placed: slot -> (node, node UID) of `placement`, unless that is Released.
-        writing: a write of the placement is in flight; nothing is decided about the gang meanwhile.
+        writing: a write of the placement is in flight; decide ignores the gang until it ends.
         podless_since: when the last live member went; None while there is one.
         revision_since: when the present revision of `seen` was first seen; None before.
-        holds: slot -> (node, pod class) kept on that node for the slot while it has no pod there.
-        traits: what its pods say about who leaves first, and about their time limit.
-        job: what its TrainingJob says; None where none is known.
-        failed_nodes: (slot, node) where binding failed for good; not used again for the slot.
-        roster: who is a member, where an object of others says how many there are; None where the pods say so.
-        joiners: slot -> pending pod beyond the minimum: not in `current` before it is placed.
-        tried: what the last dry run of evicting all of it said; None before the first.
-        given_up: slot -> attempt: the gang goes on without it, and without pods of the slot up to that attempt.
+        holds: slot -> (node, pod class) reserved on that node while the slot has no pod there.
+        traits: preemption order and time limit, from its pods.
+        job: facts from its TrainingJob; None if none is known.
+        failed_nodes: (slot, node) where binding failed permanently; not used again for the slot.
+        roster: the members, if a foreign object has their number; None if the pods have it.
+        joiners: slot -> pending pod beyond the minimum; not in `current` until it is placed.
+        tried: result of the last dry run of evicting all of it; None before the first.
+        given_up: slot -> attempt: the gang continues without the slot and its pods up to that attempt.
     """
 
     __slots__ = (
@@ -177,31 +177,31 @@ class Gang:
 
     @property
     def order(self) -> Order:
-        """Place in the queue: priority, then what the job says of its place, then arrival, then name.
+        """Sort key of the queue: priority, then the place recorded by the job, then arrival, then name.
 
-        Borrowers come after all that do not borrow, balloons last: what they took or kept in front of an owner's gang
-        they would have to give back at once.
+        Borrowers come after all gangs that do not borrow, and balloons last. They would have to return at once what
+        they took before an owner's gang.
         """
         return (Rank.OTHER - self.traits.rank, -self.priority, -self.traits.queue_priority, self.arrival, self.key)
 
     @property
     def borrows(self) -> bool:
-        """Whether it runs on what other teams own until they need it."""
+        """Whether it runs on other teams' nodes until they need them."""
         return self.traits.rank is Rank.BORROWED
 
     @property
     def team(self) -> str:
-        """Whose it is; "" where nobody says."""
+        """The team; "" if none is set."""
         return self.traits.team
 
     @property
     def complete(self) -> bool:
-        """Whether every slot has a live member, or as many have one as must run together."""
+        """Whether every slot, or as many as must run together, have a live member."""
         return self.roster.complete if self.roster is not None else len(self.current) >= self.wanted
 
     @property
     def lost_its_placement(self) -> bool:
-        """Whether all members of a job's attempt are bound and its Placement is not there: it was deleted by hand."""
+        """Whether all members of a job's attempt are bound without a Placement: a user or operator deleted it."""
         if self.placement is not None or self.job is None or self.ended or self.single:
             return False
         if not self.current or len(self.pending) > len(self.job.left_out):
@@ -212,9 +212,9 @@ class Gang:
 
     @property
     def ran_without(self) -> dict[int, int]:
-        """Slot -> attempt of the slots that the running attempt goes on without, as its job recorded them.
+        """Slot -> attempt of the slots that the running attempt continues without, as recorded by its job.
 
-        A pod of a later attempt, or one that has a node, is a member.
+        A slot with a pod of a later attempt, or with a bound pod, does not count.
         """
         if self.job is None:
             return {}
@@ -227,51 +227,51 @@ class Gang:
 
     @property
     def wanted(self) -> int:
-        """How many members it goes on with: all, but for slots that were given up and have no newer pod."""
+        """Number of members it continues with: all, except slots that were given up and have no newer pod."""
         return self.size - sum(slot not in self.current for slot in self.given_up)
 
     @property
     def limit_s(self) -> float | None:
-        """How long it may run; None where nothing ends it. A TrainingJob's own limit counts from its first start."""
+        """Time limit; None without one. A TrainingJob's own limit counts from its first start."""
         return self.job.limit_s if self.job is not None else self.traits.limit_s
 
     @property
     def elastic(self) -> bool:
-        """Whether members may come and go while it runs: its size is what its workload says, and no slot's limit."""
+        """Whether members may come and go while it runs, so that the size does not limit slot numbers."""
         return self.roster is not None
 
     @property
     def has_pods(self) -> bool:
-        """Whether there is a live member, or a pod that has no slot yet."""
+        """Whether it has a live member, or a pod without a slot."""
         return bool(self.current) or (self.roster is not None and bool(self.roster.standing))
 
     @property
     def surplus(self) -> list[int]:
-        """Placed slots without a pod that nobody will come for: the workload has become smaller."""
+        """Placed slots that will get no pod, because the workload was scaled down."""
         shape = self.roster.shape if self.roster is not None else None
         if shape is None or not self.current:
             return []
         wanted = self.size if shape.size is not None else max(shape.minimum, len(self.current))
-        extra = len(self.placed) - wanted  # pods that wait to join have slots of their own
+        extra = len(self.placed) - wanted  # joining pods have slots of their own
         if extra <= 0:
             return []
         return sorted((slot for slot in self.placed if not self.members_by_slot.get(slot)), reverse=True)[:extra]
 
     def extras(self, slots: Collection[int]) -> set[int]:
-        """Return those of the slots without which the gang is whole."""
+        """Return which of the slots the gang does not need to be complete."""
         if self.roster is None:
             return set() if self.job is None else {slot for slot in slots if slot in self.job.left_out}
         return {slot for slot in slots if not self.roster.is_member(slot)}
 
     def nodes_beside(self, slots: Collection[int]) -> set[str]:
-        """Return the nodes of all other slots than these: they take no more of the gang. Foreign gangs share nodes."""
+        """Return the nodes of all other slots, which take no more of the gang. Foreign gangs may share nodes."""
         if self.single or self.roster is not None:
             return set()
         placed = {node for slot, (node, _) in self.placed.items() if slot not in slots and slot < self.size}
         return placed | {member.node for slot, member in self.current.items() if member.node and slot not in slots}
 
     def takes(self) -> Iterator[tuple[str, PodClass]]:
-        """Yield (node, class) of each pod and each held slot of the gang: the room it takes."""
+        """Yield (node, class) of each pod and each reserved slot of the gang: the room it takes."""
         for pod in self.pods.values():
             if pod.counted_on and pod.cls is not None:
                 yield pod.counted_on, pod.cls
@@ -280,7 +280,7 @@ class Gang:
                 yield node, cls
 
     def blocker(self) -> Reason | None:
-        """Return why the gang cannot be considered at all yet, None where it can."""
+        """Return why the gang cannot be placed yet, None if it can."""
         if self.problems:
             return self.problems[min(self.problems)]
         roster = self.roster
@@ -301,7 +301,7 @@ class Gang:
 
 
 def is_unschedulable(pod: Pod) -> bool:
-    """Whether autoscalers are told to add nodes for it (Kubernetes: PodScheduled False with reason Unschedulable)."""
+    """Return whether the pod asks autoscalers for nodes (Kubernetes: PodScheduled False, reason Unschedulable)."""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False" and condition.reason == UNSCHEDULABLE:
             return True
@@ -309,7 +309,7 @@ def is_unschedulable(pod: Pod) -> bool:
 
 
 def newest(members: dict[str, PodRecord]) -> PodRecord | None:
-    """Return the live member of the newest attempt, None where none is live; of two, the one that has a node."""
+    """Return the live member of the newest attempt, preferring one that has a node; None if none is live."""
     live = [record for record in members.values() if not (record.terminating or record.finished)]
     if len(live) < 2:
         return live[0] if live else None

@@ -1,4 +1,4 @@
-"""Room kept on nodes for slots: while no pod of a placed slot takes it, and until writes that give it up have ended."""
+"""Reserves room for placed slots without a pod, and for slots whose release is still being written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Place = tuple[str, str]
 
 
 class Holding:
-    """Keeps room. Part of `ClusterState`."""
+    """Reserves and releases room on nodes. Part of `ClusterState`."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
@@ -22,11 +22,11 @@ class Holding:
         self._giving_up: dict[str, list[tuple[str, int]]] = {}
 
     def placed_on(self, node: str) -> Collection[tuple[str, int]]:
-        """Return the (gang, slot) placed on the node."""
+        """Return the (gang, slot) pairs placed on the node."""
         return self._placed_on.get(node, ())
 
     def place(self, gang: Gang, slot: int, before: Place | None, after: Place | None) -> None:
-        """The slot, which was placed there, is placed here now."""
+        """Move a slot from one place to another."""
         if before is not None:
             self._placed_on[before[0]].discard((gang.key, slot))
         if after is not None:
@@ -60,7 +60,7 @@ class Holding:
             gang.holds[slot] = want
 
     def look_again(self, gang: Gang) -> None:
-        """A pod says now what slots of unknown size ask for."""
+        """Update reservations after a pod revealed the class of the gang's slots."""
         if gang.unknown_holds and gang.slot_class:
             for slot in [slot for slot, (_, cls) in gang.holds.items() if cls is None]:
                 self.look(gang, slot)
@@ -68,12 +68,12 @@ class Holding:
     def keep_until_written(
         self, gang: Gang, before: Mapping[int, Place], held: Mapping[int, tuple[str, PodClass | None]]
     ) -> None:
-        """Keep what the gang gives up by a write that is on its way: `before` and `held` were its slots."""
+        """Reserve the slots that a write in flight gives up: `before` and `held` were the gang's slots."""
         for slot, (node, uid) in before.items():
             done = gang.roster is not None and slot in gang.roster.done
             if done or gang.placed.get(slot, ("",))[0] == node or not self._table.exists(node, uid):
                 continue
-            # also where a pod takes the room still: it may end before the write does
+            # also while a pod takes the room: the pod may end before the write does
             cls = held[slot][1] if slot in held else _slot_class(gang, slot)
             if self._table.keeps_out(node, cls):
                 continue
@@ -81,13 +81,13 @@ class Holding:
             self._giving_up.setdefault(gang.key, []).append((node, slot))
 
     def written(self, gang: Gang) -> None:
-        """The write has ended."""
+        """Release what was reserved for a write, which has ended."""
         for node, slot in self._giving_up.pop(gang.key, ()):
             self._table.unhold(node, gang.key, slot)
 
 
 def _slot_class(gang: Gang, slot: int) -> PodClass | None:
-    """What the slot's pod asks for: its own class, else that of all the gang's pods where they are alike."""
+    """Return the class of the slot's pod, else that of all the gang's pods if they are alike."""
     known = gang.slot_class.get(slot)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""What TrainingJobs say of their gangs, and whether the owners of placements exist."""
+"""Facts about gangs from their TrainingJobs, and whether the owners of placements exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Jobs:
         gangs: all gangs, by key.
         keys: UID of a gang's object -> keys of its gangs.
         lost: whether an owner of another kind is known not to exist.
-        changed: the gang has to be looked at.
+        changed: marks a gang for planning.
     """
 
     def __init__(
@@ -36,18 +36,18 @@ class Jobs:
         self._changed = changed
 
     def set(self, uid: str, facts: JobFacts) -> None:
-        """A TrainingJob exists, and says this."""
+        """Add or update a TrainingJob."""
         if self._facts.get(uid) != facts:
             self._facts[uid] = facts
             self._tell_all(uid)
 
     def remove(self, uid: str) -> None:
-        """A TrainingJob is gone."""
+        """Remove a TrainingJob."""
         if self._facts.pop(uid, None) is not None:
             self._tell_all(uid)
 
     def synced(self) -> None:
-        """All TrainingJobs are known from now on: a placement whose owner is not among them is an orphan."""
+        """Record that all TrainingJobs are listed: a placement with another owner is an orphan."""
         self._known = True
         for gang in self._gangs.values():
             self.look_for_owner(gang)
@@ -60,14 +60,14 @@ class Jobs:
             self._changed(gang)
 
     def tell(self, gang: Gang) -> None:
-        """Have the gang know what its job says."""
+        """Copy the facts of the job to its gang."""
         gang.job = self._facts.get(gang.uid)
         gang.ended = gang.job.ended if gang.job is not None else ""
         if gang.job is not None and gang.job.since:
             gang.arrival = min(gang.arrival, gang.job.since) if gang.arrival else gang.job.since
 
     def look_for_owner(self, gang: Gang) -> None:
-        """Find out whether the owner of the gang's placement exists."""
+        """Update whether the owner of the gang's placement exists."""
         owners = gang.placement.metadata.owner_references if gang.placement is not None else ()
         gang.owner_missing = any(
             owner.uid not in self._facts if self._known and owner.kind == TRAINING_JOB else self._lost(owner)

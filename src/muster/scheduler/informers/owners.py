@@ -1,6 +1,6 @@
-"""Follows the objects that foreign pods belong to, each kind from the first pod on that names one.
+"""Watches the objects that own foreign pods; a kind is watched once a pod refers to it.
 
-A kind that the cluster does not serve is looked for again now and then; its pods wait, everybody else goes on.
+If the cluster does not serve a kind, discovery is repeated at intervals. Its pods wait; other gangs continue.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from muster.scheduler.state import ClusterState
 log = logging.getLogger(__name__)
 
 SETTLE_S = 10.0
-"""How long a new leader waits for these objects before it plans for everybody."""
+"""How long a new leader waits for these objects before its first plan."""
 LOOK_AGAIN_S = 15.0
-"""A kind that is not served may be installed later."""
+"""Interval of discovery for a kind that is not served: it may be installed later."""
 
 
 class WorkloadFollower:
@@ -35,7 +35,7 @@ class WorkloadFollower:
 
     Args:
         client: the API server.
-        state: told what objects say.
+        state: receives the objects.
         clock: seconds since the epoch.
         changed: called after each change.
         seen: called with each object that is new or has changed.
@@ -62,13 +62,13 @@ class WorkloadFollower:
         self._known: dict[str, asyncio.Event] = {}
 
     def follow_wanted(self) -> None:
-        """Begin with the kinds that pods or placements have named since the last call."""
+        """Start watching the kinds that pods or placements have referred to since the last call."""
         for name in self._state.foreign.directory.wanted.keys() - self._tasks.keys():
             self._known[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._follow(SOURCES[name]), name=f"workloads/{name}")
 
     async def settle(self) -> None:
-        """Wait until what pods name is known or known not to be served; for `SETTLE_S` at most."""
+        """Wait until these kinds are listed, or known not to be served; at most `SETTLE_S`."""
         self.follow_wanted()
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
@@ -76,7 +76,7 @@ class WorkloadFollower:
                     await known.wait()
 
     async def stop(self) -> None:
-        """Stop following."""
+        """Stop watching."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -86,7 +86,7 @@ class WorkloadFollower:
         while not await served(self._client, resource):
             self._known[source.name].set()
             await asyncio.sleep(LOOK_AGAIN_S)
-        # Not part of liveness: a kind of others that cannot be read must not take the scheduler down with it.
+        # Not part of liveness: an unreadable foreign kind must not stop the scheduler.
         informer: Informer[Any] = Informer(self._client, source.kind, rng=self._rng)
         informer.add_handler(lambda old, new: self._object_changed(source, old, new))
         async with asyncio.TaskGroup() as group:
@@ -109,17 +109,17 @@ class WorkloadFollower:
 
 
 async def expect_known(client: Client, state: ClusterState, gang: Gang, now: float) -> None:
-    """Read the gang's object once more before pods are given their first nodes: its watch may lag behind the pods'.
+    """Read the gang's object again before its first placement: its watch may lag behind the watch on pods.
 
     Raises:
-        Conflict: it says something else than was known, or is gone; the state knows it now.
-        ApiError: it cannot be read for now.
+        Conflict: it changed or is gone; the state is updated.
+        ApiError: it cannot be read now.
     """
     known = state.foreign.directory.find(gang.workload) if gang.workload is not None else None
-    if known is None:  # the pods themselves say how many they are
+    if known is None:  # the pods have the number of members
         return
     source, ref = SOURCES[known.ref.source], known.ref
-    try:  # the right to list is there already, for following them
+    try:  # listing needs no further permission: the watch has it already
         listing = await client.list(source.kind, ref.namespace, field_selector=f"metadata.name={ref.name}")
     except Forbidden as error:
         log.warning("reading %s: %s", described(ref), error)
@@ -134,7 +134,7 @@ async def expect_known(client: Client, state: ClusterState, gang: Gang, now: flo
 
 
 async def served(client: Client, resource: Resource) -> bool:
-    """Ask discovery whether the API server has the kind. False as well where it does not answer."""
+    """Return whether the API server serves the kind; False also if it does not answer."""
     try:
         answer = await client.request("GET", f"/apis/{resource.api_version}")
     except (ApiError, ConfigError) as error:
@@ -145,7 +145,7 @@ async def served(client: Client, resource: Resource) -> bool:
 
 
 async def list_wanted(client: Client, state: ClusterState, now: float) -> None:
-    """Read the objects that pods name, once. What cannot be read stays unknown. Raises ApiError."""
+    """List the objects that pods refer to, once. Unreadable ones stay unknown. Raises ApiError."""
     for name in list(state.foreign.directory.wanted):
         with suppress(NotFound, Forbidden):
             listing = await client.list_all(SOURCES[name].kind)

@@ -1,6 +1,6 @@
-"""Informers that the scheduler need not run itself: others of the same process follow these kinds anyway.
+"""Informers that the scheduler shares with other controllers of this process.
 
-One watch of a kind in a process: what the API server encodes, and what is decoded here, is done once.
+With one watch per kind and process, the API server encodes and this process decodes each object once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muster.kube.node import Node
 
 @dataclass(frozen=True)
 class Followed:
-    """Informers of all objects of these kinds, which outlive terms of leading."""
+    """Shared informers for these kinds, which live longer than a leader's term."""
 
     nodes: Informer[Node]
     placements: Informer[Placement]
@@ -29,7 +29,7 @@ class Followed:
     def heard_by(
         self, nodes: Handler[Node], placements: Handler[Placement], jobs: Handler[TrainingJob]
     ) -> Iterator[None]:
-        """Within, call these for everything that is known, and for each change."""
+        """Context in which the handlers get every known object, and each change."""
         self.nodes.add_handler(nodes)
         self.placements.add_handler(placements)
         self.jobs.add_handler(jobs)
@@ -41,5 +41,5 @@ class Followed:
             self.jobs.remove_handler(jobs)
 
     async def refresh(self, timeout_s: float) -> None:
-        """List everything anew, as who begins to lead must. Raises TimeoutError."""
+        """List everything again, as a new leader must. Raises TimeoutError."""
         await asyncio.gather(*(informer.refresh(timeout_s) for informer in (self.nodes, self.placements, self.jobs)))

@@ -1,8 +1,8 @@
-"""Nodes for the pods of one class, one pod after the other, under the rules about other pods.
+"""Places the pods of one class, one after the other, under rules about other pods.
 
-Nodes are grouped by their values of the labels that rules and wishes go by: no rule tells the nodes of a group apart.
-Each pod gets the best node of the best group that every rule allows. With at most one rule that the pods have about
-each other this finds room for as many pods as any other way would; with more of them it may not.
+Nodes are grouped by the labels that rules and preferences use, so that a rule treats all nodes of a group alike.
+Each pod gets the best node of the best group that every rule allows. If the pods have at most one rule about each
+other, this places as many pods as possible. With more rules it may place fewer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """A node that has room; a smaller `preference` is better."""
+    """A node with room. A smaller `preference` is better."""
 
     preference: tuple[int, ...]
     name: str
@@ -36,7 +36,7 @@ class Site:
 
 @dataclass(slots=True)
 class Group:
-    """Nodes that no rule tells apart, the best first."""
+    """Nodes that all rules treat alike, the best first."""
 
     labels: Labels
     sites: list[Site] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Group:
 
 
 def own_rules(cls: PodClass) -> list[str]:
-    """Name the rules that pods of the class have about each other, required affinity apart."""
+    """Return the names of rules that pods of the class have about each other, except required affinity."""
     asked = cls.relations or NONE
     apart = {key for peers, key in asked.apart if peers in cls.matches}
     spread = [rule.key for rule in asked.spread if rule.peers in cls.matches]
@@ -55,14 +55,14 @@ def own_rules(cls: PodClass) -> list[str]:
 def sites(
     ledger: Ledger, matcher: Matcher, cls: PodClass, offer: Sequence[Candidate], start: Labels | None = None
 ) -> list[Site]:
-    """Return the nodes that are open to the class as far as pods outside it are concerned, the best first.
+    """Return the nodes that rules about pods outside the class allow, the best first.
 
     Args:
-        ledger: room, and who is where.
-        matcher: what nodes are to pods.
+        ledger: room and pod counts.
+        matcher: matches pods to nodes.
         cls: the class.
-        offer: where there is room.
-        start: the domains in which to begin, where required affinity leaves that open.
+        offer: candidates with room.
+        start: starting domains, if required affinity leaves them open.
     """
     layer = ledger.layer
     closed = forbidden(cls, layer)
@@ -85,15 +85,15 @@ def sites(
 
 
 class Filling:
-    """One attempt for one class.
+    """One attempt to place the pods of one class.
 
     Args:
-        ledger: room, and who is where; only `commit` changes it.
-        matcher: what nodes are to pods.
+        ledger: room and pod counts; only `commit` changes it.
+        matcher: matches pods to nodes.
         cls: the class.
-        open_sites: where its pods may go as far as pods outside the class are concerned.
-        need: how many pods there are.
-        only: look at this one of `own_rules`, to learn how many pods it alone allows; None: at all of them.
+        open_sites: nodes that rules about pods outside the class allow.
+        need: number of pods.
+        only: apply only this one of `own_rules`, to find its limit; None: apply all.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Filling:
         self._wishes: Sequence[Wish] = asked.wishes if only is None else ()
         free = only is None and asked.near is not None and attracted(cls, ledger.layer) is None
         self._near_keys = asked.near_keys if free else ()
-        # Where every node is a domain of its own, keeping apart comes to one pod a node.
+        # If every node is its own domain, anti-affinity means one pod per node.
         single = [key for key in self._apart if _is_each_its_own(key, open_sites)]
         self._one_each = bool(single)
         self._apart = [key for key in self._apart if key not in single]
@@ -127,7 +127,7 @@ class Filling:
         self._chosen: list[Site] = []
 
     def run(self) -> int:
-        """Place as many pods as can be, at most all; returns how many."""
+        """Place as many of the needed pods as possible; return how many."""
         room = {pair: sum(map(self._room, numbers)) for pair, numbers in self._with.items()}
         self._start = {pair: (0, left) if left >= self._need else (1, -left) for pair, left in room.items()}
         heap = [(self._score(number), number) for number in range(len(self._groups))]
@@ -158,7 +158,7 @@ class Filling:
         return len(self._chosen)
 
     def commit(self, slots: Sequence[int]) -> dict[int, str]:
-        """Take the room of the pods placed and return their nodes by slot."""
+        """Take the room of the placed pods and return their nodes by slot."""
         for site, times in Counter(self._chosen).items():
             self._ledger.take(site.candidate.bucket, [site.name], self._cls, times)
         return {slot: site.name for slot, site in zip(slots, self._chosen, strict=True)}
@@ -184,13 +184,13 @@ class Filling:
         return sum(1 if self._one_each else site.candidate.times for site in self._groups[number].sites)
 
     def _is_closed(self, labels: Labels) -> bool:
-        """Whether no more pod of the class may ever go into these domains."""
+        """Return whether the class can never place another pod in these domains."""
         if any(key in labels and labels[key] in self._mine[key] for key in self._apart):
             return True
         return self._home is not None and any(labels[key] != self._home[key] for key in self._near_keys)
 
     def _score(self, number: int) -> tuple[Any, ...]:
-        """The smaller, the sooner: wishes, then even spread, then what keeps nodes whole."""
+        """Return a sort key, the best lowest: preferences, even spread, then keeping nodes whole."""
         group = self._groups[number]
         labels = group.labels
         first = group.sites[min(group.full, len(group.sites) - 1)].preference
@@ -209,7 +209,7 @@ class Filling:
         return self._ledger.layer.number(wish.peers, wish.key, value) > 0
 
     def _place(self, group: Group) -> Iterable[int]:
-        """Put one pod on the group's next node; returns the groups that are more wanted than before."""
+        """Put one pod on the group's next node; return the groups whose score improved."""
         site = group.sites[group.full]
         self._chosen.append(site)
         group.on_next += 1

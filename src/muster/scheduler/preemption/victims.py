@@ -1,4 +1,4 @@
-"""Who may be told to leave, what it costs, and whether the nodes a gang waits for are free by now."""
+"""Decides which gangs may be preempted, what that costs, and whether the nodes a gang waits for are free."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from muster.scheduler.queue.lending import is_lent, outranks
 from muster.scheduler.snapshot import Snapshot
 
 RESTART_S = 60.0
-"""What leaving costs at least: the time to stop and to start again."""
+"""Minimum cost of preempting a gang: the time to stop and to start again."""
 
 
 def may_leave(gang: Gang, bind_deadline_s: float) -> bool:
-    """Whether the gang can leave: it is bound whole, and there is a way.
+    """Return whether the gang can be preempted: it is fully bound, and one of these ways applies.
 
-    A TrainingJob's controller saves its work and deletes its pods; a balloon has no work to save; others are evicted.
-    A borrower that itself waits for others to leave gives up its plan: it may keep nodes that their owner needs.
+    - A TrainingJob's controller saves its work and deletes its pods.
+    - A balloon has no work to save.
+    - Other gangs are evicted.
+    - A borrower that itself waits for victims gives up its plan, because it may reserve nodes that their owner needs.
     """
     placement = gang.placement
     if placement is not None and placement.spec.preempting and gang.borrows:
@@ -45,7 +47,7 @@ def may_leave(gang: Gang, bind_deadline_s: float) -> bool:
 
 
 def is_stuck(gang: Gang, settings: Settings) -> bool:
-    """Whether the gang was bound, lost nodes, and does not run until it has others."""
+    """Return whether the gang was bound, lost nodes, and cannot run until it has others."""
     placement = gang.placement
     if placement is None or gang.single or gang.blocker() is not None:
         return False
@@ -55,9 +57,9 @@ def is_stuck(gang: Gang, settings: Settings) -> bool:
 
 
 def goes_on_without(gang: Gang, lost: int) -> bool:
-    """Whether the gang goes on if it gives up so many slots for which no node is spare.
+    """Return whether the gang continues if it gives up this many slots that have no spare node.
 
-    It does where its job says so, it was bound as a whole once, and as many slots are left as the job needs.
+    It does if its job allows it, it was fully bound once, and the job's minimum of slots remains.
     """
     placement = gang.placement
     if gang.job is None or not gang.job.fewest or placement is None or placement.status.phase != "Bound":
@@ -66,10 +68,10 @@ def goes_on_without(gang: Gang, lost: int) -> bool:
 
 
 def may_take(snapshot: Snapshot, gang: Gang, other: Gang, now: float, settings: Settings, node: str = "") -> bool:
-    """Whether `other` has to leave for `gang`, for this node where one is named.
+    """Return whether `gang` may preempt `other`, on this node if one is named.
 
-    That is where the gang outranks it, or it borrows the node from the gang's team; and where both lost nodes and wait
-    for others, and it is later in order: neither would ever go on.
+    It may if it outranks `other`, or if `other` borrows the node from its team. If both lost nodes and wait for
+    others, the later one yields, because otherwise neither would ever run.
     """
     if other.writing or other.binding or not may_go(snapshot, other, now):
         return False
@@ -80,10 +82,10 @@ def may_take(snapshot: Snapshot, gang: Gang, other: Gang, now: float, settings: 
 
 
 def leaves_by(gang: Gang, settings: Settings) -> float:
-    """Return until when a gang that was told to leave may have live pods, seconds since the epoch.
+    """Return the deadline for live pods of a gang that was asked to leave, in seconds since the epoch.
 
-    A job gets its grace for a last checkpoint, then for its ranks to end. Evictions that are refused are tried again
-    until then. Nobody listens for other gangs.
+    A job gets its grace period for a last checkpoint, then time for its ranks to end. Refused evictions are retried
+    until the deadline. Other gangs get no grace, because they do not handle the request.
     """
     assert gang.placement is not None
     told = gang.placement.status.preempting_time
@@ -94,13 +96,13 @@ def leaves_by(gang: Gang, settings: Settings) -> float:
 
 
 def is_overdue(gang: Gang, now: float, settings: Settings) -> bool:
-    """Whether a gang that was told to leave should be gone by now: nobody counts on it any more."""
+    """Return whether a gang that was asked to leave is past its deadline, so that plans no longer count on it."""
     told = gang.placement.status.preempting_time if gang.placement is not None else None
     return told is not None and now >= told.timestamp() + room_within_s([gang], settings)
 
 
 def room_within_s(victims: Iterable[Gang], settings: Settings) -> float:
-    """Return how long those gangs may take until their last pod is gone: told, deleted or evicted, confirmed."""
+    """Return the time limit until the last pod of these gangs is confirmed gone."""
     within_s = 0.0
     for gang in victims:
         grace_s = max(gang.traits.grace_s, gang.job.grace_s if gang.job else 0.0)
@@ -110,10 +112,10 @@ def room_within_s(victims: Iterable[Gang], settings: Settings) -> float:
 
 
 def work_lost(gang: Gang, now: float) -> float:
-    """Return the GPU-seconds that would be done again: since the last checkpoint, else since the start.
+    """Return the GPU-seconds of work lost by preemption: since the last checkpoint, else since the start.
 
-    A gang that does not run loses nothing more. A node without devices counts as one. Of gangs that are evicted no
-    checkpoint is known, nor whether a member that was made anew made the others start again: each counts by itself.
+    A gang that does not run loses nothing. A node without devices counts as one device. For evicted gangs neither
+    checkpoints nor restarts of other members are known, so each member counts by itself.
     """
     if is_leaving(gang):
         return 0.0
@@ -145,13 +147,13 @@ def _devices(cls: PodClass) -> int:
 
 
 class Vacating(msgspec.Struct, frozen=True):
-    """How far the nodes are on which a gang waits for others to leave.
+    """State of the nodes on which a gang waits for victims to leave.
 
     Attributes:
-        tell: gangs still to be told.
-        remove: pods without a gang that are deleted or evicted.
+        tell: gangs that still have to be asked to leave.
+        remove: single pods to delete or evict.
         names: all that are still there.
-        hopeless: a node will not become free that way: it serves no more, or somebody on it stays.
+        hopeless: a node will not become free: it is unusable, or a gang on it stays.
     """
 
     tell: tuple[Gang, ...]
@@ -161,7 +163,7 @@ class Vacating(msgspec.Struct, frozen=True):
 
 
 def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, told: Collection[str] = ()) -> Vacating:
-    """Look at the nodes of all slots of the gang that are to be bound. `told` are gangs that this plan has leave."""
+    """Check the nodes of all slots of the gang that need binding. `told` are gangs that this plan asks to leave."""
     tell: dict[str, Gang] = {}
     remove: dict[str, Gang] = {}
     names: dict[str, None] = {}
@@ -186,7 +188,7 @@ def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, tol
         if _short(_given_back(snapshot, node, {other.key for other in asked}, free), member.cls):
             hopeless = hopeless or not any(snapshot.gangs[key].writing for key in staying)
             continue
-        for other in reversed(asked.copy()):  # the most protected stay where the others are enough
+        for other in reversed(asked.copy()):  # spare the most protected gangs if the others suffice
             fewer = {each.key for each in asked if each is not other}
             if not _short(_given_back(snapshot, node, fewer, free), member.cls):
                 asked.remove(other)
@@ -199,26 +201,26 @@ def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, tol
 
 
 def _short(free: dict[str, int], cls: PodClass) -> bool:
-    """Whether more is taken than there is, with the gang's own slot counted."""
+    """Return whether the node is overcommitted, including the gang's own slot."""
     return any(free.get(resource, -1) < 0 for resource in cls.request)
 
 
 def _on(snapshot: Snapshot, node: NodeRecord, gang: Gang) -> tuple[set[str], set[str]]:
-    """The other gangs on the node: those whose pods there are leaving already, and the rest."""
+    """Return the other gangs on the node: those whose pods there are terminating, and the rest."""
     others = occupants(snapshot, node) - {gang.key}
     leaving = {key for key in others if is_leaving(snapshot.gangs[key]) or _ends(snapshot.gangs[key], node)}
     return leaving, others - leaving
 
 
 def _ends(gang: Gang, node: NodeRecord) -> bool:
-    """Whether all that the gang has on the node are pods that are being deleted."""
+    """Return whether all pods of the gang on the node are being deleted."""
     if any(held == node.name for held, _ in gang.holds.values()):
         return False
     return all(pod.terminating for pod in gang.pods.values() if pod.counted_on == node.name)
 
 
 def _given_back(snapshot: Snapshot, node: NodeRecord, keys: Iterable[str], free: dict[str, int]) -> dict[str, int]:
-    """What is free on the node once those gangs have left it."""
+    """Return what is free on the node once those gangs have left it."""
     wanted = set(keys)
     for uid in node.pods:
         pod = snapshot.pods.get(uid)

@@ -1,4 +1,4 @@
-"""Pods that a gang goes on without for now: they take what room is left, and never what anybody waits for."""
+"""Places extra pods of running gangs in the remaining room, never in room that a waiting gang could use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.scheduler.pods.pod_class import PodClass
 
 
 def room_for_joiners(ledger: Ledger, matcher: Matcher, gang: Gang, reserved: Collection[int]) -> dict[int, str]:
-    """Return slot -> node for as many of them as there is room for, in order of slots, and take that room."""
+    """Return slot -> node for as many extra pods as fit, in order of slots, and take that room."""
     groups: dict[PodClass, list[int]] = {}
     for slot, pod in sorted(gang.joiners.items()):
         if pod.cls is not None and pod.problem is None:
@@ -23,7 +23,7 @@ def room_for_joiners(ledger: Ledger, matcher: Matcher, gang: Gang, reserved: Col
 def as_many_as_fit(
     ledger: Ledger, matcher: Matcher, gang: Gang, groups: Groups, reserved: Collection[int] = ()
 ) -> dict[int, str]:
-    """Return slot -> node for as many of the slots as there is room for, and take that room."""
+    """Return slot -> node for as many of the slots as fit, and take that room."""
     beside = gang.nodes_beside({slot for slots in groups.values() for slot in slots})
     chosen: dict[int, str] = {}
     for cls, slots in groups.items():

@@ -1,7 +1,7 @@
-"""What gangs lack, for whoever adds nodes: in the order of the queue, each given what those before it leave.
+"""Computes the nodes that waiting gangs lack, in queue order; each gang gets what those before it leave.
 
-Autoscalers of others see `demand`: gangs one by one, as each comes to be the first in its queue. Who knows the order
-can add nodes for several at once, and does not wait for a boot between one gang and the next.
+Other autoscalers read `demand`, which shows gangs one by one as each becomes the head of its queue. Muster's own
+scaling knows the order, so it can add nodes for several gangs at once instead of one boot after another.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LACKS_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.MORE_THAN_THE_CLUSTER, Why.B
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """A gang that is whole but for nodes: of each class, for how many pods there is no room.
+    """A gang that is complete except for nodes: (class, number of pods without room).
 
     Attributes:
         gang: its key; `name` is `namespace/name`.
-        about: what Events about it are about.
-        approved: somebody has said that nodes may be added for it.
+        about: object that Events about it refer to.
+        approved: nodes may be added for it.
     """
 
     gang: str
@@ -42,7 +42,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 def lacking(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Lack]:
-    """Yield what each gang lacks that is said to wait for nodes. Balloons take no room: they leave at once."""
+    """Yield what each gang lacks that waits for nodes. Balloons count as free room, because they leave at once."""
     gangs = [snapshot.gangs[key] for key, reason in waiting.items() if reason.why in _LACKS_NODES]
     ledger = _without_balloons(snapshot)
     for gang in sorted(gangs, key=lambda each: each.order):
@@ -53,7 +53,7 @@ def lacking(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Lack]
 
 
 def _without_balloons(snapshot: Snapshot) -> Ledger:
-    """The nodes' room as it is once all balloons have left, which they do when a gang then fits and not before."""
+    """Return the nodes' room without balloons, which leave once a gang then fits."""
     ledger = Ledger(snapshot.buckets)
     for movable in snapshot.movable.values():
         for gang in movable.values():
@@ -66,14 +66,14 @@ def _without_balloons(snapshot: Snapshot) -> Ledger:
 
 
 def _short(snapshot: Snapshot, ledger: Ledger, gang: Gang, reason: Reason) -> Iterator[tuple[PodClass, int]]:
-    """Yield (class, pods without room), and take from the ledger the room that the others have."""
+    """Yield (class, pods without room), and take room for the other pods from the ledger."""
     groups: dict[PodClass, list[int]] = {}
     for slot, pod in sorted(gang.pending.items()):
         if pod.cls is not None:
             groups.setdefault(pod.cls, []).append(slot)
     taken = gang.nodes_beside(gang.pending)
     for cls, slots in groups.items():
-        if is_related(cls, ledger.layer):  # rules about other pods: what the plan found is the best that is known
+        if is_related(cls, ledger.layer):  # with rules about other pods the plan's count is the best known
             room = max(0, len(slots) - max(1, reason.need - reason.have)) if reason.why is not Why.BEHIND else 0
         else:
             room = min(len(slots), sum(each.room for each in candidates(ledger, snapshot.matcher, cls, (), taken)))
