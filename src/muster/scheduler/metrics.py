@@ -1,4 +1,4 @@
-"""What the scheduler counts."""
+"""Metrics of the scheduler."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SchedulerMetrics:
         self._counted: tuple[TeamCounts, int] | None = None
 
     def planned(self, plan: Plan, seconds: float, now: float) -> None:
-        """Note a plan that took `seconds`."""
+        """Record a plan that took `seconds`."""
         self.plan_seconds.observe(seconds)
         self.last_plan.set(now)
         counts = Counting(reason.why for reason in plan.waiting.values())
@@ -83,7 +83,7 @@ class SchedulerMetrics:
             self._waiting = counts
 
     def count_teams(self, teams: TeamCounts) -> None:
-        """Note how teams' nodes are used; a team that neither owns nor borrows any is not shown any more."""
+        """Record how teams use nodes; drop teams that neither own nor borrow any."""
         if self._counted == (teams, teams.stamp):
             return
         self._counted = (teams, teams.stamp)
@@ -97,7 +97,7 @@ class SchedulerMetrics:
         self._teams = set(counts)
 
     def count_nodes(self, counts: Iterable[NodeCount]) -> None:
-        """Note what nodes mean for the first gang that waits for some."""
+        """Record node counts by reason for the head of the queue."""
         found: Counting[NodeWhy] = Counting()
         for each in counts:
             found[each.why] += each.count
@@ -109,7 +109,7 @@ _made: weakref.WeakKeyDictionary[CollectorRegistry, SchedulerMetrics] = weakref.
 
 
 def scheduler_metrics(registry: CollectorRegistry = REGISTRY) -> SchedulerMetrics:
-    """Return the metrics of `registry`, making them on first use."""
+    """Return the metrics of `registry`; create them on first use."""
     known = _made.get(registry)
     if known is None:
         known = _made[registry] = SchedulerMetrics(registry)

@@ -1,4 +1,4 @@
-"""Looks up volume claims of waiting pods. Few pods have any, so they are read when asked for and never cached whole."""
+"""Reads the volume claims of waiting pods. Few pods have claims, so they are read on demand and not watched."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def follow_claims(
 async def look_up_claim(
     client: Client, state: ClusterState, key: str, *, clock: Callable[[], float], timeout_s: float
 ) -> bool:
-    """Read one claim, its volume and its class. Returns whether it is another than before."""
+    """Read one claim, its volume and its class. Return whether it changed."""
     namespace, name = split_key(key)
     claim = await read(client, PersistentVolumeClaim, name, namespace, timeout_s)
     volume = storage_class = None

@@ -1,4 +1,4 @@
-"""The scheduler's view of a cluster for programs that look once: `muster explain`, `muster simulate`."""
+"""Loads the cluster once, for commands that do not watch it: `muster explain`, `muster simulate`."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ SUPPOSED_UID = "supposed"
 
 
 async def load_state(client: Client, team_key: str = LABEL_TEAM, trusting: str | None = None) -> ClusterState:
-    """List what scheduling depends on, in all namespaces.
+    """List all objects that scheduling depends on, in all namespaces.
 
     Args:
         client: the API server.
-        team_key: says whose nodes and pods are.
-        trusting: Muster's own namespace, where nodes with GPUs need tests.
+        team_key: label key for the team of nodes and pods.
+        trusting: Muster's own namespace if nodes with GPUs need tests; None if they need none.
 
     Raises:
-        ApiError: what cannot be done without could not be listed.
+        ApiError: a required kind could not be listed.
     """
     nodes, pods, placements, jobs = await asyncio.gather(
         client.list_all(Node), client.list_all(SchedulingPod), client.list_all(Placement), client.list_all(TrainingJob)
@@ -77,14 +77,14 @@ async def load_state(client: Client, team_key: str = LABEL_TEAM, trusting: str |
 
 
 async def load_snapshot(client: Client) -> Snapshot:
-    """Return the cluster as decide sees it. Raises ApiError."""
+    """Return the snapshot that decide uses. Raises ApiError."""
     return (await load_state(client)).snapshot()
 
 
 def suppose(state: ClusterState, pod: SchedulingPod, size: int, *, now: float) -> Gang:
-    """Add a gang of `size` pods like `pod` that exists nowhere else, for explaining it before it is submitted.
+    """Add a hypothetical gang of `size` pods like `pod`, to explain a job before it is submitted.
 
-    Take a snapshot after this; the gang is found in it under the pod's namespace and name.
+    Take a snapshot after this; the gang has the pod's namespace and name.
     """
     said = pod.metadata.annotations
     wish: dict[str, str] = {key: said[key] for key in (ANNOTATION_TESTED_WITHIN, ANNOTATION_WHOLE_NODE) if key in said}

@@ -34,9 +34,9 @@ class Holding:
         self.look(gang, slot)
 
     def look(self, gang: Gang, slot: int) -> None:
-        """Keep the slot's room on its node while no pod of the slot takes it, and no longer.
+        """Reserve the slot's room on its node exactly while no pod of the slot takes it.
 
-        A node that went to another team keeps none: the slot cannot use it, and that team's gangs would wait for it.
+        If the node went to another team, reserve nothing: the slot cannot use it, and that team's gangs would wait.
         """
         want: tuple[str, PodClass | None] | None = None
         placed = gang.placed.get(slot)

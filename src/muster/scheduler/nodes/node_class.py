@@ -1,4 +1,4 @@
-"""Nodes, and nodes that are alike: a `NodeClass` is what a node is as far as any known pod can tell."""
+"""Nodes and node classes. A `NodeClass` groups nodes that no known pod can tell apart."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from muster.scheduler.pods.resources import WHOLE, WHOLE_PARTS
 
 NOTHING: dict[str, int] = {}
 CLOSING = frozenset({TAINT_PREFLIGHT, TAINT_QUARANTINE})
-"""Taints of nodes that are of no use now, whoever tolerates them."""
+"""Taints of nodes that are unusable now, even for pods that tolerate them."""
 NO_LABELS: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeClass:
-    """What nodes of a class have in common.
+    """Properties that the nodes of a class share.
 
     Attributes:
         labels: only the labels that some pod class reads.
-        leaving: it is about to change hands: nothing new starts there.
+        leaving: the node changes hands soon, so nothing new starts there.
         doubt: why it is not trusted with work.
-        tested_within_h: the least of the hours that pods ask for within which it was tested (trust.py).
-        whole: the key of the bucket of its nodes that have nothing on them.
+        tested_within_h: the smallest requested number of hours within which it was tested (trust.py).
+        whole: bucket key of its empty nodes.
     """
 
     number: int
@@ -52,18 +52,18 @@ class NodeClass:
 
 
 class NodeRecord:
-    """One node: what it is, and what is on it. Changed by `NodeTable` only.
+    """A node with its properties and usage. Only `NodeTable` changes it.
 
     Attributes:
-        used: taken by pods that have not finished and by held slots.
-        foreign_used: the part taken by pods that no gang of ours has.
-        fully_held: slots held here whose size is not known (no pod of the gang exists): nothing else fits.
-        judged: its class among the classes of `judged_by`, until the node object or its use by others changes.
-        stale: what it would have left without gangs may have changed since it was put in its `empty_bucket`.
-        identity: what its test has to be of; None where it needs none.
-        gpus, doubt, tested_within_h: what is known of its tests (trust.py).
-        closed: its taints say that nothing but tests may come.
-        arriving: of `holds`, those whose pods are being bound.
+        used: resources of unfinished pods and reserved slots.
+        foreign_used: the part used by pods outside our gangs.
+        fully_held: reserved slots of unknown size (no pod of the gang exists): nothing else fits.
+        judged: its class among the classes of `judged_by`, until the node object or its foreign usage changes.
+        stale: its free room without gangs may have changed since it entered its `empty_bucket`.
+        identity: the node identity its test must match; None if it needs no test.
+        gpus, doubt, tested_within_h: state of its tests (trust.py).
+        closed: its taints admit only tests.
+        arriving: entries of `holds` whose pods are being bound.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class NodeRecord:
         self.closed = False
 
     def update(self, node: Node) -> None:
-        """Take over what the node object says."""
+        """Update from the node object."""
         self.uid = node.uid
         self.labels = node.metadata.labels
         self.taints = tuple(sorted(node.spec.taints, key=lambda t: (t.key, t.value, t.effect)))
@@ -114,20 +114,20 @@ class NodeRecord:
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing is on it or kept on it."""
+        """Whether the node has neither pods nor reserved slots."""
         return not (self.fully_held or self.ports or (self.used and any(self.used.values())))
 
     def free(self) -> dict[str, int]:
-        """Return what is left, as integers; nothing where a slot of unknown size is held. The caller may change it."""
+        """Return the free amounts; empty if a slot of unknown size is reserved. The caller may change the result."""
         if self.fully_held:
             return {}
         return self.free_without_holds()
 
     def free_for_new(self) -> dict[str, int]:
-        """Return what is left for those who may come now.
+        """Return the free amounts for pods that may come now.
 
-        Where only tests may, slots are no hindrance: a gang that waits for its node would keep the test away from it.
-        What is on its way there is: it may come yet.
+        If only tests may come, reserved slots do not count: the gang waits for the node, which waits for its test.
+        Slots whose pods are being bound do count, because these pods may still arrive.
         """
         if not self.holds or not (self.doubt or self.closed):
             return self.free()
@@ -138,17 +138,17 @@ class NodeRecord:
         return free
 
     def free_without_holds(self) -> dict[str, int]:
-        """Return what is left beside pods and slots of known size."""
+        """Return the free amounts without counting reserved slots of unknown size."""
         used = self.used
         return {resource: value - used.get(resource, 0) for resource, value in self.allocatable.items()}
 
     def free_when_empty(self) -> dict[str, int]:
-        """Return what would be left without any gang's pod or held slot."""
+        """Return the free amounts without any gang's pods or reserved slots."""
         used = self.foreign_used
         return {resource: value - used.get(resource, 0) for resource, value in self.allocatable.items()}
 
     def take(self, request: Amounts, ports: Iterable[HostPort], *, foreign: bool, sign: int = 1) -> None:
-        """Count a pod in (sign 1) or out (sign -1)."""
+        """Add (sign 1) or subtract (sign -1) the request of a pod."""
         _count(self.used, request, sign)
         if foreign:
             _count(self.foreign_used, request, sign)
@@ -166,10 +166,10 @@ def _count(into: dict[str, int], request: Amounts, sign: int) -> None:
 
 
 def node_problem(node: Node) -> str:
-    """Return why nothing new may start on the node, "" where it may.
+    """Return why nothing new may start on the node, "" if it may.
 
-    The node lifecycle controller turns conditions into taints; Ready and NetworkUnavailable are read here too, for
-    clusters where none runs. Pressure conditions count through their taints only: tolerating them is up to the pod.
+    The node lifecycle controller turns conditions into taints. Ready and NetworkUnavailable are also read directly,
+    for clusters without it. Pressure conditions count only through taints, which pods may tolerate.
     """
     if node.metadata.deletion_timestamp is not None:
         return "is being deleted"
@@ -182,12 +182,12 @@ def node_problem(node: Node) -> str:
 
 
 class NodeClasses:
-    """All node classes, by what pods can tell apart.
+    """Index of node classes.
 
     Args:
         label_keys: the labels that pods read.
-        numbers: where classes get their numbers; shared with the classes these replace, so that none is used twice
-            and a bucket of an old class is never taken for one of a new class.
+        numbers: source of class numbers, shared with replaced indexes: so a bucket of an old class never has the key
+            of a new one.
     """
 
     def __init__(self, label_keys: frozenset[str], numbers: Iterator[int]) -> None:
@@ -198,7 +198,7 @@ class NodeClasses:
         self._last: NodeClass | None = None
 
     def of(self, node: NodeRecord) -> NodeClass:
-        """Return the class of the node, as seen through `label_keys`: judged once, until something changes."""
+        """Return the node's class, given `label_keys`; cached until the node changes."""
         if node.judged is not None and node.judged_by is self:
             return node.judged
         read, pool = node.labels, pool_of(node)
@@ -240,7 +240,7 @@ class NodeClasses:
 
 
 def _is_of(node: NodeRecord, known: NodeClass, labels: dict[str, str], pool: Pool) -> bool:
-    """Whether the node is for sure of that class: as most nodes are alike, one look at the class before tells most."""
+    """Return whether the node surely has that class: a quick check against the previous class, as most are alike."""
     return (
         node.allocatable == known.allocatable
         and node.problem == known.problem

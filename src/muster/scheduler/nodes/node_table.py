@@ -1,4 +1,4 @@
-"""All nodes with what is on them, indexed by what they have left."""
+"""Table of all nodes with their usage, indexed by free room."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster.scheduler.pods.pod_class import ClassTable, PodClass
 
 
 class NodeTable:
-    """Counts pods and held slots on nodes; `settle` brings the indexes up to date for what was touched."""
+    """Counts pods and reserved slots on nodes; `settle` updates the indexes for touched nodes."""
 
     def __init__(self, classes: ClassTable, team_key: str = LABEL_TEAM, trust: Trust | None = None) -> None:
         self.nodes: dict[str, NodeRecord] = {}
@@ -40,7 +40,7 @@ class NodeTable:
         self._trust = trust
 
     def set(self, node: Node) -> bool:
-        """Take over a node object; returns whether it is another node than before under that name, or changed teams."""
+        """Add or update a node; return whether it replaced a node of that name or changed teams."""
         record = self._record(node.name)
         before, labels = (record.uid, self._team_taints(record)), self.domains.labels(node.name)
         record.update(node)
@@ -59,7 +59,7 @@ class NodeTable:
         return before != (record.uid, self._team_taints(record))
 
     def remove(self, name: str) -> bool:
-        """A node is gone; what is counted on it stays counted. Returns whether it was known."""
+        """Remove a node, but keep what is counted on it. Return whether it was known."""
         record = self.nodes.get(name)
         if record is None or not record.uid:
             return False
@@ -71,7 +71,7 @@ class NodeTable:
         return True
 
     def set_tested(self, name: str, record: Preflight | None) -> None:
-        """The record of a node's tests was written, or (None) is gone."""
+        """Set or (None) remove the record of a node's tests."""
         if self._trust is None:
             return
         if record is not None:
@@ -85,7 +85,7 @@ class NodeTable:
             self._dirty[name] = None
 
     def _age(self, trust: Trust, ages: frozenset[int], now: float) -> None:
-        """Say of nodes that were touched, and of those that it is due for, how long ago they were tested."""
+        """Update the test age of touched nodes, and of those whose age bracket ends now."""
         if ages != trust.ages:
             trust.ages = ages
             self._dirty.update(dict.fromkeys(self.nodes))
@@ -99,7 +99,7 @@ class NodeTable:
                 record.judged = None
 
     def set_leaving(self, names: frozenset[str]) -> None:
-        """These nodes, and no others, are about to change hands."""
+        """Set which nodes change hands soon."""
         for name in names ^ self._leaving:
             record = self.nodes.get(name)
             if record is not None:
@@ -108,22 +108,22 @@ class NodeTable:
         self._leaving = names
 
     def set_daemons(self, daemons: DaemonSet) -> None:
-        """Take over a DaemonSet, whose pods will come to nodes."""
+        """Add or update a DaemonSet, for the pods it will create on nodes."""
         if self._daemons.set(daemons):
             self._touch_all()
 
     def remove_daemons(self, uid: str) -> None:
-        """No more pods of that DaemonSet will come."""
+        """Remove a DaemonSet."""
         self._daemons.remove(uid)
         self._touch_all()
 
     def exists(self, name: str, uid: str = "") -> bool:
-        """Whether there is such a node, and with that UID where one is given."""
+        """Return whether the node exists, and has that UID if one is given."""
         record = self.nodes.get(name)
         return record is not None and bool(record.uid) and uid in ("", record.uid)
 
     def keeps_out(self, name: str, cls: PodClass | None) -> bool:
-        """Whether the node is of a team that does not let pods of the class in."""
+        """Return whether the node's team rejects pods of the class."""
         owners = self._team_taints(self.nodes[name])
         return bool(owners) and cls is not None and find_untolerated_taint(owners, cls.tolerations) is not None
 
@@ -131,7 +131,7 @@ class NodeTable:
         return [taint for taint in record.taints if taint.key == self._team_key] if record.taints else []
 
     def count(self, pod: PodRecord) -> None:
-        """Count the pod where it takes room now: on its node until it has finished or is gone."""
+        """Count the pod on its node, until it has finished or is gone."""
         where = pod.node if not pod.finished else ""
         if where != pod.counted_on:
             self.uncount(pod)
@@ -148,7 +148,7 @@ class NodeTable:
                 domains.leave(pod.uid, pod.cls, where)
 
     def take_held(self, pod: PodRecord) -> bool:
-        """Count the pod where room is held for its slot; whether that is so. What the node has left stays the same."""
+        """Turn the reservation of the pod's slot into the pod; return whether that applied. Free room is unchanged."""
         record, key = self.nodes.get(pod.node), (pod.gang, pod.slot)
         if record is None or pod.cls is None or record.holds.get(key) is not pod.cls:
             return False
@@ -163,7 +163,7 @@ class NodeTable:
         return True
 
     def uncount(self, pod: PodRecord) -> None:
-        """Take the pod off the node it is counted on."""
+        """Stop counting the pod on its node."""
         if not pod.counted_on or pod.cls is None:
             return
         record = self.nodes[pod.counted_on]
@@ -178,7 +178,7 @@ class NodeTable:
         pod.counted_on = ""
 
     def hold(self, name: str, gang: str, slot: int, cls: PodClass | None) -> None:
-        """Keep room for a slot that has no pod on the node; the whole node where its size is not known."""
+        """Reserve room for a slot without a pod on the node; the whole node if its size is unknown."""
         record = self._record(name)
         record.holds[gang, slot] = cls
         if cls is None:
@@ -189,7 +189,7 @@ class NodeTable:
         self._dirty[name] = None
 
     def unhold(self, name: str, gang: str, slot: int) -> None:
-        """Give up what `hold` kept."""
+        """Release what `hold` reserved."""
         record = self.nodes[name]
         cls = record.holds.pop((gang, slot))
         if cls is None:
@@ -200,25 +200,25 @@ class NodeTable:
         self._dirty[name] = None
 
     def arriving(self, name: str, gang: str, slot: int, *, is_: bool) -> None:
-        """A pod of the slot is being bound to the node, or not any more."""
+        """Set whether a pod of the slot is being bound to the node."""
         record = self.nodes.get(name)
         if record is not None:
             record.arriving.add((gang, slot)) if is_ else record.arriving.discard((gang, slot))
             self._dirty[name] = None
 
     def _touch_all(self) -> None:
-        """Everything has to be worked out again on every node."""
+        """Mark all nodes for an update of their indexes."""
         self._dirty = dict.fromkeys(self.nodes)
         for record in self.nodes.values():
             record.stale = True
 
     def touch(self, names: Iterable[str]) -> None:
-        """What gangs on these nodes do has changed."""
+        """Mark nodes on which gangs changed."""
         self._dirty.update(dict.fromkeys(name for name in names if name in self.nodes))
 
     @property
     def touched(self) -> Iterable[str]:
-        """Nodes that were touched since the last `settle`."""
+        """Return the nodes that were touched since the last `settle`."""
         return self._dirty
 
     def touched_gangs(self, pods: Mapping[str, PodRecord]) -> Iterator[str]:
@@ -229,11 +229,11 @@ class NodeTable:
             yield from (key for key, _ in record.holds)
 
     def settle(self, label_keys: frozenset[str], ages: frozenset[int] = frozenset(), now: float = 0.0) -> bool:
-        """Bring buckets up to date; returns whether all node classes were made anew, as pods read more labels.
+        """Update the buckets; return whether all node classes were rebuilt because pods read more labels.
 
         Args:
             label_keys: labels that pods read.
-            ages: hours within which pods want their nodes to have been tested.
+            ages: maximum test ages in hours that pods require.
             now: seconds since the epoch, for these.
         """
         if self._trust is not None:
@@ -272,7 +272,7 @@ class NodeTable:
         return anew
 
     def _meet(self, cls: PodClass, name: str, *, foreign: bool, sign: int = 1) -> None:
-        """Count a pod that rules are about, or that keeps others away, in the node's domains."""
+        """Count a pod with or subject to rules in the node's domains."""
         if cls.subjects:
             for domains in self._domains(foreign=foreign):
                 domains.count(cls, name, sign)

@@ -1,4 +1,4 @@
-"""Where pods of a class have room, and which of those nodes they should get first."""
+"""Candidate nodes of a pod class, and their order of preference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Groups = Mapping[PodClass, Sequence[int]]
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """There is room for `have` of the `need` pods of one class. `gave_up`: none was found, which proves nothing."""
+    """`have` of the `need` pods of one class fit. With `gave_up`, the search ended early and more may fit."""
 
     cls: PodClass
     need: int
@@ -26,7 +26,7 @@ class Shortage(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """Nodes with the same room, each of which takes `times` pods. `names`: those that serve, where not all do."""
+    """Nodes with the same room, each for `times` pods. `names` are the accepted nodes, if not all are."""
 
     bucket: Bucket
     match: Match
@@ -43,9 +43,9 @@ class Candidate(msgspec.Struct, frozen=True):
 def candidates(
     ledger: Ledger, matcher: Matcher, cls: PodClass, reserved: Collection[int], banned: Collection[str] = ()
 ) -> list[Candidate]:
-    """Return where pods of the class have room, leaving out node classes reserved for others and banned nodes.
+    """Return where pods of the class have room, without reserved node classes and banned nodes.
 
-    Rules about other pods are not looked at here (see `arranging`): this is the most there can be room for.
+    Rules about other pods are not applied here (see `arranging`), so this is an upper bound.
     """
     found = []
     for bucket, left in ledger.buckets():
@@ -72,12 +72,12 @@ def room_in(offer: Sequence[Candidate]) -> int:
 
 
 def by_choice(groups: Groups, offers: Mapping[PodClass, Sequence[Candidate]]) -> list[PodClass]:
-    """Return the classes in the order in which they are placed: those with the least choice first."""
+    """Return the classes in placement order: those with the fewest candidates first."""
     return sorted(groups, key=lambda cls: (room_in(offers[cls]), -sum(cls.request.values()), cls.number))
 
 
 def preference(cls: PodClass, candidate: Candidate) -> tuple[int, ...]:
-    """Wishes first; then nodes without devices the pod does not use; then the least room, to keep nodes whole."""
+    """Return a sort key: preferences, then nodes without unused devices, then least room, to keep nodes whole."""
     bucket = candidate.bucket
     devices = sum(
         value > 0 for resource, value in bucket.free.items() if resource not in CORE and resource not in cls.request

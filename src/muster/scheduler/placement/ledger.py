@@ -1,4 +1,4 @@
-"""Room as it would be with what this plan already gave away: a thin layer over the buckets, which it never changes."""
+"""Free room after what this plan already used: an overlay on the buckets, which it never changes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from muster.scheduler.pods.resources import minus, times_fits
 
 
 class _Over(Bucket):
-    """Nodes of which a ledger gave something away. A fork has one of its own for each, under the same key."""
+    """Nodes on which a ledger took room. A fork has its own copy under the same key."""
 
     __slots__ = ()
 
 
 class Ledger:
-    """The nodes' room, and who is in which domain, with what was taken here.
+    """The nodes' free room and domain counts, less what was taken through this ledger.
 
-    Buckets that a ledger hands out are understood by its forks: these know which nodes they have in their place.
+    Forks accept buckets that this ledger returned, and map them to their own copies.
     """
 
     def __init__(self, buckets: Mapping[BucketKey, Bucket]) -> None:
@@ -44,18 +44,18 @@ class Ledger:
                 yield over, len(over.names)
 
     def touched(self) -> Iterator[Bucket]:
-        """Yield the buckets that nodes have left here or come to."""
+        """Yield the buckets that nodes left or entered through this ledger."""
         yield from self._gone
         yield from self._over.values()
 
     def first(self, bucket: Bucket, count: int) -> Sequence[str]:
-        """Return the first so many names of `names`, or all; it costs what it returns, not what is in the bucket."""
+        """Return at most `count` names, in order. The cost depends on `count`, not on the bucket's size."""
         if isinstance(bucket, _Over):
             return sorted(self._over[bucket.key].names)[:count]
         order, gone = bucket.in_order(), self._gone.get(bucket)
         if not gone:
             return order[:count]
-        at = self._passed.get(bucket, 0)  # all before are gone
+        at = self._passed.get(bucket, 0)  # all names before this index are gone
         while at < len(order) and order[at] in gone:
             at += 1
         self._passed[bucket] = at
@@ -72,15 +72,15 @@ class Ledger:
         return sorted(bucket.names.keys() - gone) if gone else sorted(bucket.names)
 
     def room(self, node: NodeRecord) -> Bucket | None:
-        """Return the bucket the node is in now; None for a node that does not exist."""
+        """Return the node's current bucket; None if the node does not exist."""
         return self._where.get(node.name) or node.bucket
 
     def bucket_of(self, name: str, before: Bucket) -> Bucket:
-        """Return the bucket the node is in now; `before`: the one it was in when nothing was taken."""
+        """Return the node's current bucket. `before` is its bucket before room was taken."""
         return self._where.get(name, before)
 
     def take(self, bucket: Bucket, names: Sequence[str], cls: PodClass, times: int) -> None:
-        """Take room for `times` pods of the class on each of the nodes, all of which are in the bucket."""
+        """Take room for `times` pods of the class on each of these nodes of the bucket."""
         request = {resource: value * times for resource, value in cls.request.items()}
         self._shift(bucket, names, minus(bucket.free, request), bucket.ports | frozenset(cls.ports))
         if cls.subjects:
@@ -88,14 +88,14 @@ class Ledger:
                 self.layer.count(cls, name, times)
 
     def give(self, bucket: Bucket, names: Sequence[str], cls: PodClass) -> None:
-        """Give back the room of one pod of the class on each of these nodes of the bucket."""
+        """Return the room of one pod of the class on each of these nodes of the bucket."""
         self._shift(bucket, names, plus(bucket.free, cls.request), bucket.ports - frozenset(cls.ports))
         if cls.subjects:
             for name in names:
                 self.layer.count(cls, name, -1)
 
     def fork(self) -> Ledger:
-        """Return a ledger that starts from here and may be dropped."""
+        """Return a copy of this ledger that may be discarded."""
         other = Ledger(self._base)
         other.layer = self.layer.fork()
         other._passed = dict(self._passed)
@@ -128,7 +128,7 @@ class Ledger:
 
 
 def fits(cls: PodClass, bucket: Bucket) -> int:
-    """Return how many pods of the class, for one gang, one node of the bucket has room for."""
+    """Return how many pods of the class, for one gang, fit on one node of the bucket."""
     times = times_fits(cls.request, bucket.free)
     if cls.ports and times:
         return 0 if any(_clash(port, taken) for port in cls.ports for taken in bucket.ports) else 1
@@ -136,5 +136,5 @@ def fits(cls: PodClass, bucket: Bucket) -> int:
 
 
 def _clash(left: HostPort, right: HostPort) -> bool:
-    """Whether two host ports collide: an empty IP is every address."""
+    """Return whether two host ports collide: an empty IP means every address."""
     return left[1:] == right[1:] and (left[0] == right[0] or not left[0] or not right[0])

@@ -1,4 +1,4 @@
-"""Whether nodes of a class serve pods of a class, apart from what is on the node at the moment.
+"""Matches pod classes with node classes, without regard to what runs on the nodes.
 
 Meaning of taints, selectors and affinity: Kubernetes pages "Taints and Tolerations" and "Assigning Pods to Nodes".
 """
@@ -26,12 +26,12 @@ FieldGroups = tuple[tuple[NodeSelectorRequirement, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The verdict about a pod class on a node class.
+    """Verdict about a pod class on a node class.
 
     Attributes:
-        reason: why not; None where nodes of the class serve.
-        names: where set, a node's name must meet all of one of these groups.
-        score: sum of the weights of the wishes (preferred node affinity) that hold.
+        reason: why nodes of the class are rejected; None if they are accepted.
+        names: if set, a node's name must meet all requirements of one of these groups.
+        score: sum of the weights of the preferred node affinity terms that match.
         unwanted: PreferNoSchedule taints that the pod does not tolerate.
     """
 
@@ -41,19 +41,19 @@ class Match:
     unwanted: int = 0
 
     def serves(self, name: str) -> bool:
-        """Whether the node of that name serves, being of the class."""
+        """Return whether the pod may use the node of that name, which has this class."""
         return self.reason is None and self.admits(name)
 
     def admits(self, name: str) -> bool:
-        """Whether what the pod asks of names holds for that one, where nothing else is in the way."""
+        """Return whether the pod's requirements on node names accept that name."""
         return self.names is None or any(_name_meets(group, name) for group in self.names)
 
 
 class Matcher:
-    """Verdicts, each computed once.
+    """Cache of verdicts.
 
     Attributes:
-        pools: some nodes are in pools: pods that ask for devices go nowhere else.
+        pools: some nodes are in pools, so pods that request devices may use only these.
         team_key: key of the taint of nodes that a team owns.
     """
 
@@ -64,7 +64,7 @@ class Matcher:
         self._selected: dict[tuple[PodClass, NodeClass], Match] = {}
 
     def match(self, pod: PodClass, node: NodeClass) -> Match:
-        """Return the verdict about the two classes."""
+        """Return the verdict on the two classes."""
         key = (pod, node)
         found = self._known.get(key)
         if found is None:
@@ -72,7 +72,7 @@ class Matcher:
         return found
 
     def selects(self, pod: PodClass, node: NodeClass, name: str) -> bool:
-        """Whether nodeSelector and required node affinity, nothing else, admit the node."""
+        """Return whether nodeSelector and required node affinity accept the node."""
         key = (pod, node)
         found = self._selected.get(key)
         if found is None:
@@ -80,7 +80,7 @@ class Matcher:
         return found.serves(name)
 
     def confine(self, *, pools: bool) -> bool:
-        """Take note of whether there are pools; returns whether that is new, and verdicts with it."""
+        """Set whether there are pools; return whether this changed, which drops the verdicts."""
         changed = pools != self.pools
         if changed:
             self.pools = pools
@@ -88,20 +88,20 @@ class Matcher:
         return changed
 
     def keep(self, classes: Collection[PodClass]) -> None:
-        """Drop verdicts about all pod classes but these."""
+        """Drop verdicts on all other pod classes."""
         self._known = {key: match for key, match in self._known.items() if key[0] in classes}
         self._selected = {key: match for key, match in self._selected.items() if key[0] in classes}
 
     def forget(self) -> None:
-        """Drop all verdicts, after node classes were made anew."""
+        """Drop all verdicts, after node classes changed."""
         self._known.clear()
         self._selected.clear()
 
 
 class MatcherAfterHandover(Matcher):
-    """Verdicts as they will be when nodes have changed hands, for pods that may use a node whoever owns it.
+    """Verdicts after a change of ownership, for pods that may use a node of any owner.
 
-    Which team a node goes to is not known here. For pods that depend on the owner the verdicts are those of `now`.
+    The new team of a node is not known here. For pods that depend on the owner, the present verdicts apply.
     """
 
     def __init__(self, now: Matcher) -> None:
@@ -109,7 +109,7 @@ class MatcherAfterHandover(Matcher):
         self._now = now
 
     def match(self, pod: PodClass, node: NodeClass) -> Match:
-        """Return the verdict about the two classes."""
+        """Return the verdict on the two classes."""
         found = self._now.match(pod, node)
         if found.reason is None or found.reason.why is not NodeWhy.CHANGES_HANDS:
             return found
@@ -117,12 +117,12 @@ class MatcherAfterHandover(Matcher):
         return after if after.reason is None else found
 
     def selects(self, pod: PodClass, node: NodeClass, name: str) -> bool:
-        """Whether nodeSelector and required node affinity, nothing else, admit the node now."""
+        """Return whether nodeSelector and required node affinity accept the node now."""
         return self._now.selects(pod, node, name)
 
 
 def _of_unknown_owner(node: NodeClass, team_key: str) -> NodeClass:
-    """Return the class after the node changed hands: without the team's label, with a taint of an unknown team."""
+    """Return the class after an ownership change: without the team's label, with a taint of an unknown team."""
     labels = {key: value for key, value in node.labels.items() if key != team_key}
     others = tuple(taint for taint in node.taints if taint.key != team_key)
     return replace(node, labels=labels, taints=(*others, Taint(key=team_key, effect="NoSchedule")), leaving=False)
@@ -160,7 +160,7 @@ def _match(pod: PodClass, node: NodeClass, team_key: str, *, pools: bool) -> Mat
         return Match(NodeReason(NodeWhy.MIXED_POOL, node.pool.value))
     if pools and node.pool is Pool.NONE and devices(pod.request) and not pod.tests:
         return Match(NodeReason(NodeWhy.OUTSIDE_POOLS, LABEL_POOL))
-    # The last things that are looked at: all else must hold for who keeps a slot there.
+    # Checked last: a slot may stay on the node only if every other check passed.
     if node.leaving:
         return Match(NodeReason(NodeWhy.CHANGES_HANDS), selected.names)
     if _too_long_ago(pod, node):
@@ -193,7 +193,7 @@ def _selection(pod: PodClass, node: NodeClass) -> Match:
 
 
 def _labels_meet(term: NodeSelectorTerm, labels: dict[str, str]) -> bool:
-    """Whether the term's label requirements hold; a term without any requirement matches nothing."""
+    """Return whether the term's label requirements hold; a term without requirements matches nothing."""
     if not term.match_expressions and not term.match_fields:
         return False
     return all(_requirement_meets(rule, labels) for rule in term.match_expressions)
@@ -204,7 +204,7 @@ def _name_meets(group: tuple[NodeSelectorRequirement, ...], name: str) -> bool:
 
 
 def _requirement_meets(rule: NodeSelectorRequirement, values: dict[str, str]) -> bool:
-    """An operator nobody knows keeps the pod off: it is never ignored."""
+    """Return whether a requirement holds; an unknown operator never holds."""
     try:
         return Requirement(rule.key, rule.operator, rule.values).matches(values)
     except SelectorError:

@@ -21,11 +21,11 @@ from muster.scheduler.pods.relations import NONE, Spread
 
 _Offer = tuple[Match, int, tuple[int, ...]]
 Place = tuple[int, tuple[int, ...], tuple[str | None, ...]]
-"""How many pods a node takes, how good it is, and its values of the labels that the rules go by."""
+"""Pods that a node takes, its preference, and its values of the labels that the rules use."""
 
 
 def shape_of(cls: PodClass) -> object:
-    """Return the same for classes that have the same room on every node and rules over the same labels."""
+    """Return a key, equal for classes with the same room on every node and rules over the same labels."""
     return (
         frozenset(cls.request.items()),
         cls.ports,
@@ -41,14 +41,14 @@ def shape_of(cls: PodClass) -> object:
 
 
 def keys_of(cls: PodClass) -> tuple[str, ...]:
-    """Return the node labels that the rules and wishes of the class go by."""
+    """Return the node labels that the rules and preferences of the class use."""
     asked = cls.relations or NONE
     found = {*asked.near_keys, *(key for _, key in asked.apart), *(wish.key for wish in asked.wishes)}
     return tuple(sorted(found | {rule.key for rule in (*asked.spread, *asked.even)}))
 
 
 class Openings:
-    """The nodes that have room for pods of one shape, rules about other pods aside.
+    """The nodes with room for pods of one shape, before rules about other pods.
 
     Args:
         cls: one of the classes of that shape.
@@ -56,9 +56,9 @@ class Openings:
         matcher: what nodes are to pods.
 
     Attributes:
-        stamp: another number after each change.
-        room: how many pods these nodes take.
-        by_class: how many of the nodes there are of each node class, by its number.
+        stamp: changes with every update.
+        room: number of pods these nodes take.
+        by_class: number of these nodes per node class, by its number.
     """
 
     def __init__(self, cls: PodClass, index: BucketIndex, matcher: Matcher) -> None:
@@ -79,7 +79,7 @@ class Openings:
                     self._count(place, 1)
 
     def update(self, names: Iterable[str], bucket_of: Callable[[str], Bucket | None]) -> None:
-        """These nodes may be others than before; each is in this bucket now."""
+        """Update these nodes, which may have changed buckets."""
         offers: dict[Bucket, _Offer | None] = {}
         for name in names:
             bucket = bucket_of(name)
@@ -98,9 +98,9 @@ class Openings:
                 self._known.clear()
 
     def allowed(self, cls: PodClass, need: int, domains: Domains) -> int | None:
-        """Return for how many of `need` pods of a class of this shape there is room; None where they must be tried.
+        """Return how many of `need` pods of a class of this shape fit; None if only a trial can show it.
 
-        Known are those with at most one rule about each other, while no pod is there that a rule is about.
+        The number is known if the class has at most one rule about itself and no running pod is subject to a rule.
         """
         asked, own = cls.relations or NONE, own_rules(cls)
         if len(own) > 1 or (own and asked.near is not None) or is_met(cls, domains):
@@ -130,19 +130,19 @@ class Openings:
         return self._known[what]
 
     def _sites(self, must: Collection[str]) -> Iterator[tuple[dict[str, str], int]]:
-        """Yield domains of the nodes that have all these labels, and how many pods they take together."""
+        """Yield domains of the nodes that have all these labels, with the number of pods they take together."""
         for values, kinds in self._by_values.items():
             labels = {key: value for key, value in zip(self._keys, values, strict=True) if value is not None}
             if all(key in labels for key in must):
                 yield labels, sum(times * count for times, count in kinds.items())
 
     def _apart(self, key: str, must: Collection[str]) -> int:
-        """One pod in each domain; nodes without the label are in none."""
+        """Return the limit of one pod in each domain; nodes without the label have no domain."""
         sites = [(labels.get(key), times) for labels, times in self._sites(must)]
         return len({value for value, _ in sites if value is not None}) + sum(t for value, t in sites if value is None)
 
     def _even(self, rule: Spread, scope: Scope, must: Collection[str]) -> int:
-        """Every domain is filled up to so many above what the smallest of all can take."""
+        """Return the limit under an even spread: each domain may exceed the smallest domain's room by the skew."""
         rooms = dict.fromkeys(scope.universe().nodes, 0)
         for labels, times in self._sites(must):
             rooms[labels[rule.key]] += times
@@ -183,6 +183,6 @@ class Openings:
 
 
 def is_met(cls: PodClass, domains: Domains) -> bool:
-    """Whether some pod is there that a rule of the class is about, or whose rule is about the class."""
+    """Return whether a running pod is subject to a rule of the class, or has a rule about the class."""
     about = (cls.relations or NONE).about
     return any(peers in domains.came for peers in about) or any(peers in domains.against for peers in cls.matches)

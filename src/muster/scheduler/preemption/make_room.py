@@ -1,4 +1,4 @@
-"""Nodes for a gang that does not fit: those of gangs that leave for it. Nobody leaves unless it then fits."""
+"""Finds victims for a gang that does not fit. Preempts nothing unless the gang then fits."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from muster.scheduler.preemption.victims import is_overdue, work_lost
 from muster.scheduler.queue.lending import debtors, is_lent, outranks
 
 _STUCK_RANK = -1
-"""Gangs that do not run anyhow leave before all others, the last in order first."""
+"""Gangs that do not run are preempted before all others, the last in order first."""
 CHOICE = 256
-"""Of more gangs than these those that lose least are looked at first, if they make room enough several times over."""
+"""If there are more candidates, those that lose least are tried first, if they free several times the room needed."""
 PLENTY = 3
 
 
 class MadeRoom(msgspec.Struct, frozen=True):
-    """Who leaves, and where the gang goes then: slot -> node."""
+    """The victims, and the gang's nodes once they are gone: slot -> node."""
 
     victims: tuple[Gang, ...]
     nodes: dict[int, str]
@@ -39,9 +39,9 @@ class MadeRoom(msgspec.Struct, frozen=True):
 def make_room(
     draft: Draft, gang: Gang, groups: Groups, *, closed: Collection[int], stuck: Sequence[Gang] = ()
 ) -> MadeRoom | None:
-    """Return whom to tell to leave so that all the slots fit; None where even everybody's leaving is not enough.
+    """Return the victims whose leaving lets all the slots fit; None if all candidates together are not enough.
 
-    `closed` are classes of nodes kept for others. `stuck` are gangs, later in order, that wait for nodes as this one.
+    `closed` are node classes reserved for others. `stuck` are later gangs that lost nodes and wait as this one does.
     """
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
@@ -73,7 +73,7 @@ def _of_those(
     closed: Collection[int],
 ) -> MadeRoom | None:
     gains = draft.snapshot.gains
-    for cls, count in missing.items():  # most often there are not enough, which must not cost a look at each node
+    for cls, count in missing.items():  # the common case is too few candidates: do not visit each node for it
         if sum(gains.serving(draft.snapshot, other, cls) for other in (*stuck, *lower)) < count:
             return None
     few = _that_lose_least(draft, lower, missing)
@@ -84,7 +84,7 @@ def _of_those(
 
 
 def _that_lose_least(draft: Draft, gangs: Sequence[Gang], missing: Mapping[PodClass, int]) -> Sequence[Gang]:
-    """The first of them in the order in which they would leave, enough several times over; all where they are few."""
+    """Return the first in preemption order, with several times the room needed; all if there are few."""
     if len(gangs) <= CHOICE:
         return gangs
 
@@ -111,7 +111,7 @@ def _choose(
     stuck: int,
     closed: Collection[int],
 ) -> MadeRoom | None:
-    """Choose among those that may leave, of which the first `stuck` do not run."""
+    """Choose victims among the candidates, of which the first `stuck` do not run."""
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
     room = _Room(draft, gang, may, stuck, closed, beside)
@@ -146,7 +146,7 @@ def _choose(
 
 
 def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
-    """Those of lower priority, and those of any priority that borrow nodes of the gang's team."""
+    """Yield the candidates: gangs of lower priority, and borrowers of the team's nodes."""
     if not gang.traits.preempts:
         return
     movable = draft.snapshot.movable.items()
@@ -155,7 +155,7 @@ def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
         lower = (other for other in lower if outranks(gang, other))
     for other in chain(lower, debtors(draft.snapshot, gang)):
         if other.writing or other.binding or other.key in draft.leaving or other.key in draft.written:
-            continue  # whom this plan has started again is being bound from now on
+            continue  # this plan writes its placement: it is about to be bound
         if is_leaving(other):
             if not is_overdue(other, draft.now, draft.settings):
                 yield other
@@ -164,7 +164,7 @@ def _may_leave(draft: Draft, gang: Gang) -> Iterator[Gang]:
 
 
 class _Room:
-    """How many slots of `gang` fit, depending on who leaves; the first `stuck` of those that may do not run."""
+    """Computes how many slots of `gang` fit for a set of victims. The first `stuck` candidates do not run."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _Room:
         beside: Collection[str],
     ) -> None:
         self._draft = draft
-        # Who leaves only because it borrows makes room on the lent nodes, wherever else it is.
+        # A candidate that leaves only because it borrows frees the borrowed nodes only.
         self._only_lent = {other.key for other in may[stuck:] if not outranks(gang, other)}
         self._for = gang
         self._closed = closed
@@ -189,13 +189,13 @@ class _Room:
         self._levels = [(int(other.traits.rank), other.priority) for other in may]
 
     def _given_by(self, other: Gang) -> Iterator[tuple[str, PodClass]]:
-        """Yield (node, class) of each pod and held slot that `gang` may count on once the other has left."""
+        """Yield (node, class) of each pod and reserved slot that `other` frees for `gang`."""
         for node, cls in other.takes():
             if other.key not in self._only_lent or is_lent(self._draft.snapshot, self._for, other, node):
                 yield node, cls
 
     def prepare(self, cls: PodClass, need: int) -> bool:
-        """Count who makes room for `need` more pods of the class; returns whether all of them are enough."""
+        """Find the candidates that free room for `need` more pods; return whether all together are enough."""
         alone: Counter[int] = Counter()
         shared: Counter[frozenset[int]] = Counter()
         for name in self._on:
@@ -208,7 +208,7 @@ class _Room:
         return alone.total() + shared.total() >= need
 
     def _on_node(self, name: str, cls: PodClass) -> tuple[frozenset[int], int]:
-        """Who has to leave the node so that as many pods of the class fit as can, and how many more that are."""
+        """Return the victims needed for the most pods of the class on the node, and how many more pods that gives."""
         snapshot, nothing = self._draft.snapshot, (frozenset[int](), 0)
         node = snapshot.nodes[name]
         if node.node_class is None or node.node_class.number in self._closed or name in self._beside or node.fully_held:
@@ -235,7 +235,7 @@ class _Room:
         return Bucket(bucket.key, bucket.node_class, free, ports)
 
     def fits(self, gone: frozenset[int]) -> bool:
-        """Whether there is room for every class once those have left; classes are counted one by one."""
+        """Return whether every class fits once these have left; classes are counted one by one."""
         for need, alone, shared in self._wanted:
             have = sum(alone[at] for at in gone if at in alone)
             if have < need and shared:
@@ -245,7 +245,7 @@ class _Room:
         return True
 
     def without(self, leaving: Sequence[Gang]) -> Ledger:
-        """The nodes' room once those have left."""
+        """Return the nodes' room once these gangs have left."""
         ledger = self._draft.ledger.fork()
         for gang in leaving:
             for name, cls in self._given_by(gang):
