@@ -1,1 +1,1 @@
-"""Preflight: GPUs are tested before work comes to a node, again when it is idle, and before it leaves quarantine."""
+"""Preflight: tests GPUs before a node takes work, while it is idle, and before it leaves quarantine."""

@@ -1,7 +1,7 @@
-"""From what a test says to what is written: when it ended, by a clock that others are compared with, and what was lost.
+"""Turns a test's result into the record to write, with a time on the controller's clock and a check for lost GPUs.
 
-A test ends by its node's clock, and all else is reckoned by the controller's. So it never ended after it is heard of,
-nor before its pod was made: a pass from before a fault must not seem to come after it.
+A test ends by its node's clock; everything else uses the controller's clock. So the end is limited: not later than now,
+and not before the pod was created. Otherwise a pass from before a fault could seem to be later than the fault.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from muster.fleet.preflight.snapshot import AGENT_DRIVER, NodeView, TestView
 from muster.gputest.codes import Code
 
 GPUS: Final = "gpus"
-"""Among a record's versions: the most GPUs that a test of the node has seen. Who takes one out deletes the record."""
+"""Key in a record's versions: the most GPUs that a test of the node has seen. If GPUs are removed on purpose, the
+operator deletes the record."""
 ENDED: Final = "ended"
-"""The same: when the test ended by its node's clock, where that is ahead."""
+"""Key in a record's versions: when the test ended by its node's clock, if that clock is ahead."""
 
 
 def accepted(test: TestView, said: PreflightSpec, node: NodeView, now: float) -> PreflightSpec | None:
-    """Return the record to write; None where it was written, by us or by a controller before us.
+    """Return the record to write; None if it was written already, by this controller or a previous one.
 
     Args:
-        test: the pod.
-        said: what it says.
-        node: that it is about.
+        test: the test's pod.
+        said: its result.
+        node: the tested node.
         now: seconds since the epoch.
     """
     ended = said.time.timestamp()
@@ -46,7 +47,7 @@ def accepted(test: TestView, said: PreflightSpec, node: NodeView, now: float) ->
 
 
 def _counted(said: PreflightSpec, node: NodeView) -> PreflightSpec:
-    """A test has the GPUs that its node announces: one that fell off the bus is missed by who remembers it."""
+    """Fail a pass with fewer GPUs than before: a test gets only the GPUs that its node announces."""
     before, found = _gpus_before(node), len(said.figures)
     if not max(before, found):
         return said

@@ -1,4 +1,4 @@
-"""Finds the GPUs that are slower than their like in the fleet, now and then."""
+"""Compares GPUs across the fleet at intervals, and finds those that are slower than others of their model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from muster.fleet.preflight.suspicion import outlying
 from muster.fleet.preflight.telling import Teller
 
 COMPARE_S = 600.0
-"""Figures of the fleet are compared this often at most."""
+"""The shortest interval between two comparisons."""
 
 
 async def compare(known: Knowledge, teller: Teller, metrics: PreflightMetrics, changed: Callable[[], None]) -> None:
-    """Look at all figures whenever some changed, a group at a time; never returns."""
+    """Compare all figures whenever some have changed, one group at a time. Never returns."""
     while True:
         await asyncio.sleep(COMPARE_S)
         if known.figures.changed:

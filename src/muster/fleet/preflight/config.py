@@ -1,16 +1,16 @@
-"""What the ConfigMap `muster-preflight` says, under `preflight.yaml`. Without the ConfigMap nothing is tested.
+"""Configuration of preflight: key `preflight.yaml` of the ConfigMap `muster-preflight`; no tests without it.
 
-image: registry.example.com/muster-gputest:1   # of deploy/Dockerfile.gputest, or your own
+image: registry.example.com/muster-gputest:1   # built from deploy/Dockerfile.gputest, or your own
 pullPolicy: IfNotPresent
-runAsUser: 65532           # 0: root; null: whom the platform chooses
-runtimeClass: ""           # such as nvidia, where NVIDIA's container runtime is not the nodes' default one
-backend: nvidia            # of muster.gputest; cpu:8 where nodes only pretend to have GPUs
-levels: {boot: 1, retest: 2, suspect: 2}       # boot: before work comes; suspect: in quarantine, or under suspicion
-atOnce: 50                 # tests that run at the same time, at most
+runAsUser: 65532           # 0: root; null: the platform's choice
+runtimeClass: ""           # such as nvidia, if NVIDIA's container runtime is not the nodes' default
+backend: nvidia            # of muster.gputest; cpu:8 for nodes with simulated GPUs
+levels: {boot: 1, retest: 2, suspect: 2}       # boot: before work; suspect: in quarantine or under suspicion
+atOnce: 50                 # the most tests at the same time
 retests: {everyHours: 168, atOnce: 5}          # of idle nodes, at balloon priority; atOnce 0: none
-startSeconds: 1800         # until the test runs: pulling the image takes long
-tolerations: []            # of taints that GPU nodes have for good, beside Muster's own and nvidia.com/gpu
-resources: {cpu: "4", memory: 32Gi}            # requests beside all GPUs of the node
+startSeconds: 1800         # until the test runs, including the pull of a large image
+tolerations: []            # for permanent taints of GPU nodes, besides Muster's own and nvidia.com/gpu
+resources: {cpu: "4", memory: 32Gi}            # requests, in addition to all GPUs of the node
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from muster.kube.struct import KubeStruct
 CONFIG_MAP = "muster-preflight"
 CONFIG_KEY = "preflight.yaml"
 REQUIRED_KEY = "required"
-"""`true` where the scheduler asks for tests: for programs that look at the cluster from outside."""
+"""`true` if the scheduler requires tests; for programs that read the cluster from outside."""
 PAGE = "docs/preflight.md"
 
 Level = Literal[1, 2, 3]
 
 
 class _Text(KubeStruct, forbid_unknown_fields=True):
-    """Fields of the YAML are in camel case, and none but these."""
+    """Base of the YAML structs: field names are in camel case, and unknown fields are refused."""
 
 
 class Levels(_Text):
-    """How thorough tests are."""
+    """The levels of tests."""
 
     boot: Level = 1
     retest: Level = 2
@@ -58,7 +58,7 @@ class Retests(_Text):
 
 
 class PreflightConfig(_Text):
-    """How nodes are tested."""
+    """The configuration of preflight."""
 
     image: str = ""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
@@ -75,9 +75,9 @@ class PreflightConfig(_Text):
 
 @functools.lru_cache(maxsize=8)
 def parse_config(text: str | yaml.Node, file: str = "") -> PreflightConfig:
-    """Read the text, of `file` where it is no ConfigMap's. Raises ConfigTextError with every line that is wrong.
+    """Parse the text; `file` is its file, if any. Raises ConfigTextError with every problem.
 
-    Cached: the controller asks for it on every pass, and reading YAML takes milliseconds.
+    Cached, because the controller calls it on every pass and parsing YAML takes milliseconds.
     """
     read = ConfigText(text, PreflightConfig, PAGE, file)
     read.check(_problems(read.value))

@@ -1,4 +1,4 @@
-"""The shell of preflight: caches feed decide, its plan is written; at rest nothing is."""
+"""The preflight controller: feeds its cache to decide and executes the plan. It writes nothing in steady state."""
 
 from __future__ import annotations
 
@@ -54,28 +54,28 @@ log = logging.getLogger(__name__)
 NAME = "preflight"
 FENCE_S = 10.0
 IDLE_S = 60.0
-"""Looked at least this often, for what only time changes and as a sign of life."""
+"""The longest time between two plans, for changes by time alone and as a sign of life."""
 SETTLE_S = 0.1
-"""Changes that come in a burst are answered together."""
+"""Changes in a burst lead to one plan."""
 WRITERS = 16
-"""Requests at the same time."""
+"""Requests in flight."""
 _AGAIN_S = 1.0
-"""After writes, until the caches show them."""
+"""The delay of the next plan after writes, until the cache shows them."""
 _OWNED = ((PENDING.key, PENDING.effect),)
 
 
 class PreflightController:
-    """Tests nodes as the ConfigMap `muster-preflight` says, and keeps their records. Runs only while we lead.
+    """Tests nodes as the ConfigMap `muster-preflight` says, and keeps their records. Works only as leader.
 
     Args:
         client: the API server.
-        namespace: where the ConfigMap is, and tests run.
-        image: Muster's own, which tests run in where the configuration names no other.
+        namespace: the namespace of the ConfigMap and of the tests.
+        image: Muster's image, used if the configuration does not name another.
         team_key: key of the taint of nodes that a team owns.
         clock: seconds since the epoch.
         progress: marked at each look.
         rng: source of jitter.
-        registry: where metrics go.
+        registry: receives the metrics.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PreflightController:
         self._at_once = asyncio.Semaphore(WRITERS)
 
     async def run(self, term: Term | None = None) -> None:
-        """Work until cancelled; requests of a leader before `term` are waited out first."""
+        """Work until cancelled. First waits until requests of a leader before `term` have ended."""
         if term is not None:
             await term.outwait(FENCE_S, NAME)
         self._known = known = Knowledge(self._namespace, self._team_key)
@@ -156,7 +156,7 @@ class PreflightController:
                 self._progress.drop(NAME)
 
     async def _once(self) -> float:
-        """Look and write; return the seconds until the next look at the latest."""
+        """Plan and execute once. Returns after how many seconds to plan again at the latest."""
         now = self._clock()
         config = self._read_config()
         plan = decide(self._known.view(config), now)
@@ -170,7 +170,7 @@ class PreflightController:
         return IDLE_S if plan.wake_at is None else min(IDLE_S, max(SETTLE_S, plan.wake_at - now))
 
     def _remember(self, outcomes: Sequence[tuple[Action, str | None]], config: PreflightConfig) -> None:
-        """What became of tests that were to be made; whoever looks at their nodes is told."""
+        """Remember the outcome of tests that were to be created, and report the refused ones."""
         starts = [(action, why) for action, why in outcomes if isinstance(action, Start) and why is not None]
         known = self._known
         known.refused, known.attempts = after_starts(
@@ -183,7 +183,7 @@ class PreflightController:
                 self._metrics.results.labels(str(start.level), "refused").inc()
 
     def _read_config(self) -> PreflightConfig | None:
-        """The configuration; None without. One that cannot be used leaves the one before in force."""
+        """Return the configuration; None without one. If the text is not valid, the previous one stays in use."""
         found = self._config.store.get(f"{self._namespace}/{CONFIG_MAP}")
         said = ""
         if found is None:
@@ -200,7 +200,7 @@ class PreflightController:
         return self._config_used
 
     async def _carry_out(self, action: Action, config: PreflightConfig | None) -> str | None:
-        """Return why what was to be done is refused, "" where it is done, None where nobody knows yet."""
+        """Execute an action. Returns why it is refused, "" if it was done, None if that is not known."""
         try:
             async with self._at_once:
                 await self._write(action, config)
@@ -245,7 +245,7 @@ class PreflightController:
         log.info("preflight: node %s is tested, level %d", action.node, action.level)
 
     async def _accept(self, action: Accept) -> None:
-        """The record first: who finds it beside the pod only has to delete that one."""
+        """Write the record, then delete the pod. After a crash in between, only the deletion is left to do."""
         name, spec = action.test.node, action.record
         known = self._known.records.get(name)
         owner = OwnerReference(api_version="v1", kind="Node", name=name, uid=spec.node_uid)
@@ -273,7 +273,7 @@ class PreflightController:
         await self._delete(test.name, test.uid)
 
     async def _revoke(self, action: Revoke) -> None:
-        """Mark the record. Deleting it would bring back findings that its test cleared."""
+        """Mark the record as revoked. If it were deleted, findings that its test cleared would count again."""
         known = self._known.records.get(action.node)
         if known is None or known.spec.revoked_time is not None:
             return
@@ -288,7 +288,7 @@ class PreflightController:
             await self._client.delete(Pod, name, namespace=self._namespace, uid=uid)
 
     def _taint_wanted(self, node: Node) -> NodeChange | None:
-        """Judged by the node as it is now: what the cache says of it may be of the boot before."""
+        """Decide by the node's current state: the cache may still show the previous boot."""
         return NodeChange(put=(PENDING,)) if self._in_doubt(node) else None
 
     def _taint_unwanted(self, node: Node) -> NodeChange | None:
@@ -303,7 +303,7 @@ class PreflightController:
         return not has_gpus(allocatable(node), node.metadata.labels)
 
     def _policy_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        """Whoever remediates says what is wrong with a text; here the policy before it stays as well."""
+        """Take a new policy. If the text is not valid, the previous one stays; remediation reports the problem."""
         text = new.data.get(HEALTH_POLICY_KEY) if new is not None else None
         if text:
             self._known.policy.replace(text, HEALTH_POLICY_KEY)

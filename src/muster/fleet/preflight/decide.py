@@ -1,8 +1,9 @@
-"""Which nodes are tested now, what their tests mean, and who has the taint.
+"""Decides which nodes to test now, what a test's end means, and which nodes get the taint.
 
-A node needs a test before work comes to it when it is new, has rebooted or has another driver; in quarantine, when the
-ladder waits for one (fleet/remediation); and now and then while it is idle. What fails is left to the ladder, or to a
-person: it is not tested again before something was done about it.
+- A node needs a test before it takes work if it is new, has rebooted or has another driver.
+- A node in quarantine needs one when remediation waits for it (fleet/remediation).
+- An idle node is tested again at intervals.
+- A node that failed is left to remediation or to an operator: it is not tested again before something was done.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from muster.gputest.codes import Code
 
 HOUR_S = 3600.0
 RETEST_WAITS_S = 30.0
-"""A test of an idle node that finds no room within this is taken back: the node is not idle."""
+"""If the test of an idle node finds no room within this time, it is deleted: the node is not idle."""
 AGAIN_S, AGAIN_MAX_S = 60.0, 1800.0
-"""After a test without a result, doubled each time; and at most."""
+"""The back-off after a test without a result, doubled each time up to a limit."""
 PAUSE_S = 600.0
-"""After a test of an idle node that had to leave, or found no room."""
+"""The pause after a test of an idle node that was preempted or found no room."""
 STILL_S = 300.0
 """A test whose result changed nothing is not repeated sooner."""
 OVERDUE_S = 60.0
-"""Beyond its deadline, which the kubelet keeps: then the node itself does not answer."""
+"""The tolerance beyond the pod's deadline, which the kubelet enforces. After that, the node itself does not respond."""
 
 
 def decide(view: View, now: float) -> Plan:
-    """Return what to do now; nothing where all is as it should be."""
+    """Return what to do now; an empty plan if nothing is to be done."""
     return _Planner(view, now).plan()
 
 
 def may_have_work(node: NodeView) -> bool:
-    """Whether the taint may go: never because it is in anybody's way."""
+    """Return whether the node may take work, so that the taint may be removed."""
     return node.ignored or (node.has_gpus and not node.doubt)
 
 
@@ -70,7 +71,7 @@ class _Planner:
         wake = min((at for at in self.wake if at > self.now), default=None)
         return Plan(tuple(self.actions), self.attempts, self.states, wake)
 
-    # Tests that are there
+    # Existing tests
 
     def carry_on(self, test: TestView, node: NodeView | None) -> None:
         if test.leaving:
@@ -80,7 +81,7 @@ class _Planner:
         elif test.end is not None:
             self.end(test, node, test.end.record, test.end.why)
         elif node.wanted_since == float("inf"):
-            # The ladder acts on the machine first, and GPUs that a test holds cannot be reset.
+            # Remediation acts on the machine first, and GPUs that a test uses cannot be reset.
             self.actions.append(Remove(test, "its node is worked on before it is tested"))
         elif not test.started_at and self.is_outdated(test):
             self.actions.append(Remove(test, "it was made with another configuration and has not started"))
@@ -130,7 +131,7 @@ class _Planner:
             self.give_up(test, node, why)
 
     def give_up(self, test: TestView, node: NodeView, why: str) -> None:
-        """It says nothing about the node: tried again, later each time."""
+        """End a test without a result, and retry later; each retry waits longer."""
         known = self.attempts.get(node.name)
         count = known.count + 1 if known is not None else 1
         again_s = min(AGAIN_MAX_S, AGAIN_S * 2 ** min(count - 1, 10))
@@ -138,7 +139,7 @@ class _Planner:
         self.actions.append(Remove(test, why, inconclusive=True))
 
     def pause(self, test: TestView, node: NodeView, why: str) -> None:
-        """It was in the way: that is no fault of anybody's."""
+        """End a test that was in the way of other pods. This is not counted as a failure."""
         known = self.attempts.get(node.name)
         pause_s = PAUSE_S if test.retest else AGAIN_S
         count = known.count if known is not None else 0
@@ -174,7 +175,7 @@ class _Planner:
             return State.TRUSTED
         return State.FAILED if node.doubt is Doubt.FAILED else State.WAITING
 
-    # Tests to begin
+    # New tests
 
     def begin(self, config: PreflightConfig) -> None:
         refused = self.view.refused
@@ -196,28 +197,28 @@ class _Planner:
         return [*(start for _, start in first[: max(0, room)]), *asked, *usual]
 
     def first_tests(self, config: PreflightConfig) -> Iterator[tuple[float, Start]]:
-        """Of nodes that are of no use without one; those that have been there for longest first."""
+        """Yield tests for nodes that cannot be used without one, with each node's creation time for sorting."""
         for node in self.testable():
             level = self.level_wanted(node, config)
             if level:
                 yield node.made_at, Start(node.name, node.identity, node.gpus, level)
 
     def level_wanted(self, node: NodeView, config: PreflightConfig) -> int:
-        """The level of the test that the node is waiting for; 0 where it waits for none."""
+        """Return the level of the test that the node waits for; 0 if it does not wait."""
         record = node.own_record
         if node.wanted_since is not None:
             return self.level_to_leave(node, node.wanted_since, config)
         if node.quarantined or not node.doubt or node.doubt is Doubt.FAILED:
             return 0
         if node.doubt is Doubt.NEW_DRIVER and record is not None and not self.is_over(record, AGAIN_MAX_S):
-            return 0  # node and test do not agree on the driver: another test will hardly change that
+            return 0  # the node and the test report different drivers: another test will hardly change that
         return config.levels.boot
 
     def level_to_leave(self, node: NodeView, since: float, config: PreflightConfig) -> int:
-        """A pass that did not let the node out of quarantine was of too low a level, or something was found since."""
+        """Return the test level that ends the quarantine: raised if a pass of this level was not enough; 0 to wait."""
         record, found_at = node.own_record, node.found_at
         level = max(node.wanted_level, config.levels.suspect)
-        if since > self.now:  # whoever asked has a clock that is ahead: until then no test would let the node out
+        if since > self.now:  # the request's clock is ahead: until then, a test would not end the quarantine
             if since != float("inf"):
                 self.wake.append(since)
             return 0
@@ -230,7 +231,7 @@ class _Planner:
         return max(level, record.level + 1) if record.level < 3 else 0
 
     def retests(self, config: PreflightConfig) -> Iterator[tuple[float, Start]]:
-        """Of idle nodes, by how much they are overdue; infinite where a pod waits for a fresh test."""
+        """Yield tests of idle nodes with their urgency; infinite if a pod waits for a recent test."""
         for node in self.testable():
             record = node.own_record
             if node.doubt or record is None or node.promised or node.quarantined or node.wanted_since is not None:
@@ -275,10 +276,10 @@ def _same(attempts: Attempts, node: NodeView) -> bool:
 
 
 def _has_new_driver(record: PreflightSpec, node: NodeView) -> bool:
-    """Whether the agent sees another driver than when the node was tested, in the same boot.
+    """Return whether the agent reports another driver than at the time of the test, in the same boot.
 
-    Where the agent was silent then, the driver of the test counts. Compared is what one and the same program says
-    twice, where possible: two that name one driver differently would have the node tested for ever.
+    If the agent had not reported then, the test's driver is compared. The agent's reports are preferred: two programs
+    that name one driver differently would cause endless tests.
     """
     before = record.versions.get(AGENT_DRIVER) or record.driver
     return bool(node.agent_driver and before) and node.agent_driver != before

@@ -1,4 +1,4 @@
-"""From the pod of a test to what it says of the node: a record, or why there is none."""
+"""Reads the result of a test from its pod: a record for the node, or why there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS_MAX = 300
 
 
 def read_test(pod: Pod) -> TestView | None:
-    """Return the pod as a test; None where it is none that we made."""
+    """Return the pod as a test; None if we did not create it as one."""
     try:
         made_for = msgspec.json.decode(pod.metadata.annotations.get(ANNOTATION_TEST, ""), type=TestRecord)
     except msgspec.DecodeError:
@@ -49,10 +49,10 @@ def read_test(pod: Pod) -> TestView | None:
 
 
 def judge(pod: Pod, made_for: TestRecord, ended: ContainerStateTerminated | None) -> End:
-    """Say what a finished test means.
+    """Return the result of a finished test.
 
-    What is not the node's fault is no result: a pod that was refused, evicted or never started, an image without what
-    it needs. A test that says nothing because it was stopped at its deadline hung, and that is one.
+    Causes outside the node do not give a result: a pod that was refused, evicted or never started, or an image without
+    the needed software. A test that was stopped at its deadline without a result did hang, and counts as failed.
     """
     if pod.metadata.labels.get(LABEL_PREFLIGHT) is None or pod.spec.node_name not in ("", made_for.node):
         return End(None, f"it ran on node {pod.spec.node_name}")

@@ -1,4 +1,4 @@
-"""What the controller knows, kept up to date by events: objects in, a `View` out."""
+"""The cache of preflight, updated by events; it creates the `View` for decide."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PENDING = Taint(key=TAINT_PREFLIGHT, value=PREFLIGHT_PENDING, effect="NoSchedule
 
 
 class _Node(msgspec.Struct, frozen=True):
-    """What a Node object says."""
+    """The fields of a Node object that preflight uses."""
 
     identity: Identity
     made_at: float
@@ -59,7 +59,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 class _Health(msgspec.Struct, frozen=True):
-    """What a node's agent says, and of which node and boot."""
+    """The report of a node's agent, with the node and boot to which it belongs."""
 
     node_uid: str
     boot_id: str
@@ -68,19 +68,19 @@ class _Health(msgspec.Struct, frozen=True):
 
 
 class Knowledge:
-    """Everything that tests are decided by.
+    """The cache of everything that decide needs.
 
     Args:
-        namespace: where tests run.
+        namespace: the namespace of the tests.
         team_key: key of the taint of nodes that a team owns.
     """
 
     def __init__(self, namespace: str, team_key: str) -> None:
         self.figures = FleetFigures()
         self.outlying: frozenset[str] = frozenset()
-        """Nodes of which a figure is an outlier."""
+        """Nodes with an outlier among their figures."""
         self.policy = PolicyInUse()
-        """What findings mean, and which test lets a node back."""
+        """The policy, for the meaning of findings and the required test levels."""
         self.records: dict[str, Preflight] = {}
         self.attempts: Mapping[str, Attempts] = {}
         self.refused: Refusal | None = None
@@ -94,7 +94,7 @@ class Knowledge:
         self._within: dict[str, int] = {}
 
     def view(self, config: PreflightConfig | None) -> View:
-        """Return everything as it is now."""
+        """Return a snapshot."""
         wanted = {session.spec.node: session for session in self._sessions.values() if is_quarantined(session.status)}
         level = config.levels.suspect if config is not None else 1
         tolerated = tolerations(config if config is not None else PreflightConfig(), self._team_key)
@@ -109,7 +109,7 @@ class Knowledge:
         )
 
     def identity_of(self, name: str) -> Identity | None:
-        """Return what the node says of itself; None where there is none."""
+        """Return the node's identity; None if the node does not exist."""
         node = self._nodes.get(name)
         return node.identity if node is not None else None
 
@@ -153,7 +153,7 @@ class Knowledge:
         )
 
     def _level(self, session: NodeRemediation, node: _Node) -> int:
-        """The level that the session asks for; in one of an earlier version, because of what led into quarantine."""
+        """Return the level that the session requires; for sessions of earlier versions, computed from their cause."""
         if session.status.test_level is not None:
             return session.status.test_level
         causes = [finding_of(each) for each in session.spec.cause]
@@ -162,10 +162,10 @@ class Knowledge:
         at = max(finding.last_s for finding in causes)
         return decide(causes, History(), self.policy.policy.of_node(node.labels), at).test
 
-    # Events; each returns whether anything may have to be done
+    # Event handlers; each returns whether a new plan may be needed
 
     def node_changed(self, old: Node | None, new: Node | None) -> bool:
-        """A node came, went or changed."""
+        """Handle a change of a node."""
         name = (new or old).name  # type: ignore[union-attr]
         before = self._nodes.pop(name, None)
         if new is not None:
@@ -173,7 +173,7 @@ class Knowledge:
         return self._nodes.get(name) != before
 
     def test_changed(self, old: Pod | None, new: Pod | None) -> bool:
-        """A pod that tests a node came, went or changed."""
+        """Handle a change of a test's pod."""
         name = (new or old).name  # type: ignore[union-attr]
         before = self._tests.pop(name, None)
         found = read_test(new) if new is not None else None
@@ -182,21 +182,21 @@ class Knowledge:
         return found != before
 
     def pod_changed(self, old: RoomPod | None, new: RoomPod | None) -> bool:
-        """Any pod: it may use GPUs, or wait for nodes that were tested lately."""
+        """Handle a change of any pod: it may use GPUs, or wait for recently tested nodes."""
         pod = new or old
         assert pod is not None
         if LABEL_PREFLIGHT in pod.metadata.labels and pod.namespace == self._namespace:
             return False
         waits = new is not None and not new.spec.node_name and new.metadata.deletion_timestamp is None
         before = self._within.pop(pod.uid, None)
-        with suppress(ValueError):  # the scheduler says what is wrong with it
+        with suppress(ValueError):  # the scheduler reports what is wrong with it
             hours = tested_within_h(pod.metadata.annotations) if waits else 0
             if hours:
                 self._within[pod.uid] = hours
         return self._occupancy.pod_changed(old, new) or self._within.get(pod.uid) != before
 
     def placement_changed(self, old: Placement | None, new: Placement | None) -> bool:
-        """A gang got or lost slots; those of tests themselves keep nobody away."""
+        """Handle a change of a Placement. Placements of the tests themselves do not count."""
         placement = new or old
         assert placement is not None
         if placement.namespace == self._namespace and placement.name.startswith(f"pod.{PREFIX}"):
@@ -204,7 +204,7 @@ class Knowledge:
         return self._occupancy.placement_changed(old, new)
 
     def record_changed(self, old: Preflight | None, new: Preflight | None) -> bool:
-        """A record was written, or is gone."""
+        """Handle a change of a record."""
         name = (new or old).name  # type: ignore[union-attr]
         if new is None:
             self.records.pop(name, None)
@@ -215,19 +215,19 @@ class Knowledge:
         return True
 
     def health_changed(self, old: NodeHealth | None, new: NodeHealth | None) -> bool:
-        """A node's agent said something."""
+        """Handle a change of a NodeHealth."""
         name = (new or old).name  # type: ignore[union-attr]
         before = self._health.pop(name, None)
         if new is not None:
             status = new.status
-            # Whom else its agent does not reach, and tells again and again, is nothing that speaks against this node.
+            # Repeated reports about nodes that its agent does not reach are not evidence against this node.
             own = (each for each in status.findings if (each.check, each.code) != (REACH, UNREACHED))
             found = tuple(each.last_time.timestamp() for each in own)
             self._health[name] = _Health(status.node_uid, status.boot_id, status.driver, found)
         return self._health.get(name) != before
 
     def session_changed(self, old: NodeRemediation | None, new: NodeRemediation | None) -> bool:
-        """The ladder did something."""
+        """Handle a change of a remediation session."""
         name = (new or old).name  # type: ignore[union-attr]
         self._sessions.pop(name, None)
         if new is not None and new.status.phase != "Released":
@@ -236,7 +236,7 @@ class Knowledge:
 
 
 def lean(record: Preflight) -> Preflight:
-    """Return the record less the figures, which are kept elsewhere in less room."""
+    """Return the record without its figures, which are stored separately in less memory."""
     return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, figures=()))
 
 
@@ -259,7 +259,7 @@ def _read(node: Node) -> _Node:
 
 
 def _held(node: _Node, tolerated: tuple[Toleration, ...]) -> str:
-    """Why no test may run on the node; "" where one may."""
+    """Return why no test may run on the node; "" if one may."""
     if node.leaving:
         return "is being deleted"
     if not node.ready:
@@ -271,12 +271,12 @@ def _held(node: _Node, tolerated: tuple[Toleration, ...]) -> str:
 
 
 def _wanted_since(session: NodeRemediation | None, node: _Node, record: PreflightSpec | None) -> float | None:
-    """When the test that lets the node out of quarantine has to end after, as the ladder reckons (exits.py)."""
+    """Return the time after which a test must end to end the quarantine (remediation/exits.py); None if not needed."""
     if session is None or session.spec.node_uid != node.identity.node_uid:
         return None
     since = tested_after(session, None)
     if record is not None and not record.passed:
-        return max(since, seconds(session.status.since))  # the ladder has gone on since it failed
+        return max(since, seconds(session.status.since))  # remediation has continued since the failed test
     return since
 
 

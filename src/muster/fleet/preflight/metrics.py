@@ -1,4 +1,4 @@
-"""What preflight shows."""
+"""Metrics of preflight."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PreflightMetrics:
         )
 
     def show(self, states: Mapping[str, State]) -> None:
-        """Show how many nodes are in each state."""
+        """Set the number of nodes in each state."""
         counts = Count(states.values())
         for state in State:
             if state is not State.NONE:

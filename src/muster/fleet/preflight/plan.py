@@ -1,4 +1,4 @@
-"""What decide wants done; each action may be carried out twice without harm."""
+"""The preflight plan: actions that may each be executed twice without harm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.fleet.preflight.snapshot import Attempts, TestView
 
 
 class State(StrEnum):
-    """What a node is to preflight. Values are in metrics: never rename one."""
+    """The state of a node in preflight. Values are in metrics: never rename one."""
 
     NONE = "None"
     WAITING = "Waiting"
@@ -23,7 +23,7 @@ class State(StrEnum):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Make the pod that tests a node."""
+    """Create the pod that tests a node."""
 
     node: str
     identity: Identity
@@ -40,7 +40,7 @@ class Accept(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Delete the pod of a test. `inconclusive`: it ended without a result, and why is to be said."""
+    """Delete the pod of a test. `inconclusive`: it ended without a result, and the reason is reported."""
 
     test: TestView
     why: str
@@ -48,20 +48,20 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Revoke(msgspec.Struct, frozen=True):
-    """Delete the record: the node has another driver since."""
+    """Revoke the record, because the node has another driver now."""
 
     node: str
     record: PreflightSpec
 
 
 class PutTaint(msgspec.Struct, frozen=True):
-    """The node is not trusted and nobody uses it: say so to everybody."""
+    """Put the taint on a node that is not trusted and not in use."""
 
     node: str
 
 
 class TakeTaint(msgspec.Struct, frozen=True):
-    """The node may have work."""
+    """Remove the taint: the node may take work."""
 
     node: str
 
@@ -70,7 +70,7 @@ Action = Start | Accept | Remove | Revoke | PutTaint | TakeTaint
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What to do, in order; what to remember; what each node is; when to look again though nothing changes."""
+    """The actions in order, the attempts to remember, the state of each node, and when to plan again at the latest."""
 
     actions: tuple[Action, ...] = ()
     attempts: Mapping[str, Attempts] = msgspec.field(default_factory=dict)

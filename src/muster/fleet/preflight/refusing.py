@@ -1,7 +1,7 @@
-"""Tests that the API server does not let us make: without their PriorityClass, over a quota, refused by admission.
+"""Handles tests that the API server refuses: a PriorityClass is missing, a quota is full, or admission refuses them.
 
-That is rarely about one node, so after a refusal one test at a time is tried, later each time, until one is made. A
-node whose own test was refused is not tried sooner than that either, so that it keeps no other from being tried.
+The cause is rarely a single node. So after a refusal, one test at a time is tried with a back-off, until one succeeds.
+A node whose own test was refused waits too, so that other nodes are tried.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from muster.kube.errors import (
 
 REFUSED_S: Final = 10.0
 REFUSED_MAX_S: Final = 300.0
-"""Until the next try, doubled each time; and at most: whoever mends it should not wait long."""
+"""The back-off, doubled each time up to a limit. The limit is short, so that a fix takes effect soon."""
 _PASSING: Final = (AlreadyExists, Conflict, Gone, NotFound, ServerTimeout, TooManyRequests, Unauthorized, Unavailable)
 _MESSAGE_MAX: Final = 400
 
 
 def refusal_of(error: ApiError) -> str:
-    """Say why no test can be made; "" where that will pass by itself, or the test is there."""
+    """Return why no test can be created; "" if the error is temporary or the test exists."""
     if isinstance(error, _PASSING):
         return ""
     said = error.message[:_MESSAGE_MAX]
@@ -48,14 +48,14 @@ def after_starts(
     now: float,
     made_with: str,
 ) -> tuple[Refusal | None, dict[str, Attempts]]:
-    """Return what to remember after trying to make tests.
+    """Return what to remember after trying to create tests.
 
     Args:
-        outcomes: each test that was made, with "", or refused, with why.
-        before: what was remembered of refusals.
+        outcomes: each test that was created, with "", or refused, with the reason.
+        before: the refusal remembered so far.
         attempts: by node.
         now: seconds since the epoch.
-        made_with: the configuration (`testpod.made_with`).
+        made_with: identifies the configuration (`testpod.made_with`).
     """
     known, refused = dict(attempts), [(start, why) for start, why in outcomes if why]
     for start, _ in refused:

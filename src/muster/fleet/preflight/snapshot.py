@@ -1,4 +1,4 @@
-"""What is decided by: nodes and their records, tests that run, and what is asked for."""
+"""The input of decide: nodes and their records, existing tests, and the configuration."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from muster.fleet.preflight.config import PreflightConfig
 
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 AGENT_DRIVER: Final = "agent_driver"
-"""Among a record's versions: the driver that the node's agent saw when it was tested."""
+"""Key in a record's versions: the driver that the node's agent reported when the node was tested."""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node.
+    """A node in the form that preflight uses.
 
     Attributes:
-        identity: what a record has to be of to be about it.
-        made_at: when its Node object was made, seconds since the epoch.
-        gpus: that can be given to a test; 0 also where its device plugin has not announced them yet.
-        has_gpus: it is known to have some.
+        identity: a record must match it to be about this node.
+        made_at: when its Node object was created, seconds since the epoch.
+        gpus: how many a test can get; also 0 if the device plugin has not announced them yet.
+        has_gpus: whether it is known to have GPUs.
         ignored: it has the label that opts out.
         pending: it has the taint of preflight.
-        quarantined: it has a taint of quarantine, whoever put it there.
-        held: why no test may run there now; empty where one may.
-        busy: somebody else uses its GPUs.
-        promised: a gang has a slot there. Where the node is in doubt that one waits for the test.
-        agent_driver: the driver that its agent sees in this boot; empty where nobody says.
-        suspicion: how much speaks against it since its test (suspicion.py).
-        record: of its newest test, whoever's that was; None without.
-        wanted_since: it leaves quarantine with a test that ends after this: infinite where something has to be done
-            to it before; None where nothing waits for a test.
-        wanted_level: of that test, as the policy says of what led into quarantine; 0 where it does not.
-        found_at: when its agent found something last, seconds since the epoch.
+        quarantined: it has a quarantine taint, from any writer.
+        held: why no test may run there now; "" if one may.
+        busy: other pods use its GPUs.
+        promised: a gang has a slot there. While the node is not trusted, the gang waits for the test.
+        agent_driver: the driver that its agent reports in this boot; "" if not known.
+        suspicion: how much evidence against it there is since its test (suspicion.py).
+        record: its newest test record, of any node of that name; None without one.
+        wanted_since: a test that ends after this ends the quarantine. Infinite if work on the node comes first; None if
+            no test is needed.
+        wanted_level: the level that this test needs by the policy; 0 if not known.
+        found_at: when its agent last found something, seconds since the epoch.
     """
 
     name: str
@@ -65,7 +65,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def boot_record(self) -> PreflightSpec | None:
-        """The record, where it is of this node in this boot. It may be revoked."""
+        """The record, if it is of this node in this boot. It may be revoked."""
         record, own = self.record, self.identity
         if record is None or (record.node_uid, record.boot_id) != (own.node_uid, own.boot_id):
             return None
@@ -73,7 +73,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_record(self) -> PreflightSpec | None:
-        """The record, where it is of this node in this boot and is not revoked."""
+        """The record, if it is of this node in this boot and is not revoked."""
         record = self.boot_record
         return record if record is not None and record.revoked_time is None else None
 
@@ -86,16 +86,16 @@ class End(msgspec.Struct, frozen=True):
 
 
 class TestView(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that tests a node.
+    """The pod of a test.
 
     Attributes:
-        identity: of the node, when the pod was made.
-        retest: it leaves at once for work.
-        made_at, started_at: seconds since the epoch; 0 where it has not started.
-        bound: it has its node.
+        identity: the node's identity when the pod was created.
+        retest: it tests an idle node, and is preempted for work.
+        made_at, started_at: seconds since the epoch; 0 if it has not started.
+        bound: it is bound to its node.
         leaving: it is being deleted.
-        made_with: of the configuration that it was made with (`testpod.made_with`); "" where that is unknown.
-        end: how it ended; None while it has not.
+        made_with: identifies the configuration of its creation (`testpod.made_with`); "" if not known.
+        end: how it ended; None while it runs.
     """
 
     name: str
@@ -113,9 +113,9 @@ class TestView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempts(msgspec.Struct, frozen=True):
-    """Tests of a node that ended without a result: how many, of which node and boot, and when the next may begin.
+    """Tests of a node that ended without a result: the node and boot, their number, and when the next may begin.
 
-    They count for the configuration they were `made_with`: with another one the next test begins at once.
+    They count only for the configuration `made_with`: after a change, the next test begins at once.
     """
 
     identity: Identity
@@ -125,7 +125,7 @@ class Attempts(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The API server refuses to make tests: why, how often in a row, and when the next may be tried."""
+    """The API server refuses tests: the reason, the number of refusals in a row, and when to retry."""
 
     why: str
     count: int
@@ -134,15 +134,15 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one moment.
+    """The input of decide.
 
     Attributes:
-        config: None where nobody configured tests: none is begun then.
+        config: None without a configuration: no test is begun then.
         nodes: by name.
         tests: by name.
-        attempts: by node, as the plan before said.
-        refused: None where tests can be made, as far as is known.
-        wanted_within_h: the shortest time within which a pod that waits wants its node to have been tested; 0: none.
+        attempts: by node, from the previous plan.
+        refused: None if tests can be created, as far as is known.
+        wanted_within_h: the shortest age of a test that a waiting pod requires, in hours; 0 if none does.
     """
 
     config: PreflightConfig | None

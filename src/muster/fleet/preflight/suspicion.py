@@ -1,7 +1,7 @@
-"""What speaks against a node since its test: figures that are worse than those of its like, and what its agent found.
+"""Suspicion against a node since its test: outliers among its figures, and findings of its agent.
 
-Suspicion never takes trust away: it makes the next test come sooner, of the level for suspects. What that test finds
-is a failure; where it measures the same figures and nothing more, the node is slow and known to be.
+Suspicion does not remove trust. It makes the next test earlier, at the level for suspects. If that test finds a fault,
+it fails. If it measures the same figures and finds nothing else, the node is known to be slow.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ OUTLIER_WEIGHT = 9.0
 
 
 def suspicion(record: PreflightSpec, findings: Iterable[float], *, outlying: bool, suspect_level: int) -> float:
-    """Return how much speaks against a node: by one and that, it is tested sooner than its age says.
+    """Return the suspicion against a node: the interval to its next test is divided by this plus one.
 
     Args:
-        record: of its newest test.
+        record: its newest test record.
         findings: when each incident was last seen, seconds since the epoch.
-        outlying: a figure of the record is an outlier.
-        suspect_level: of tests that confirm a suspicion.
+        outlying: whether a figure of the record is an outlier.
+        suspect_level: the level of tests that confirm a suspicion.
     """
     since = record.time.timestamp()
     fresh = sum(at > since for at in findings)
@@ -34,16 +34,16 @@ def suspicion(record: PreflightSpec, findings: Iterable[float], *, outlying: boo
 
 
 class FleetFigures:
-    """The figures of all nodes that passed, in little room: 8 GPUs with 14 figures are 450 bytes and a few names."""
+    """The figures of all nodes that passed, stored compactly: 8 GPUs with 14 figures take 450 bytes and a few names."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._nodes: dict[str, list[tuple[str, str, tuple[str, ...], array[float]]]] = {}
         self.changed = False
-        """Something was put or taken since this was last set to False."""
+        """Whether something changed since this was last set to False."""
 
     def put(self, node: str, record: PreflightSpec) -> None:
-        """Take over a record; one that was not passed has no figures to compare others with."""
+        """Store a node's figures. Only passed tests have figures for comparison."""
         self.take(node)
         if not record.passed:
             return
@@ -57,12 +57,12 @@ class FleetFigures:
             self.changed = True
 
     def take(self, node: str) -> None:
-        """The node's record is gone, or another."""
+        """Remove a node's figures."""
         if self._nodes.pop(node, None) is not None:
             self.changed = True
 
     def groups(self) -> Iterator[tuple[Reading, ...]]:
-        """Yield like figures of like GPUs, a group at a time: of a large fleet each has ten thousand readings."""
+        """Yield the readings of one figure and GPU model at a time: in a large fleet, ten thousand each."""
         kinds: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
         for node, rows in self._nodes.items():
             for key in {(model, name) for _, model, names, _ in rows for name in names}:
@@ -77,6 +77,6 @@ class FleetFigures:
 
 
 def outlying(figures: FleetFigures) -> Iterator[tuple[Outlier, ...]]:
-    """Yield the outliers of each group, so that whoever asks can do something else between two."""
+    """Yield the outliers of one group at a time, so that the caller can yield to other tasks in between."""
     for group in figures.groups():
         yield outliers(group)

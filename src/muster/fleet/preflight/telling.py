@@ -1,4 +1,4 @@
-"""What people are told of nodes' tests, as Events on the nodes."""
+"""Writes Events about tests on their nodes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ log = logging.getLogger(__name__)
 
 REFUSED = "PreflightRefused"
 INCONCLUSIVE = "PreflightInconclusive"
-"""Reasons of Events on nodes, which programs that look from outside read."""
+"""Reasons of Events on nodes, which programs outside Muster read."""
 
 
 class Teller:
-    """Says what became of tests."""
+    """Reports the results of tests."""
 
     def __init__(self, events: EventRecorder) -> None:
         self._events = events
 
     def ended(self, name: str, spec: PreflightSpec) -> None:
-        """A test has a result."""
+        """Report the result of a test."""
         if spec.passed:
             self._event(name, spec.node_uid, NORMAL, "PreflightPassed", f"passed its test of level {spec.level}")
             return
@@ -33,26 +33,26 @@ class Teller:
         self._event(name, spec.node_uid, WARNING, "PreflightFailed", said)
 
     def inconclusive(self, test: TestView, why: str) -> None:
-        """A test ended without a result."""
+        """Report a test without a result."""
         said = f"its test of level {test.level} says nothing of it: {why}"
         self._event(test.node, test.identity.node_uid, WARNING, INCONCLUSIVE, said)
 
     def refused(self, name: str, uid: str, why: str) -> None:
-        """A test could not be made."""
+        """Report that a test could not be created."""
         self._event(name, uid, WARNING, REFUSED, f"its test cannot be made: {why}")
 
     def revoked(self, name: str, record: PreflightSpec) -> None:
-        """The driver is another one than in the test."""
+        """Report that a record was revoked because the driver has changed."""
         said = f"it has another driver than when it was tested ({record.driver}): not trusted until tested again"
         self._event(name, record.node_uid, WARNING, "PreflightRevoked", said)
 
     def outlying(self, name: str, uid: str, gpu: str, figures: list[str]) -> None:
-        """A GPU is slower than its like in the fleet."""
+        """Report a GPU that is slower than others of its model."""
         said = f"GPU {gpu} is slower than others of its model: {'; '.join(figures)}"
         self._event(name, uid, WARNING, "PreflightOutlier", said)
 
     def bad_config(self, about: ConfigMap, what: str) -> None:
-        """The configuration cannot be used."""
+        """Report a configuration that is not valid."""
         log.warning("ConfigMap %s/%s: %s", about.namespace, about.name, what)
         self._events.event(about, WARNING, "BadConfig", f"tests go on as configured before: {what}")
 

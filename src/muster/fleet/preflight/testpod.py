@@ -1,4 +1,4 @@
-"""The pod that tests a node: all its GPUs, on that node and no other, and nothing that it does not need."""
+"""The pod that tests a node: it takes all GPUs of this one node, and has only the rights that it needs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ PRIORITY_CLASS: Final = "muster-preflight"
 PREFIX: Final = "muster-preflight-"
 CONTAINER: Final = "test"
 ANNOTATION_TEST: Final = "muster.dev/preflight-test"
-"""On pods: what they test, and for which boot (JSON, `TestRecord`)."""
+"""Annotation of test pods: node and boot under test (a `TestRecord` as JSON)."""
 GRACE_S: Final = 1
-"""Not zero: the pod's object would be gone while its process still holds the GPUs (Kubernetes: forced deletion)."""
+"""Not zero: otherwise the pod's object is gone while its process still holds the GPUs (Kubernetes: forced deletion)."""
 _SLACK_S: Final = 120.0
-"""Beside the tests' own budget: processes that do not start are waited for (docs/gputest.md, "Levels")."""
+"""Added to the tests' own deadlines, to wait for processes that do not start (docs/gputest.md, "Levels")."""
 _RESULT: Final = "/dev/termination-log"
 
 
 class TestRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """What a pod was made for."""
+    """The purpose of a test's pod."""
 
     node: str
     node_uid: str
@@ -45,7 +45,7 @@ class TestRecord(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def made_with(config: PreflightConfig) -> str:
-    """Return what tells whether a test would be made differently by another configuration."""
+    """Return a hash of the settings that change how a test's pod is created."""
     said = (
         config.image, config.pull_policy, config.run_as_user, config.runtime_class, config.backend, config.start_s,
     )  # fmt: skip
@@ -54,12 +54,12 @@ def made_with(config: PreflightConfig) -> str:
 
 
 def run_s(level: int) -> float:
-    """Return how long a test of that level may run: by then it has ended itself, even if everything hung."""
+    """Return how long a test of that level may run. By then it has ended itself, even if every step hung."""
     return sum(step.deadline_s for step in LEVELS[level]) + _SLACK_S
 
 
 def tolerations(config: PreflightConfig, team_key: str) -> tuple[Toleration, ...]:
-    """Return the taints that tests tolerate: those of nodes that wait for them, and those that nodes have for good."""
+    """Return the tolerations of tests: taints of nodes that wait for tests, and permanent taints of GPU nodes."""
     own = (TAINT_PREFLIGHT, TAINT_QUARANTINE, TAINT_POOL, team_key, GPU)
     return (
         *(Toleration(key=key, operator="Exists") for key in own),
@@ -68,23 +68,23 @@ def tolerations(config: PreflightConfig, team_key: str) -> tuple[Toleration, ...
 
 
 def name_of(node_uid: str) -> str:
-    """Return the name of a node's test: two controllers make one pod, and a node has one at a time."""
+    """Return the name of a node's test. It is fixed, so that a node has one test even with two controllers."""
     return PREFIX + hashlib.sha256(node_uid.encode()).hexdigest()[:16]
 
 
 def manifest(
     record: TestRecord, gpus: int, config: PreflightConfig, *, namespace: str, image: str, team_key: str, retest: bool
 ) -> dict[str, Any]:
-    """Return the pod.
+    """Return the pod as a manifest.
 
     Args:
-        record: what it is for.
-        gpus: how many the node has.
-        config: image, tolerations, time.
-        namespace: Muster's own.
-        image: Muster's own, where the configuration names none.
+        record: the purpose of the test.
+        gpus: the number of GPUs of the node.
+        config: has the image, tolerations and start time.
+        namespace: Muster's namespace.
+        image: Muster's image, used if the configuration does not name another.
         team_key: key of the taint of nodes that a team owns.
-        retest: of an idle node: it is a balloon that does something.
+        retest: whether it tests an idle node: the pod is then a balloon.
     """
     only = {"key": "metadata.name", "operator": "In", "values": [record.node]}
     terms = {"nodeSelectorTerms": [{"matchFields": [only]}]}

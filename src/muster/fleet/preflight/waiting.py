@@ -1,4 +1,4 @@
-"""Why a node that needs a test has not had one yet, as far as it can be seen from outside the controller."""
+"""Explains why a node has not been tested yet, as far as it can be seen from outside the controller."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from muster.kube.taints import find_untolerated_taint
 _PULLING: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
 )
-"""The kubelet's reasons where an image does not come (Kubernetes: Images, "ImagePullBackOff")."""
+"""The kubelet's reasons if an image cannot be pulled (Kubernetes: Images, "ImagePullBackOff")."""
 _BEGINNING: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known beside the node.
+    """The state of the cluster that matters for a node's test.
 
     Attributes:
-        config: None where nobody tests nodes, or the text cannot be used.
-        broken: it cannot be used.
+        config: None without a configuration, or if the text is not valid.
+        broken: the text is not valid.
         team_key: key of the taint of nodes that a team owns.
-        pod: the node's test; None where there is none.
-        place: what the scheduler says of a pod without a node.
-        refused: why the API server did not take the test, as was said lately.
-        inconclusive: what the test before said.
-        running: tests of all nodes that have not ended, less those of idle nodes.
-        in_use: somebody uses its GPUs.
+        pod: the node's test; None without one.
+        place: what the scheduler reports for a pod without a node.
+        refused: why the API server recently refused the test.
+        inconclusive: the report of the previous test.
+        running: number of tests on all nodes that have not ended, without those of idle nodes.
+        in_use: other pods use its GPUs.
     """
 
     config: PreflightConfig | None = None
@@ -49,7 +49,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_not_tested(node: Node, beside: Surroundings) -> str:
-    """Return what its test does, or waits for; "" where nothing is known to keep it from beginning."""
+    """Return what its test does or waits for; "" if no obstacle is known."""
     if beside.pod is not None:
         return _of_test(beside.pod, beside.place)
     if beside.config is None:
