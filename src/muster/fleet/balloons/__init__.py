@@ -1,1 +1,1 @@
-"""Balloons: low-priority pods that keep nodes from looking idle and leave at once for real work."""
+"""Balloons: low-priority pods that keep nodes from looking idle and are preempted at once by real work."""

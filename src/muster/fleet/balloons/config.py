@@ -1,12 +1,12 @@
-"""What the ConfigMap `muster-balloons` says, under `balloons.yaml`: which pools have balloons, and how many.
+"""Configuration of balloons: key `balloons.yaml` of the ConfigMap `muster-balloons`, with pools and numbers.
 
-image: registry.example/pause:3.10   # optional: what balloons run; default: Muster's own image, which waits
+image: registry.example/pause:3.10   # optional; default: Muster's own image, which waits
 pools:
 - name: h100                         # a DNS label; the Deployment is muster-balloon-h100
   nodeSelector: {muster.dev/pool: h100}
-  replicas: 40                       # at most; never more than the nodes that can take one now
-  resources: {nvidia.com/gpu: 8}     # what each takes: enough that the node does not look idle
-  tolerations:                       # of the taints the pool's nodes have for good
+  replicas: 40                       # at most; never more than nodes that can take one now
+  resources: {nvidia.com/gpu: 8}     # of each: enough that the node does not look idle
+  tolerations:                       # for permanent taints of the pool's nodes
   - {key: muster.dev/pool, operator: Equal, value: h100, effect: NoSchedule}
 """
 
@@ -34,15 +34,15 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
 class BalloonPool(msgspec.Struct, frozen=True, kw_only=True):
-    """Balloons on the nodes of one kind.
+    """A pool of balloons on nodes of one kind.
 
     Attributes:
-        name: of the pool, a DNS label.
+        name: name of the pool, a DNS label.
         node_selector: labels of its nodes.
-        replicas: balloons at most.
-        resources: quantities that each takes.
-        tolerations: of taints that nodes of the pool have for good.
-        image: what they run; "" for Muster's own image.
+        replicas: the most balloons.
+        resources: quantities for each balloon.
+        tolerations: for permanent taints of the pool's nodes.
+        image: the balloons' image; "" for Muster's own.
     """
 
     name: str
@@ -54,7 +54,7 @@ class BalloonPool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request(self) -> dict[str, int]:
-        """What each takes: cpu in millicores, other resources in units."""
+        """What each balloon takes: CPU in millicores, other resources in units."""
         return {name: amount(name, value) for name, value in self.resources.items()}
 
 
@@ -67,7 +67,7 @@ class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class BalloonsText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of the text."""
+    """The fields of the configuration."""
 
     pools: list[_Pool] = msgspec.field(default_factory=list)
     image: str = ""
@@ -75,9 +75,9 @@ class BalloonsText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.lru_cache(maxsize=8)
 def parse_config(text: str) -> tuple[BalloonPool, ...]:
-    """Return the pools by name. Raises ConfigTextError with every line that is wrong.
+    """Return the pools by name. Raises ConfigTextError with every problem.
 
-    Cached: the controller asks for them on every pass, and reading YAML takes milliseconds.
+    Cached, because the controller calls it on every pass and parsing YAML takes milliseconds.
     """
     read = ConfigText(text, BalloonsText, PAGE)
     read.check(_problems(read.value))

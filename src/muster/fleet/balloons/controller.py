@@ -1,4 +1,4 @@
-"""The shell of balloons: caches feed decide, its plan is written; at rest nothing is."""
+"""The balloon controller: feeds its cache to decide and executes the plan. It writes nothing in steady state."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ log = logging.getLogger(__name__)
 NAME = "balloons"
 FENCE_S = 10.0
 IDLE_S = 60.0
-"""Looked at least this often, as a sign of life."""
+"""The longest time between two plans, as a sign of life."""
 SETTLE_S = 0.1
-"""Changes that come in a burst are answered together."""
+"""Changes in a burst lead to one plan."""
 _AGAIN_S = 1.0
-"""After a write that failed, and until the caches show what was written."""
+"""The delay of the next plan after a write, until the cache shows it."""
 
 
 class BalloonController:
-    """Keeps the Deployments of balloons as the ConfigMap says and the nodes allow. Runs only while we lead.
+    """Keeps the Deployments of balloons as the ConfigMap says and the nodes allow. Works only as leader.
 
     Args:
         client: the API server.
-        namespace: where the ConfigMap and the Deployments are.
-        image: Muster's own, which balloons run unless the configuration names another.
+        namespace: the namespace of the ConfigMap and the Deployments.
+        image: Muster's image, which balloons use unless the configuration names another.
         clock: seconds since the epoch.
-        progress: marked at each look.
+        progress: marked at each plan.
         rng: source of jitter.
-        registry: where metrics go.
+        registry: receives the metrics.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BalloonController:
         self._caps: dict[str, Cap] = {}
 
     async def run(self, term: Term | None = None) -> None:
-        """Work until cancelled; requests of a leader before `term` are waited out first."""
+        """Work until cancelled. First waits until requests of a leader before `term` have ended."""
         if term is not None:
             await term.outwait(FENCE_S, NAME)
         self._occupancy = Occupancy(self._clock)
@@ -126,7 +126,7 @@ class BalloonController:
                 self._progress.drop(NAME)
 
     async def _once(self) -> float:
-        """Look and write; return the seconds until the next look at the latest."""
+        """Plan and execute once. Returns after how many seconds to plan again at the latest."""
         pools, readable = self._pools()
         now = self._clock()
         plan = decide(self._view(pools if readable else None), now)
@@ -160,7 +160,7 @@ class BalloonController:
         return View(pools, nodes, tuple(occupancy.balloons.values()), deployments, self._caps)
 
     def _pools(self) -> tuple[tuple[BalloonPool, ...], bool]:
-        """The configured pools; without the ConfigMap there are none. False where it cannot be read."""
+        """Return the configured pools, none without the ConfigMap, and whether the text is valid."""
         config = self._config.get(f"{self._namespace}/{CONFIG_MAP}")
         said = ""
         pools: tuple[BalloonPool, ...] = ()
@@ -213,7 +213,7 @@ class BalloonController:
             log.info("balloon %s leaves node %s: %s", balloon.name, balloon.node, action.why)
 
     async def _rewrite(self, name: str, uid: str, wanted: dict[str, Any]) -> None:
-        """Replace all we write of a Deployment; who made another one of that name meanwhile keeps it."""
+        """Replace all that we write of a Deployment. A Deployment with another UID is not changed."""
         patch = [
             {"op": "test", "path": "/metadata/uid", "value": uid},
             {"op": "add", "path": "/metadata/annotations", "value": wanted["metadata"]["annotations"]},
@@ -222,7 +222,7 @@ class BalloonController:
         ]
         try:
             await self._client.patch(Deployment, name, patch, namespace=self._namespace, content_type=JSON_PATCH)
-        except Invalid:  # somebody else's of that name: its selector cannot change
+        except Invalid:  # a Deployment of another writer with that name: its selector cannot change
             await self._client.delete(Deployment, name, namespace=self._namespace, uid=uid, propagation="Background")
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:

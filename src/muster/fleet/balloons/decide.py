@@ -1,8 +1,8 @@
-"""How many balloons each pool has now: never more than there are nodes that can take one, so that none waits.
+"""Decides how many balloons each pool has: never more than nodes that can take one, so that none stays pending.
 
-A balloon that waits is worse than none: who watches Deployments sees a red one, and autoscalers buy a node for it
-(Cluster Autoscaler, FAQ: pods with a priority of -10 or more may trigger a scale-up). So nodes with real work on them,
-or promised to a gang, do not count; neither do those that are to be left alone.
+A pending balloon does harm: Deployments look unhealthy, and autoscalers buy a node for it (Cluster Autoscaler, FAQ:
+pods with a priority of -10 or more may trigger a scale-up). So nodes do not count if real work runs there, a gang has a
+slot there, or they must be left alone.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from muster.kube.node import Taint
 from muster.kube.taints import find_untolerated_taint
 
 WAITS_S = 15.0
-"""A balloon without a node for longer is not wanted by the scheduler: a gang in its queue comes before it."""
+"""If a balloon waits longer than this, the scheduler does not want to place it: a gang in its queue comes first."""
 TRY_AGAIN_S = 300.0
-"""After that the pool has no more balloons than were placed, for so long."""
+"""After that, the pool has no more balloons than were placed, for this long."""
 Amounts = Mapping[str, int]
 
 
 class NodeUse(StrEnum):
-    """What a node of a pool is to balloons. Values are in metrics: never rename one."""
+    """What a node of a pool means for balloons. Values are in metrics: never rename one."""
 
     USABLE = "Usable"
     NOT_READY = "NotReady"
@@ -34,13 +34,13 @@ class NodeUse(StrEnum):
     TAINTED = "Tainted"
     """It has a taint that the pool does not tolerate: joining, quarantined, of a team, under pressure."""
     PROMISED = "Promised"
-    """A gang has its slot there, whether its pod runs at the moment or not."""
+    """A gang has a slot there, whether its pod runs at the moment or not."""
     FULL = "Full"
-    """What runs there leaves no room for a balloon."""
+    """Its pods leave no room for a balloon."""
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node; `taken` is what pods other than balloons take of `allocatable`, `promised` whether a gang has a slot."""
+    """A node. `taken` is what pods except balloons take of `allocatable`; `promised`: a gang has a slot there."""
 
     name: str
     labels: Mapping[str, str]
@@ -56,9 +56,9 @@ class Balloon(msgspec.Struct, frozen=True):
     """A balloon that is not being deleted.
 
     Attributes:
-        node: "" while it waits for one.
+        node: its node; "" while it waits for one.
         since: when the controller first saw it, by its own clock, in seconds since the epoch.
-        marked: it is the first to go when its Deployment shrinks.
+        marked: it goes first when its Deployment shrinks.
     """
 
     namespace: str
@@ -71,11 +71,11 @@ class Balloon(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A pool's Deployment as it is.
+    """A pool's Deployment.
 
     Attributes:
-        pool: the configuration it was written for; None where that is unreadable.
-        stale: its template is not what we would write for that configuration now.
+        pool: the configuration for which it was written; None if that cannot be read.
+        stale: its template differs from what we would write for that configuration now.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Cap(msgspec.Struct, frozen=True):
-    """No more balloons than `replicas` until then, or until more than `usable` nodes can take one: they would wait."""
+    """A limit on balloons until a time, or until more than `usable` nodes can take one: further ones would wait."""
 
     replicas: int
     usable: int
@@ -94,14 +94,14 @@ class Cap(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """All that is known.
+    """The input of decide.
 
     Attributes:
-        pools: as configured; None where the configuration cannot be read: then each Deployment's own counts.
+        pools: as configured; None if the text is not valid: then the configuration in each Deployment applies.
         nodes: all nodes.
-        balloons: that are not being deleted.
-        deployments: by the name of their pool.
-        caps: from the last plan, by pool.
+        balloons: without those that are being deleted.
+        deployments: by pool name.
+        caps: limits from the last plan, by pool.
     """
 
     pools: tuple[BalloonPool, ...] | None
@@ -112,7 +112,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Make the pool's Deployment, or write its template anew where it is there already."""
+    """Create the pool's Deployment, or replace its template if it exists."""
 
     pool: BalloonPool
     replicas: int
@@ -120,26 +120,26 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """Change how many balloons there are."""
+    """Change the number of balloons."""
 
     known: Known
     replicas: int
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Delete a Deployment: its pool has no balloons any more."""
+    """Delete a Deployment, because its pool no longer has balloons."""
 
     known: Known
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Say that this balloon is the one to go, before its Deployment shrinks: so no other goes, none is made anew."""
+    """Mark a balloon to go first before its Deployment shrinks, so that no other goes and none is recreated."""
 
     balloon: Balloon
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Delete a balloon on a node that is to be left alone; another one comes elsewhere if there is room."""
+    """Delete a balloon on a node that must be left alone. Another one is created elsewhere if there is room."""
 
     balloon: Balloon
     why: NodeUse
@@ -149,7 +149,7 @@ Action = Put | Mark | Scale | Drop | Remove
 
 
 class PoolState(msgspec.Struct, frozen=True):
-    """A pool's balloons: configured, asked for now, on a node, without one; and its nodes by what they are to it."""
+    """A pool's balloons: configured, requested now, on a node, waiting; and its nodes by use."""
 
     configured: int
     replicas: int
@@ -159,7 +159,7 @@ class PoolState(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be written, in this order; `wake_at` is when only the time will have changed something."""
+    """The writes in order. `wake_at` is when to plan again even if nothing changes."""
 
     actions: tuple[Action, ...]
     pools: Mapping[str, PoolState]
@@ -168,7 +168,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def use_of(pool: BalloonPool, request: Amounts, node: NodeView) -> NodeUse | None:
-    """What the node is to the pool's balloons, which take `request` each; None where it is not of the pool."""
+    """Return what the node means for the pool's balloons, which take `request` each; None if it is not of the pool."""
     if any(node.labels.get(key) != value for key, value in pool.node_selector.items()):
         return None
     if not node.ready:
@@ -189,7 +189,7 @@ _LEFT_ALONE = frozenset({NodeUse.NOT_READY, NodeUse.CORDONED, NodeUse.TAINTED})
 
 
 def decide(view: View, now: float) -> Plan:
-    """Return the writes that bring every pool to as many balloons as it can hold; none where all is as it should be."""
+    """Return the writes that give each pool as many balloons as fit; an empty plan if nothing is to be done."""
     pools = view.pools
     if pools is None:
         pools = tuple(known.pool for known in view.deployments.values() if known.pool is not None)
@@ -215,7 +215,7 @@ def decide(view: View, now: float) -> Plan:
         if known is None or known.pool != pool or known.stale:
             actions.append(Put(pool, replicas, known))
         elif known.replicas != replicas:
-            # Those without a node go first of all by themselves (Kubernetes: ReplicaSet, scaling down).
+            # Pods without a node go first anyway (Kubernetes: ReplicaSet, scaling down).
             going = _misplaced(own, uses)[: max(0, known.replicas - replicas - len(waiting))]
             actions += [Mark(balloon) for balloon in going if not balloon.marked]
             actions.append(Scale(known, replicas))
@@ -235,13 +235,13 @@ def decide(view: View, now: float) -> Plan:
 
 
 def _cap(before: Cap | None, own: Iterable[Balloon], placed: int, usable: int, now: float) -> Cap | None:
-    """Balloons that wait for long are taken back, and not tried again for a while."""
+    """Return a limit if balloons have waited too long, so that they are deleted and not retried for a while."""
     if any(not balloon.node and now - balloon.since >= WAITS_S for balloon in own):
         return Cap(placed, usable, now + TRY_AGAIN_S)
     return before if before is not None and now < before.until and usable <= before.usable else None
 
 
 def _misplaced(own: Iterable[Balloon], uses: Mapping[str, NodeUse]) -> list[Balloon]:
-    """Balloons on nodes that are not theirs any more: first those on nodes that are to be left alone, then by name."""
+    """Return balloons on nodes that they must leave: first those on nodes that must be left alone, then by name."""
     found = [each for each in own if each.node in uses and uses[each.node] is not NodeUse.USABLE]
     return sorted(found, key=lambda each: (uses[each.node] not in _LEFT_ALONE, each.name))

@@ -1,4 +1,4 @@
-"""The Deployment of a pool's balloons, and what one says of itself when it is read back."""
+"""Writes and reads the Deployment of a pool's balloons."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from muster.kube.struct import to_dict
 PRIORITY_CLASS = "muster-balloon"
 LABEL_BALLOON_POOL = "muster.dev/balloon-pool"
 ANNOTATION_POOL = "muster.dev/balloon-pool"
-"""On Deployments: the configuration they were written for (JSON): it counts where the ConfigMap is unreadable."""
+"""Annotation of Deployments: their configuration as JSON. It applies while the ConfigMap is not valid."""
 ANNOTATION_TEMPLATE = "muster.dev/balloon-template"
-"""On Deployments: digest of the template as written, so that another version of Muster writes it anew."""
+"""Annotation of Deployments: digest of the template, so that another version of Muster replaces it."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-"""Annotation of pods: a ReplicaSet that shrinks takes those of lower cost first (Kubernetes: ReplicaSet)."""
+"""Annotation of pods: a ReplicaSet that shrinks deletes pods of lower cost first (Kubernetes: ReplicaSet)."""
 GOES_FIRST = "-1000"
 GRACE_S = 1
-"""Not zero: the pod's object would be gone while its process still holds the device (Kubernetes: forced deletion)."""
+"""Not zero: otherwise the pod's object is gone while its process still holds the device (Kubernetes: forced
+deletion)."""
 
 _WAIT = "import signal as s; n = {s.SIGTERM, s.SIGINT}; s.pthread_sigmask(s.SIG_BLOCK, n); s.sigwait(n)"
-"""Ends at once when told to: the first process of a container has no default action for SIGTERM."""
+"""Ends at once on SIGTERM, for which the first process of a container has no default action."""
 
 
 def deployment_name(pool: str) -> str:
@@ -35,7 +36,7 @@ def deployment_name(pool: str) -> str:
 
 
 def manifest(pool: BalloonPool, replicas: int, namespace: str, own_image: str) -> dict[str, Any]:
-    """Return the Deployment; `own_image` is Muster's own."""
+    """Return the Deployment as a manifest. `own_image` is Muster's image."""
     labels = {LABEL_BALLOON: "true", LABEL_BALLOON_POOL: pool.name}
     template = _template(pool, labels, own_image)
     return {
@@ -54,7 +55,7 @@ def manifest(pool: BalloonPool, replicas: int, namespace: str, own_image: str) -
             "replicas": replicas,
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": labels},
-            # A node has room for one balloon: the old one goes first.
+            # A node has room for one balloon: the old one is deleted first.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "25%"}},
             "template": template,
         },
@@ -62,7 +63,7 @@ def manifest(pool: BalloonPool, replicas: int, namespace: str, own_image: str) -
 
 
 def known(deployment: Deployment, own_image: str) -> Known:
-    """Read a Deployment back."""
+    """Read a Deployment."""
     try:
         pool = msgspec.json.decode(deployment.metadata.annotations.get(ANNOTATION_POOL, ""), type=BalloonPool)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""What balloons show."""
+"""Metrics of balloons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BalloonMetrics:
         )
 
     def show(self, pools: Mapping[str, PoolState]) -> None:
-        """Show these pools and no others."""
+        """Set the values of these pools and remove those of others."""
         self._balloons.clear()
         self._nodes.clear()
         for name, state in pools.items():

@@ -1,4 +1,4 @@
-"""What pods and gangs take of each node, kept up to date by events: nobody adds up all pods to move one balloon."""
+"""Tracks what pods and gangs take of each node, updated by events, so that a change does not add up all pods."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Status(KubeStruct):
 
 
 class RoomPod(KubeObject):
-    """core/v1 Pod, as far as it takes room on a node."""
+    """A Pod with the fields that show what it takes of its node."""
 
     RESOURCE: ClassVar[Resource] = Resource("", "v1", "pods", "Pod")
 
@@ -51,39 +51,39 @@ class _Taking(msgspec.Struct, frozen=True):
 
 
 class Occupancy:
-    """Who is on which node. Feed it the changes of pods and Placements.
+    """What is on which node, updated by changes of pods and Placements.
 
     Args:
-        clock: seconds since the epoch. A balloon's age counts from when it was first seen: the API server's clock,
-            which dates its creation, may be behind this one.
+        clock: seconds since the epoch. A balloon's age counts from when it was first seen, because the API server's
+            clock may be behind this one.
     """
 
     def __init__(self, clock: Callable[[], float] = steady_time) -> None:
         self._clock = clock
         self.balloons: dict[str, Balloon] = {}
-        """By UID, those that are not being deleted."""
+        """By UID, without those that are being deleted."""
         self._taking: dict[str, _Taking] = {}
         self._taken: dict[str, Counter[str]] = {}
         self._slots: dict[str, tuple[str, ...]] = {}
         self._promised: Counter[str] = Counter()
 
     def taken(self, node: str) -> Mapping[str, int]:
-        """What pods other than balloons take of the node: cpu in millicores, other resources in units."""
+        """Return what pods except balloons take of the node: CPU in millicores, other resources in units."""
         return self._taken.get(node, {})
 
     def promised(self, node: str) -> bool:
-        """Whether a gang has a slot there."""
+        """Return whether a gang has a slot there."""
         return self._promised[node] > 0
 
     def pod_changed(self, old: RoomPod | None, new: RoomPod | None) -> bool:
-        """Take note; whether anything here became different."""
+        """Take a change of a pod. Returns whether it changes anything here."""
         changed = False
         if old is not None and (new is None or new.uid != old.uid):
             changed = self._forget(old.uid)
         if new is None:
             return changed
         labels = new.metadata.labels
-        if labels.get(LABEL_BALLOON) == "true" and LABEL_BALLOON_POOL in labels:  # tests of idle nodes are of no pool
+        if labels.get(LABEL_BALLOON) == "true" and LABEL_BALLOON_POOL in labels:  # tests of idle nodes have no pool
             return self._balloon(new) or changed
         taking = _taking(new)
         if self._taking.get(new.uid) == taking:
@@ -96,7 +96,7 @@ class Occupancy:
         return changed
 
     def placement_changed(self, old: Placement | None, new: Placement | None) -> bool:
-        """Take note; whether anything here became different."""
+        """Take a change of a Placement. Returns whether it changes anything here."""
         key = (new or old).key  # type: ignore[union-attr]
         before = self._slots.pop(key, ())
         after: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class Occupancy:
 
 
 def _taking(pod: RoomPod) -> _Taking | None:
-    """What a pod takes, None where it takes nothing: not bound, or ended."""
+    """Return what a pod takes; None if it is not bound or has ended."""
     if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
         return None
     return _Taking(pod.spec.node_name, pod_request(pod.spec))

@@ -1,1 +1,1 @@
-"""Gradual joins: new nodes become schedulable no faster than the API server can take."""
+"""Gradual joins: opens new nodes to pods only as fast as the API server can take."""

@@ -1,4 +1,4 @@
-"""Why a node that joins is not open to pods yet, and when it will be; how one that has joined did."""
+"""Explains how a node joins: why it is not open to pods yet, when it will be, or when it was opened."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from muster.kube.node import Node
 
 
 class JoinAccount(msgspec.Struct, frozen=True, rename="camel"):
-    """How a node joins. Times are RFC 3339.
+    """How a node joins. Times are in RFC 3339 format.
 
     Attributes:
-        state: Joining while it is held back, Joined once it was opened.
+        state: Joining while it is held back, Joined after it was opened.
         since: when it began to wait.
         opened: when it was opened; "" while it waits.
         why: what it waits for, or the pace at which it was opened.
-        ahead: Ready nodes that are opened before it; None where it is not Ready itself, or was opened.
-        opens_in_seconds: how long it takes about until it is opened; None where nobody knows.
-        pace: the pace now; None where it was opened, or nobody says.
+        ahead: Ready nodes that are opened before it; None if it is not Ready itself, or was opened.
+        opens_in_seconds: the estimated time until it is opened; None if not known.
+        pace: the current pace; None if it was opened or the pace is not known.
     """
 
     state: Literal["Joining", "Joined"]
@@ -36,12 +36,12 @@ class JoinAccount(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def account_of(node: Node, nodes: Iterable[Node], pace: PaceRecord | None) -> JoinAccount | None:
-    """Return how the node joins; None where it never was held back.
+    """Return how the node joins; None if it was never held back.
 
     Args:
-        node: which one.
-        nodes: all of the cluster.
-        pace: what the ConfigMap muster-joins says.
+        node: the node.
+        nodes: all nodes of the cluster.
+        pace: from the ConfigMap muster-joins.
     """
     record, view = record_of(node), view_of(node)
     if not view.held:
@@ -64,7 +64,7 @@ def account_of(node: Node, nodes: Iterable[Node], pace: PaceRecord | None) -> Jo
 
 
 def lines(account: JoinAccount) -> Iterator[str]:
-    """Say it to people."""
+    """Yield lines for a terminal."""
     if account.state == "Joined":
         yield f"joined: waited since {account.since}, opened to pods {account.opened}"
         yield f"pace then: {account.why}"

@@ -1,9 +1,9 @@
-"""What the ConfigMap `muster-joins` says, under `joins.yaml`. Empty is fine: all fields have defaults.
+"""Configuration of joins: key `joins.yaml` of the ConfigMap `muster-joins`; all fields have defaults.
 
 nodeSelector: {muster.dev/pool: h100}  # which new nodes are held back; default: every node
-periodSeconds: 5                       # nodes are opened to pods once a period
-startNodes: 5                          # so many in a period at first
-maxNodes: 50                           # never more than so many in a period
+periodSeconds: 5                       # length of a period; nodes are opened once a period
+startNodes: 5                          # nodes per period at first
+maxNodes: 50                           # the most nodes per period
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGE = "docs/fleet.md"
 
 
 class JoinsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Which nodes are held back, and between what bounds they are opened."""
+    """Which nodes are held back, and the limits of the pace."""
 
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     period_s: Annotated[float, schema(minimum=1, maximum=300)] = msgspec.field(default=5.0, name="periodSeconds")
@@ -31,7 +31,7 @@ class JoinsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 def parse_config(text: str) -> JoinsConfig:
-    """Read the text. Raises ConfigTextError with every line that is wrong."""
+    """Parse the text. Raises ConfigTextError with every problem."""
     read = ConfigText(text, JoinsConfig, PAGE)
     read.check(_problems(read.value))
     return read.value

@@ -1,4 +1,4 @@
-"""The shell of joins: holds new nodes back, and opens them at the pace that the API server can take."""
+"""The controller of joins: holds new nodes back, and opens them to pods at a pace that the API server can take."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ NAME = "joins"
 FENCE_S = 10.0
 SCRAPE_TIMEOUT_S = 5.0
 IDLE_SCRAPE_S = 60.0
-"""How often the API server is asked how it is while nobody joins, for autoscalers."""
+"""How often the API server's load is read while no node joins, for autoscalers."""
 PACE_WRITE_S = 10.0
-"""The pace is written where people find it at most this often."""
+"""The shortest interval between writes of the pace for users."""
 HOLDERS = 8
-"""New nodes that get their taint at the same time."""
+"""How many new nodes get their taint at the same time."""
 _READINGS_MAX = 16
 _OWNED = ((JOINING.key, JOINING.effect),)
 
 
 class JoinController:
-    """Opens joining nodes to pods, a bounded number in each period. Runs only while we lead.
+    """Opens joining nodes to pods, a limited number in each period. Works only as leader.
 
     Args:
         client: the API server.
-        namespace: where the ConfigMap is.
+        namespace: the namespace of the ConfigMap.
         clock: seconds since the epoch.
         scrape: returns the API server's metrics as text; its own /metrics by default.
         progress: marked in each period.
         rng: source of jitter.
-        registry: where metrics go.
+        registry: receives the metrics.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class JoinController:
         self._config = JoinsConfig()
         self._plan = Plan((), 0, 0)
         self.pace = paces.start(self._bounds)
-        """The pace of the period that runs."""
+        """The pace of the current period."""
         self._reported: set[paces.Cause] = set()
-        """Causes of the overload that lasts now which an Event has named: each gets one."""
+        """Causes of the current overload that have an Event already: each gets one."""
 
     def may_add(self, wanted: int) -> int:
-        """Return how many of so many more nodes an autoscaler may ask for now, with those that are coming in mind."""
+        """Return how many of `wanted` more nodes an autoscaler may request now; coming nodes are taken into account."""
         return max(0, min(wanted, self.coming_max - self._plan.waiting - self._plan.coming))
 
     @property
@@ -107,7 +107,7 @@ class JoinController:
         return paces.coming_max(self.pace, self._bounds)
 
     async def run(self, term: Term | None = None) -> None:
-        """Work until cancelled; requests of a leader before `term` are waited out first."""
+        """Work until cancelled. First waits until requests of a leader before `term` have ended."""
         if term is not None:
             await term.outwait(FENCE_S, NAME)
         self._nodes: dict[str, NodeView] = {}
@@ -134,7 +134,7 @@ class JoinController:
             await self._periods()
 
     async def _periods(self) -> None:
-        """One after the other; the next begins a whole period after the last node of this one was opened."""
+        """Run the periods. The next one begins a whole period after the last node of this one was opened."""
         opened = 0
         scraped_at = float("-inf")
         loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ class JoinController:
             while True:
                 if self._progress is not None:
                     self._progress.expect(NAME, 10 * self._config.period_s + 60.0)
-                # Also at first: a leader before us may have opened nodes a moment ago.
+                # Also before the first period: a previous leader may have opened nodes a moment ago.
                 await asyncio.sleep(self._config.period_s)
                 joining = any(node.held for node in self._nodes.values())
                 if joining or loop.time() - scraped_at >= IDLE_SCRAPE_S:
@@ -158,7 +158,7 @@ class JoinController:
                 self._progress.drop(NAME)
 
     async def _look(self, opened: int) -> None:
-        """Ask the API server how it is, and set the pace."""
+        """Read the API server's load and set the pace."""
         judgement = await self._judgement()
         waiting = self._plan.waiting + self._plan.coming
         self.pace = paces.onwards(self.pace, judgement, opened, waiting, self._bounds)
@@ -210,7 +210,7 @@ class JoinController:
             self._metrics.opened.inc()
 
     async def _hold_new(self) -> None:
-        """Put the taint on new nodes, before they are Ready."""
+        """Put the taint on new nodes before they are Ready."""
         while True:
             name = await self._to_hold.get()
 
@@ -223,7 +223,7 @@ class JoinController:
             await self._write(name, change)
 
     async def _write(self, name: str, change: Callable[[Node], NodeChange | None]) -> Outcome | None:
-        """Write one node; what fails is tried again in the next period, or when the node changes."""
+        """Write one node. A failed write is retried in the next period, or when the node changes."""
         try:
             return (await self._writer.write(name, change)).outcome
         except ApiError as error:
@@ -231,9 +231,10 @@ class JoinController:
             return None
 
     async def _show_pace(self) -> None:
-        """Write the pace where `muster nodes why` finds it: while nodes wait, and once more when none does.
+        """Write the pace for `muster nodes why`: while nodes wait, and once more when none does.
 
-        What stands there counts, not what we remember: a leader before us may have written it, or our write failed.
+        The ConfigMap's content is compared, not our memory: a previous leader may have written it, or our write may
+        have failed.
         """
         plan, now = self._plan, asyncio.get_running_loop().time()
         if self._about is None or now - self._pace_written_at < PACE_WRITE_S:
@@ -264,7 +265,7 @@ class JoinController:
         return paces.Bounds(config.start_nodes, config.max_nodes, config.period_s)
 
     def _config_changed(self, new: ConfigMap | None) -> None:
-        """Take what can be read; what cannot be leaves everything as it is."""
+        """Read the configuration. If it is not valid, everything stays as it is."""
         self._about = new
         said = ""
         try:

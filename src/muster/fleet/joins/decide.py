@@ -1,4 +1,4 @@
-"""Which nodes are held back, and which are opened to pods now."""
+"""Decides which new nodes to hold back, and which to open to pods now."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """A node.
+    """A node in the form that joins use.
 
     Attributes:
-        labels: as on the node.
+        labels: the node's labels.
         held: it has the taint of joining nodes.
-        recorded: it has a record of ours: it was held back before.
-        created_at: when its Node object was made, seconds since the epoch.
+        recorded: it has our record: it was held back before.
+        created_at: when its Node object was created, seconds since the epoch.
     """
 
     name: str
@@ -27,12 +27,12 @@ class NodeView(msgspec.Struct, frozen=True):
 
     @property
     def turn(self) -> tuple[float, str]:
-        """Its place in the line: the smallest goes first."""
+        """Its sort key in the queue: the smallest goes first."""
         return self.created_at, self.name
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Nodes to open now, the longest waiting first; how many wait then, and how many are held but not Ready yet."""
+    """Nodes to open now, the oldest first; how many others wait, and how many are held but not Ready yet."""
 
     opens: tuple[str, ...]
     waiting: int
@@ -40,10 +40,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def to_hold(node: NodeView, selector: Mapping[str, str], since: float) -> bool:
-    """Whether the taint is to be put on a node with these labels: it is new, and not Ready yet, so nothing is on it.
+    """Return whether to put the taint on the node: it is new and not Ready yet, so it has no pods.
 
-    Its kubelet mostly does that itself (registerWithTaints). A node that is Ready without the taint is left alone: it
-    may have pods already. So is one made before `since`, when joins began to be watched over.
+    Usually the kubelet sets the taint itself (registerWithTaints). A node that is Ready without the taint is left
+    alone, because it may have pods. So is a node that was created before `since`, when joins were enabled.
     """
     if node.held or node.ready or node.recorded or node.created_at < since:
         return False
@@ -51,9 +51,9 @@ def to_hold(node: NodeView, selector: Mapping[str, str], since: float) -> bool:
 
 
 def decide(nodes: Iterable[NodeView], allowance: int) -> Plan:
-    """Open as many as are allowed of those that are held and Ready, in the order in which they came.
+    """Open held, Ready nodes in the order of their creation, as many as are allowed.
 
-    Whoever put the taint there, and whatever the configuration is now: a node that nobody opens is lost.
+    This includes nodes tainted by other writers or under an earlier configuration: otherwise they would never open.
     """
     held = sorted((node for node in nodes if node.held), key=lambda node: node.turn)
     ready = [node.name for node in held if node.ready]

@@ -1,4 +1,4 @@
-"""What joins show."""
+"""Metrics of joins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JoinMetrics:
         )
 
     def show(self, pace: Pace, plan: Plan) -> None:
-        """Show the pace and how many nodes wait."""
+        """Set the pace and the number of waiting nodes."""
         self._pace.set(pace.allowance)
         for verdict in Verdict:
             self._verdict.labels(verdict).set(verdict is pace.verdict)

@@ -1,8 +1,8 @@
-"""How many nodes may be opened to pods in a period: more by one as long as all is well, half as many when it is not.
+"""Computes how many nodes to open per period: one more while the API server has room, half as many when it has not.
 
-Additive increase, multiplicative decrease, as TCP finds the rate that a shared path can take (RFC 5681): whatever else
-loads the API server, joins take what is left and give way first. Never below one node a period, so that every node
-joins in the end even where somebody else's refusals never stop.
+This is additive increase, multiplicative decrease, as in TCP congestion control (RFC 5681). Joins use the capacity that
+other load leaves, and give way first. The pace is never below one node per period, so that every node joins in the end,
+even if requests of other clients are refused all the time.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ import msgspec
 from muster.fleet.joins.scrape import Signals
 
 STEP = 1.0
-"""Nodes a period more after each period that used all it had while there was room."""
+"""Added to the pace, in nodes per period, after a period that used the whole pace while there was room."""
 BACK_OFF = 0.5
-"""Share that is left after a period in which the API server had too much to do."""
+"""Factor of the pace after a period in which the API server was overloaded."""
 LEAST = 1.0
-"""Nodes a period: whatever happens, every node joins in the end."""
+"""The lowest pace in nodes per period: every node joins in the end."""
 REFUSED_SHARE_MAX = 0.001
-"""Of all requests, answered 429: one client that asks too often is no overload, one in a thousand requests is."""
+"""Highest share of requests answered with 429. One client that asks too often is not an overload; one in a thousand
+requests is."""
 SLOW_S = 1.0
-"""99 of 100 requests for single objects within it: Kubernetes' own objective for API calls (SLO of SIG Scalability)."""
+"""Limit for the 99th percentile of requests for single objects (Kubernetes' API call latency SLO, SIG Scalability)."""
 STRAINED_S = SLOW_S / 2
 BUSY_MAX = 0.8
-"""Share of the API server's seats in use: above it nothing is added."""
+"""Share of the API server's seats in use above which the pace does not grow."""
 HORIZON_S = 120.0
-"""Nodes that an autoscaler may have on their way are those that can be opened within it."""
+"""An autoscaler may have as many nodes on their way as can be opened within this time."""
 
 
 class Verdict(StrEnum):
@@ -52,7 +53,7 @@ class Cause(StrEnum):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What the API server can take, why, and the same for people."""
+    """What the API server can take, the cause, and a text for people."""
 
     verdict: Verdict
     cause: Cause
@@ -60,7 +61,7 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """Nodes a period at first, and at most; and how long a period is."""
+    """The pace at the start and at most, in nodes per period, and the length of a period."""
 
     start: int = 5
     most: int = 50
@@ -68,7 +69,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Nodes that may be opened in a period, and why so many."""
+    """How many nodes may be opened in a period, and why."""
 
     nodes: float
     verdict: Verdict = Verdict.UNKNOWN
@@ -77,12 +78,12 @@ class Pace(msgspec.Struct, frozen=True):
 
     @property
     def allowance(self) -> int:
-        """Whole nodes."""
+        """The pace in whole nodes."""
         return int(self.nodes)
 
 
 def judge(signals: Signals) -> Judgement:
-    """Say what the API server can take, and why."""
+    """Return what the API server can take, and why."""
     if signals.refused > REFUSED_SHARE_MAX * signals.answered:
         why = f"the API server refused {signals.refused:.0f} of {signals.answered:.0f} requests"
         return Judgement(Verdict.OVERLOADED, Cause.REFUSED, why)
@@ -101,7 +102,7 @@ def judge(signals: Signals) -> Judgement:
 
 
 def start(bounds: Bounds) -> Pace:
-    """Return the pace before anything is known."""
+    """Return the pace before any reading."""
     return Pace(float(bounds.start))
 
 
@@ -109,11 +110,11 @@ def onwards(pace: Pace, judgement: Judgement, opened: int, waiting: int, bounds:
     """Return the pace of the next period.
 
     Args:
-        pace: of the period that is over.
-        judgement: on that period.
-        opened: nodes opened in it; a pace that was not used has not been tried, and does not grow.
-        waiting: nodes that wait now; where none does, the pace goes back to where it starts.
-        bounds: as configured; changed ones hold at once.
+        pace: of the period that has ended.
+        judgement: of that period.
+        opened: nodes opened in it. A pace that was not used was not tested, and does not grow.
+        waiting: nodes that wait now. If none does, the pace returns to its start.
+        bounds: as configured; changes apply at once.
     """
     verdict, nodes = judgement.verdict, min(pace.nodes, float(bounds.most))
     if verdict is Verdict.OVERLOADED:
@@ -129,7 +130,7 @@ def onwards(pace: Pace, judgement: Judgement, opened: int, waiting: int, bounds:
 
 
 def coming_max(pace: Pace, bounds: Bounds) -> int:
-    """Return how many nodes an autoscaler may have on their way at once: none while the API server has too much."""
+    """Return how many nodes an autoscaler may have on their way at once; 0 while the API server is overloaded."""
     if pace.verdict is Verdict.OVERLOADED:
         return 0
     return int(pace.nodes * HORIZON_S / bounds.period_s)

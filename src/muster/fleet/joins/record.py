@@ -1,4 +1,4 @@
-"""What is written on a node about its joining, and how it is read to people."""
+"""Writes and reads the records of joins on nodes, and the pace in the ConfigMap."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from muster.kube.node import Node, Taint
 
 TAINT_JOINING = "muster.dev/joining"
 ANNOTATION_JOIN_RECORD = "muster.dev/join-record"
-"""On nodes (JSON): since when the node was held back, when and at which pace it was opened."""
+"""Annotation of nodes (JSON): since when the node was held back, when and at which pace it was opened."""
 ANNOTATION_JOIN_PACE = "muster.dev/join-pace"
-"""On the ConfigMap muster-joins (JSON): the pace and why, while nodes wait."""
+"""Annotation of the ConfigMap muster-joins (JSON): the pace and the reason, while nodes wait."""
 JOINING = Taint(key=TAINT_JOINING, value="pending", effect="NoSchedule")
 
 
 class JoinRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Written in the same write as the taint; times are RFC 3339.
+    """Written together with the taint. Times are in RFC 3339 format.
 
     Attributes:
         since: when the node began to wait.
@@ -32,15 +32,15 @@ class JoinRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
 
 class PaceRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """The pace as it is said to people.
+    """The pace in the form shown to users.
 
     Attributes:
-        nodes: opened to pods in each period.
-        period_seconds: how long that is.
+        nodes: how many are opened in each period.
+        period_seconds: the length of a period.
         verdict: what the API server can take.
         why: the reason, for people.
-        waiting: nodes that wait for their turn, or until they are Ready.
-        coming_max: nodes that an autoscaler may have on their way at once; -1 where nobody says.
+        waiting: nodes that wait for their turn, or to become Ready.
+        coming_max: nodes that an autoscaler may have on their way at once; -1 if not known.
         cause: the reason, for programs.
     """
 
@@ -54,12 +54,12 @@ class PaceRecord(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def is_held(node: Node) -> bool:
-    """Whether the node has the taint of joining nodes."""
+    """Return whether the node has the taint of joining nodes."""
     return any(taint.key == TAINT_JOINING and taint.effect == JOINING.effect for taint in node.spec.taints)
 
 
 def view_of(node: Node) -> NodeView:
-    """Return what is decided by."""
+    """Return the node in the form that `decide` uses."""
     made = node.metadata.creation_timestamp
     return NodeView(
         node.name,
@@ -72,7 +72,7 @@ def view_of(node: Node) -> NodeView:
 
 
 def pace_of(config: ConfigMap | None) -> PaceRecord | None:
-    """Read the pace from the ConfigMap muster-joins; None where it says none."""
+    """Read the pace from the ConfigMap muster-joins; None without one."""
     text = config.metadata.annotations.get(ANNOTATION_JOIN_PACE, "") if config is not None else ""
     try:
         return msgspec.json.decode(text, type=PaceRecord)
@@ -81,12 +81,12 @@ def pace_of(config: ConfigMap | None) -> PaceRecord | None:
 
 
 def pace_words(pace: Pace, period_s: float) -> str:
-    """Say the pace in a sentence."""
+    """Format the pace as a sentence."""
     return f"{pace.allowance} nodes in {period_s:g} s: {pace.why}"
 
 
 def record_of(node: Node) -> JoinRecord | None:
-    """Read a node's record; None where there is none, or not of ours."""
+    """Read a node's record; None if it is missing or invalid."""
     try:
         return msgspec.json.decode(node.metadata.annotations.get(ANNOTATION_JOIN_RECORD, ""), type=JoinRecord)
     except msgspec.DecodeError:

@@ -1,7 +1,7 @@
-"""What an API server says of its own load: read from its /metrics, compared between two readings.
+"""Reads the load of an API server from its /metrics, and compares two readings.
 
-Families are kube-apiserver's (Kubernetes: metrics reference, stable and beta ones). Counters of several replicas behind
-one address are told apart by the start time of their process.
+The metric families are kube-apiserver's (Kubernetes: metrics reference, stable and beta ones). Replicas behind one
+address are distinguished by the start time of their process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 INFLIGHT_MAX = 600
 """kube-apiserver's defaults: --max-requests-inflight 400 and --max-mutating-requests-inflight 200."""
 _NO_LATENCY = frozenset({"WATCH", "WATCHLIST", "CONNECT", "LIST"})
-"""Long by nature: their time says nothing about load."""
+"""Long by nature: their duration does not show load."""
 _SLOW_SUBRESOURCES = frozenset({"log", "proxy", "exec", "attach", "portforward"})
 _LINE = re.compile(
     r"^(apiserver_request_total|apiserver_request_duration_seconds_bucket|apiserver_current_inflight_requests|"
@@ -26,16 +26,16 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """One look at one replica; counters since its process began.
+    """One reading of one replica. Counters start with its process.
 
     Attributes:
-        replica: start time of its process, 0 where it does not say.
-        answered: requests of all kinds but watches.
-        refused: requests answered 429 for its own sake. An eviction that a PodDisruptionBudget forbids is one too by
-            its code, and is no sign of load.
-        buckets: requests by upper bound of their duration in seconds, cumulative.
-        busy: share of what it may work on at once that it works on now; None where unknown.
-        queued: requests that wait in its queues now.
+        replica: start time of its process; 0 if not known.
+        answered: requests of all kinds except watches.
+        refused: requests answered with 429 because of load. An eviction that a PodDisruptionBudget forbids has that
+            code too, and does not count.
+        buckets: number of requests by upper limit of their duration in seconds, cumulative.
+        busy: share of its concurrency limit in use; None if not known.
+        queued: requests in its queues.
     """
 
     replica: float = 0.0
@@ -47,12 +47,12 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Signals(msgspec.Struct, frozen=True):
-    """What happened between two readings of one replica, and how it is now.
+    """What happened between two readings of one replica, and its current state.
 
     Attributes:
-        answered: requests but watches.
-        refused: those answered 429.
-        p99_s: 99 of 100 single-object requests took no longer; None where too few were made to say.
+        answered: requests except watches.
+        refused: requests answered with 429.
+        p99_s: the 99th percentile of single-object requests; None if there were too few.
         busy: as in Reading.
         queued: as in Reading.
     """
@@ -65,11 +65,11 @@ class Signals(msgspec.Struct, frozen=True):
 
 
 REQUESTS_MIN = 50
-"""Of fewer requests the slowest says nothing."""
+"""With fewer requests, a percentile is not meaningful."""
 
 
 def read(text: str) -> Reading:
-    """Take what counts out of a page of metrics in the Prometheus text format."""
+    """Read the needed values from a page of metrics in the Prometheus text format."""
     answered = refused = rejected = queued = inflight = seats = limit = replica = 0.0
     inflight_known = False
     buckets: dict[float, float] = {}
@@ -92,7 +92,7 @@ def read(text: str) -> Reading:
             rejected += value
         elif name == "apiserver_flowcontrol_current_inqueue_requests":
             queued += value
-        elif labels.get("priority_level") != "exempt":  # which has no limit
+        elif labels.get("priority_level") != "exempt":  # this level has no limit
             if name == "apiserver_flowcontrol_current_executing_seats":
                 seats += value
             else:
@@ -102,7 +102,7 @@ def read(text: str) -> Reading:
 
 
 def between(before: Reading | None, after: Reading) -> Signals:
-    """Compare two readings of one replica; without the first one only what is now is known."""
+    """Compare two readings of one replica. Without the first, only the current values are known."""
     if before is None or before.replica != after.replica or after.answered < before.answered:
         return Signals(busy=after.busy, queued=after.queued)
     return Signals(
@@ -115,7 +115,7 @@ def between(before: Reading | None, after: Reading) -> Signals:
 
 
 def _quantile(buckets: Mapping[float, float], share: float = 0.99) -> float | None:
-    """The upper bound of the bucket that holds it; of what is above all finite ones, the last of those."""
+    """Return the upper limit of the percentile's bucket; if that is infinite, the largest finite limit."""
     if not buckets:
         return None
     bounds = sorted(buckets)
