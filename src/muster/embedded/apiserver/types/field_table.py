@@ -1,6 +1,6 @@
 """Names and types of the fields of built-in kinds, as a table that a person can read.
 
-The table is `builtinfields.txt`. It holds facts of the API alone, no descriptions: fieldwriter.py reads them from the
+The table is `builtinfields.txt`. It holds facts of the API alone, no descriptions: field_writer.py reads them from the
 OpenAPI documents of a real API server, and a scenario test compares both.
 
 A line `[core.v1]` begins a group; `Name field:type ...` is a type of it, and lines that begin with a space go on with

@@ -79,7 +79,7 @@ _PLAIN: Final = {
     "apiextensions.v1.JSONSchemaPropsOrBool": "a",
     "apiextensions.v1.JSONSchemaPropsOrStringArray": "a",
 }
-_HEADER: Final = "# Fields of built-in kinds, written by fieldwriter.py and read by fieldtable.py.\n"
+_HEADER: Final = "# Fields of built-in kinds, written by field_writer.py and read by field_table.py.\n"
 _WIDTH: Final = 118
 
 
