@@ -8,12 +8,12 @@ Life of a job:
     Suspended <--pods gone-- Stopping                 v  |
                                                    Restarting --budget used up--> Failed
 
-A job that is to leave its nodes for another goes through Stopping too, and then to Pending.
+A job that is preempted goes through Stopping too, and then to Pending.
 
 Durable state is the status, the pods and the Placement; supervisors announce themselves again to a new controller. So
-each step first writes what it begins, and what follows is derived from what was written: `run` for an attempt is only
-ever directed where status says that attempt is Running; a pod's name holds the attempt it was made for. A controller
-that dies between any two actions leaves a state from which the next one carries on.
+each step first writes what it begins, and later steps are derived from what was written. The controller directs `run`
+only if the status says that the attempt is Running. A pod's name holds the attempt it was made for. A controller that
+dies between any two actions leaves a state from which the next one continues.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class Attempt:
         return slot.number in self.broken or (bool(slot.node) and self._leaves_node(slot))
 
     def _leaves_node(self, slot: Slot) -> bool:
-        """Whether the next attempt must not use the slot's node: it is excluded, another one, or has other GPUs."""
+        """Returns whether the next attempt must not use the slot's node: excluded, replaced, or with other GPUs."""
         return (
             slot.node in self.status.excluded_nodes
             or was_replaced(self.snapshot, slot.number, slot.node)

@@ -200,7 +200,7 @@ def node_gone(snapshot: JobSnapshot, fault: Fault, clock: Clock) -> Evidence | N
 
 
 def was_replaced(snapshot: JobSnapshot, number: int, name: str) -> bool:
-    """Whether another node has the name of the one that the scheduler chose for the slot."""
+    """Returns whether another node now has the name of the node that the scheduler chose for the slot."""
     node, placed = snapshot.nodes.get(name), _placed_uid(snapshot, number, name)
     return node is not None and bool(placed and node.uid) and placed != node.uid
 

@@ -112,7 +112,7 @@ def gpus_of(node: Node, resource: str) -> int:
 
 
 def has_other_count(job: TrainingJob, node: Node | None) -> bool:
-    """Whether the node has another GPU count than the one recorded for the job's nodes.
+    """Returns whether the node's GPU count differs from the one recorded for the job's nodes.
 
     A node without GPUs does not count: a device plugin that restarts reports none for a while.
     """

@@ -1,4 +1,4 @@
-"""One attempt as this node knows it."""
+"""One attempt on this node: what the controller directed, and how far it has come."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CannotStart(Exception):
 
 
 class Attempt:
-    """What a `run` directive asks of this node, and how far it has come. ValueError, KeyError where malformed."""
+    """A `run` directive for this node, and how far it has come. ValueError or KeyError if it is malformed."""
 
     def __init__(self, directive: dict[str, Any]) -> None:
         run = directive["run"]
@@ -52,7 +52,7 @@ class Attempt:
         self.over = False  # nothing of it lives here any more
         self.oom_kills = oom_kills()
         self.exit: dict[str, Any] | None = None
-        # a launcher's failure, told where no rank of this node turns out to be the reason
+        # a launcher's failure; reported if no rank of this node turns out to be the reason
         self.launcher_exit: tuple[tuple[int, int], str, list[str]] | None = None
         self.launcher_exit_due = 0.0
 
@@ -62,16 +62,16 @@ class Attempt:
             self.launcher_exit, self.launcher_exit_due = (outcome, reason, tail), time.monotonic() + 5.0
 
     def ranks_are_done(self) -> bool:
-        """Whether all of this node's ranks have come and gone."""
+        """Returns whether all of this node's ranks have started and ended."""
         return len(self.ranks) >= self.ranks_per_node and not any(rank.alive for rank in self.ranks)
 
     def rank_env(self) -> dict[str, str]:
-        """What each of this node's ranks gets beyond the pod's environment and the numbers from its launcher."""
+        """Returns the environment of this node's ranks, beyond the pod's and the numbers from the launcher."""
         env = {"NODE_RANK": str(self.node_rank), "LOCAL_WORLD_SIZE": str(self.ranks_per_node)}
         if self.launcher != "torchrun":  # which sets its own
             env.update(MASTER_ADDR=self.master_address, MASTER_PORT=str(self.master_port))
         return env
 
     def prefix(self, rank: int) -> str:
-        """What begins each line of a rank in the log."""
+        """Returns the prefix of each line of a rank in the log."""
         return f"[rank {rank}] " if self.launcher == "mpi" or self.ranks_per_node > 1 else ""

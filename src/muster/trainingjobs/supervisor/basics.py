@@ -1,4 +1,4 @@
-"""What every sub-command needs: its own name, the log, errors that say what to change."""
+"""Shared by every sub-command: the program's name, the log, and errors that say what to change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log(message: str) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write to the container's log; a log nobody reads any more is no reason to stop training."""
+    """Writes to the container's log; an error does not stop training."""
     with _output_lock:
         try:
             while data:
@@ -47,7 +47,7 @@ def socket_name(path: str) -> Iterator[str]:
 
 
 def write_file(path: str, text: str, mode: int = 0o600) -> None:
-    """Write a new file that is nobody else's from its first moment."""
+    """Writes a new file that is private to this user from its creation."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:

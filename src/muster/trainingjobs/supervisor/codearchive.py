@@ -40,7 +40,7 @@ def install_code(settings: Settings) -> None:
 
 def download(url: str, sha256: str, attempts: int = 6) -> str:
     """Fetch the code archive into a temporary file and check its digest; retries, then raises UsageError."""
-    shown = url.partition("?")[0]  # what follows may be a signature, which lets whoever has it fetch the code
+    shown = url.partition("?")[0]  # the query may hold a signature, which lets any reader fetch the code
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"MUSTER_CODE_URL must be http(s), not {shown!r}")
     for attempt in range(1, attempts + 1):

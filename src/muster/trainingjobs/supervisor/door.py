@@ -27,7 +27,7 @@ class Rank:
         self.pid = 0  # also its process group
         self.alive = True
         self.exec_error = 0  # errno of a command that could not be executed
-        self.signalled = False  # by us, or stopped by the launcher: how it ends then is no failure of its own
+        self.signalled = False  # by us, or stopped by the launcher: its end is then not a failure of its own
         self.orphaned_at: float | None = None  # when its `rank` process was stopped by the launcher
 
     def signal(self, number: int) -> None:

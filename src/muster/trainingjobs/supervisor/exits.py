@@ -1,4 +1,4 @@
-"""How processes end."""
+"""Exit codes and signals of processes that ended, and signals to process groups."""
 
 from __future__ import annotations
 

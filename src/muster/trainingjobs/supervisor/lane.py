@@ -1,4 +1,4 @@
-"""One of the two HTTPS connections to the controller: kept open, made anew when it was lost."""
+"""One of the two HTTPS connections to the controller; kept open, and reconnected when lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Sessions:
 
 
 class Lane:
-    """One connection, one request at a time; used by one thread."""
+    """One connection that carries one request at a time; used by one thread."""
 
     def __init__(self, settings: Settings, sessions: Sessions) -> None:
         self._settings, self._sessions = settings, sessions
@@ -61,7 +61,7 @@ class Lane:
 
     @property
     def open(self) -> bool:
-        """Whether the next request needs no new connection."""
+        """Returns whether the next request can use the existing connection."""
         return self._connection is not None
 
     def ask(self, body: dict[str, Any], within_s: float) -> dict[str, Any]:

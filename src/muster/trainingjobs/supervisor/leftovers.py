@@ -1,7 +1,7 @@
-"""What killed ranks leave in shared memory: the pod lives on, and nobody else would remove it before that is full.
+"""Removes shared memory that killed ranks leave behind: the pod lives on, and its shared memory would fill up.
 
-Communication libraries remove their segments when they end in order only (MPICH, Open MPI, NCCL, Python's and PyTorch's
-shared memory), and Hydra its description of the machine.
+Communication libraries remove their segments only when they end in order (MPICH, Open MPI, NCCL, Python's and PyTorch's
+shared memory). The same holds for Hydra and its description of the machine.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _in_use(folder: str) -> set[str]:
 
 
 def _proxies() -> list[float]:
-    """When Hydra's proxies that live now were started, seconds since the epoch."""
+    """Returns the start times of Hydra's running proxies, in seconds since the epoch."""
     ticks = os.sysconf("SC_CLK_TCK")
     started = []
     with open("/proc/stat", encoding="ascii") as file:

@@ -18,12 +18,12 @@ PAUSE_MAX_S = 15.0
 
 
 class ControllerLink:
-    """The long poll, on two connections by turns: what is new goes out at once on the one that is free.
+    """The long poll, on two connections by turns: a new state is sent at once on the free one.
 
-    A request that is newer ends the older one's wait at the controller. So while all is well a request is always open
-    there, nothing is ever cut, and nobody connects anew. Only the newest request's answer counts.
+    A newer request ends the older one's wait at the controller. So a request is always open there; while all is well,
+    no connection is cut or made again. Only the newest request's answer counts.
 
-    Directives go to `on_directive`. It retries for ever: ranks run whether the controller is there or not.
+    Directives go to `on_directive`. The link retries for ever: ranks also run without the controller.
     """
 
     def __init__(self, settings: Settings, on_directive: Callable[[dict[str, Any]], None]) -> None:
@@ -42,7 +42,7 @@ class ControllerLink:
 
     @property
     def in_contact(self) -> bool:
-        """Whether the last request was answered with a directive."""
+        """Returns whether the last request was answered with a directive."""
         return self._answered and self._failures == 0
 
     def start(self) -> None:

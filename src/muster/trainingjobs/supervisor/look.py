@@ -1,4 +1,4 @@
-"""Which checkpoints this node sees: asked before an attempt starts, answered in time even where a folder hangs."""
+"""Finds the checkpoints this node sees, before an attempt starts; answers in time even if a folder hangs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 RECORDS = os.path.join(
     os.path.join(os.path.dirname(ARCHIVE), "sdk", "muster") if ARCHIVE else _package, "sdk", "records.py"
 )
-"""What reads the records of checkpoints; it is part of the SDK."""
+"""Reads the records of checkpoints; part of the SDK."""
 
 
 class Look:
-    """One look at paths, in a thread of its own; `done` is called when it is over.
+    """One check of paths, in a thread of its own; `done` is called when it is over.
 
     Args:
-        paths: which of these are there?
-        settings: of the pod; they name what spec.checkpoint.from means, where that is to be found.
+        paths: the paths to look for.
+        settings: of the pod; they name what spec.checkpoint.from means, if that has to be looked for.
         done: called in another thread.
     """
 
@@ -45,14 +45,14 @@ class Look:
         self._done.wait(AT_ONCE_S)
 
     def late(self, now: float) -> bool:
-        """Whether its time is up since the last call: what has not answered by now counts as not known."""
+        """Ends the check if its time is up, and returns whether it did; paths without an answer count as not known."""
         if self._done.is_set() or now < self._deadline:
             return False
         self._done.set()
         return True
 
     def answer(self) -> dict[str, Any]:
-        """What the controller is told."""
+        """Returns this check's fields of the request to the controller."""
         if not self._done.is_set():
             return {"looking": True}
         said: dict[str, Any] = {"looked": dict(self._seen)}
@@ -74,7 +74,7 @@ class Look:
         done()
 
     def _own(self) -> Any:
-        """What this job wrote and had confirmed, also where its status has forgotten that."""
+        """Returns the job's own confirmed checkpoint, even if its status no longer lists it."""
         folder = self._settings.checkpoint_dir
         if not folder or _is_url(folder):
             return None
@@ -129,9 +129,9 @@ def _tell_of_others(settings: Settings) -> None:
 
 
 def is_there(path: str) -> bool | None:
-    """Whether something lies at a path; None where that cannot be judged, such as for lack of permission.
+    """Returns whether a path exists; None if that cannot be judged, such as without permission.
 
-    A symlink whose target is gone leads nowhere: the program could not read it.
+    A symlink whose target is gone does not count: the program could not read it.
     """
     try:
         os.stat(path)

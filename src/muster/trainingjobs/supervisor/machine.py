@@ -10,8 +10,8 @@ running   a rank fails (mpi)                      running until mpiexec has stop
 running   all ended, or could not start           finished
 finished  hold or run of a newer attempt          idle, then what is directed
 any       exit of this or a newer attempt         stopping, then this process exits with exitCode
-running   SIGTERM                                 running for graceS/2 (the last checkpoint), or until told to stop
-finished  SIGTERM                                 finished for graceS/2 (its end is to be heard), or until told to stop
+running   SIGTERM                                 running for graceS/2 (the last checkpoint), or until directed to stop
+finished  SIGTERM                                 finished for graceS/2 (to report its end), or until directed to stop
 any       SIGTERM                                 stopping, then this process exits with 143
 stopping: SIGTERM to the ranks, graceS later SIGKILL; mpiexec and shells; every descendant until /proc shows none.
 """
@@ -66,7 +66,7 @@ class Supervisor:
         self.children: dict[int, Child] = {}
         self.state, self.held, self.grace_s = "idle", 0, GRACE_S
         self.attempt: Attempt | None = None  # of states running, stopping and finished
-        self.last: Attempt | None = None  # the newest that ran here; its exit is told until another runs
+        self.last: Attempt | None = None  # the newest that ran here; its exit is reported until another runs
         self.directive: dict[str, Any] = {}
         self.then, self.exit_code = "", 0  # what follows stopping
         self.stop_deadline, self.kill_deadline = 0.0, float("inf")
@@ -84,7 +84,7 @@ class Supervisor:
         self.link = ControllerLink(settings, lambda directive: self.post(lambda: self.directed(directive)))
 
     def run(self) -> int:
-        """Serve until told to exit; returns the exit code."""
+        """Serves until directed to exit; returns the exit code."""
         self.report()
         for thread in (self.output, self.door, self.shells, self.link):
             thread.start()
@@ -131,7 +131,7 @@ class Supervisor:
             log(f"the controller's directive cannot be understood ({type(error).__name__}: {error})")
 
     def stalled(self, number: object) -> None:
-        """Where the controller counts another stall, collect the stacks. A new controller counts again from none."""
+        """Collects the stacks if the controller counts another stall; a new controller starts again from 0."""
         if number and number != self.stall and self.state == "running":
             log_in_background(os.environ.get("POD_UID", ""))
         self.stall = number
@@ -439,7 +439,7 @@ class Supervisor:
                     "attempt": attempt.number, "rank": -1, "code": 0, "signal": 0, "time": time.time(), "tail": [],
                     "reason": "all ranks exited",
                 }  # fmt: skip
-            if not attempt.over:  # a finished attempt's node is told to exit later
+            if not attempt.over:  # the node of a finished attempt is directed to exit later
                 self.banner(f"attempt {attempt.number}: over on this node")
             attempt.over = True
         if self.then == "exit" or (self.then == "idle" and self.leave_at is not None):

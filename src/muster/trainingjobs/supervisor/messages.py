@@ -9,7 +9,7 @@ from typing import Any
 
 
 def send_message(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    """One JSON message between a rank's `rank` process and `run`, with file descriptors where given."""
+    """Sends one JSON message between a rank's `rank` process and `run`, with optional file descriptors."""
     data = json.dumps(message).encode()
     data = struct.pack(">I", len(data)) + data
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []

@@ -1,4 +1,4 @@
-"""What MPICH, and libraries made from it, print in a rank that aborts."""
+"""Recognizes the output of MPICH, and of libraries made from it, in a rank that aborts."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ TRACEBACK = "Traceback (most recent call last):"
 
 
 class Stream:
-    """One output pipe of a rank or launcher: copied to the container's log, its last lines kept."""
+    """Copies one output pipe of a rank or launcher to the container's log, and keeps its last lines."""
 
     def __init__(self, fd: int, sink: int, prefix: bytes) -> None:
         self.fd, self.sink, self.prefix = fd, sink, prefix

@@ -14,10 +14,10 @@ from .exits import outcome_of
 
 
 def oom_kills(folder: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int:
-    """How often the kernel has killed a process of this container for memory (cgroup v2, else v1); 0 where unknown.
+    """Returns how often the kernel killed a process of this container for memory (cgroup v2, else v1); 0 if unknown.
 
-    A container mostly sees its own group as the root of the mount. A process that shares its machine's view finds it
-    below that root, where `groups` says (cgroups(7)).
+    A container usually sees its own group as the root of the mount. A process that shares its machine's view finds its
+    group below that root, at the path in `groups` (cgroups(7)).
     """
     own = {"": "", "memory": ""}
     with contextlib.suppress(OSError), open(groups, encoding="utf-8") as file:
@@ -54,7 +54,7 @@ def descendants(root: int) -> list[int]:
 
 
 def start_ticks(pid: int) -> str:
-    """When a process started, in ticks since the machine did (proc_pid_stat(5)); "" if it is gone or a zombie."""
+    """Returns a process's start time, in ticks since boot (proc_pid_stat(5)); "" if it is gone or a zombie."""
     fields = _stat(pid)
     return fields[19] if fields and fields[0] not in ("Z", "X") else ""
 
@@ -89,7 +89,7 @@ class Child:
 
     def finish(self, status: int) -> None:
         """Called once by the reaper."""
-        self.status, self.popen.returncode = status, status  # Popen must not wait for a pid that may be somebody else's
+        self.status, self.popen.returncode = status, status  # Popen must not wait: the pid may be reused
         self.ended.set()
         os.close(self._ended_write)
         self.on_exit(self)
@@ -99,7 +99,7 @@ class Child:
         return outcome_of(self.status)
 
     def close(self) -> None:
-        """Close this side's pipes; after the process has ended and nobody looks at them."""
+        """Closes this side's pipes, after the process has ended and its output has been read."""
         for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
             if pipe is not None and not pipe.closed:
                 with contextlib.suppress(OSError):

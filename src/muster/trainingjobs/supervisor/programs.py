@@ -1,4 +1,4 @@
-"""Checks before an attempt starts whether this node can execute its command: each node can say so itself."""
+"""Checks before an attempt starts if a program can be executed on this node, so that each node can report it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Mapping, Sequence
 
 from .attempt import CannotStart
 
-HANDLERS = "/proc/sys/fs/binfmt_misc"  # Linux: kernels can be told to execute other kinds of files
+HANDLERS = "/proc/sys/fs/binfmt_misc"  # Linux: kernels can be set up to execute other kinds of files
 _ARGUMENT_PAGES = 32  # execve(2): the longest single argument, with the zero byte at its end
 _ALL_MOST_BYTES = 6 << 20  # execve(2): the most for all arguments and the environment, however large the stack may be
 _LAUNCHER_BYTES = 16 << 10  # left for what launchers add to the command and to the environment
@@ -32,9 +32,9 @@ def check_length(command: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def check_program(name: str, env: Mapping[str, str], folder: str | None) -> None:
-    """Raise CannotStart, with errno and program, where `name` cannot be executed in `folder` with this PATH.
+    """Raises CannotStart, with errno and program, if `name` cannot be executed in `folder` with this PATH.
 
-    What cannot be told for sure passes: executing it shows.
+    An uncertain case passes: executing the program then shows the result.
     """
     path = name
     if "/" in name:

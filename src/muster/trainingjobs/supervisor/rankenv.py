@@ -1,4 +1,4 @@
-"""What the first rank of this node is told, for people who run something beside it (`muster exec`)."""
+"""Writes the environment of this node's first rank to a file, for programs run beside it (`muster exec`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NAME = "rank.env"
 
 
 def write_rank_env(attempt: Attempt) -> None:
-    """Write it beside the supervisor's folder, for a shell to read; where that cannot be, there is none.
+    """Writes the file beside the supervisor's folder, for a shell to read; without a writable folder there is none.
 
-    Ranks are numbered node by node, as launchers do unless told otherwise. Without MUSTER_ATTEMPT the SDK knows that
-    what it runs in is no rank: nothing is reported from there.
+    Ranks are numbered node by node, as launchers do by default. Without MUSTER_ATTEMPT the SDK knows that it does not
+    run in a rank: it reports nothing.
     """
-    if not ARCHIVE:  # run from the source tree: there is no pod
+    if not ARCHIVE:  # run from the source tree, without a pod
         return
     path = os.path.join(os.path.dirname(os.path.dirname(ARCHIVE)), NAME)
     numbers = {

@@ -1,12 +1,12 @@
-"""What each rank's Python loads at start, as `sitecustomize`: a rank that fails says so before it ends.
+"""Loaded by each rank's Python at start, as `sitecustomize`: reports a rank's failure before the rank ends.
 
-An uncaught exception prints a traceback, and then Python waits: for threads, for `MPI_Finalize`, for a process group
-whose other members are in the middle of a collective. So the rank leaves a note for its supervisor, which ends the
-process if it does not end by itself. With mpi4py, `MPI_Abort` takes the place of `MPI_Finalize`.
+After an uncaught exception Python prints a traceback, and then waits: for threads, for `MPI_Finalize`, for a process
+group whose other members are in the middle of a collective. So the rank leaves a note for its supervisor, which ends
+the process if it does not end by itself. With mpi4py, `MPI_Abort` takes the place of `MPI_Finalize`.
 
-The supervisor writes this file into its private folder and puts that folder first into the rank's PYTHONPATH. Only
-the first Python of a rank sees it: children, such as workers of multiprocessing, start without it. A `sitecustomize`
-of the image or the user is loaded as before. Nothing here may fail a program, or change its exit code.
+The supervisor writes this file into its private folder and puts that folder first into the rank's PYTHONPATH. Only the
+first Python of a rank loads it: children, such as workers of multiprocessing, start without it. A `sitecustomize` of
+the image or the user is loaded as before. This file must not fail a program, or change its exit code.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ class Watch:
             pass
 
     def _watch_exit(self) -> None:
-        """Notice a SystemExit that ends the program, whoever raised it: Python then reads its `code`, and from C.
+        """Detects a SystemExit that ends the program: Python then reads its `code`, and from C.
 
-        So that attribute becomes a property. The dictionary of a built-in type can be written in this way only. This
-        is safe, as no program has read the attribute yet (Python caches what it finds in types), and as the property
-        is never freed: Python empties that dictionary after the end of everything that a finalizer may need.
+        So that attribute becomes a property. The dictionary of a built-in type can be written only in this way. It is
+        safe for two reasons. No program has read the attribute yet (Python caches what it finds in types). And the
+        property is never freed: Python empties that dictionary after the end of everything that a finalizer may need.
         """
         import gc
 
@@ -185,7 +185,7 @@ def _code_of(hook: Any) -> Any:
 
 
 def _started() -> str:
-    """When this process started, in ticks since the machine did (proc_pid_stat(5)): the kernel reuses pids."""
+    """Returns this process's start time, in ticks since boot (proc_pid_stat(5)): the kernel reuses pids."""
     with open("/proc/self/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()[19].decode()
 

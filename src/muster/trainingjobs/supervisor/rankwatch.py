@@ -1,4 +1,4 @@
-"""What ranks leave in the supervisor's private folder (`rankhook.py`), and what follows from it."""
+"""Reads the notes that ranks leave in the supervisor's private folder (`rankhook.py`), and acts on them."""
 
 from __future__ import annotations
 

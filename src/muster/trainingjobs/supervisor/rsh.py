@@ -30,7 +30,7 @@ from .wire import (
 )
 
 T = TypeVar("T")
-SHELL_WAIT_S = 120.0  # a node that has not been told `run` yet is waited for this long
+SHELL_WAIT_S = 120.0  # how long to wait for a node that has not received its `run` directive yet
 
 
 def command_rsh(arguments: list[str]) -> int:
@@ -57,7 +57,7 @@ def command_rsh(arguments: list[str]) -> int:
 
 
 def shell_config() -> dict[str, Any]:
-    """What node rank 0's supervisor wrote for this attempt; UsageError where there is none."""
+    """Returns the settings that node rank 0's supervisor wrote for this attempt; UsageError if there are none."""
     try:
         with open(os.environ["MUSTER_SHELL_CONFIG"], encoding="utf-8") as file:
             config: dict[str, Any] = json.load(file)
@@ -67,7 +67,7 @@ def shell_config() -> dict[str, Any]:
 
 
 def patiently(host: str, connect: Callable[[], T]) -> T | None:
-    """Connect; again where the node may not have been told to run yet. None, with a word in the log, where it fails."""
+    """Connects, with retries while the node may not have received `run` yet; logs a failure and returns None."""
     deadline, pause = time.monotonic() + SHELL_WAIT_S, 0.02
     while True:
         try:
@@ -99,7 +99,7 @@ def shell_connect(config: dict[str, Any], host: str) -> Channel:
         send_line(sock, {"attempt": config["attempt"], "nonce": nonce, "mac": mac})
         answer = read_line(sock, deadline)
         if "error" in answer:
-            begun = answer.get("attempt", config["attempt"])  # an older one: it has not been told to run yet
+            begun = answer.get("attempt", config["attempt"])  # an older one: it has not received `run` yet
             raise ShellRefused(f"{host}: {answer['error']}", again=int(begun) < config["attempt"])
         if not hmac.compare_digest(shell_mac(key, "server", *about), str(answer.get("mac"))):
             raise ShellRefused(f"{host} does not hold this attempt's key")

@@ -1,4 +1,4 @@
-"""What the pod's environment says."""
+"""Settings from the pod's environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .basics import UsageError
 
 
 class Settings:
-    """What the pod's environment says; UsageError names every variable that is missing or wrong."""
+    """Settings from the pod's environment; UsageError names every variable that is missing or wrong."""
 
     REQUIRED = (
         "MUSTER_URL", "MUSTER_CA_DATA", "MUSTER_TOKEN_FILE", "MUSTER_NAMESPACE", "MUSTER_JOB", "MUSTER_JOB_UID",

@@ -90,7 +90,7 @@ class RemoteCommands:
     # -- sshd
 
     def uses_sshd(self) -> bool:
-        """Whether connections are the image's sshd's to serve, now."""
+        """Returns whether the image's sshd serves connections now."""
         attempt = self._supervisor.attempt
         return attempt is not None and bool(attempt.sshd) and self._open(attempt, "sshd")
 

@@ -134,7 +134,7 @@ class ShellServer(threading.Thread):
             if writable:
                 try:
                     del pending[: os.write(stdin, bytes(pending[:65536]))]
-                except OSError:  # nobody reads it any more
+                except OSError:  # the reader is gone
                     pending.clear()
                     pipes.stdin.close()
             for fd in [fd for fd in outputs if fd in readable]:

@@ -1,8 +1,8 @@
-"""The image's own sshd and ssh in the remote shell's place (`mpi.remoteShell: sshd`).
+"""Uses the image's own sshd and ssh instead of the remote shell (`mpi.remoteShell: sshd`).
 
-The supervisor keeps listening on the shell port and starts `sshd -i` for each connection, so that sshd's processes are
-its own and end with the attempt. A session may do one thing: hand its command to the supervisor (`session`), which runs
-it as it runs commands of its own remote shell. Settings come from the folder written here alone, never from /etc/ssh.
+The supervisor keeps listening on the shell port and starts `sshd -i` for each connection. So sshd's processes are its
+own and end with the attempt. A session may do one thing: hand its command to the supervisor (`session`), which runs it
+like commands of its own remote shell. Settings come only from the folder written here, never from /etc/ssh.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def find(name: str, package: str, env: Mapping[str, str], folders: tuple[str, ..
 
 
 def user_name() -> str:
-    """Who this process runs as; CannotStart where ssh and sshd could not log that user in."""
+    """Returns the user this process runs as; CannotStart if ssh and sshd could not log that user in."""
     try:
         entry = pwd.getpwuid(os.getuid())
     except KeyError:

@@ -1,8 +1,8 @@
-"""Keys of an attempt's ssh, derived from the attempt's key, so that its nodes agree on them without a word.
+"""Derives an attempt's ssh keys from the attempt's key, so that its nodes agree on them without messages.
 
-Every secret key is HMAC-SHA256(attempt key, purpose): one for the client, one for each node's host key. Who holds the
-attempt key (its supervisors and the controller) can compute them all; nobody else can compute any, and those of one
-attempt say nothing about those of another.
+Every secret key is HMAC-SHA256(attempt key, purpose): one for the client, one for each node's host key. A holder of the
+attempt key (its supervisors and the controller) can compute them all; no other process can compute any. Keys of one
+attempt reveal nothing about those of another.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class SshKey:
 
 
 def client_key(attempt_key: bytes, job_uid: str, attempt: int) -> SshKey:
-    """What node rank 0's ssh proves itself with, and every node's sshd lets in."""
+    """The key of node rank 0's ssh; every node's sshd accepts it."""
     return SshKey(attempt_key, "client", job_uid, attempt)
 
 
 def host_key(attempt_key: bytes, job_uid: str, attempt: int, address: str) -> SshKey:
-    """What the sshd at this address proves itself with."""
+    """The host key of the sshd at this address."""
     return SshKey(attempt_key, "host", job_uid, attempt, address)
 
 

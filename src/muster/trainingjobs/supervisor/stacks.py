@@ -79,10 +79,10 @@ def log_in_background(pod_uid: str) -> None:
 
 
 def _ranks(pod_uid: str) -> dict[int, list[tuple[int, str]]]:
-    """By rank, its processes and the folder of their hook, the oldest first.
+    """Returns for each rank its processes and the folder of their hook, the oldest first.
 
-    Every rank leads a session. What Python starts below it has no hook; what a shell starts below it has.
-    If the kernel hides the environment of a rank, its parent's shows which one it is.
+    Every rank leads a session. What Python starts below it has no hook; what a shell starts below it has one. If the
+    kernel hides the environment of a rank, its parent's environment shows which rank it is.
     """
     found: dict[int, list[tuple[int, str]]] = {}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -108,7 +108,7 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _chosen(processes: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Those that registered a handler; where none did, the newest ones."""
+    """Returns the processes that registered a handler; if none did, the newest ones."""
     registered = [each for each in processes if _handler(*each)[0]]
     return (registered or processes)[-PROCESSES_MAX:]
 
@@ -156,7 +156,7 @@ def _handler(pid: int, folder: str) -> tuple[int, str]:
 
 
 def _by_signal(pid: int, folder: str, number: int) -> list[list[str]]:
-    """What the process writes about itself, the main thread first; empty if it does not."""
+    """Returns the stacks that the process writes about itself, the main thread first; empty if it does not."""
     path = os.path.join(folder, f"{STACKS}{pid}")
     try:
         os.truncate(path, 0)
@@ -175,7 +175,7 @@ def _by_signal(pid: int, folder: str, number: int) -> list[list[str]]:
 
 
 def _by_py_spy(pid: int) -> tuple[list[list[str]], str]:
-    """What py-spy finds, and why it finds nothing."""
+    """Returns the stacks that py-spy finds, and why it finds none."""
     program = shutil.which("py-spy")
     if program is None:
         return [], "the image has no py-spy"
@@ -196,7 +196,7 @@ def _by_py_spy(pid: int) -> tuple[list[list[str]], str]:
 
 
 def _why_denied(pid: int) -> str:
-    """What forbids to trace the process (ptrace(2), "Ptrace access mode checking"), and what would allow it."""
+    """Returns what forbids tracing the process (ptrace(2), "Ptrace access mode checking"), and what would allow it."""
     scope = _first_line(YAMA)
     if scope == "3":
         return f"{YAMA} is 3, which forbids all tracing"
@@ -212,13 +212,13 @@ def _why_denied(pid: int) -> str:
 
 
 def _may_trace() -> bool:
-    """Whether this process has the capability SYS_PTRACE, number 19 (capabilities(7))."""
+    """Returns whether this process has the capability SYS_PTRACE, number 19 (capabilities(7))."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         return any(line.startswith("CapEff:") and int(line.split()[1], 16) >> 19 & 1 for line in file)
 
 
 def _by_proc(pid: int) -> Iterator[str]:
-    """What the kernel says of the process (proc_pid_wchan(5), proc_pid_syscall(5), proc_pid_stack(5))."""
+    """Yields what the kernel shows about the process (proc_pid_wchan(5), proc_pid_syscall(5), proc_pid_stack(5))."""
     yield f"state: {STATES.get(process_state(pid), process_state(pid))}"
     for name in ("wchan", "syscall"):
         said = _first_line(f"/proc/{pid}/{name}")

@@ -16,7 +16,7 @@ _NAMES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "gone", "": "gone"
 
 
 class Symptoms:
-    """What the controller is told about ranks, beyond how they end."""
+    """Observations about ranks that the controller receives, beyond how they end."""
 
     def __init__(self, watch: RankWatch) -> None:
         self._watch = watch

@@ -36,7 +36,7 @@ def shell_mac(key: bytes, *parts: object) -> str:
 
 
 def read_line(sock: socket.socket, deadline: float) -> dict[str, Any]:
-    """One JSON line of a handshake, byte by byte so that nothing behind it is taken."""
+    """Reads one JSON line of a handshake, byte by byte so that no later data is taken."""
     line = b""
     while not line.endswith(b"\n"):
         sock.settimeout(max(0.01, deadline - time.monotonic()))
