@@ -1,1 +1,1 @@
-"""Failure drills: breaking things on purpose, on clusters that exist for it."""
+"""Starts a real Kubernetes control plane on this machine, and reads its audit log: for tests, demos and `up --real`."""
