@@ -1,1 +1,1 @@
-"""The node agent: looks at its own node, and writes what it saw into the node's NodeHealth. Docs: docs/health.md."""
+"""The node agent: checks its own node and writes the findings into the node's NodeHealth. Docs: docs/health.md."""

@@ -1,7 +1,7 @@
-"""Requests to the API server as an agent needs them: a few a minute at most, in as little memory as there can be.
+"""A small API server client for agents: a few requests a minute, with as little memory as possible.
 
-`kube.client` would do it, at 15 MB more on every node: no watches, no sessions and no metrics library are needed here.
-One request at a time, in a thread that is left behind where it does not come back; no proxies.
+`kube.client` would take 15 MB more on every node: agents need no watches, no sessions and no metrics library. Requests
+are sent one at a time, in a thread that is abandoned if it does not return. Proxies are not used.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ANSWER_BYTES_MAX: Final = 4 << 20
 
 
 class AgentApi:
-    """Sends requests to one API server, as whoever the configuration says.
+    """Sends requests to one API server with the configured credentials.
 
     Args:
         config: the cluster.
         user_agent: User-Agent header.
-        timeout_s: of one request, all of it.
-        again: reads the configuration anew where the server's certificate is not of an authority that is trusted: a
-            cluster may change its authority, and a pod's `ca.crt` follows. May raise ConfigError.
+        timeout_s: the limit of one whole request.
+        again: reads the configuration again if the server's certificate is not trusted: a cluster may change its
+            certificate authority, and a pod's `ca.crt` is updated. May raise ConfigError.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AgentApi:
         self._connection: http.client.HTTPConnection | None = None
 
     async def request(self, method: str, path: str, body: bytes | None = None, content_type: str = JSON) -> bytes:
-        """Send one request; once more with fresh credentials after a 401.
+        """Send one request. After a 401, send it once more with fresh credentials.
 
         Raises:
             ApiError: it was refused, or there is no answer (muster.kube.errors says which).
@@ -77,7 +77,7 @@ class AgentApi:
         raise error_from(status, answer, retry_after_s=retry_after_s)
 
     async def authorization(self) -> str:
-        """The Authorization header that requests carry. Raises ConfigError where there are no credentials."""
+        """Return the Authorization header of requests. Raises ConfigError without credentials."""
         return await self._config.credentials.authorization()
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class AgentApi:
 
 
 class _Exchange:
-    """One request and its answer, in a thread that may be left behind: then it closes what it opened."""
+    """One request and its answer, in a thread that may be abandoned: it then closes what it opened."""
 
     def __init__(
         self, connect: Callable[[], http.client.HTTPConnection], kept: http.client.HTTPConnection | None
@@ -151,7 +151,7 @@ class _Exchange:
             except (ConnectionError, http.client.RemoteDisconnected, ssl.SSLEOFError):
                 if self._fresh:
                     raise
-                self._close()  # the server closes connections that nobody uses; all that we send may be sent twice
+                self._close()  # the server closes idle connections; all our requests may be sent twice
                 answer = self._once(method, target, body, headers)
             done = True
             return answer
@@ -162,13 +162,13 @@ class _Exchange:
                     self._close()
 
     def leave(self) -> http.client.HTTPConnection | None:
-        """The connection, if it can be used again. Whoever still runs is left behind, and hears nothing any more."""
+        """Return the connection if it can be used again. A request that still runs is abandoned."""
         with self._lock:
             self._left = True
             if not self._busy:
                 return self._connection
             sock = self._connection.sock if self._connection is not None else None
-            if sock is not None:  # else a server that sends a byte now and then would be listened to for ever
+            if sock is not None:  # otherwise a server that sends a byte now and then would hold the thread forever
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
             return None
@@ -196,5 +196,5 @@ class _Exchange:
 
 
 def retry_after_s(error: ApiError) -> float | None:
-    """How long the server asked to wait; nothing may keep an agent silent for more than ten minutes."""
+    """Return how long the server asked to wait, at most ten minutes, so that an agent does not stay silent."""
     return None if error.retry_after_s is None else min(error.retry_after_s, 600.0)

@@ -1,4 +1,4 @@
-"""Calls that may block for ever: a sick disk, driver or library holds its caller in the kernel, out of reach."""
+"""Runs calls that may block forever: a faulty disk, driver or library can hold its caller in the kernel."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 
 class StillBusyError(Exception):
-    """An earlier call has not returned yet, so no other is begun."""
+    """An earlier call has not returned yet, so no other call is started."""
 
 
 class Aside:
-    """Runs one blocking call at a time in a thread of its own, which is left behind where it does not return."""
+    """Runs one blocking call at a time in a separate thread, which is abandoned if it does not return."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._busy = False
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return or raise what the call does. Cancelling leaves it behind.
+        """Return or raise what the call does. If cancelled, the call is abandoned.
 
         Raises:
             StillBusyError: an earlier one is left behind and has not come back.
@@ -47,16 +47,16 @@ class Aside:
             trouble: Exception | None = None
             try:
                 result = call(*args, **kwargs)
-            except Exception as error:  # whatever it was, the caller is to hear of it
+            except Exception as error:  # any error is passed to the caller
                 trouble = error if not isinstance(error, StopIteration) else RuntimeError(repr(error))
-            except BaseException as error:  # such as SystemExit, which would end the loop and with it the agent
+            except BaseException as error:  # such as SystemExit, which would end the loop and the agent
                 trouble = RuntimeError(repr(error))
-            self._busy = False  # before the caller hears of it and calls again
+            self._busy = False  # before the caller is notified and calls again
             try:
                 loop.call_soon_threadsafe(settle, result, trouble)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed, so there is no caller left
                 return
 
-        # A daemon: a thread that the kernel does not let go must not keep the agent from ending.
+        # A daemon thread: a thread that is stuck in the kernel must not keep the agent from ending.
         threading.Thread(target=work, name=self._name, daemon=True).start()
         return await done

@@ -1,7 +1,7 @@
-"""What a check is: something that looks at the node every so often and says what it saw.
+"""The interface of checks: a check reads the state of the node at intervals and returns findings.
 
-A check never writes, acts or judges; it says findings, and the policy says what they mean. One that hangs, raises or
-cannot be made is a finding of the check `agent` (component: its name) and never stops another one.
+A check does not write, act or judge: the policy decides what findings mean. If a check hangs, raises or cannot be
+created, that is a finding of the check `agent` (component: its name), and other checks continue.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ import msgspec
 from muster.fleet.health.finding import Finding
 
 Cost = Literal["cheap", "moderate"]
-"""cheap: a few files are read. moderate: milliseconds of CPU, a program, a library or the network."""
+"""cheap: reads a few files. moderate: milliseconds of CPU, a program, a library or the network."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Check(Protocol):
-    """One thing that is looked at."""
+    """A check of one part of the node."""
 
     @property
     def name(self) -> str:
-        """Unique among checks, and stable: settings, metrics and findings about the check itself go by it."""
+        """Unique among checks, and stable: settings, metrics and findings about the check use it."""
 
     @property
     def period_s(self) -> float:
-        """Looks begin so far apart, shifted by the node's name so that the fleet does not look at once."""
+        """The interval between starts, shifted by the node's name so that not all nodes start at once."""
 
     @property
     def timeout_s(self) -> float:
-        """A look that takes longer has hung."""
+        """A call that takes longer counts as hung."""
 
     @property
     def cost(self) -> Cost:
-        """What a look costs; of the moderate ones only one runs at a time."""
+        """The cost of a call. Only one moderate check runs at a time."""
 
     async def look(self, now_s: float) -> Sequence[Finding]:
-        """Return what is new since the last look that returned: incidents that began, and incidents that grew.
+        """Return what is new since the last completed call: incidents that began or grew.
 
-        Each is whole: a finding with the check, component, code and `first_s` of an earlier one takes its place, so its
-        count is that of the incident and never goes down. Incidents are never merged: what returns after a pause has a
-        `first_s` of its own (`incidents.Incidents` does that for whoever counts). What did not change is left out.
+        Each finding is complete. It replaces an earlier finding with the same check, component, code and `first_s`, so
+        its count is that of the incident and never decreases. Incidents are never merged: one that returns after a
+        pause has another `first_s` (`incidents.Incidents` does that). Unchanged incidents are left out.
 
-        It must not block the event loop for more than a few milliseconds: what may block goes through
-        `aside.Aside.run`. It may be cancelled at its timeout, and is not called again before it has returned.
+        It must not block the event loop for more than a few milliseconds: blocking calls go through `aside.Aside.run`.
+        It may be cancelled at its timeout, and is not called again before it has returned.
 
         Args:
             now_s: Unix seconds.
@@ -55,11 +55,11 @@ class Check(Protocol):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the node's files are: tests and containers have them elsewhere.
+    """Where the node's files are: in tests and containers they are elsewhere.
 
     Attributes:
         sys, proc, dev: the kernel's file systems.
-        root: the node's root file system, for anything else, such as `root / "var/log"`.
+        root: the node's root file system, for all other files, such as `root / "var/log"`.
     """
 
     root: Path = Path("/")
@@ -69,16 +69,16 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check is made from by `make(setup) -> Check | None`, which checks/__init__.py names.
+    """The input of `make(setup) -> Check | None`, which checks/__init__.py names for each check.
 
-    None: this node has nothing of the kind (no InfiniBand, no GPU), so there is nothing to look at. `make` raises
-    ValueError where a setting is wrong; it does not block and does not look yet.
+    None means that the node does not have such hardware (no InfiniBand, no GPU). `make` raises ValueError if a setting
+    is wrong. It does not block and does not run the check.
 
     Attributes:
         node: name of the node.
-        host: where its files are.
-        period_s, timeout_s: as set for this check; None: the check's own.
-        options: the check's own settings as JSON.
+        host: the location of its files.
+        period_s, timeout_s: settings for this check; None for the check's defaults.
+        options: other settings of the check, as JSON.
     """
 
     node: str
@@ -88,9 +88,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     options: msgspec.Raw = msgspec.Raw(b"{}")
 
     def options_as(self, kind: type[S]) -> S:
-        """Decode the options; fields that are not known are ignored, so settings may be newer than the agent.
+        """Decode the options. Unknown fields are ignored, so settings may be newer than the agent.
 
         Raises:
-            ValueError: they do not fit (msgspec.ValidationError names the field).
+            ValueError: a field is invalid (msgspec.ValidationError names it).
         """
         return msgspec.json.decode(self.options, type=kind)

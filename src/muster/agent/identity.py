@@ -1,4 +1,4 @@
-"""Which node this is, which boot of it, and with which driver."""
+"""The identity of this node: its name, UID, boot and driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION_MAX: Final = 64
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel says of the node."""
+    """What the kernel reports about the node."""
 
     boot_id: str = ""
     driver: str = ""
@@ -23,20 +23,20 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def boot_id(host: Host) -> str:
-    """Which boot this is, "" where the kernel does not say it. It never blocks."""
+    """Return the ID of this boot, "" if the kernel does not report it. Never blocks."""
     return _text(host, "sys/kernel/random/boot_id").strip()
 
 
 def facts(host: Host) -> Facts:
-    """Read them. What is not there is empty; blocking, for a sick driver may not answer."""
+    """Read the facts; missing ones are empty. Blocking, because a faulty driver may not respond."""
     return Facts(boot_id=boot_id(host), driver=_driver(host), gpus=_gpus(host))
 
 
 def node_of_token(authorization: str) -> tuple[str, str]:
-    """Return (name, UID) of the node that a service account token is bound to, "" for what it does not say.
+    """Return (name, UID) of the node that a service account token is bound to, "" for what it does not contain.
 
-    A token of a pod says it (Kubernetes: KEP-4193, claims `kubernetes.io.node`), so that agents need no right to read
-    nodes. It is read, not verified: the API server does that.
+    Tokens of pods contain it (Kubernetes: KEP-4193, claims `kubernetes.io.node`), so agents do not need the right to
+    read nodes. The token is read but not verified, because the API server verifies it.
     """
     parts = authorization.removeprefix("Bearer ").split(".")
     if len(parts) != 3:
@@ -50,13 +50,13 @@ def node_of_token(authorization: str) -> tuple[str, str]:
 
 
 def _driver(host: Host) -> str:
-    """The version in the first line of /proc/driver/nvidia/version (NVRM version: ... Kernel Module  570.86.15 ...)."""
+    """Return the version in /proc/driver/nvidia/version (NVRM version: ... Kernel Module  570.86.15 ...)."""
     found = _DRIVER.search(_text(host, "driver/nvidia/version"))
     return found[1][:_VERSION_MAX] if found else ""
 
 
 def _gpus(host: Host) -> int:
-    """The driver has a folder for each."""
+    """Return the number of GPUs: the driver has a folder for each."""
     try:
         return sum(1 for _ in (host.proc / "driver/nvidia/gpus").iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""Observations in, incidents out: for checks that count or sample, as kernellog.Scanner does for lines."""
+"""Groups observations into incidents, for checks that count or sample; kernellog.Scanner does the same for lines."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from muster.fleet.health.finding import Finding
 from muster.fleet.health.kernellog import INCIDENT_S_MAX, PAUSE_S
 
 OPEN_MAX: Final = 1024
-"""Different things held at once; further ones are counted in a finding `agent/CHECK/overflow`."""
+"""The most different incidents held at once; further ones are counted in a finding `agent/CHECK/overflow`."""
 
 
 class Incidents:
-    """Groups what one check observes: without a pause it is the same incident.
+    """Groups the observations of one check: observations without a pause belong to one incident.
 
     Args:
-        check: name of the check, for the finding about too many.
-        period_s: how often it looks: a pause is never shorter than two looks and a half.
+        check: name of the check, for the overflow finding.
+        period_s: the check's interval. A pause is at least two and a half intervals.
     """
 
     def __init__(self, check: str, period_s: float = 0.0) -> None:
@@ -31,7 +31,7 @@ class Incidents:
     def observe(
         self, check: str, component: str, code: str, now_s: float, *, count: int = 1, message: str = ""
     ) -> None:
-        """Count something seen now; the message of an incident is that of its beginning."""
+        """Count an observation. An incident keeps the message of its first observation."""
         key = (check, component, code)
         if key not in self._newest and len(self._newest) >= OPEN_MAX:
             key, message = ("agent", self._check, "overflow"), "more different findings than are held at once"
@@ -47,7 +47,7 @@ class Incidents:
         self._changed[(*key, finding.first_s)] = finding
 
     def take(self, now_s: float) -> list[Finding]:
-        """Return incidents that began or grew since this was last called, oldest first."""
+        """Return incidents that began or grew since the last call, oldest first."""
         taken = sorted(self._changed.values(), key=lambda finding: (finding.first_s, finding.key))
         self._changed.clear()
         for key in [key for key, finding in self._newest.items() if not self._goes_on(finding, now_s)]:
@@ -55,7 +55,7 @@ class Incidents:
         return taken
 
     def _goes_on(self, finding: Finding, now_s: float) -> bool:
-        # Also false where the clock was set back by more than a pause: what then is seen is told by its own time.
+        # Also false if the clock was set back by more than a pause: a new incident then has the new time.
         return (
             finding.first_s - self._pause_s
             <= now_s

@@ -1,4 +1,4 @@
-"""What the agent exports. No metrics library: it would be a tenth of the agent's memory."""
+"""Metrics of the agent, without a metrics library, which would be a tenth of the agent's memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METRICS: Final = (PROGRESS, FINDINGS, WRITES, LOOKS)
 
 
 def samples(runner: Runner, writer: Writer) -> Iterator[tuple[str, float]]:
-    """Yield each sample as it is written, with its value; the page adds `PROGRESS`."""
+    """Yield each sample in its text form, with its value; the page adds `PROGRESS`."""
     yield FINDINGS.name, writer.held
     for outcome, count in writer.writes.items():
         yield sample(WRITES, outcome), count

@@ -1,4 +1,4 @@
-"""/healthz and /metrics of the agent, in plain asyncio: a web framework would be a third of its memory."""
+"""Serves /healthz and /metrics of the agent with plain asyncio: a web framework would be a third of its memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from muster.kube.progress import Progress
 
 Metrics = Callable[[], Mapping[str, float]]
-"""Values by name, labels included, as Prometheus' text format has them."""
+"""Values by name with labels, as in Prometheus' text format."""
 
 _REQUEST_S: Final = 5.0
 _LINES_MAX: Final = 64
@@ -19,9 +19,10 @@ _LINES_MAX: Final = 64
 
 @asynccontextmanager
 async def serve(progress: Progress, metrics: Metrics, host: str, port: int) -> AsyncIterator[int]:
-    """Answer while this is open; yields the port.
+    """Serve while this is open. Yields the port.
 
-    /healthz is 500 where a loop did not move for too long, with its name. A check that hangs is none: it is a finding.
+    /healthz is 500 if a loop has not moved for too long, and names it. A check that hangs does not count: it is a
+    finding.
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

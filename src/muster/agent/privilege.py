@@ -1,8 +1,8 @@
-"""Letting go of rights: a container that may open /dev/kmsg has to be started with all of them.
+"""Drops privileges: a container that may open /dev/kmsg must be started as privileged.
 
 A container's devices are limited by its cgroup, and only a privileged one may open /dev/kmsg (OCI runtime
-specification, "Default devices"). What is needed of that is one capability, CAP_SYSLOG, where kernel.dmesg_restrict is
-set. So the agent lets go of everything else before it reads anything from anybody, and can never get it back.
+specification, "Default devices"). Of these privileges, the agent needs one capability, CAP_SYSLOG, if
+kernel.dmesg_restrict is set. So it drops all others permanently, before it reads any input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 CAP_SYSLOG: Final = 34
 NOBODY: Final = 65532
-"""As Muster's image has it."""
+"""The user of Muster's image."""
 
 _CAPABILITY_VERSION_3: Final = 0x20080522
 _PR_SET_KEEPCAPS: Final = 8
@@ -26,20 +26,19 @@ _CAPABILITIES_MAX: Final = 64
 
 
 def let_go(user: int = NOBODY, keep: int = CAP_SYSLOG) -> None:
-    """Become `user`, with the capability `keep` where we have it and no other, for good. Before any thread is started.
+    """Become `user` permanently, keeping at most the capability `keep`. Call it before any thread is started.
 
     Raises:
-        OSError: the kernel does not let us. Where we are not root there is nothing to let go of but what could be
-            gained, which is given up too.
+        OSError: the kernel does not allow it. Without root, only the ability to gain privileges is dropped.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() == 0:
         for capability in range(_CAPABILITIES_MAX):
-            libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that the kernel does not know
+            libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for capabilities that the kernel does not know
         held = _permitted(libc) & (1 << keep)
         _checked(libc, libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
         groups = [group for group in os.getgroups() if group != 0]
-        os.setgroups(groups)  # those that the pod was given, such as one that may read logs
+        os.setgroups(groups)  # the pod's other groups, such as one that may read logs
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
         _set(libc, held)

@@ -36,11 +36,11 @@ from muster.kube.progress import Progress
 log = logging.getLogger(__name__)
 
 _COLLECT_FROM: Final = 50_000
-"""There are few cycles to be collected: looking for them less often saves more than it costs."""
+"""Garbage collection threshold: the agent creates few cycles, so a higher one saves more than it costs."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is told."""
+    """The arguments of the process."""
 
     node: str
     kubeconfig: Path | None
@@ -51,7 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM; returns the exit status: 0, or 2 where it cannot start for what it was told."""
+    """Run until SIGTERM. Returns the exit status: 0, or 2 if the arguments or settings are wrong."""
     options = _parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def run(options: Options, settings: AgentSettings, config: ClusterConfig) -> None:
-    """Look, and write what is seen, until the process is told to end."""
+    """Run checks and write findings until the process is asked to end."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

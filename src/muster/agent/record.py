@@ -1,7 +1,7 @@
-"""What the agent knows, as its node's NodeHealth says it: bounded, over restarts, and no incident merged with another.
+"""The findings that the agent holds for its node's NodeHealth: bounded, kept over restarts, without merging incidents.
 
-Held are up to 1,024 findings; the record shows 64 of the last 30 days. Where more are held each check has its turn, the
-newest first, so that a disk with a thousand errors does not hide a GPU that fell off the bus.
+The agent holds up to 1,024 findings; the object shows 64 of the last 30 days. If there are more, the checks take turns,
+the newest finding of each first. So a disk with a thousand errors does not hide a GPU that fell off the bus.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from muster.fleet.health.record import finding_of, observed
 
 HELD_MAX: Final = 1024
 KEEP_S: Final = 30 * 86400.0
-"""The longest window of a shipped rule."""
+"""The longest window of a rule in the default policy."""
 SAME_START_S: Final = 5.0
-"""A log that is read again tells nearly the same time: the clock was adjusted since. Incidents lie a minute apart."""
+"""Tolerance for the start of an incident: after a restart the log is read again, and the clock may have been adjusted
+since. Incidents are at least a minute apart."""
 
 Identity = tuple[str, str, str, int]
 
 
 def identity(finding: Finding) -> Identity:
-    """What makes two findings the same incident; times to the microsecond, as the API has them."""
+    """Return the identity of an incident. Times are rounded to the microsecond, as in the API."""
     return (*finding.key, round(finding.first_s * 1e6))
 
 
@@ -36,8 +37,8 @@ class Record:
     """The findings of a node.
 
     Args:
-        before: what the node's record held when the agent started.
-        dropped: findings it had no room for.
+        before: the findings in the node's object when the agent started.
+        dropped: how many findings it had no room for.
     """
 
     def __init__(self, before: Iterable[ObservedFinding] = (), dropped: int = 0) -> None:
@@ -55,11 +56,11 @@ class Record:
 
     @property
     def findings(self) -> list[Finding]:
-        """All that is held, the oldest news first."""
+        """All findings, the oldest change first."""
         return list(self._held.values())
 
     def add(self, findings: Sequence[Finding]) -> tuple[bool, bool]:
-        """Take what a check said. Returns (whether an incident is new, whether one has grown)."""
+        """Take the findings of a check. Returns (whether an incident is new, whether one has grown)."""
         new = grown = False
         for told in findings:
             finding = self._adopt(told)
@@ -78,8 +79,8 @@ class Record:
         return new, grown
 
     def shown(self, now_s: float) -> tuple[tuple[ObservedFinding, ...], int]:
-        """Return (the findings of the record, oldest first; how many older ones it has no room for)."""
-        # What is too old is held all the same: a clock that is wrong for a while must not make it forgotten for good.
+        """Return (the findings of the object, oldest first; how many others it has no room for)."""
+        # Old findings are hidden but kept, because a clock that is wrong for a while must not delete them.
         recent = [finding for finding in self._held.values() if finding.last_s >= now_s - KEEP_S]
         by_check: dict[str, list[Finding]] = defaultdict(list)
         for finding in sorted(recent, key=lambda finding: (finding.last_s, finding.first_s), reverse=True):
@@ -94,7 +95,7 @@ class Record:
         self._forgotten += number
 
     def _adopt(self, told: Finding) -> Finding:
-        """The finding under the name it had before the agent started, where it is the same incident."""
+        """Return the finding with the start time that it had before the agent restarted, if it is the same incident."""
         mine = identity(told)
         before = self._adopted.get(mine)
         if before is None:
@@ -102,7 +103,8 @@ class Record:
             if before is None:
                 return told
             self._adopted[mine] = before
-        # The log is read again: the same count, or more. Who samples cannot see the past: what it counts comes on top.
+        # If a log is read again, the count is the same or higher. A sampling check counts only new events, so they are
+        # added.
         again = told.first_s <= before.last_s or _same_start(before, told)
         return msgspec.structs.replace(
             told,
@@ -118,7 +120,7 @@ def _same_start(before: Finding, told: Finding) -> bool:
 
 
 def _goes_on(before: Finding, told: Finding) -> bool:
-    """Whether what is told now is what the record told before: the same start, or on without a pause."""
+    """Return whether this is an incident from before the restart: the same start, or continued without a pause."""
     return _same_start(before, told) or before.first_s < told.first_s <= min(
         before.last_s + PAUSE_S, before.first_s + INCIDENT_S_MAX
     )

@@ -1,4 +1,4 @@
-"""The checks of this node: made from their settings, and what could not be made, as findings."""
+"""Creates the checks of this node from their settings; checks that cannot be created become findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.agent.settings import AgentSettings, CheckSettings
 
 
 class Trouble(NamedTuple):
-    """A check that there is not: what is said of it as a finding of the check `agent`."""
+    """A check that could not be created, reported as a finding of the check `agent`."""
 
     check: str
     code: str
@@ -21,12 +21,12 @@ class Trouble(NamedTuple):
 def make_checks(
     node: str, settings: AgentSettings, host: Host, known: Mapping[str, str]
 ) -> tuple[list[Check], list[Trouble]]:
-    """Make every check that is not switched off.
+    """Create all checks that are not disabled.
 
     Args:
         node: name of the node.
-        settings: which, and how.
-        host: where the node's files are.
+        settings: which checks, and their settings.
+        host: the location of the node's files.
         known: MODULE:FUNCTION by name.
     """
     checks: list[Check] = []
@@ -50,7 +50,7 @@ def make_checks(
         )
         try:
             check = _make(where)(setup)
-        except Exception as error:  # a broken check, or its settings: the others go on
+        except Exception as error:  # a broken check or wrong settings: the other checks are still created
             troubles.append(Trouble(name, "failed", f"it cannot be made: {type(error).__name__}: {error}"))
             continue
         if check is not None:

@@ -1,8 +1,8 @@
-"""Runs the checks side by side: each has its own period and deadline, and none is the others' business.
+"""Runs the checks concurrently: each has its own period and deadline, and does not affect the others.
 
 begin ─► look ─► findings ─► pause until the period is over ─► ...
             ├─ raises ─► agent/NAME/failed
-            └─ no answer at its deadline ─► agent/NAME/hung, and again each period, until it comes back
+            └─ no answer at its deadline ─► agent/NAME/hung, and again each period, until it returns
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from muster.kube.progress import Progress
 log = logging.getLogger(__name__)
 
 FIRST_S_MAX: Final = 10.0
-"""First looks are spread over a period, but nobody waits for longer than this to see what is wrong already."""
+"""First calls are spread over a period, but at most this long, so that existing faults are found early."""
 _SLACK_S: Final = 60.0
 _MESSAGE_MAX: Final = 200
 
@@ -34,13 +34,13 @@ Sink = Callable[[Sequence[Finding]], None]
 
 
 class Runner:
-    """Runs checks until it is cancelled.
+    """Runs checks until cancelled.
 
     Args:
         node: name of the node.
-        checks: names differ.
-        sink: takes what was found.
-        progress: is told each time that a check's loop moves.
+        checks: have different names.
+        sink: takes the findings.
+        progress: marked when a check's loop moves.
         clock: Unix seconds.
     """
 
@@ -60,17 +60,17 @@ class Runner:
         self._own = Incidents("runner", max((check.period_s for check in checks), default=0.0))
         self._moderate = asyncio.Semaphore(1)
         self.looks: Counter[tuple[str, str]] = Counter()
-        """How looks ended, by (check, ok|failed|hung)."""
+        """Number of calls by (check, ok|failed|hung)."""
 
     async def run(self) -> None:
-        """Run all of them. Returns where there is none."""
+        """Run all checks. Returns at once without any."""
         waits_s = sum(check.timeout_s for check in self._checks if check.cost == "moderate")
         for check in self._checks:
             self._progress.expect(_loop(check), 2 * check.period_s + check.timeout_s + waits_s + _SLACK_S)
         await asyncio.gather(*(self._repeat(check) for check in self._checks))
 
     def say(self, component: str, code: str, message: str) -> None:
-        """Find something wrong with the agent itself."""
+        """Report a problem of the agent itself as a finding."""
         now_s = self._clock()
         self._own.observe("agent", component, code, now_s, message=message[:_MESSAGE_MAX])
         self._sink(self._own.take(now_s))
@@ -91,7 +91,7 @@ class Runner:
             await asyncio.sleep(max(0.0, began_s + check.period_s - clock()))
 
     async def _look(self, check: Check) -> asyncio.Task[Sequence[Finding]] | None:
-        """Look once; returns the task where it has not come back."""
+        """Run a check once. Returns its task if it has not ended in time."""
         task = asyncio.create_task(_called(check, self._clock()))
         try:
             await asyncio.wait({task}, timeout=check.timeout_s)
@@ -106,7 +106,7 @@ class Runner:
         return None
 
     async def _left_behind(self, check: Check, task: asyncio.Task[Sequence[Finding]]) -> None:
-        """Wait for a look that was cancelled. Most end at once; one that does not is told of each period."""
+        """Wait for a cancelled task. Most end at once; a task that does not is reported in each period."""
         await asyncio.wait({task}, timeout=check.period_s)
         while not task.done():
             self._hung(check)
@@ -121,12 +121,12 @@ class Runner:
             for finding in findings:
                 if not isinstance(finding, Finding):
                     raise TypeError("it returned something else than findings")
-                observed(finding)  # what could not be written would end the writer
+                observed(finding)  # an unwritable finding would end the writer
         except (StillBusyError, TimeoutError):
             self._hung(check)
         except asyncio.CancelledError:
             self._failed(check, "it cancelled itself")
-        except Exception as error:  # whatever a check does, the others go on
+        except Exception as error:  # errors of one check must not stop the others
             log.debug("check %s failed", check.name, exc_info=error)
             self._failed(check, f"{type(error).__name__}: {error}")
         else:
@@ -144,10 +144,10 @@ class Runner:
 
 
 async def _called(check: Check, now_s: float) -> Sequence[Finding]:
-    """Look, with whatever a check may raise kept from the loop."""
+    """Run the check, and convert exceptions that would end the loop."""
     try:
         return await check.look(now_s)
-    except (SystemExit, KeyboardInterrupt) as error:  # these would end the loop, and with it the agent
+    except (SystemExit, KeyboardInterrupt) as error:  # these would end the loop and the agent
         raise RuntimeError(repr(error)) from error
 
 
@@ -156,7 +156,7 @@ def _loop(check: Check) -> str:
 
 
 async def ended(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait until it has ended, whatever it ended with."""
+    """Cancel a task and wait until it has ended, with any result."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

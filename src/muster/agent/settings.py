@@ -1,4 +1,4 @@
-"""How the agent is set up: agent.json of the ConfigMap muster-health."""
+"""Settings of the agent: key agent.json of the ConfigMap muster-health."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ HEARTBEAT_S: Final = 300.0
 
 
 class SettingsError(Exception):
-    """The settings cannot be used. The message says what to change."""
+    """The settings are not valid. The message says what to change."""
 
 
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One check.
+    """The settings of one check.
 
     Attributes:
-        enabled: whether it is made at all.
-        period_seconds, timeout_seconds: instead of its own.
-        options: its own settings.
+        enabled: whether it is created.
+        period_seconds, timeout_seconds: override its defaults.
+        options: other settings of the check.
     """
 
     enabled: bool = True
@@ -34,13 +34,13 @@ class CheckSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All of it. Fields that are not known are ignored: settings may be newer than the agent.
+    """The settings of the agent. Unknown fields are ignored, because settings may be newer than the agent.
 
     Attributes:
-        policy_version: revision of the policy that goes with these settings, for the record.
-        period_seconds: at most one request to the API server in it.
-        heartbeat_seconds: written at least so often.
-        checks: by name; those that are not named run as they are.
+        policy_version: revision of the policy that belongs to these settings.
+        period_seconds: at most one request to the API server per period.
+        heartbeat_seconds: the longest time between two writes.
+        checks: by name; checks without an entry run with their defaults.
     """
 
     policy_version: str = ""
@@ -50,10 +50,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def load_settings(path: Path | None) -> AgentSettings:
-    """Read the file; the defaults where there is none.
+    """Read the settings; defaults without a file.
 
     Raises:
-        SettingsError: it cannot be read or is wrong.
+        SettingsError: the file cannot be read or is not valid.
     """
     if path is None:
         return AgentSettings()

@@ -1,4 +1,4 @@
-"""Where in a period a node has its turn: by its name, so that the fleet is spread and each node keeps its place."""
+"""Spreads work of the fleet over a period: each node gets a fixed moment, computed from its name."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import zlib
 
 
 def share(*names: str) -> float:
-    """A number from 0 up to 1 that these names always give."""
+    """Return a number from 0 up to 1 that is always the same for these names."""
     return zlib.crc32("\0".join(names).encode()) / 2**32

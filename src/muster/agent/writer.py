@@ -1,7 +1,7 @@
-"""Writes the node's NodeHealth: one request at a time, at the pace that `pace.py` says, and it is right afterwards.
+"""Writes the node's NodeHealth, one request at a time, at the pace of `pace.py`.
 
-The whole status is replaced in one JSON patch: who reads it never sees half of it, and fields that are back at their
-default are gone. Where the record is not there it is made, owned by the node, so that it goes with it.
+One JSON patch replaces the whole status: readers never see half of it, and fields with default values disappear. If the
+object does not exist, the agent creates it with the node as owner, so that it is deleted with the node.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ CONFIRMED: Final = ("reach", UNREACHED)
 
 
 class Writer:
-    """Keeps the record of one node.
+    """Keeps the NodeHealth of one node up to date.
 
     Args:
         api: the API server.
         node: name of the node.
-        pace: when it may write.
-        host: where the node's files are.
+        pace: decides when to write.
+        host: the location of the node's files.
         versions: (of the agent, of the policy).
-        progress: is told when the loop moves.
+        progress: marked when the loop moves.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Writer:
         self._progress = progress
         self._record = Record()
         self._uid = ""
-        self._facts = Facts(boot_id=boot_id(host))  # without it nobody believes the record, whatever the driver does
+        self._facts = Facts(boot_id=boot_id(host))  # always needed: a record without a boot ID is ignored
         self._facts_s = float("-inf")
         self._aside = Aside("facts")
         self._wake = asyncio.Event()
         self._path = NodeHealth.RESOURCE.path(None, node)
         self.writes: Counter[str] = Counter()
-        """Requests by what became of them: ok, or the reason why not."""
+        """Number of requests by outcome: ok, or the reason of the failure."""
 
     def take(self, findings: Sequence[Finding]) -> None:
-        """Take what a check said; returns at once."""
+        """Take the findings of a check. Returns at once."""
         now_s = asyncio.get_running_loop().time()
         new, grown = self._record.add(findings)
         if new:
@@ -88,7 +88,7 @@ class Writer:
             self._wake.set()
 
     async def run(self) -> None:
-        """Write until cancelled. What the API server refuses, or does not answer, is tried again later."""
+        """Write until cancelled. A refused or unanswered request is retried later."""
         self._progress.expect(_LOOP, _LATE_S)
         clock = asyncio.get_running_loop().time
         while True:
@@ -105,7 +105,7 @@ class Writer:
 
     @property
     def held(self) -> int:
-        """Findings of the record."""
+        """Number of findings held."""
         return len(self._record)
 
     async def _write(self) -> None:
@@ -127,9 +127,9 @@ class Writer:
             self._pace.written(clock())
 
     async def _know_node(self) -> None:
-        """Learn the node's UID, and what its record says already: a restart neither forgets nor repeats anything.
+        """Learn the node's UID and the findings in its object, so that a restart neither forgets nor repeats any.
 
-        The token says it anew each time. Where it does not (no pod's token), the node is asked for once.
+        The token contains the UID. A token that does not (not a pod's) makes the agent read the Node object once.
         """
         name, uid = node_of_token(await self._api.authorization())
         if name and name != self._node:
@@ -141,7 +141,7 @@ class Writer:
         record = Record()
         with contextlib.suppress(NotFound):
             record = self._before(await self._api.request("GET", self._path), uid)
-        if not self._uid:  # else it is another node now: what was seen on the one before it says nothing of it
+        if not self._uid:  # otherwise it is another node now, and earlier findings are not about it
             record.add(self._record.findings)
         self._uid, self._record = uid, record
 
@@ -158,17 +158,17 @@ class Writer:
         self._own(answer)
 
     def _before(self, answer: bytes, uid: str) -> Record:
-        """What the record says of this very node."""
+        """Return the findings in the object, if it is about this node."""
         self._own(answer)
         try:
             before = decode(answer, NodeHealth).status
-        except msgspec.DecodeError as error:  # nothing that stands there may keep a node from being heard
+        except msgspec.DecodeError as error:  # an unreadable object must not keep the agent from writing
             log.warning("the record is of another version, and is begun anew: %s", error)
             return Record()
         return Record(before.findings, before.dropped) if before.node_uid == uid else Record()
 
     def _own(self, answer: bytes) -> KubeObject:
-        """The object of this node. Whoever else answers with a 200, such as a proxy, has not written anything."""
+        """Decode the answer and check that it is this node's object. A proxy's answer is not a successful write."""
         try:
             found = decode(answer, KubeObject)
         except msgspec.DecodeError as error:
@@ -193,7 +193,7 @@ class Writer:
         )
 
     async def _look_at_facts(self, now_s: float) -> None:
-        """A driver that is loaded anew, or a GPU that is gone, is news. One that does not answer changes nothing."""
+        """Read the facts again. A changed driver or number of GPUs is written; if the driver hangs, the facts stay."""
         self._facts_s = now_s
         with contextlib.suppress(TimeoutError, StillBusyError):
             async with asyncio.timeout(_FACTS_TIMEOUT_S):

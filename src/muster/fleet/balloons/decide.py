@@ -133,7 +133,7 @@ class Drop(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Mark a balloon to go first before its Deployment shrinks, so that no other goes and none is recreated."""
+    """Mark a balloon to go first before its Deployment shrinks, so that others stay and it is not recreated."""
 
     balloon: Balloon
 
