@@ -1,4 +1,4 @@
-"""Where a pod may and would rather run: affinity, topology spread, tolerations."""
+"""Node affinity, topology spread and tolerations of a pod."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Affinity(KubeStruct):
 
 
 class TopologySpreadConstraint(KubeStruct):
-    """How evenly pods spread; `when_unsatisfiable` is DoNotSchedule or ScheduleAnyway."""
+    """Limits how unevenly pods spread; `when_unsatisfiable` is DoNotSchedule or ScheduleAnyway."""
 
     max_skew: int
     topology_key: str
@@ -104,7 +104,7 @@ class TopologySpreadConstraint(KubeStruct):
 
 
 class Toleration(KubeStruct):
-    """Which taints a pod bears; empty key with Exists bears all, empty effect every effect."""
+    """The taints a pod tolerates; an empty key with Exists tolerates all taints, an empty effect every effect."""
 
     key: str = ""
     operator: str = ""

@@ -26,7 +26,7 @@ class StatefulSet(KubeObject):
 
 
 class DeploymentSpec(KubeStruct):
-    """How many pods; the rest is written and never read."""
+    """The number of pods; the other fields are written and never read."""
 
     replicas: int | None = None
 

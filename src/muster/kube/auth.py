@@ -1,4 +1,4 @@
-"""Questions to the API server about who somebody is and what they may do. These objects are created, never stored."""
+"""Requests that ask the API server about identity and rights. These objects are created, never stored."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class BoundObjectReference(KubeStruct):
 
 
 class TokenRequestSpec(KubeStruct):
-    """What token is wanted."""
+    """The requested token."""
 
     audiences: tuple[str, ...] = ()
     expiration_seconds: int | None = None
@@ -111,7 +111,7 @@ class NonResourceAttributes(KubeStruct):
 
 
 class SubjectAccessReviewSpec(KubeStruct):
-    """Who wants to do what."""
+    """The user, and the action to check."""
 
     resource_attributes: ResourceAttributes | None = None
     non_resource_attributes: NonResourceAttributes | None = None
@@ -122,7 +122,7 @@ class SubjectAccessReviewSpec(KubeStruct):
 
 
 class SelfSubjectAccessReviewSpec(KubeStruct):
-    """What the caller wants to do."""
+    """The action to check for the caller."""
 
     resource_attributes: ResourceAttributes | None = None
     non_resource_attributes: NonResourceAttributes | None = None

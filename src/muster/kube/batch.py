@@ -11,7 +11,7 @@ from muster.kube.struct import KubeStruct
 
 
 class PodFailurePolicyOnExitCodes(KubeStruct):
-    """Which exit codes a rule is about; `container_name` is None for all containers. `operator` is In or NotIn."""
+    """Exit codes of a rule; `container_name` is None for all containers. `operator` is In or NotIn."""
 
     container_name: str | None = None
     operator: str = ""
@@ -19,7 +19,7 @@ class PodFailurePolicyOnExitCodes(KubeStruct):
 
 
 class PodFailurePolicyOnPodCondition(KubeStruct):
-    """Which pod condition a rule is about."""
+    """The pod condition of a rule."""
 
     type: str = ""
     status: str = "True"
@@ -34,25 +34,25 @@ class PodFailurePolicyRule(KubeStruct):
 
 
 class PodFailurePolicy(KubeStruct):
-    """What a Job does about failed pods (KEP-3329)."""
+    """Rules of a Job for failed pods (KEP-3329)."""
 
     rules: tuple[PodFailurePolicyRule, ...] = ()
 
 
 class ScheduledBy(KubeStruct):
-    """Who schedules the pods of a template."""
+    """The scheduler of a template's pods."""
 
     scheduler_name: str = ""
 
 
 class JobPodTemplate(KubeStruct):
-    """A pod template, of which only the scheduler matters here."""
+    """A pod template; only its scheduler is read."""
 
     spec: ScheduledBy = msgspec.field(default_factory=ScheduledBy)
 
 
 class JobSpec(KubeStruct):
-    """How many pods a Job has; `completion_mode` is NonIndexed or Indexed."""
+    """The number of a Job's pods; `completion_mode` is NonIndexed or Indexed."""
 
     parallelism: int | None = None
     completions: int | None = None

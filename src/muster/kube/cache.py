@@ -1,4 +1,4 @@
-"""Objects of one kind by key, found by indexes too; whoever handles changes hears of each real difference, once."""
+"""A cache of objects of one kind by key, with indexes; calls handlers once for each real difference."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Cache(Generic[T]):
     """The objects, the indexes over them, and the handlers of their changes.
 
     Args:
-        name: who keeps it, for what is said of it.
-        stored: from an object to what is kept of it, which indexes and `old` see; handlers hear of the whole one.
+        name: the owner, in log lines.
+        stored: reduces an object before it is stored; indexes and `old` see the result, handlers get the whole object.
     """
 
     def __init__(self, name: str, stored: Callable[[T], T] | None = None) -> None:
@@ -62,10 +62,10 @@ class Cache(Generic[T]):
             self.change(key, obj)
 
     def change(self, key: str, new: T | None) -> None:
-        """Take note that the object at `key` is `new` now, or is gone; one at the same resourceVersion is no news."""
+        """Records that the object at `key` is now `new`, or is gone; the same resourceVersion is ignored."""
         old = self._objects.get(key)
         if old is not None and new is not None:
-            if old.metadata.uid != new.metadata.uid:  # deleted and made again while nobody looked
+            if old.metadata.uid != new.metadata.uid:  # deleted and created again between two events
                 self.change(key, None)
                 old = None
             elif old.metadata.resource_version == new.metadata.resource_version:
@@ -86,5 +86,5 @@ class Cache(Generic[T]):
         try:
             handler(old, new)
         except Exception:
-            # One bad handler must not stop the others from hearing of a change.
+            # One failing handler must not keep the change from the others.
             log.exception("%s: a handler failed", self._name)

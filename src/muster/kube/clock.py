@@ -1,7 +1,7 @@
-"""The clock of a process: seconds since the epoch, looked up once and from then on counted by the monotonic clock.
+"""The clock of a process: seconds since the epoch, read once and then counted by the monotonic clock.
 
-Somebody who sets the time of day moves no deadline with it. It tells times to people and to other machines as well as
-the time of day did when the process started; while the machine sleeps it stands still, as all timers do.
+Setting the time of day does not move a deadline. Times shown to people and sent to other machines are as exact as the
+time of day was when the process started. While the machine sleeps the clock stands still, as all timers do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which cluster to talk to, and as whom: kubeconfig files, in-cluster service accounts."""
+"""Finds the cluster to talk to and the credentials for it: kubeconfig files, in-cluster service accounts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVICE_ACCOUNT_DIR_VARIABLE = "MUSTER_SERVICE_ACCOUNT_DIR"
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """How to reach one API server. Keys and tokens never show in its repr.
+    """The address of one API server and the credentials for it. Keys and tokens never show in its repr.
 
     Attributes:
         server: URL, such as `https://10.0.0.1:6443`.

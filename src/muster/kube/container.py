@@ -22,7 +22,7 @@ class KeySelector(KubeStruct):
 
 
 class EnvVarSource(KubeStruct):
-    """Where an environment variable's value comes from; exactly one is set."""
+    """The source of an environment variable's value; exactly one is set."""
 
     field_ref: ObjectFieldSelector | None = None
     resource_field_ref: ResourceFieldSelector | None = None
@@ -137,7 +137,7 @@ class Probe(KubeStruct):
 
 
 class LifecycleHandler(KubeStruct):
-    """What a lifecycle hook does."""
+    """The action of a lifecycle hook."""
 
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None
@@ -167,7 +167,7 @@ class SeccompProfile(KubeStruct):
 
 
 class SecurityContext(KubeStruct):
-    """What a container's processes may do."""
+    """Rights of a container's processes."""
 
     privileged: bool | None = None
     run_as_user: int | None = None
@@ -232,7 +232,7 @@ class ContainerStateTerminated(KubeStruct):
 
 
 class ContainerState(KubeStruct):
-    """One of the three is set; none means waiting."""
+    """One of the three is set; if none is, the container waits."""
 
     waiting: ContainerStateWaiting | None = None
     running: ContainerStateRunning | None = None
@@ -240,7 +240,7 @@ class ContainerState(KubeStruct):
 
 
 class ContainerStatus(KubeStruct):
-    """What the kubelet says of a container."""
+    """A container's state as the kubelet reports it."""
 
     name: str
     state: ContainerState | None = None

@@ -30,11 +30,11 @@ _RESYNC_RETRY_S = 2.0
 
 
 class Controller:
-    """Runs `reconcile(key)` for keys that changed, one worker a key at a time, retrying with back-off what raises.
+    """Runs `reconcile(key)` for keys that changed, one worker a key at a time, and retries errors with backoff.
 
-    Without an elector it works at once. With one, at the start of each term it waits until requests of the previous
-    leader can no longer take effect, lists everything anew, queues every key, and only then works; when the lease is
-    lost the workers are cancelled.
+    Without an elector it works at once. With one, each term starts in this order: wait until requests of the previous
+    leader can no longer take effect, list everything again, queue every key, start the workers. When the lease is lost,
+    the workers are cancelled.
 
     Args:
         name: in logs, metrics and progress marks.
@@ -83,7 +83,7 @@ class Controller:
 
     @property
     def working(self) -> bool:
-        """Whether the workers run: caches complete, and leading where that counts."""
+        """Returns whether the workers run: the caches are complete, and this replica leads if there is an elector."""
         return self._working.is_set()
 
     def not_ready(self) -> str | None:
@@ -195,7 +195,7 @@ class Controller:
             self._seconds.observe(time.perf_counter() - started)
 
     async def _mark_while_idle(self, progress: Progress) -> None:
-        """Being idle is no stall; a queue whose keys nobody takes is one."""
+        """Marks progress while idle: an empty queue is not a stall, but a queue without a running worker is."""
         progress.expect(self.name, 2 * self._reconcile_timeout_s)
         while True:
             await asyncio.sleep(self._reconcile_timeout_s / 4)

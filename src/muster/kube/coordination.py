@@ -12,7 +12,7 @@ from muster.kube.struct import KubeStruct, at_microsecond
 
 
 class LeaseSpec(KubeStruct):
-    """Who holds a lease, and since when."""
+    """The holder of a lease, and since when it holds it."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

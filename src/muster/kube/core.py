@@ -71,7 +71,7 @@ class ObjectReference(KubeStruct):
 
 
 class EventSource(KubeStruct):
-    """Who reported a core/v1 event."""
+    """The reporter of a core/v1 event."""
 
     component: str = ""
     host: str = ""

@@ -1,4 +1,4 @@
-"""Who we are to the API server: tokens, rotated token files, exec plugins.
+"""Credentials for the API server: tokens, rotated token files, exec plugins.
 
 The exec protocol is client.authentication.k8s.io, documented at
 https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins.
@@ -24,7 +24,7 @@ from muster.kube.errors import ConfigError
 from muster.kube.struct import KubeStruct, decode
 
 TOKEN_FILE_MAX_AGE_S = 60.0
-"""How long a token file's content is used before it is read again; kubelets rotate well ahead of expiry."""
+"""A token file is read again after this long; kubelets rotate tokens well ahead of expiry."""
 EXEC_TIMEOUT_S = 60.0
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _EXPIRY_MARGIN_S = 10.0
@@ -42,7 +42,7 @@ class Credentials(Protocol):
     """Gives what proves who we are. Implementations never show secrets in their repr."""
 
     async def authorization(self) -> str:
-        """Return the Authorization header, "" for none. Raises ConfigError when there is no way to get one."""
+        """Return the Authorization header, or "" without one. Raises ConfigError if credentials cannot be obtained."""
 
     def invalidate(self, rejected: str) -> bool:
         """Note that the server answered 401 to the header `rejected`; whether asking again may give another one."""
@@ -52,7 +52,7 @@ class Credentials(Protocol):
 
 
 class Anonymous:
-    """No header: a client certificate, or nobody."""
+    """Sends no header: for a client certificate, or for anonymous requests."""
 
     async def authorization(self) -> str:
         """Return ""."""
@@ -99,7 +99,7 @@ class BasicAuth(Anonymous):
 
 
 class TokenFile(Anonymous):
-    """A bearer token in a file that somebody rotates: read again every minute, and after a 401."""
+    """A bearer token in a file that is rotated: read again every minute, and after a 401."""
 
     def __init__(self, path: Path, *, max_age_s: float = TOKEN_FILE_MAX_AGE_S) -> None:
         self._path = path
@@ -142,7 +142,7 @@ class TokenFile(Anonymous):
 
 @dataclass(frozen=True)
 class ExecPluginSpec:
-    """How to run a credential plugin; `cluster` is what it is told when it asks for provideClusterInfo."""
+    """The command of a credential plugin; `cluster` is passed to it if it asks for provideClusterInfo."""
 
     api_version: str
     command: str

@@ -25,7 +25,7 @@ class ApiError(Exception):
 
     @property
     def retry_after_s(self) -> float | None:
-        """How long the server asked to wait, if it did."""
+        """Returns how long the server asked to wait, if it did."""
         value = self.details.get("retryAfterSeconds")
         return float(value) if isinstance(value, int | float) and value >= 0 else None
 

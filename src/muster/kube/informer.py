@@ -1,9 +1,11 @@
 """A cache of one kind that follows the API server: list, watch, resume, relist.
 
-What it keeps to (KEP-956 bookmarks, KEP-3157 WatchList, apimachinery's list/watch semantics): the first list is
-consistent; a watch that ends resumes where it was; 410, over HTTP or in the stream, means a new list after a jittered
-pause; silence beyond a deadline means a new connection. Whatever happens upstream, the cache keeps what it has until a
-new list is complete, and handlers then hear the real differences only.
+Rules (KEP-956 bookmarks, KEP-3157 WatchList, apimachinery's list/watch semantics):
+- The first list is consistent.
+- A watch that ends resumes from its last resource version.
+- 410, over HTTP or in the stream, means a new list after a jittered pause.
+- Silence beyond a deadline means a new connection.
+- The cache keeps its content until a new list is complete; handlers then get the real differences only.
 """
 
 from __future__ import annotations
@@ -127,12 +129,12 @@ class Informer(Generic[T]):
 
     @property
     def has_synced(self) -> bool:
-        """Whether a first complete list is in the store."""
+        """Returns whether a first complete list is in the store."""
         return self._lists > 0
 
     @property
     def resource_version(self) -> str:
-        """How far the store is; "" before the first list."""
+        """Returns the resource version of the store; "" before the first list."""
         return self._resource_version
 
     @property
@@ -174,7 +176,7 @@ class Informer(Generic[T]):
         await self._wait_listed(target, timeout_s)
 
     def hurry(self) -> None:
-        """Try again now where it pauses: somebody has just heard from an API server that was away."""
+        """Ends a retry pause at once; to be called when another client has reached the API server again."""
         self._wake.set()
 
     async def run(self) -> None:

@@ -1,7 +1,7 @@
-"""What the entries of a kubeconfig hold, as far as we read them: names and meanings are those of kubectl's files.
+"""The entries of a kubeconfig that Muster reads; names and meanings are those of kubectl's files.
 
-Ours and not a client library's: every process that talks to a cluster reads one, and importing one of those costs more
-than the rest of reading it (75 ms of 80).
+Muster does not use a client library for this. Every process that talks to a cluster reads a kubeconfig, and importing
+such a library costs more than the rest of reading it (75 ms of 80).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Entry = TypeVar("Entry", bound=msgspec.Struct)
 
 
 class ContextEntry(msgspec.Struct, frozen=True):
-    """A cluster, a user there (None: nobody in particular) and a default namespace."""
+    """A cluster, a user there (None: no user is named) and a default namespace."""
 
     cluster: str
     user: str | None = None
@@ -25,14 +25,14 @@ class ContextEntry(msgspec.Struct, frozen=True):
 
 
 class ExtensionEntry(msgspec.Struct, frozen=True):
-    """What a cluster's entry holds for somebody else, such as a credential plugin."""
+    """Data for another program in a cluster's entry, such as for a credential plugin."""
 
     name: str
     extension: Any = None
 
 
 class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab"):
-    """Where an API server is, and how it proves that it is the one."""
+    """The address of an API server, and how its identity is verified."""
 
     server: str = "http://localhost:8080"
     certificate_authority: str | None = None
@@ -44,7 +44,7 @@ class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class VariableEntry(msgspec.Struct, frozen=True):
-    """One of the environment of a credential plugin."""
+    """One environment variable of a credential plugin."""
 
     name: str
     value: str
@@ -63,7 +63,7 @@ class ExecEntry(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class UserEntry(msgspec.Struct, frozen=True, rename="kebab"):
-    """Who one is; secrets stand in the fields themselves or in the files that they name."""
+    """A user's credentials; secrets are in the fields themselves or in the files that they name."""
 
     exec: ExecEntry | None = None
     username: str | None = None

@@ -1,8 +1,9 @@
-"""One leader at a time, by a Lease (the protocol of client-go's leaderelection).
+"""Elects one leader by a Lease (the protocol of client-go's leaderelection).
 
-A Lease is not a fence: a request of the old leader may still be on its way when the new one starts. So each term tells
-when the previous holder can last have started a request; a new leader waits that out before it acts. Who ends in an
-orderly way gives the lease up; it stays named in it, for a second, where a write of it may still be on its way.
+A Lease is not a fence: a request of the old leader may still be on its way when the new one starts. So each term holds
+the latest time at which the previous holder can have started a request; a new leader waits that out before it acts. A
+leader that stops in an orderly way releases the lease. If a write of it may still be on its way, the lease names it for
+one more second.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _RELEASE_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One time of leading. Times are the event loop's.
+    """One term as leader. Times are the event loop's.
 
     Attributes:
-        acquired_at: when we got the lease.
-        previous_holder: who held it before, we ourselves included: what we sent in a term we lost may still be on its
-            way. "" when nobody did, or it was released properly.
+        acquired_at: when this process got the lease.
+        previous_holder: the holder before, which may be this process itself: its requests from a lost term may still be
+            on their way. "" if there was none, or it released the lease properly.
         previous_deadline: the latest moment at which the previous holder can have started a request.
         transitions: how often the lease changed hands: grows with each term.
     """
@@ -118,7 +119,7 @@ class LeaderElector:
 
     @property
     def leading(self) -> bool:
-        """Whether we may act right now; false as soon as the renew deadline passes, even if nobody has noticed yet."""
+        """Returns whether this process may act now; false at the renew deadline, even before `lost` is set."""
         return self._term is not None and self._now() < self._renewed_at + self._renew_deadline_s
 
     @property
@@ -128,18 +129,18 @@ class LeaderElector:
 
     @property
     def holder(self) -> str:
-        """Who was last seen to hold the lease."""
+        """Returns the last known holder of the lease."""
         return (self._observed.spec.holder_identity or "") if self._observed is not None else ""
 
     async def while_leading(self, work: Callable[[Term], Coroutine[Any, Any, None]], name: str) -> None:
-        """Run `work` anew in each term, and cancel it when that is over, until cancelled.
+        """Runs `work` in each term and cancels it when the term is over, until cancelled.
 
-        What ends `work` by itself with an error ends this as well.
+        An error in `work` ends this call as well.
         """
         while True:
             await self.acquired.wait()
             leading = self.term
-            if leading is None:  # over already, and nobody has said so yet
+            if leading is None:  # the term is over, but `lost` is not set yet
                 await self.lost.wait()
                 continue
             term = asyncio.create_task(work(leading), name=name)
@@ -234,7 +235,7 @@ class LeaderElector:
         try:
             self._observe(await self._client.replace(msgspec.structs.replace(self._observed, spec=spec)))
         except (Conflict, NotFound):
-            # Somebody else wrote: maybe an answer of ours was lost and the lease is still ours.
+            # Another write came first: perhaps our own, if its answer was lost; then the lease is still ours.
             try:
                 self._observe(await self._client.get(Lease, self.name, self._namespace))
             except NotFound:
@@ -257,7 +258,7 @@ class LeaderElector:
         lease = await self._client.get(Lease, self.name, self._namespace)
         if lease.spec.holder_identity != self.identity:
             return True
-        # Whoever comes then waits for our requests as after a crash, but not for the lease.
+        # The next leader then waits for our requests, as after a crash, but not for the lease.
         holder = self.identity if self._client.may_be_writing(self._lease_duration_s) else None
         spec = msgspec.structs.replace(
             lease.spec, holder_identity=holder, lease_duration_seconds=1, renew_time=self._now_utc()

@@ -12,13 +12,13 @@ from muster.kube.struct import KubeStruct
 
 
 class LeanPodSpec(KubeStruct):
-    """Where a pod is."""
+    """The node of a pod."""
 
     node_name: str = ""
 
 
 class LeanPodStatus(KubeStruct):
-    """What became of a pod."""
+    """The state of a pod."""
 
     phase: str = ""
 
@@ -33,10 +33,10 @@ class LeanPod(KubeObject):
 
     @property
     def terminating(self) -> bool:
-        """Whether deletion was asked for."""
+        """Returns whether the pod's deletion was requested."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def finished(self) -> bool:
-        """Whether no container will ever run again."""
+        """Returns whether no container will ever run again."""
         return self.status.phase in ("Succeeded", "Failed")

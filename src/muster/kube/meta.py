@@ -1,4 +1,4 @@
-"""What every Kubernetes object has: metadata, a resource it belongs to, conditions."""
+"""Fields that every Kubernetes object has: metadata, its resource, conditions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def path_segment(value: str, what: str = "name") -> str:
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """Where a kind lives in the API: group ("" is core), version, plural, kind, and whether it is namespaced."""
+    """The place of a kind in the API: group ("" is core), version, plural, kind, and whether it is namespaced."""
 
     group: str
     version: str
@@ -64,7 +64,7 @@ class Resource(msgspec.Struct, frozen=True):
 
 
 class OwnerReference(KubeStruct):
-    """Who is deleted together with this object."""
+    """An owner: this object is deleted together with it."""
 
     api_version: str
     kind: str
@@ -201,6 +201,6 @@ class Listing(KubeStruct, Generic[K]):
 
 
 def is_later(left: KubeObject, right: KubeObject) -> bool:
-    """Whether the first is the later version of an object; resource versions compare as numbers (KEP-5504)."""
+    """Returns whether `left` is the later version of an object; resource versions compare as numbers (KEP-5504)."""
     one, two = left.metadata.resource_version, right.metadata.resource_version
     return one.isdecimal() and two.isdecimal() and int(one) > int(two)

@@ -23,7 +23,7 @@ class Taint(KubeStruct):
 
 
 class NodeSpec(KubeStruct):
-    """What a node is to be. `taints` is one atomic list: every writer must keep the others' entries."""
+    """The desired state of a node. `taints` is one atomic list: every writer must keep the others' entries."""
 
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
     pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
@@ -44,7 +44,7 @@ class NodeCondition(KubeStruct):
 
 
 class NodeSystemInfo(KubeStruct):
-    """What the kubelet reports of the machine. `boot_id` changes at each boot."""
+    """The machine as the kubelet reports it. `boot_id` changes at each boot."""
 
     machine_id: str = msgspec.field(default="", name="machineID")
     system_uuid: str = msgspec.field(default="", name="systemUUID")
@@ -72,7 +72,7 @@ class DaemonEndpoint(KubeStruct):
 
 
 class NodeDaemonEndpoints(KubeStruct):
-    """Where the kubelet answers."""
+    """The kubelet's endpoint."""
 
     kubelet_endpoint: DaemonEndpoint | None = None
 
@@ -85,7 +85,7 @@ class ContainerImage(KubeStruct):
 
 
 class NodeStatus(KubeStruct):
-    """What a node has and how it is."""
+    """A node's capacity, conditions and addresses."""
 
     capacity: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
     allocatable: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
@@ -106,16 +106,16 @@ class Node(KubeObject):
 
     @property
     def ready(self) -> bool:
-        """Whether the Ready condition holds."""
+        """Returns whether the Ready condition holds."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
 
 
 def lean(node: Node) -> Node:
-    """Return the node less what is only ever looked at one node at a time.
+    """Return the node without fields that are only read for one node at a time.
 
-    That is images, addresses, annotations, and all that its system info says but for the boot. A cache of every node
-    is mostly made of those: a kubelet lists up to 50 images (its `nodeStatusMaxImages`). Of its capacity what is
-    allocatable is left out; devices that are broken at the moment are capacity only.
+    These are images, addresses, annotations, and the system info except the boot ID. They are most of the memory of a
+    cache of all nodes: a kubelet lists up to 50 images (its `nodeStatusMaxImages`). The capacity keeps only what is not
+    allocatable: devices that are broken at the moment.
     """
     status = node.status
     capacity = status.capacity

@@ -37,7 +37,7 @@ class PodReadinessGate(KubeStruct):
 
 
 class PodSecurityContext(KubeStruct):
-    """What all containers of a pod share."""
+    """Settings that all containers of a pod share."""
 
     run_as_user: int | None = None
     run_as_group: int | None = None
@@ -63,7 +63,7 @@ class PodResourceClaim(KubeStruct):
 
 
 class PodSpec(KubeStruct):
-    """What a pod is to be."""
+    """The desired state of a pod."""
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -119,7 +119,7 @@ class PodIP(KubeStruct):
 
 
 class PodStatus(KubeStruct):
-    """What became of a pod; `phase` is Pending, Running, Succeeded, Failed or Unknown."""
+    """The state of a pod; `phase` is Pending, Running, Succeeded, Failed or Unknown."""
 
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
@@ -146,17 +146,17 @@ class Pod(KubeObject):
 
     @property
     def terminating(self) -> bool:
-        """Whether deletion was asked for."""
+        """Returns whether the pod's deletion was requested."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def finished(self) -> bool:
-        """Whether no container will ever run again."""
+        """Returns whether no container will ever run again."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def ready(self) -> bool:
-        """Whether the Ready condition holds."""
+        """Returns whether the Ready condition holds."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
 
 

@@ -15,14 +15,17 @@ ALWAYS_ALLOW = "AlwaysAllow"
 
 
 class PodDisruptionBudgetSpec(KubeStruct):
-    """Which pods it is about. How many of them have to stay is for the disruption controller to say, in the status."""
+    """The pods that the budget selects.
+
+    The disruption controller writes into the status how many of them must stay.
+    """
 
     selector: LabelSelector | None = None
     unhealthy_pod_eviction_policy: str = ""
 
 
 class PodDisruptionBudgetStatus(KubeStruct):
-    """What the disruption controller counted for generation `observed_generation`."""
+    """The disruption controller's count for generation `observed_generation`."""
 
     observed_generation: int = 0
     disruptions_allowed: int = 0

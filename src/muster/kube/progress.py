@@ -1,4 +1,4 @@
-"""When each loop of a process last moved, and by when it must move again: what liveness depends on."""
+"""Progress marks of the loops of a process: liveness depends on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """When each loop last moved, and by when it must move again.
+    """Records when each loop last made progress, and by when it must again.
 
     Deadlines are measured on a monotonic clock, so a step of the wall clock neither kills nor hides a stall.
 
@@ -40,7 +40,7 @@ class Progress:
             self._gauge.labels(name).set_function(lambda: self.age_s(name))
 
     def mark(self, name: str) -> None:
-        """Say that `name` made progress. A name nobody expects is ignored."""
+        """Record that `name` made progress. A name without a deadline is ignored."""
         known = self._marks.get(name)
         if known is not None:
             self._marks[name] = (self._clock(), known[1])

@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 
 QuantityLike = str | int | float | Fraction
-"""What the functions here take: wire forms, and numbers already parsed."""
+"""Types that these functions accept: wire forms, and parsed numbers."""
 
 _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,9})?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -67,7 +67,10 @@ def canonical_quantity(quantity: QuantityLike, *, finest_exponent: int = -9) -> 
 
 
 def _stands_as_written(text: str, finest_exponent: int) -> bool:
-    """Whether the API server keeps the text: its parser takes some forms for canonical that are not, as `1.234k`."""
+    """Returns whether the API server keeps the text.
+
+    Its parser accepts some forms that are not canonical, as `1.234k`.
+    """
     match = _FORM.fullmatch(text)
     assert match is not None
     whole, fraction, suffix = match[2].lstrip("0"), match[3] or "", match[4] or ""

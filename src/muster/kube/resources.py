@@ -1,4 +1,4 @@
-"""What a pod asks for and what a node has, as integers: cpu in millicores, everything else in whole units.
+"""Requests of a pod and resources of a node, as integers: cpu in millicores, everything else in whole units.
 
 Rules from the Kubernetes pages "Resource Management for Pods and Containers", "Sidecar Containers" (resource sharing
 within containers) and "Pod Overhead".
@@ -43,7 +43,7 @@ class AskingPod(Protocol):
 
     @property
     def overhead(self) -> Mapping[str, QuantityValue]:
-        """What the runtime takes beside them."""
+        """Resources that the runtime takes beside the containers."""
 
 
 def amount(resource: str, quantity: QuantityValue) -> int:
@@ -58,10 +58,11 @@ def allocatable(node: Node) -> dict[str, int]:
 
 
 def pod_request(spec: AskingPod) -> dict[str, int]:
-    """Return what the pod takes from its node, `pods: 1` included; resources of which it asks nothing are left out.
+    """Return the pod's request on its node, including `pods: 1`; resources it does not request are left out.
 
-    Containers and sidecars add up; an init container needs its own and that of the sidecars started before it; the
-    pod needs the larger of both, plus its overhead. A request on the pod itself goes before the sum.
+    Requests of containers and sidecars add up. An init container needs its own request and those of the sidecars
+    started before it. The pod needs the larger of both, plus its overhead. A request on the pod itself overrides the
+    sum.
     """
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}

@@ -30,10 +30,12 @@ _BACKOFF_MAX_S = 10.0
 class RestClient:
     """Sends requests to one API server. An async context manager; use it from one event loop.
 
-    Retried, with exponential backoff and full jitter, honouring Retry-After: 429, 503 that carry Retry-After (the
-    server did not act), connections that could not be made, and for idempotent requests lost connections and gateway
-    errors.
-    Every method raises ApiError (see muster.kube.errors) and, when there are no usable credentials, ConfigError.
+    Retries use exponential backoff with full jitter and honour Retry-After. Retried are:
+    - 429, and 503 with Retry-After (the server did not act);
+    - connections that could not be made;
+    - for idempotent requests, lost connections and gateway errors.
+
+    Every method raises ApiError (see muster.kube.errors), and ConfigError without usable credentials.
 
     Args:
         config: the cluster.
@@ -138,9 +140,9 @@ class RestClient:
         raise AssertionError("unreachable")
 
     def may_be_writing(self, within_s: float) -> bool:
-        """Whether a write may still take effect: it is under way, or was left without an answer so short a time ago.
+        """Returns whether a write may still take effect: it is under way, or got no answer within the last `within_s`.
 
-        Those of Leases and Events do not count: the ones have preconditions, and nothing is decided by the others.
+        Writes of Leases and Events do not count: Leases have preconditions, and no decision depends on Events.
         """
         return self._writing > 0 or asyncio.get_running_loop().time() - self._unanswered_at < within_s
 

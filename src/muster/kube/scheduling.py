@@ -36,7 +36,7 @@ class PodGroupSchedulingPolicy(KubeStruct):
 
 
 class PodGroupSpec(KubeStruct):
-    """How the pods that name the group are scheduled."""
+    """How the pods of the group are scheduled."""
 
     scheduling_policy: PodGroupSchedulingPolicy = msgspec.field(default_factory=PodGroupSchedulingPolicy)
 

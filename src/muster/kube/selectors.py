@@ -23,14 +23,14 @@ class SelectorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition on one label. NotIn and DoesNotExist also hold where the label is absent."""
+    """One condition on one label. NotIn and DoesNotExist also hold for an absent label."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether `labels` meet the condition."""
+        """Returns whether `labels` meet the condition."""
         value = labels.get(self.key)
         operator = self.operator
         if operator == IN:
@@ -65,7 +65,7 @@ class Selector:
     nothing: bool = False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether `labels` are selected."""
+        """Returns whether `labels` are selected."""
         return not self.nothing and all(requirement.matches(labels) for requirement in self.requirements)
 
     def __str__(self) -> str:
@@ -99,7 +99,10 @@ class FieldSelector:
     terms: tuple[tuple[str, bool, str], ...] = ()
 
     def matches(self, field: Callable[[str], str]) -> bool:
-        """Whether an object is selected; `field` returns the value at a path such as `spec.nodeName`, "" if unset."""
+        """Returns whether an object is selected.
+
+        `field` returns the value at a path such as `spec.nodeName`, "" if unset.
+        """
         return all((field(path) == value) is equal for path, equal, value in self.terms)
 
 
@@ -115,7 +118,7 @@ def parse_field_selector(text: str) -> FieldSelector:
 
 
 def node_term_matches(term: NodeSelectorTerm, labels: Mapping[str, str], name: str) -> bool:
-    """Whether a node with these labels and this name meets a term. A term without requirements meets nothing."""
+    """Returns whether a node with these labels and this name matches a term; an empty term matches no node."""
     if not term.match_expressions and not term.match_fields:
         return False
     return _all_match(term.match_expressions, labels) and _all_match(term.match_fields, {"metadata.name": name})
@@ -126,12 +129,12 @@ def _all_match(rules: tuple[NodeSelectorRequirement, ...], values: Mapping[str, 
 
 
 def node_selector_matches(selector: NodeSelector, labels: Mapping[str, str], name: str) -> bool:
-    """Whether one of the terms matches."""
+    """Returns whether one of the terms matches."""
     return any(node_term_matches(term, labels, name) for term in selector.node_selector_terms)
 
 
 def pod_fits_node_selection(spec: PodSpec, node: Node) -> bool:
-    """Whether `node` meets the pod's nodeSelector and required node affinity."""
+    """Returns whether `node` meets the pod's nodeSelector and required node affinity."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in spec.node_selector.items()):
         return False

@@ -1,4 +1,4 @@
-"""The sockets of one client, so that whoever closes it has no connection left, whatever the server does."""
+"""The sockets of one client: closing the client closes every connection, whatever the server does."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class VolumeNodeAffinity(KubeStruct):
 
 
 class PersistentVolumeSpec(KubeStruct):
-    """What a volume is and who claims it."""
+    """A volume and its claim."""
 
     capacity: dict[str, QuantityValue] = msgspec.field(default_factory=dict)
     access_modes: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class PersistentVolume(KubeObject):
 
 
 class PersistentVolumeClaimSpec(KubeStruct):
-    """What is claimed; `volume_name` once bound."""
+    """The claimed volume; `volume_name` is set once bound."""
 
     access_modes: tuple[str, ...] = ()
     resources: ResourceRequirements | None = None

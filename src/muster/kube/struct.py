@@ -1,7 +1,7 @@
-"""The base of every object on the wire, and how it becomes JSON and back.
+"""The base of every object on the wire, and its JSON encoding.
 
-Structs are partial: fields we do not use are skipped when decoding, which is what makes decoding fast and caches small
-(docs of msgspec: "Structs"). So never PUT a partial struct of somebody else's object: patch it.
+Structs are partial: fields that Muster does not use are skipped when decoding. That makes decoding fast and caches
+small (docs of msgspec: "Structs"). So never PUT a partial struct of an object that another program owns: patch it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class KubeStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     """
 
     HEADER: ClassVar[bytes] = b""
-    """What `encode` writes before the fields: apiVersion and kind of a top-level object."""
+    """Written by `encode` before the fields: apiVersion and kind of a top-level object."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -68,7 +68,7 @@ def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 def at_microsecond(moment: datetime | None) -> datetime | None:
     """Move a whole second by one microsecond.
 
-    MicroTime fields are parsed by the API server with a fixed six-digit fraction (apimachinery, meta/v1 micro_time.go),
-    and a datetime with no microseconds is encoded without one.
+    The API server parses MicroTime fields with a fixed six-digit fraction (apimachinery, meta/v1 micro_time.go). A
+    datetime without microseconds would be encoded without a fraction.
     """
     return moment.replace(microsecond=1) if moment is not None and not moment.microsecond else moment

@@ -13,7 +13,10 @@ HARD_EFFECTS = (NO_SCHEDULE, NO_EXECUTE)
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration bears one taint: empty key or effect bears any, operator Exists any value."""
+    """Returns whether a toleration tolerates a taint.
+
+    An empty key or effect matches any; the operator Exists matches any value.
+    """
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:

@@ -1,9 +1,9 @@
-"""The one way in which Muster writes taints of nodes.
+"""The only writer of nodes' taints in Muster.
 
-`Node.spec.taints` is one atomic list (Kubernetes API reference, Node: `listType=atomic`): who writes it writes the
-entries of all. So a write holds the list as it was read, less and plus entries the writer owns, and goes only where the
-node is still at the resourceVersion that was read. Labels and annotations that belong to a taint travel in the same
-write: there is no moment at which one says something else than the other.
+`Node.spec.taints` is one atomic list (Kubernetes API reference, Node: `listType=atomic`), so each write replaces all
+entries. A write sends the list as it was read, with only the writer's own entries changed. Its precondition is the
+resourceVersion that was read. Labels and annotations that belong to a taint are in the same write, so that they never
+contradict it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _PAUSE_MAX_S = 0.5
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What one writer wants of a node, all of it in one write.
+    """The changes that one writer wants on a node, all in one write.
 
     Attributes:
-        put: taints that are to be there with this value.
-        drop: taints that are not to be there.
-        labels: by key; None where the label is to be absent.
-        annotations: by key; None where the annotation is to be absent.
+        put: taints that must exist with this value.
+        drop: taints that must not exist.
+        labels: by key; None removes the label.
+        annotations: by key; None removes the annotation.
     """
 
     put: tuple[Taint, ...] = ()
@@ -46,7 +46,7 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(StrEnum):
-    """What became of a write."""
+    """The result of a write."""
 
     WRITTEN = "Written"
     UNCHANGED = "Unchanged"
@@ -112,7 +112,7 @@ class TaintWriter:
             except Conflict:
                 if attempt == _ATTEMPTS - 1:
                     raise
-            if attempt or known is None:  # a cache that lags is no sign of others who write now
+            if attempt or known is None:  # a stale cache does not mean that another writer is active
                 await asyncio.sleep(self._rng.uniform(0, min(_PAUSE_MAX_S, _PAUSE_S * 2**attempt)))
             node = None
         raise AssertionError("unreachable")

@@ -1,4 +1,4 @@
-"""One request to the API server over HTTP: connection, TLS, credentials, and errors that say what to change."""
+"""Sends one request to the API server over HTTP: connection, TLS, credentials, and errors that say what to change."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ async def _read_refusal(request: aiohttp.ClientRequest, handler: aiohttp.ClientH
 
 
 class Transport(Protocol):
-    """How requests reach an API server. Another one than HTTP serves simulated clusters."""
+    """Carries requests to an API server; simulated clusters have their own."""
 
     async def request(
         self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
     ) -> Answer:
-        """Send one request. Raises NotSent, Unavailable or ServerTimeout where there is no answer."""
+        """Send one request. Raises NotSent, Unavailable or ServerTimeout if no answer arrives."""
 
     def chunks(self, path: str, *, params: Params, stall_s: float) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """GET a stream. Raises ApiError if refused, Unavailable when it breaks, ServerTimeout after `stall_s` idle."""

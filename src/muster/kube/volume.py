@@ -140,7 +140,7 @@ class Volume(KubeStruct):
 
 
 class VolumeMount(KubeStruct):
-    """Where a container sees a volume."""
+    """The place of a volume in a container."""
 
     name: str
     mount_path: str

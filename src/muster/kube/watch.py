@@ -29,7 +29,7 @@ class WatchEvent(KubeStruct, Generic[T]):
 
     @property
     def resource_version(self) -> str:
-        """Where a watch may continue from."""
+        """Returns the resource version from which a watch may continue."""
         return self.object.metadata.resource_version
 
 
@@ -46,7 +46,7 @@ class WatchDecoder(Generic[T]):
         self._partial: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[WatchEvent[T]]:
-        """Return the events that `chunk` completes. Raises ApiError, or msgspec.DecodeError on what is no event."""
+        """Return the events that `chunk` completes. Raises ApiError, or msgspec.DecodeError for an invalid event."""
         end = chunk.rfind(b"\n")
         if end < 0:
             self._partial.append(chunk)

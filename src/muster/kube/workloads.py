@@ -81,7 +81,7 @@ class JobSet(KubeObject):
 
 
 class MPIReplicaSpec(KubeStruct):
-    """How many pods have the role."""
+    """The number of pods with the role."""
 
     replicas: int | None = None
 
@@ -93,7 +93,7 @@ class MPISchedulingPolicy(KubeStruct):
 
 
 class MPIRunPolicy(KubeStruct):
-    """When it runs, and from how many pods on."""
+    """When the job runs, and from how many pods on."""
 
     suspend: bool | None = None
     scheduling_policy: MPISchedulingPolicy | None = None

@@ -105,11 +105,11 @@ class WorkQueue(Generic[K]):
         return delay_s
 
     def failures(self, key: K) -> int:
-        """How often `key` was rate-limited since it was last forgotten."""
+        """Returns how often `key` was rate-limited since it was last forgotten."""
         return self._failures.get(key, 0)
 
     def forget(self, key: K) -> None:
-        """Start the back-off of `key` anew: it succeeded."""
+        """Reset the backoff of `key`, because it succeeded."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:
