@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +14,7 @@ import click
 
 from muster.api.training_job import TrainingJob
 from muster.api.visible import visible
-from muster.cli.errors import CliError, ExitCode
+from muster.cli.errors import CliError
 from muster.cli.jobs import describe
 from muster.cli.jobs.untaken import wait_until_late
 from muster.cli.jobs.watch import job_states
@@ -268,14 +268,3 @@ def report_end(job: TrainingJob) -> int:
                 note(f"  {line}")
         note(f"everything the ranks wrote: muster logs {job.name}")
     return describe.exit_status(job)
-
-
-@contextlib.contextmanager
-def detachable(name: str, prefix: str, again: str = "status {} --follow") -> Iterator[None]:
-    """Within the block Ctrl-C only stops watching: the job goes on, and the user is told how to stop it."""
-    try:
-        yield
-    except (KeyboardInterrupt, asyncio.CancelledError):  # asyncio.run turns the first into the second
-        note(f"\nstopped watching; '{name}' goes on")
-        note(f"watch again: {prefix} {again.format(name)}; stop it: {prefix} stop {name}")
-        raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None

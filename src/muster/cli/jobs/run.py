@@ -309,9 +309,10 @@ def _spec_from(flags: dict[str, Any], cluster: Cluster | None) -> dict[str, Any]
 
 async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, timeout_s: int | None, output: str) -> int:
     from muster.cli.jobs.describe import as_data
-    from muster.cli.jobs.follow import detachable, report_end
     from muster.cli.jobs.follow import follow as follow_job
+    from muster.cli.jobs.follow import report_end
     from muster.cli.jobs.follow import wait as wait_for_job
+    from muster.cli.jobs.interrupt import detachable
 
     async with cluster.client() as client:
         if parcel.manifest["spec"].get("borrow"):

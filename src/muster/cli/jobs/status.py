@@ -42,8 +42,9 @@ def command(name: str, follow: bool, timeout_s: int | None, output: str, target:
 async def _status(cluster: Cluster, name: str, follow: bool, timeout_s: int | None, output: str) -> int:
     from muster.cli.jobs.borrowed import borrowed_text, lenders
     from muster.cli.jobs.describe import as_data
-    from muster.cli.jobs.follow import detachable, report_end
     from muster.cli.jobs.follow import follow as follow_job
+    from muster.cli.jobs.follow import report_end
+    from muster.cli.jobs.interrupt import detachable
     from muster.cli.jobs.pods import members
     from muster.cli.jobs.untaken import said
     from muster.cli.jobs.watch import get_job

@@ -69,7 +69,7 @@ async def _logs(
     rank: int | None,
 ) -> int:
     from muster.cli.jobs import describe
-    from muster.cli.jobs.follow import detachable
+    from muster.cli.jobs.interrupt import detachable
     from muster.cli.jobs.pods import check_rank
     from muster.cli.jobs.watch import get_job_as_it_runs
     from muster.cli.ranks.log_stream import JobLogs, Selection

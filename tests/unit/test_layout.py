@@ -1,0 +1,67 @@
+"""Issue 12.1: folders say what is inside, the architecture page maps them, and imports form no cycle."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"muster": ROOT / "src", "fuzz": ROOT}
+FOLDERS = sorted(
+    file.parent
+    for name, base in PACKAGES.items()
+    for file in (base / name).rglob("__init__.py")
+    if "__pycache__" not in file.parts
+)
+
+
+def name_of(folder: Path) -> str:
+    """The folder as the map writes it: `scheduler/queue/`, `fuzz/health/`."""
+    path = folder.relative_to(ROOT).as_posix()
+    return path.removeprefix("src/").removeprefix("muster/") + "/"
+
+
+def mapped() -> list[str]:
+    """Folders that the map of the architecture page names, in its order."""
+    page = (ROOT / "docs/dev/ARCHITECTURE.md").read_text()
+    section = page.partition("\n## Map\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([\w/]+/)` \|", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_folder_says_what_is_inside(folder: Path) -> None:
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    assert said, f"{folder}/__init__.py has no docstring"
+
+
+def test_map_names_every_folder_once_and_none_that_does_not_exist() -> None:
+    names = mapped()
+    assert len(names) == len(set(names))
+    assert set(names) == {name_of(folder) for folder in FOLDERS} - {"muster/"}
+
+
+def test_every_path_of_where_to_change_exists() -> None:
+    page = (ROOT / "docs/dev/ARCHITECTURE.md").read_text()
+    section = page.partition("\n## Where do I change ...?\n")[2].partition("\n## ")[0]
+    paths = re.findall(r"`([\w./-]+/[\w./-]*)`", section)
+    assert len(paths) >= 20
+    bases = (ROOT / "src/muster", ROOT)
+    assert [path for path in paths if not any((base / path).exists() for base in bases)] == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports at run time; those for type checkers alone are left out."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+    left = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    while free := [module for module, imported in left.items() if not imported & left.keys()]:
+        for module in free:
+            del left[module]
+    # What is left lies on a cycle, or imports what does; the first are those that are imported in turn as well.
+    while ends := [module for module in left if not any(module in imported for imported in left.values())]:
+        for module in ends:
+            del left[module]
+    assert sorted(left) == []
