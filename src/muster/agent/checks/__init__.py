@@ -1,4 +1,4 @@
-"""The checks there are, by name. Only those that are switched on are imported: modules are memory."""
+"""The checks of the agent, by name. Only enabled checks are imported, to save memory."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ CHECKS: Final[dict[str, str]] = {
     "nic": "muster.agent.checks.nic:make",
     "reach": "muster.agent.checks.reach:make",
 }
-"""MODULE:FUNCTION that makes the check from its `Setup`."""
+"""MODULE:FUNCTION that creates the check from its `Setup`."""

@@ -1,6 +1,6 @@
-"""Azure's Scheduled Events: learn.microsoft.com/azure/virtual-machines/linux/scheduled-events.
+"""Reads Azure's Scheduled Events: learn.microsoft.com/azure/virtual-machines/linux/scheduled-events.
 
-A document holds the events of all machines of a scale set or availability set; only those that name this machine count.
+A document has the events of all machines of a scale set or availability set; only those that name this machine count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS: Final[dict[str, Kind]] = {
 }  # fmt: skip
 _OVER: Final = ("Completed", "Canceled")
 _CHASSIS: Final = "7783-7084-3265-9085-8269-3286-77"
-"""What Azure's machines have as the asset tag of their chassis."""
+"""The chassis asset tag of Azure's machines."""
 
 
 class _Event(msgspec.Struct, rename="pascal"):
@@ -44,21 +44,21 @@ class _Document(msgspec.Struct, rename="pascal"):
 
 
 class AzureEvents:
-    """The notices of one Azure machine.
+    """The notices for one Azure machine.
 
     Args:
         address: of the metadata service.
-        machine: its name; empty: the service is asked once.
+        machine: its name; empty to ask the service once.
     """
 
     def __init__(self, address: str, machine: str) -> None:
         self._address, self._machine = address, machine
 
     def notices(self, timeout_s: float) -> Sequence[Notice]:
-        """Return what is announced about this machine.
+        """Return the notices for this machine.
 
         Raises:
-            NoticeError: the service does not answer as it should.
+            NoticeError: the service does not give a valid answer.
         """
         if not self._machine:
             self._machine = self._get(_NAME, timeout_s).text.strip()
@@ -80,7 +80,7 @@ class AzureEvents:
 
 
 def notices_of(events: Sequence[Any], machine: str) -> list[Notice]:
-    """Return the notices about one machine; an event that cannot be read counts as one of an unknown kind."""
+    """Return the notices for one machine. An event that cannot be parsed counts as one of an unknown kind."""
     found = []
     for number, raw in enumerate(events):
         try:
@@ -100,5 +100,5 @@ def notices_of(events: Sequence[Any], machine: str) -> list[Notice]:
 
 
 def is_azure(sys: Path) -> bool:
-    """Whether the machine's firmware says it is one of Azure's."""
+    """Return whether the machine's firmware identifies it as Azure's."""
     return text_of(sys / "class/dmi/id/chassis_asset_tag") == _CHASSIS

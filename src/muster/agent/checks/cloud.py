@@ -1,6 +1,6 @@
-"""What a cloud has to tell of a machine, whichever cloud it is.
+"""The interface to a cloud's notices about a machine.
 
-Azure is in azure.py. What others need beside a class with `notices` is in docs/health.md.
+Azure is in azure.py. docs/health.md says what other clouds need in addition to a class with `notices`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ class NoticeError(Exception):
 
 
 class Notice(NamedTuple):
-    """One thing that will be done to the machine, or is being done."""
+    """An announced or running operation of the cloud on the machine."""
 
     identity: str
-    """The cloud's own name of it: the same for as long as it is announced."""
+    """The cloud's ID for it, which stays the same while it is announced."""
     kind: Kind
     words: str
-    """When, and why."""
+    """The time and the reason."""
 
 
 class Cloud(Protocol):
-    """A cloud's metadata service, seen from one of its machines."""
+    """A cloud's metadata service, read from one of its machines."""
 
     def notices(self, timeout_s: float) -> Sequence[Notice]:
-        """Return what is announced about this machine; it blocks.
+        """Return the notices for this machine. Blocking.
 
         Raises:
-            NoticeError: it is not known.
+            NoticeError: they could not be read.
         """

@@ -1,7 +1,7 @@
-"""Who computes on a GPU, and whether a pod that is still there stands behind it.
+"""Finds processes that use a GPU although their pod is gone, or that belong to no pod.
 
-A process belongs to the pod that its control group names; the kubelet keeps a folder for each pod until the last of it
-is gone (kubernetes.io/docs/reference/node/kubelet-files).
+A process belongs to the pod in its control group. The kubelet keeps a folder for each pod until all of the pod is gone
+(kubernetes.io/docs/reference/node/kubelet-files).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Contexts:
     """Looks up processes on a node.
 
     Args:
-        host: where /proc and the kubelet's folder are.
+        host: the location of /proc and of the kubelet's folder.
     """
 
     def __init__(self, host: Host) -> None:
@@ -33,7 +33,7 @@ class Contexts:
         self._pods = host.root / "var/lib/kubelet/pods"
 
     def judge(self, processes: Sequence[int], held_bytes: int) -> dict[str, str]:
-        """Return what should not be there on one GPU, by code; nothing where the host's processes cannot be seen."""
+        """Return unexpected contexts on one GPU, by code; empty if the host's processes are not visible."""
         if not self._sees_host():
             return {}
         if held_by_nobody(processes, held_bytes):
@@ -53,9 +53,9 @@ class Contexts:
         return found
 
     def _sees_host(self) -> bool:
-        """Whether the agent is in the host's process namespace: in another one NVML tells it of no process at all.
+        """Return whether the agent is in the host's process namespace: in another one, NVML lists no processes.
 
-        Only there the kernel's own threads are to be seen, and the agent itself has one number.
+        Only in the host's namespace, the kernel's threads are visible and the agent has a single process ID.
         """
         number, name = _KERNEL_THREADS
         own = _OWN_NUMBERS.search(text_of(self._proc / "self/status") or "")
@@ -73,7 +73,7 @@ class Contexts:
         return "gone" if self._is_gone(uid) else "pod"
 
     def _is_gone(self, uid: str) -> bool:
-        """Whether the kubelet has forgotten a pod; no where its folders may not be seen."""
+        """Return whether the kubelet has deleted the pod's folder; False if its folders are not readable."""
         try:
             return self._pods.is_dir() and not (self._pods / uid).exists()
         except PermissionError:

@@ -1,7 +1,8 @@
-"""A page of dcgm-exporter's metrics read as a sample of GPUs.
+"""Reads a page of dcgm-exporter's metrics as a sample of GPUs.
 
-Names of fields: dcgm-exporter's default counters, DCGM's field identifiers. What a site's list of counters leaves out
-is not looked at; `xid` needs DCGM_FI_DEV_XID_ERRORS, which is the last Xid only: one that comes twice is seen once.
+Names of fields: dcgm-exporter's default counters, DCGM's field identifiers. Metrics that a site's list of counters
+omits are not checked. `xid` needs DCGM_FI_DEV_XID_ERRORS, which has only the last Xid: two equal ones in a row count as
+one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TOTALS: Final[Mapping[str, tuple[str, str]]] = {
     "ECC_DBE_VOL_TOTAL": ("ecc", "uncorrected-dram"),
     "ECC_SBE_VOL_TOTAL": ("ecc", "corrected-dram"),
 }
-"""Of all memories together: used where the memories are not told one by one."""
+"""Total over all memories: used if the single memories are not reported."""
 _STATES: Final[Mapping[str, tuple[str, str]]] = {
     "ROW_REMAP_FAILURE": ("rows", "failed"),
     "ROW_REMAP_PENDING": ("rows", "pending"),
@@ -43,12 +44,12 @@ _LINE: Final = re.compile(r"^DCGM_FI_DEV_(\w+)\{(.*)\}\s+(\S+)(?:\s+-?\d+)?\s*$"
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _BLANK_32: Final = range(2147483632, 2147483648)
 _BLANK_64: Final = 9223372036854775792
-"""DCGM's values for "not known" begin here."""
+"""Values from here on mean "not known" in DCGM."""
 GPUS_MAX: Final = 64
 
 
 def gpus_of_page(text: str) -> tuple[Gpu, ...]:
-    """Read a page; lines that are no sample of a GPU, and values that are no numbers, are passed over."""
+    """Parse a page. Lines that are not samples of a GPU, and values that are not numbers, are skipped."""
     values: dict[str, dict[str, int]] = {}
     for field, labels_text, value_text in _LINE.findall(text):
         value = _number(value_text)
@@ -57,7 +58,7 @@ def gpus_of_page(text: str) -> tuple[Gpu, ...]:
         if value is None or not component or (component not in values and len(values) >= GPUS_MAX):
             continue
         of_gpu = values.setdefault(component, {})
-        of_gpu[field] = max(value, of_gpu.get(field, 0))  # parts of a GPU (MIG) repeat what holds for all of it
+        of_gpu[field] = max(value, of_gpu.get(field, 0))  # parts of a GPU (MIG) repeat the values of the whole GPU
     return tuple(_gpu(component, of_gpu) for component, of_gpu in sorted(values.items()))
 
 

@@ -1,4 +1,4 @@
-"""The check `disk`: room, inodes, file systems that became read-only, disks that are slow or stuck."""
+"""The check `disk`: free space, inodes, read-only file systems, and slow or stuck disks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the check.
 
     Attributes:
-        places: paths on the node whose file systems must not be full; what is not there is left out.
-        writable: paths that have to be writable even if they were not when the agent began.
-        space_free_percent, inodes_free_percent: less is too little.
-        slow_ms: what a request to a disk may take in the mean of a period.
+        places: paths on the node whose file systems must not be full; missing ones are left out.
+        writable: paths that must be writable even if they were not when the agent started.
+        space_free_percent, inodes_free_percent: the limits; less than this is reported.
+        slow_ms: the limit for the mean duration of a disk's requests in one period.
     """
 
     places: tuple[str, ...] = ("/", "/var/lib/kubelet", "/var/lib/containerd", "/var/lib/docker", "/tmp", "/var/log")
@@ -43,7 +43,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DiskCheck:
-    """Looks at a node's file systems and disks."""
+    """Checks a node's file systems and disks."""
 
     name = NAME
     cost: Cost = "cheap"
@@ -59,10 +59,10 @@ class DiskCheck:
             )
         )
         self._findings = Findings(NAME, self.period_s)
-        self._aside = Aside(NAME)  # a file system whose disk or server is gone holds whoever asks
+        self._aside = Aside(NAME)  # a file system whose disk or server is gone blocks the caller
 
     async def look(self, now_s: float) -> Sequence[Finding]:
-        """Look at all of them once."""
+        """Check all file systems and disks once."""
         rooms, mounts, disks = await self._aside.run(self._read)
         return self._findings.take(self._disks.take(rooms, mounts, disks), now_s)
 
@@ -78,17 +78,18 @@ class DiskCheck:
 
 
 def room_of(root: Path, place: str) -> Room | None:
-    """Return how full the file system of a path is; None where there is no such path."""
+    """Return how full the file system of a path is; None if the path does not exist."""
     try:
         found = os.statvfs(root / place.lstrip("/"))
     except OSError:
         return None
-    usable = found.f_blocks - found.f_bfree + found.f_bavail  # what only root may fill is neither free nor part of it
+    # Reserved space for root counts neither as free nor as part of the size.
+    usable = found.f_blocks - found.f_bfree + found.f_bavail
     return Room(place, usable * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)
 
 
 def _mountinfo(host: Host) -> str:
-    """What the node's first process sees; what the agent itself sees, where it may not look at that."""
+    """Return the mounts of the node's first process; the agent's own mounts if those are not readable."""
     for process in ("1", "self"):
         text = text_of(host.proc / process / "mountinfo", _FILE_BYTES_MAX)
         if text:
@@ -97,7 +98,7 @@ def _mountinfo(host: Host) -> str:
 
 
 def make(setup: Setup) -> DiskCheck:
-    """Make the check.
+    """Create the check.
 
     Raises:
         ValueError: a setting is wrong.

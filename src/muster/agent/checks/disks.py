@@ -1,7 +1,7 @@
-"""Samples of file systems and disks in, what is wrong with them out. Nothing is read here.
+"""Finds problems of file systems and disks in samples. It does not read anything itself.
 
-Limits: the kubelet evicts pods below 10 % of space and 5 % of inodes (kubernetes.io/docs/concepts/scheduling-eviction/
-node-pressure-eviction); what is beyond that did not help any more.
+Limits: the kubelet evicts pods below 10 % of space and 5 % of inodes
+(kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction). Below the limits here, that did not help.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ CODES: Final = frozenset(
 )
 _UNCHANGING: Final = frozenset({"squashfs", "iso9660", "erofs", "cramfs", "udf"})
 _VOLUMES: Final = ("/var/lib/kubelet/pods/", "/var/lib/kubelet/plugins/")
-"""A pod's volume that fails or is read-only is the pod's affair."""
+"""A pod's own volume may fail or be read-only without a fault of the node."""
 _REQUESTS_MIN: Final = 10
-"""A mean of fewer says nothing."""
+"""With fewer requests, a mean is not meaningful."""
 _LOOKS: Final = 3
 _STUCK_LOOKS: Final = 2
 
 
 class Limits(NamedTuple):
-    """From where on something is wrong."""
+    """The limits beyond which something is reported."""
 
     space_free_share: float
     inodes_free_share: float
     slow_ms: float
     writable: tuple[str, ...]
-    """Paths that have to be writable, whatever they were at first."""
+    """Paths that must be writable, whatever their first state was."""
 
 
 class Room(NamedTuple):
-    """How full a file system is; of 0 inodes it has as many as it likes."""
+    """How full a file system is. A file system with 0 inodes has no limit on them."""
 
     place: str
     size_bytes: int
@@ -46,7 +46,7 @@ class Room(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """Counters of /proc/diskstats: requests that were done, the time they took together, and those under way."""
+    """Counters of /proc/diskstats: completed requests, their total duration, and those in flight."""
 
     done: int
     took_ms: int
@@ -83,7 +83,7 @@ class Disks:
         for mount in mounts:
             if mount.device in told or mount.kind in _UNCHANGING or not mount.super_read_only:
                 continue
-            # The kernel makes the file system read-only after an error, and leaves the mounts as they were.
+            # After an error, the kernel makes the file system read-only but not its mounts.
             failed = mount.source.startswith("/dev/") and (
                 not mount.read_only or mount.device in self._was_writable
             )  # fmt: skip
@@ -112,9 +112,9 @@ class Disks:
 
 
 def disks_of(text: str) -> dict[str, Disk]:
-    """Read /proc/diskstats (Documentation/admin-guide/iostats.rst): whole disks and what lies on them.
+    """Parse /proc/diskstats (Documentation/admin-guide/iostats.rst): whole disks, and devices built on them.
 
-    Loops, RAM disks and partitions are left out; lines that are none are passed over.
+    Loops, RAM disks and partitions are left out. Lines in another format are skipped.
     """
     found: dict[str, Disk] = {}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The check `gpu`: NVIDIA's GPUs by NVML, or by the page of a dcgm-exporter, and the PCI bus beside it."""
+"""The check `gpu`: reads NVIDIA's GPUs with NVML or from dcgm-exporter's page, and the PCI bus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from muster.fleet.health.finding import Finding
 
 NAME: Final = "gpu"
 PERIOD_S: Final = 30.0
-"""The policy's rule about throttling counts looks: sixty of these are half an hour."""
+"""The policy's throttling rule counts calls of this check: sixty of them are half an hour."""
 TIMEOUT_S: Final = 25.0
 
 
@@ -29,10 +29,11 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the check.
 
     Attributes:
-        expected: how many GPUs the node has to have; None: as many as there ever were, on the bus or with the driver.
-        libraries: NVML's library, names or paths; the first that loads is taken.
-        dcgm_url: a dcgm-exporter's page, as in `http://127.0.0.1:9400/metrics`: NVML is not loaded then.
-        xids: tell of Xids by that page. Only where nobody reads the kernel's log: one Xid told by both counts twice.
+        expected: how many GPUs the node must have; None: the highest number seen, on the bus or with the driver.
+        libraries: names or paths of NVML's library; the first that loads is used.
+        dcgm_url: the page of a dcgm-exporter, such as `http://127.0.0.1:9400/metrics`; NVML is then not loaded.
+        xids: report Xids from that page. Enable it only if the kernel's log is not read; otherwise each Xid counts
+            twice.
     """
 
     expected: Annotated[int, msgspec.Meta(ge=0, le=64)] | None = None
@@ -42,7 +43,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuCheck:
-    """Looks at a node's GPUs."""
+    """Checks a node's GPUs."""
 
     name = NAME
     cost: Cost = "moderate"
@@ -58,7 +59,7 @@ class GpuCheck:
         self._aside = Aside(NAME)
 
     async def look(self, now_s: float) -> Sequence[Finding]:
-        """Ask all GPUs once."""
+        """Query all GPUs once."""
         gpus = await self._aside.run(self._by_page if self._options.dcgm_url else self._by_nvml)
         return self._findings.take(self._history.take(gpus), now_s)
 
@@ -88,7 +89,7 @@ class GpuCheck:
 
 
 def make(setup: Setup) -> GpuCheck:
-    """Make the check; a node without GPUs has nothing to tell, and one that lost all of them has.
+    """Create the check. Without GPUs it finds nothing; if all GPUs are lost, it reports that.
 
     Raises:
         ValueError: a setting is wrong.

@@ -1,8 +1,8 @@
-"""One sample of a node's GPUs, whoever took it, and what two of them on end mean. Nothing is read here.
+"""Compares samples of a node's GPUs from any source, and finds problems in them. It does not read anything itself.
 
 What counts as a fault: NVML API Reference Guide (what is counted, what is pending) and NVIDIA's GPU memory error
-management guide (row remapping). Counters since the driver started are compared, never judged by themselves: an agent
-that starts anew does not tell old errors as new ones.
+management guide (row remapping). Counters since the driver's start are only compared, not judged: so an agent that
+restarts does not report old errors again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHECK: Final = "gpu"
 THROTTLE: Final[Mapping[int, str]] = {
     0x08: "hw-slowdown", 0x20: "sw-thermal", 0x40: "hw-thermal", 0x80: "hw-power-brake",
 }  # fmt: skip
-"""Bits of nvmlClocksEventReasons; a power cap, idleness and what somebody set are none of our business."""
+"""Bits of nvmlClocksEventReasons that are reported. Power caps, idleness and user settings are not."""
 _SAYS_WHY: Final = {"hw-thermal", "hw-power-brake"}
 
 COUNTED: Final = frozenset(
@@ -37,47 +37,47 @@ CODES: Final = (
     COUNTED | LASTING | OF_NODE | {("throttle", code) for code in THROTTLE.values()}
     | {("nvlink", "inactive"), (CHECK, "leftover-context"), (CHECK, "foreign-context")}
 )  # fmt: skip
-"""Beside these, dcgm-exporter's Xids are told as `xid`."""
+"""In addition, dcgm-exporter's Xids are reported as `xid`."""
 
 _LOOKS_COUNT: Final = 2
 _LOOKS_CONTEXT: Final = 4
-"""A program that ends gives its memory back in seconds; a pod's sandbox goes before its processes are gone."""
+"""A program that ends frees its memory within seconds; a pod's sandbox is deleted before its processes have ended."""
 
 
 class Gpu(NamedTuple):
-    """One GPU at one time; what a model does not have, or did not say, is not there."""
+    """One GPU in one sample. Values that the model lacks or did not report are missing."""
 
     component: str
-    """Its PCI address, as in the kernel's log; its UUID where that is not known."""
+    """Its PCI address, as in the kernel's log; its UUID if that is not known."""
     counters: Mapping[tuple[str, str, int], int] = {}
-    """By (check, code, part): each of a GPU's links counts for itself."""
+    """By (check, code, part): each link of a GPU is counted separately."""
     states: Mapping[tuple[str, str], str] = {}
-    """What is so now, with words for it."""
+    """Current states, each with a text."""
     throttle: int = 0
     links: Mapping[int, bool] = {}
     xid: int | None = None
-    """The last Xid, where the kernel's log is not read for that; 0: none."""
+    """The last Xid, if the kernel's log is not read for that; 0: none."""
     contexts: Mapping[str, str] = {}
-    """Programs that should not be there, by code."""
+    """Unexpected programs, by code."""
 
 
 class Gpus(NamedTuple):
-    """All GPUs of a node at one time."""
+    """All GPUs of a node in one sample."""
 
     gpus: tuple[Gpu, ...] = ()
     on_bus: tuple[str, ...] = ()
-    """PCI addresses of the GPUs that are meant for the driver."""
+    """PCI addresses of the GPUs for the driver."""
     off_bus: tuple[str, ...] = ()
-    """Those of them that no longer answer on the bus."""
+    """Those among them that no longer respond on the bus."""
     problem: tuple[str, str] | None = None
-    """(code, words) of why there is nothing more; None: GPUs were asked."""
+    """(code, text) of why the GPUs could not be queried; None if they were."""
 
 
 class GpuHistory:
-    """A node's GPUs over time.
+    """The GPUs of a node over time.
 
     Args:
-        expected: how many there should be; None: as many as there ever were, on the bus or with the driver.
+        expected: how many GPUs there should be; None: the highest number seen, on the bus or with the driver.
     """
 
     def __init__(self, expected: int | None) -> None:
@@ -93,7 +93,7 @@ class GpuHistory:
         self._most = max(self._most, len(sample.on_bus), len(sample.gpus))
         if sample.problem is not None:
             if self._expected is None and not self._most:
-                return Seen()  # there is no GPU, so nothing is missing
+                return Seen()  # the node has no GPU, so none is missing
             code, words = sample.problem
             return Seen((*states, Sight(CHECK, "", code, words, looks=_LOOKS_COUNT)))
         for gpu in sample.gpus:
@@ -104,7 +104,7 @@ class GpuHistory:
         if answering < should:
             words = f"{answering} GPUs answer of {should} there should be; {len(sample.on_bus)} are on the bus"
             states.append(Sight(CHECK, "", "count", words, looks=_LOOKS_COUNT))
-        for gpu in sample.gpus:  # what does not answer now is compared with when it last did
+        for gpu in sample.gpus:  # a GPU that does not respond now is later compared with its last values
             last = self._last.get(gpu.component, gpu)
             self._last[gpu.component] = gpu._replace(counters={**last.counters, **gpu.counters})
         self._was_active |= {(gpu.component, link) for gpu in sample.gpus for link, up in gpu.links.items() if up}
@@ -141,6 +141,6 @@ class GpuHistory:
 
 
 def _all_up(link: int, gpu: Gpu, gpus: Sequence[Gpu]) -> bool:
-    """Whether every other GPU, of three at least, has this link up: then it should be up here too."""
+    """Return whether all other GPUs, at least three, have this link up: then it should be up here too."""
     others = [other.links.get(link, False) for other in gpus if other is not gpu]
     return len(others) >= 3 and all(others)

@@ -1,7 +1,7 @@
-"""One unary gRPC call without arguments over a unix socket: HTTP/2 frames by hand, as no library for it is as small.
+"""Makes one unary gRPC call without arguments over a unix socket. Own HTTP/2 code, because libraries are larger.
 
-Frames: RFC 9113; headers without compression: RFC 7541, section 6.2.2; messages: gRPC over HTTP/2. What the answer's
-headers say is not read: a call that fails ends without a message, and that is enough.
+Frames: RFC 9113; headers without compression: RFC 7541, section 6.2.2; messages: gRPC over HTTP/2. The headers of the
+answer are not read: a call that fails ends without a message, which is sufficient.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _STREAM: Final = 1
 _NO_PUSH: Final = struct.pack("!HI", 2, 0)
 _EMPTY_MESSAGE: Final = b"\0\0\0\0\0"
 _MESSAGE_BYTES_MAX: Final = 1 << 16
-"""The window a server has without being given more, too."""
+"""The initial window of a server as well."""
 _FRAME_BYTES_MAX: Final = 1 << 14
 
 
 class CallError(Exception):
-    """The call failed: nobody listens, no answer in time, or one that is no gRPC."""
+    """The call failed: there is no server, no answer in time, or an answer that is not gRPC."""
 
 
 async def call(socket: str, method: str, timeout_s: float) -> bytes:
@@ -32,7 +32,7 @@ async def call(socket: str, method: str, timeout_s: float) -> bytes:
     Args:
         socket: path of the socket.
         method: /PACKAGE.SERVICE/METHOD.
-        timeout_s: for all of it.
+        timeout_s: the limit of the whole call.
 
     Returns:
         The message of the answer, not decoded.
@@ -97,7 +97,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 def _headers(method: str) -> bytes:
     def text(value: str) -> bytes:
-        return bytes((len(value),)) + value.encode()  # under 127 bytes: a length of one byte
+        return bytes((len(value),)) + value.encode()  # under 127 bytes: the length takes one byte
 
     return (
         b"\x83\x86"  # :method POST, :scheme http: whole entries of the static table
@@ -109,10 +109,10 @@ def _headers(method: str) -> bytes:
 
 
 def fields_of(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of a protobuf message's fields: numbers, and bytes of texts and of messages within.
+    """Yield (number, value) of a protobuf message's fields: numbers, and bytes of texts and of nested messages.
 
     Raises:
-        ValueError: it is no protobuf message.
+        ValueError: it is not a protobuf message.
     """
     place = 0
 

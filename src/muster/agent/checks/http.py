@@ -1,4 +1,4 @@
-"""One GET with a bound on everything, for pages on the node itself and the cloud's own. It blocks: `aside.Aside`."""
+"""Limited HTTP GET for pages on the node itself and of the cloud. It blocks: use `aside.Aside`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _PIECE_BYTES: Final = 1 << 16
 
 
 class HttpError(Exception):
-    """There is no answer, or none that is HTTP."""
+    """No answer, or an answer that is not HTTP."""
 
 
 class Answer(NamedTuple):
-    """What a server said."""
+    """A server's answer."""
 
     status: int
     body: bytes
 
     @property
     def text(self) -> str:
-        """The body as text; what is no UTF-8 is marked."""
+        """The body as text. Bytes that are not UTF-8 are replaced."""
         return self.body.decode(errors="replace")
 
 
@@ -41,12 +41,12 @@ def check_url(url: str) -> str:
 
 
 def get(url: str, timeout_s: float, headers: Mapping[str, str] | None = None) -> Answer:
-    """Fetch a page of PAGE_BYTES_MAX at most, past all proxies.
+    """Fetch a page of at most PAGE_BYTES_MAX, without proxies.
 
     Args:
         url: http://ADDRESS[:PORT]/PATH.
-        timeout_s: for connecting, for each pause of the server, and for the page.
-        headers: further ones.
+        timeout_s: for connecting, for each pause of the server, and for the whole page.
+        headers: additional ones.
 
     Raises:
         HttpError: refused, not in time, not HTTP, cut off, or too long.

@@ -1,7 +1,7 @@
-"""The kernel's log: Xids, links, disks, memory and whatever else the driver or the kernel complains about.
+"""The check for the kernel's log: Xids, links, disks, memory and other problems that drivers or the kernel report.
 
-Read from before the agent's own start. What could not be read is a finding too: records that were overwritten, a file
-that was cut, a permission that is missing.
+The log is read from before the agent's start. What could not be read is a finding too: overwritten records, a truncated
+file, a missing permission.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from muster.fleet.health.logfile import LogFile
 NAME: Final = "kernel-log"
 PERIOD_S: Final = 1.0
 TIMEOUT_S: Final = 30.0
-"""Long: a flood of a million lines is read in one look."""
+"""Long, because a flood of a million lines is read in one call."""
 SAY_AGAIN_S: Final = 30.0
-"""What keeps the log from being read goes on being said, so that it is not forgotten while it lasts."""
+"""A problem with reading the log is reported again at this interval while it lasts."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings.
+    """Settings of the check.
 
     Attributes:
-        file: below the node's root, such as `var/log/kern.log`, where the agent may not read /dev/kmsg.
+        file: below the node's root, such as `var/log/kern.log`, if the agent may not read /dev/kmsg.
     """
 
     file: str = ""
 
 
 class KernelLog:
-    """Looks at what was written since the last look.
+    """Reads what was written since the last call.
 
     Args:
-        reader: where lines come from.
+        reader: the source of lines.
         period_s, timeout_s: as of every check.
         booted: when the machine booted by the clock of the kernel's time stamps, Unix seconds.
     """
@@ -72,17 +72,17 @@ class KernelLog:
         self._said_s = float("-inf")
 
     async def look(self, now_s: float) -> Sequence[Finding]:
-        """Read to the end of the log, or for half of the time there is; the rest is read in the next look."""
+        """Read to the end of the log, but at most for half of the timeout; the next call continues."""
         await self._aside.run(self._read, now_s)
         found, self._found = self._found, []
         return found
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         self._reader.close()
 
     def _read(self, now_s: float) -> None:
-        """Blocking, in the thread. What it found waits here: a look that came too late loses nothing."""
+        """Read the log in the thread; blocking. Findings are kept here, so a late call loses nothing."""
         self._clock.now_s = now_s
         self._clock.boot_s = self._booted()
         until_s = time.monotonic() + self.timeout_s / 2
@@ -97,7 +97,7 @@ class KernelLog:
         else:
             self._pieces = None
         trouble = self._reader.trouble
-        if trouble and abs(now_s - self._said_s) >= SAY_AGAIN_S:  # also where the clock was set back
+        if trouble and abs(now_s - self._said_s) >= SAY_AGAIN_S:  # also if the clock was set back
             self._say(str(self._reader.path), trouble, now_s, 1, "")
         self._found += [finding for _, finding in self._scanner.take()] + self._incidents.take(now_s)
 
@@ -107,7 +107,7 @@ class KernelLog:
 
 
 def make(setup: Setup) -> KernelLog:
-    """Make the check for this node."""
+    """Create the check for this node."""
     options = setup.options_as(Options)
     path = setup.host.root / options.file.lstrip("/") if options.file else setup.host.dev / "kmsg"
     return KernelLog(

@@ -1,8 +1,8 @@
-"""The check `kubelet`: the kubelet's own health page, when it last looked at its pods, and the container runtime.
+"""The check `kubelet`: the kubelet's health page, its last pod relist (PLEG), and the container runtime.
 
-/healthz of the kubelet says that its process serves requests (--healthz-port). That it looks at its pods (PLEG) is on
-its metrics page only, which needs rights where it is not the read-only port's; the container runtime, whose hanging is
-what mostly stops that, is asked directly, with CRI's Status.
+/healthz of the kubelet shows that its process serves requests (--healthz-port). Its last pod relist (PLEG) is only on
+its metrics page, which needs rights except on the read-only port. The usual cause of a stuck relist is a container
+runtime that hangs, so the runtime is queried directly with CRI's Status.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CODES: Final = frozenset({(NAME, "unhealthy"), (NAME, "runtime"), (NAME, "networ
 
 _ASK_S: Final = 5.0
 _LOOKS: Final = 3
-"""Both are restarted now and then, for an update; that takes less than a minute."""
+"""Both may restart for an update, which takes less than a minute."""
 _PLEG: Final = re.compile(r"^kubelet_pleg_last_seen_seconds(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 _WORDS_MAX: Final = 120
 
@@ -41,10 +41,10 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the check.
 
     Attributes:
-        healthz_url: the kubelet's health page; empty: it is not asked.
-        metrics_url: its metrics, such as the read-only port's; empty: not asked.
-        runtime_sockets: of the container runtime; the first that is there is asked.
-        pleg_s: for so long it may not have looked at its pods; the kubelet's own limit is three minutes.
+        healthz_url: the kubelet's health page; empty to skip it.
+        metrics_url: its metrics page, such as the read-only port's; empty to skip it.
+        runtime_sockets: of the container runtime; the first existing one is used.
+        pleg_s: the longest time since its last pod relist; the kubelet's own limit is three minutes.
     """
 
     healthz_url: str = "http://127.0.0.1:10248/healthz"
@@ -54,10 +54,10 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class KubeletCheck:
-    """Looks at what runs a node's pods."""
+    """Checks the kubelet and the container runtime."""
 
     name = NAME
-    cost: Cost = "cheap"  # it mostly waits, which must not keep others from their turn
+    cost: Cost = "cheap"  # it mostly waits, and must not delay other checks
 
     def __init__(self, setup: Setup, options: Options) -> None:
         self.period_s = setup.period_s or PERIOD_S
@@ -70,7 +70,7 @@ class KubeletCheck:
         self._forbidden = False
 
     async def look(self, now_s: float) -> Sequence[Finding]:
-        """Ask all of them once."""
+        """Query all of them once."""
         states = [*await self._kubelet(), *await self._pleg(now_s), *await self._runtime()]
         return self._findings.take(Seen(states=tuple(states)), now_s)
 
@@ -92,7 +92,7 @@ class KubeletCheck:
         try:
             answer = await self._aside.run(get, self._options.metrics_url, _ASK_S)
         except HttpError:
-            return []  # that is told of its health page
+            return []  # the health page reports that already
         age_s = pleg_age_s(answer.text, now_s) if answer.status == 200 else None
         if age_s is None or age_s <= self._options.pleg_s:
             return []
@@ -101,7 +101,7 @@ class KubeletCheck:
     async def _runtime(self) -> list[Sight]:
         socket = next((path for path in self._options.runtime_sockets if self._place(path).exists()), self._socket)
         if not socket:
-            return []  # it may start yet, or have another place
+            return []  # it may not have started yet, or use another path
         self._socket = socket
         try:
             conditions = await runtime_status(str(self._place(socket)), _ASK_S)
@@ -123,7 +123,7 @@ class KubeletCheck:
 
 
 def pleg_age_s(metrics: str, now_s: float) -> float | None:
-    """Return how long ago the kubelet looked at its pods; None where it does not say, or has not yet."""
+    """Return how long ago the kubelet's last pod relist was; None if not known."""
     match = _PLEG.search(metrics)
     try:
         last_s = float(match[1]) if match else 0.0
@@ -133,7 +133,7 @@ def pleg_age_s(metrics: str, now_s: float) -> float | None:
 
 
 def make(setup: Setup) -> KubeletCheck | None:
-    """Make the check where the node has a kubelet.
+    """Create the check if the node has a kubelet.
 
     Raises:
         ValueError: a setting is wrong.

@@ -1,6 +1,6 @@
-"""The check `maintenance`: what the cloud announces about this machine.
+"""The check `maintenance`: reads the cloud's notices about this machine.
 
-Nothing is ever acknowledged: that lets the cloud begin sooner, and is for whoever has drained the node.
+It never acknowledges a notice: that lets the cloud begin sooner, and is up to the operator who has drained the node.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from muster.fleet.health.finding import Finding
 
 NAME: Final = "maintenance"
 PERIOD_S: Final = 15.0
-"""Azure tells of an eviction half a minute before it at least."""
+"""Azure announces an eviction at least half a minute before it."""
 TIMEOUT_S: Final = 130.0
-"""Azure may take two minutes for the first answer: it switches the service on for the machine."""
+"""Azure may take two minutes for the first answer: it enables the service for the machine."""
 CODES: Final = frozenset({(NAME, code) for code in (*KINDS, "unreadable")})
 _LOOKS: Final = 4
 
@@ -31,9 +31,9 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the check.
 
     Attributes:
-        cloud: whose notices; `auto` looks at what the firmware says of the machine, and may find none.
-        address: of the cloud's metadata service, where it is not the usual one.
-        machine: this machine's name in the notices; empty: the metadata service is asked.
+        cloud: the cloud; `auto` detects it from the firmware, and may find none.
+        address: of the cloud's metadata service, if it is not the default.
+        machine: this machine's name in the notices; empty to ask the metadata service.
     """
 
     cloud: Literal["auto", "azure", "none"] = "auto"
@@ -45,7 +45,7 @@ class MaintenanceCheck:
     """Reads a cloud's notices."""
 
     name = NAME
-    cost: Cost = "cheap"  # it mostly waits, which must not keep others from their turn
+    cost: Cost = "cheap"  # it mostly waits, and must not delay other checks
 
     def __init__(self, setup: Setup, cloud: Cloud) -> None:
         self.period_s = setup.period_s or PERIOD_S
@@ -66,7 +66,7 @@ class MaintenanceCheck:
 
 
 def make(setup: Setup) -> MaintenanceCheck | None:
-    """Make the check where the machine is in a cloud whose notices are known.
+    """Create the check if the machine is in a supported cloud.
 
     Raises:
         ValueError: a setting is wrong.

@@ -1,4 +1,4 @@
-"""What is mounted where: lines of /proc/PID/mountinfo, proc_pid_mountinfo(5)."""
+"""Parses mounts: lines of /proc/PID/mountinfo, proc_pid_mountinfo(5)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 _READ_ONLY: Final = frozenset({"ro", "emergency_ro", "shutdown"})
-"""The last two are what newer kernels say of ext4 after an error."""
+"""Newer kernels show the last two for ext4 after an error."""
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -16,19 +16,19 @@ class Mount(NamedTuple):
     """One mount."""
 
     device: str
-    """MAJOR:MINOR of the file system: mounts of the same one have the same."""
+    """MAJOR:MINOR of the file system, the same for all of its mounts."""
     place: str
     kind: str
     """ext4, xfs, tmpfs, ..."""
     source: str
     read_only: bool
-    """This mount of it; somebody wants it so."""
+    """Whether this mount is read-only, as its options say."""
     super_read_only: bool
-    """All of the file system: somebody made it so, or the kernel after an error."""
+    """Whether the whole file system is read-only: set by an operator, or by the kernel after an error."""
 
 
 def mounts_of(text: str) -> list[Mount]:
-    """Read a mountinfo; lines that are none are passed over."""
+    """Parse a mountinfo file. Lines in another format are skipped."""
     found = []
     for line in text.splitlines():
         before, separator, after = line.partition(" - ")
@@ -41,7 +41,7 @@ def mounts_of(text: str) -> list[Mount]:
 
 
 def mount_of(place: str, mounts: Sequence[Mount]) -> Mount | None:
-    """Return the mount that a path is on: the innermost, and of several at one place the last."""
+    """Return the mount of a path: the innermost, and the last if several are at one place."""
     path = PurePosixPath(place)
     on_it = [mount for mount in mounts if path.is_relative_to(mount.place)]
     return max(reversed(on_it), key=lambda mount: len(PurePosixPath(mount.place).parts), default=None)

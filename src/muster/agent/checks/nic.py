@@ -1,4 +1,4 @@
-"""The check `nic`: InfiniBand and Ethernet ports: counters that mean a bad link, links that are down, slow or gone."""
+"""The check `nic`: error counters of InfiniBand and Ethernet ports, and links that are down, slow or gone."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the check.
 
     Attributes:
-        expect: Gbit/s by pattern of ports' names, such as `mlx5_*/1`: they have to be up and as fast.
-        ignore: patterns of ports that are not looked at.
+        expect: Gbit/s by pattern of port names, such as `mlx5_*/1`: these ports must be up and that fast.
+        ignore: patterns of ports to skip.
     """
 
     expect: dict[str, float] = {}
@@ -33,7 +33,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NicCheck:
-    """Looks at a node's network ports."""
+    """Checks a node's network ports."""
 
     name = NAME
     cost: Cost = "cheap"
@@ -45,7 +45,7 @@ class NicCheck:
         self._files = PortFiles(setup.host.sys)
         self._ports = Ports(options.expect)
         self._findings = Findings(NAME, self.period_s)
-        self._aside = Aside(NAME)  # counters are asked of the card's firmware, which may have stopped
+        self._aside = Aside(NAME)  # counters are read from the card's firmware, which may hang
 
     async def look(self, now_s: float) -> Sequence[Finding]:
         """Read all ports once."""
@@ -55,7 +55,7 @@ class NicCheck:
 
 
 def make(setup: Setup) -> NicCheck:
-    """Make the check, also where there is no port yet: drivers of cards may be installed after the agent has begun.
+    """Create the check even without ports: drivers of cards may be installed after the agent has started.
 
     Raises:
         ValueError: a setting is wrong.

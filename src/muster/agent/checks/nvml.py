@@ -1,11 +1,12 @@
-"""NVIDIA's management library by way of ctypes: the few calls the agent needs, without the Python package's size.
+"""Calls NVIDIA's management library through ctypes: only the few functions that the agent needs, to save memory.
 
-Names, structures and numbers: NVML API Reference Guide. A session is short: an open one keeps GPUs from being reset and
-the driver from being replaced, and the library is let go with it, so that the next one loads what is installed then.
+Names, structures and numbers: NVML API Reference Guide. A session is short: an open one prevents the reset of GPUs and
+the replacement of the driver. The library is unloaded after the session, so that the next one loads the installed
+version.
 
-Loading and letting go may take for ever as any other call: they run what the library has to say at its beginning and
-end, off a disk that may be sick. ctypes holds the interpreter's lock meanwhile, so that nothing else would run, and is
-gone around: called as functions, dlopen and dlclose let go of it.
+Loading and unloading may block forever too: they run the library's code, from a disk that may be faulty. ctypes would
+hold the interpreter's lock during that, and block all other threads. So dlopen and dlclose are called as foreign
+functions, which release the lock.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _dlerror: Final = ctypes.CFUNCTYPE(c_char_p)(("dlerror", _PROGRAM))
 
 
 class NvmlError(Exception):
-    """A call failed: `code` is NVML's."""
+    """A call failed; `code` is NVML's."""
 
     def __init__(self, code: int, what: str) -> None:
         super().__init__(f"NVML: {what}")
@@ -85,13 +86,13 @@ def _version(kind: type[ctypes.Structure], number: int) -> int:
 
 
 class Nvml:
-    """A session with the library; use it with `with`.
+    """A session with the library, for use in `with`.
 
     Args:
-        libraries: names or paths, the first that can be loaded is taken.
+        libraries: names or paths; the first that loads is used.
 
     Raises:
-        NvmlError: the library is missing, broken, of another version than the driver, or finds no driver.
+        NvmlError: the library is missing, broken, of another version than the driver, or does not find a driver.
     """
 
     def __init__(self, libraries: Sequence[str] = LIBRARIES) -> None:
@@ -108,16 +109,16 @@ class Nvml:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(NvmlError):  # it is let go all the same
+        with contextlib.suppress(NvmlError):  # the library is unloaded in any case
             self._call("nvmlShutdown")
         self._let_go()
 
     def driver(self) -> str:
-        """Version of the driver, as the library sees it."""
+        """The driver's version as the library reports it."""
         return self._text("nvmlSystemGetDriverVersion")
 
     def count(self) -> int:
-        """How many GPUs the driver has. Raises NvmlError also where it says more than a machine can have."""
+        """Return the number of the driver's GPUs. Raises NvmlError if it is impossibly large."""
         count = self._number("nvmlDeviceGetCount_v2")
         if count > GPUS_MAX:
             raise NvmlError(_UNKNOWN, f"nvmlDeviceGetCount_v2: {count} GPUs are not possible")
@@ -130,17 +131,17 @@ class Nvml:
         return handle
 
     def uuid(self, device: c_void_p) -> str:
-        """Return what NVIDIA calls the GPU wherever it is built in."""
+        """Return the GPU's UUID, which stays the same in another machine."""
         return self._text("nvmlDeviceGetUUID", device)
 
     def pci_address(self, device: c_void_p) -> str:
-        """Return its place on the bus, as NVML writes it."""
+        """Return its PCI address in NVML's format."""
         info = _PciInfo()
         self._call("nvmlDeviceGetPciInfo_v3", device, byref(info))
         return bytes(info.bus_id).decode(errors="replace")
 
     def memory_errors(self, device: c_void_p, kind: int, place: int) -> int:
-        """Return errors since the driver or the GPU started anew."""
+        """Return the number of errors since the last start of the driver or reset of the GPU."""
         value = c_ulonglong()
         place_of, kind_of = c_int(place), c_int(kind)
         self._call("nvmlDeviceGetMemoryErrorCounter", device, kind_of, c_int(_VOLATILE), place_of, byref(value))
@@ -153,7 +154,7 @@ class Nvml:
         return bool(status.exceeded)
 
     def remapped_rows(self, device: c_void_p) -> tuple[int, bool, bool]:
-        """Return (rows replaced so far, whether one waits for the next reset, whether one could not be replaced)."""
+        """Return (rows replaced so far, whether one waits for the next reset, whether a replacement failed)."""
         values = [c_uint() for _ in range(4)]
         self._call("nvmlDeviceGetRemappedRows", device, *(byref(value) for value in values))
         return values[0].value + values[1].value, bool(values[2].value), bool(values[3].value)
@@ -172,13 +173,14 @@ class Nvml:
             try:
                 self._call("nvmlDeviceGetRetiredPages", device, c_int(cause), byref(count), None)
             except NvmlError as error:
-                if error.code != INSUFFICIENT_SIZE:  # no room for addresses was given: the number is all we want
+                # No space for addresses was given, because only their number is needed.
+                if error.code != INSUFFICIENT_SIZE:
                     raise
             pages += count.value
         return pages, bool(self._number("nvmlDeviceGetRetiredPagesPendingStatus", device))
 
     def throttle_reasons(self, device: c_void_p) -> int:
-        """Return the bits of what holds the clocks down now."""
+        """Return the bits of the reasons that limit the clocks now."""
         value = c_ulonglong()
         # Called ...ClocksEventReasons in newer libraries, which still have this one.
         self._call("nvmlDeviceGetCurrentClocksThrottleReasons", device, byref(value))
@@ -189,19 +191,19 @@ class Nvml:
         return bool(self._number("nvmlDeviceGetNvLinkState", device, c_uint(link)))
 
     def link_errors(self, device: c_void_p, link: int, counter: int) -> int:
-        """Return how far one of an NVLink's counters is."""
+        """Return the value of one of an NVLink's counters."""
         value = c_ulonglong()
         self._call("nvmlDeviceGetNvLinkErrorCounter", device, c_uint(link), c_int(counter), byref(value))
         return value.value
 
     def processes(self, device: c_void_p) -> tuple[int, ...]:
-        """Return who computes on the GPU: process numbers, those of the host where the agent sees them."""
+        """Return the IDs of processes that compute on the GPU; host IDs if the agent sees the host's processes."""
         count, infos = c_uint(_PROCESSES_MAX), (_Process * _PROCESSES_MAX)()
         self._call("nvmlDeviceGetComputeRunningProcesses_v3", device, byref(count), infos)
         return tuple(int(each.pid) for each in infos[: min(count.value, _PROCESSES_MAX)])
 
     def memory_held_bytes(self, device: c_void_p) -> int:
-        """Return what programs hold; what the driver keeps for itself is not in it."""
+        """Return the memory that programs hold, without the driver's own."""
         memory = _Memory(version=_version(_Memory, 2))
         self._call("nvmlDeviceGetMemoryInfo_v2", device, byref(memory))
         return int(memory.used)

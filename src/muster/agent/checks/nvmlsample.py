@@ -1,4 +1,4 @@
-"""Asks NVML for one sample of all GPUs. What a model does not have is left out; a GPU that is lost says so."""
+"""Takes one sample of all GPUs with NVML. Values that a model lacks are left out; a lost GPU is marked as lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from muster.fleet.health.patterns import pci_address
 T = TypeVar("T")
 
 _HELD_BYTES: Final = 1 << 30
-"""So much memory that no process holds is no rounding."""
+"""More memory than this without a process cannot be a rounding error."""
 _ERRORS: Final = (
     ("uncorrected-dram", UNCORRECTED, DRAM), ("uncorrected-sram", UNCORRECTED, SRAM),
     ("corrected-dram", CORRECTED, DRAM), ("corrected-sram", CORRECTED, SRAM),
@@ -36,19 +36,19 @@ _ERRORS: Final = (
 _LINK_COUNTERS: Final = ((REPLAY, "replay"), (RECOVERY, "recovery"), (CRC_FLIT, "crc"), (CRC_DATA, "crc"))
 
 Judge = Callable[[Sequence[int], int], dict[str, str]]
-"""(process numbers, bytes that are held) -> what should not be there, by code."""
+"""(process IDs, bytes held) -> unexpected contexts, by code."""
 
 
 def sample(nvml: Nvml, on_bus: Sequence[str], judge: Judge) -> Iterator[Gpu]:
-    """Yield what each GPU says.
+    """Yield a sample of each GPU.
 
     Args:
         nvml: a session.
-        on_bus: PCI addresses of all GPUs, to name one that NVML cannot open.
-        judge: says which programs should not be there.
+        on_bus: PCI addresses of all GPUs, to name a GPU that NVML cannot open.
+        judge: returns unexpected contexts.
 
     Raises:
-        NvmlError: not even their number is known.
+        NvmlError: the number of GPUs is not known.
     """
     silent, known = [], set[str]()
     for index in range(nvml.count()):
@@ -70,7 +70,7 @@ def _sample(nvml: Nvml, device: c_void_p, address: str, judge: Judge) -> Gpu:
     states: dict[tuple[str, str], str] = {}
 
     def ask(call: Callable[[], T]) -> T | None:
-        """The answer; None where there is none, which may say something about the GPU itself."""
+        """Return the answer; None if the call failed, which may set a state of the GPU."""
         try:
             return call()
         except NvmlError as error:
@@ -83,7 +83,7 @@ def _sample(nvml: Nvml, device: c_void_p, address: str, judge: Judge) -> Gpu:
     counters: dict[tuple[str, str, int], int] = {}
 
     def count(check: str, code: str, part: int, value: int | None) -> None:
-        if value is not None and value != NUMBER_MAX:  # a GPU that is gone reads as ones
+        if value is not None and value != NUMBER_MAX:  # a GPU that is gone reads as all ones
             counters[check, code, part] = value
 
     for code, kind, place in _ERRORS:
@@ -104,7 +104,7 @@ def _sample(nvml: Nvml, device: c_void_p, address: str, judge: Judge) -> Gpu:
     for link in range(LINKS_MAX):
         up = ask(lambda link=link: nvml.link_is_active(device, link))  # type: ignore[misc]
         if up is None:
-            break  # there are no more
+            break  # the GPU has only the links before this one
         links[link] = up
         for number, code in _LINK_COUNTERS if up else ():
             value = ask(lambda link=link, number=number: nvml.link_errors(device, link, number))  # type: ignore[misc]
@@ -117,5 +117,5 @@ def _sample(nvml: Nvml, device: c_void_p, address: str, judge: Judge) -> Gpu:
 
 
 def held_by_nobody(processes: Sequence[int], held_bytes: int) -> bool:
-    """Whether memory of a GPU is held, and no process is there to hold it."""
+    """Return whether memory of a GPU is held although no process uses the GPU."""
     return not processes and held_bytes > _HELD_BYTES

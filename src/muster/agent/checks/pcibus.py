@@ -1,4 +1,4 @@
-"""NVIDIA GPUs on the PCI bus, whether or not their driver knows them: sysfs-bus-pci."""
+"""Finds NVIDIA GPUs on the PCI bus, with or without a driver: sysfs-bus-pci."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _CLASSES: Final = ("0x0300", "0x0302")
 """VGA and 3D controllers."""
 _GONE: Final = b"\xff\xff"
 _ELSEWHERE: Final = ("vfio-pci", "pci-stub")
-"""GPUs that are handed to virtual machines."""
+"""Drivers of GPUs that are passed to virtual machines."""
 
 
 def gpus_on_bus(sys: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the addresses of (GPUs that are meant for NVIDIA's driver, those of them that no longer answer)."""
+    """Return the addresses of (GPUs for NVIDIA's driver, those among them that no longer respond)."""
     bus = sys / "bus/pci/devices"
     found, silent = [], []
     for name in names_in(bus):
@@ -29,8 +29,8 @@ def gpus_on_bus(sys: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
         found.append(name.lower())
         try:
             with (device / "config").open("rb", buffering=0) as config:
-                if config.read(len(_GONE)) == _GONE:  # a bus reads as ones where nobody answers
+                if config.read(len(_GONE)) == _GONE:  # a read returns all ones if the device does not respond
                     silent.append(name.lower())
         except OSError:
-            continue  # may not be read: nothing is known
+            continue  # not readable: the state is not known
     return tuple(found), tuple(silent)

@@ -1,4 +1,4 @@
-"""What the kernel says of network ports: /sys/class/infiniband and /sys/class/net.
+"""Reads network ports from the kernel's files: /sys/class/infiniband and /sys/class/net.
 
 Meanings: Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net of the kernel.
 """
@@ -16,14 +16,14 @@ from muster.agent.checks.ports import COUNTERS, HW_COUNTERS, Port
 _IFF_UP: Final = 1
 _UP: Final = {"up": True, "down": False, "lowerlayerdown": False, "dormant": False}
 _DISABLED: Final = ("1", "3")
-"""phys_state Sleep and Disabled: somebody switched the port off."""
+"""phys_state Sleep and Disabled: an operator has switched the port off."""
 
 
 class PortFiles:
-    """Reads the ports of a node; it remembers where their devices are, to tell a card that is gone from one that moved.
+    """Reads the ports of a node. It remembers their devices, to distinguish a removed card from a moved one.
 
     Args:
-        sys: where sysfs is.
+        sys: the location of sysfs.
     """
 
     def __init__(self, sys: Path) -> None:
@@ -31,11 +31,11 @@ class PortFiles:
         self._devices: dict[str, str] = {}
 
     def read(self) -> list[Port]:
-        """Return all ports of cards; virtual interfaces, and functions made for virtual machines, are left out."""
+        """Return all ports of cards, without virtual interfaces and functions for virtual machines."""
         ports = [port for device in names_in(self._infiniband) for port in self._of_infiniband(device)]
         ports += [port for name in names_in(self._net) for port in self._of_net(name)]
         here = {port.name for port in ports}
-        # A pod's own network namespace may have taken an interface along: then the card is still where it was.
+        # A pod's network namespace may have taken an interface: its card is then still present.
         ports += [
             Port(name, {}, moved=True)
             for name, place in self._devices.items()
@@ -67,14 +67,14 @@ class PortFiles:
             "flap": _first(number_of(folder / "carrier_down_count"), changes // 2 if changes is not None else None),
             "errors": _sum(number_of(folder / "statistics" / each) for each in ("rx_errors", "tx_errors")),
         }
-        mbps = number_of(folder / "speed")  # -1 while the link is down, and EINVAL while the interface is
+        mbps = number_of(folder / "speed")  # -1 while the link is down, and EINVAL while the interface is down
         up = _UP.get(text_of(folder / "operstate") or "") if _is_switched_on(text_of(folder / "flags")) else None
         board = "/".join(text_of(folder / "device" / each) or "" for each in ("vendor", "device")).strip("/")
         yield Port(name, _known(counters), up, mbps / 1000 if mbps else None, board and f"ethernet {board}")
 
     @staticmethod
     def _is_card(folder: Path) -> bool:
-        """Whether an interface is a card of the node: neither virtual, nor for virtual machines, nor a controller's."""
+        """Return whether an interface is a card: not virtual, not for virtual machines, not a controller's."""
         device = folder / "device"
         return device.exists() and not (device / "physfn").exists() and "/usb" not in os.path.realpath(device)
 
@@ -100,7 +100,7 @@ def _is_switched_on(flags: str | None) -> bool:
 
 
 def _gbps(rate: str | None) -> float | None:
-    """`400 Gb/sec (4X NDR)`."""
+    """Parse a rate such as `400 Gb/sec (4X NDR)`."""
     number, _, unit = (rate or "").partition(" ")
     try:
         return float(number) if unit.startswith("Gb/sec") and 0 < float(number) < 1e6 else None

@@ -1,7 +1,7 @@
-"""Samples of network ports in, what is wrong with them out. Nothing is read here, and no clock is looked at.
+"""Finds problems of network ports in samples. It does not read anything itself and has no clock.
 
-Which counters of InfiniBand mean that a port is bad in any case: NVSentinel's defaults. How wide the counters are: the
-kernel's drivers/infiniband/core/sysfs.c; those of the port's own management agent stop at their end.
+InfiniBand counters that always mean a bad port: NVSentinel's defaults. Widths of the counters: the kernel's
+drivers/infiniband/core/sysfs.c. Counters of the port's own management agent stop at their maximum.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ CHECK: Final = "port"
 COUNTERS: Final[Mapping[str, int]] = {
     "link_downed": 8, "excessive_buffer_overrun_errors": 4, "local_link_integrity_errors": 4, "symbol_error": 16,
 }  # fmt: skip
-"""Files below `counters`, and how many bits they have. All but symbol_error are fatal."""
+"""Files below `counters`, and their width in bits. All but symbol_error are fatal."""
 HW_COUNTERS: Final[Mapping[str, int]] = {"rnr_nak_retry_err": 32}
 """Files below `hw_counters`."""
 BITS: Final[Mapping[str, int]] = {**COUNTERS, **HW_COUNTERS, "flap": 32, "errors": 64}
 CODES: Final = frozenset({(CHECK, code) for code in (*BITS, "saturated", "down", "speed", "gone")})
 
 _SLOWER: Final = 0.95
-"""Below this share of what it should be a port is slow; what different files say is rounded differently."""
+"""Below this share of its expected rate, a port is slow. Files round the rate differently."""
 _SIBLINGS_MIN: Final = 4
 _LOOKS: Final = 2
-"""A link that is being trained is not down or slow yet."""
+"""A link in training is not down or slow yet."""
 
 
 class Port(NamedTuple):
-    """One port at one time; what could not be read is not there."""
+    """One port in one sample. Values that could not be read are missing."""
 
     name: str
-    """mlx5_0/1, or the interface's."""
+    """mlx5_0/1, or the name of the interface."""
     counters: Mapping[str, int]
     """By code."""
     up: bool | None = None
-    """None: not known, or switched off by somebody."""
+    """None if not known, or if an operator has switched it off."""
     gbps: float | None = None
     board: str = ""
-    """Ports of the same kind of card have the same."""
+    """Equal for ports of the same kind of card."""
     moved: bool = False
-    """Its device is there, but in another network namespace: nothing else is known."""
+    """Its device exists in another network namespace: nothing else is known."""
 
 
 class Ports:
     """The ports of one node over time.
 
     Args:
-        expect: Gbit/s by pattern of names (`mlx5_*/1`): such a port has to be up and as fast. What is not named has to
-            stay as good as it was.
+        expect: Gbit/s by pattern of names (`mlx5_*/1`): such a port must be up and that fast. Other ports must not
+            become worse than they were.
     """
 
     def __init__(self, expect: Mapping[str, float]) -> None:
@@ -74,7 +74,8 @@ class Ports:
             states.append(Sight(CHECK, name, "gone", "the port was there and up, and is gone", looks=_LOOKS))
         for port in ports:
             if not port.moved:
-                last = self._last.get(port.name, port)  # what does not answer now is compared with when it last did
+                # A port that does not respond now is later compared with its last values.
+                last = self._last.get(port.name, port)
                 fit = {code: value for code, value in port.counters.items() if value < 1 << BITS[code]}
                 self._last[port.name] = port._replace(counters={**last.counters, **fit})
                 if port.up:

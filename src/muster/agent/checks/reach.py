@@ -1,6 +1,6 @@
-"""The check `reach`: a few other nodes, by a TCP connection to their agent; whose fault it is, the controller says.
+"""The check `reach`: opens TCP connections to the agents of a few other nodes; the controller decides who is at fault.
 
-Who looks at whom: fleet/health/peers.py. A node that refuses the connection is reached: its kernel answered.
+Choice of nodes: fleet/health/peers.py. A node that refuses the connection is reached, because its kernel answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME: Final = "reach"
 PERIOD_S: Final = 15.0
 TIMEOUT_S: Final = 12.0
 _CONNECT_S: Final = 4.0
-"""Longer than the first two times that TCP sends a lost packet again: after 1 and 3 s."""
+"""Longer than TCP's first two retransmissions of a lost packet, after 1 and 3 s."""
 _TRIES: Final = 2
 _LOOKS: Final = 2
 CONFIRM_S: Final = 60.0
@@ -39,7 +39,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         members_file: all nodes as JSON, `[{"name": ..., "address": ..., "domains": [ZONE, SWITCH]}]`, read again when
-            it changes; without it there is no mesh.
+            it changes. Without it there are no peers.
         port: of the agents.
     """
 
@@ -48,17 +48,17 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Peers:
-    """The peers of one node, from a file that may change, be missing or be broken: then the last good ones stay."""
+    """The peers of one node, from a file. If the file is missing or invalid, the last valid peers stay."""
 
     def __init__(self, node: str, file: Path) -> None:
         self._node, self._file = node, file
         self._read: tuple[int, int, int] | None = None
         self._peers: tuple[Member, ...] = ()
         self.problem = "not read yet"
-        """Why the file cannot be used; empty where it can."""
+        """Why the file is not valid; "" if it is."""
 
     def now(self) -> tuple[Member, ...]:
-        """Return whom the node looks at."""
+        """Return the peers of the node."""
         try:
             stat = self._file.stat()
             seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -78,10 +78,10 @@ class Peers:
 
 
 class ReachCheck:
-    """Looks at a few other nodes."""
+    """Probes a few other nodes."""
 
     name = NAME
-    cost: Cost = "cheap"  # it mostly waits, which must not keep others from their turn
+    cost: Cost = "cheap"  # it mostly waits, and must not delay other checks
 
     def __init__(self, setup: Setup, options: Options) -> None:
         self.period_s = setup.period_s or PERIOD_S
@@ -92,7 +92,7 @@ class ReachCheck:
         self._aside = Aside(NAME)
 
     async def look(self, now_s: float) -> Sequence[Finding]:
-        """Try all peers at once."""
+        """Probe all peers concurrently."""
         peers = await self._aside.run(self._peers.now)
         said = await asyncio.gather(*(reach(peer.address, self._port) for peer in peers))
         states = [
@@ -105,7 +105,7 @@ class ReachCheck:
 
 
 async def reach(address: str, port: int) -> str:
-    """Return why an address cannot be reached, after two tries; nothing where anything answers."""
+    """Return why an address cannot be reached after two attempts; "" if it answers."""
     why = ""
     for _ in range(_TRIES):
         try:
@@ -126,7 +126,7 @@ async def reach(address: str, port: int) -> str:
 
 
 def make(setup: Setup) -> ReachCheck | None:
-    """Make the check where the nodes are known.
+    """Create the check if the list of nodes is configured.
 
     Raises:
         ValueError: a setting is wrong.

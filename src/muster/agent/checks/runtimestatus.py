@@ -1,4 +1,4 @@
-"""How a container runtime says it is: Status of CRI's RuntimeService, k8s.io/cri-api/pkg/apis/runtime/v1/api.proto."""
+"""Reads the status of a container runtime: CRI's RuntimeService, k8s.io/cri-api/pkg/apis/runtime/v1/api.proto."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NETWORK_READY: Final = "NetworkReady"
 
 
 class Condition(NamedTuple):
-    """One thing a runtime says of itself."""
+    """A condition that a runtime reports."""
 
     kind: str
     holds: bool
@@ -20,7 +20,7 @@ class Condition(NamedTuple):
 
 
 async def runtime_status(socket: str, timeout_s: float) -> tuple[Condition, ...]:
-    """Ask the runtime behind a socket.
+    """Query the runtime behind a socket.
 
     Raises:
         CallError: it does not answer, or not with a status.
@@ -34,10 +34,10 @@ async def runtime_status(socket: str, timeout_s: float) -> tuple[Condition, ...]
 
 
 def conditions_of(message: bytes) -> tuple[Condition, ...]:
-    """Read a StatusResponse.
+    """Parse a StatusResponse.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a StatusResponse.
     """
     found = []
     for status in (value for number, value in fields_of(message) if number == 1 and isinstance(value, bytes)):

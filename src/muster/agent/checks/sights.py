@@ -1,4 +1,4 @@
-"""What one look saw, and how looks become findings: states last, counters and samples add up."""
+"""Turns the observations of checks into findings: states last over several calls; counters and samples add up."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from muster.fleet.health.kernellog import PAUSE_S
 MESSAGE_MAX: Final = 240
 COMPONENT_MAX: Final = 128
 REFRESH_S: Final = 240.0
-"""A state that lasts is told again so often, with a later `last_s`: sooner than any policy stops counting it."""
+"""A lasting state is reported again at this interval with a later `last_s`, before any policy stops counting it."""
 
 
 class Sight(NamedTuple):
-    """One thing seen in one look; `times` is of use where things are counted, `looks` where states last."""
+    """One observation of a call. `times` is for counted events, `looks` for lasting states."""
 
     check: str
     component: str
@@ -24,18 +24,18 @@ class Sight(NamedTuple):
     message: str = ""
     times: int = 1
     looks: int = 1
-    """It counts from so many looks on end; what comes and goes by itself is not told."""
+    """The number of consecutive calls after which it is reported, so that brief states are not."""
     refresh_s: float = REFRESH_S
-    """A state that lasts is reported again after so long."""
+    """A lasting state is reported again after this time."""
 
 
 class Seen(NamedTuple):
-    """All of one look."""
+    """All observations of one call."""
 
     states: tuple[Sight, ...] = ()
-    """What is so now: one incident for as long as it stays so."""
+    """Current states: each is one incident while it lasts."""
     events: tuple[Sight, ...] = ()
-    """What happened since the last look."""
+    """Events since the last call."""
 
 
 class _State:
@@ -49,11 +49,11 @@ class _State:
 
 
 class Findings:
-    """Makes findings of what one check saw.
+    """Converts the observations of one check to findings.
 
     Args:
         check: name of the check.
-        period_s: how often it looks.
+        period_s: the interval of its calls.
     """
 
     def __init__(self, check: str, period_s: float) -> None:
@@ -62,10 +62,10 @@ class Findings:
         self._events = Incidents(check, period_s)
 
     def take(self, seen: Seen, now_s: float) -> list[Finding]:
-        """Return what is new since the last look.
+        """Return what is new since the last call.
 
-        A state that ended and is back within a pause goes on; after a pause it is another incident. A clock that was
-        set back never makes times of an incident go backwards.
+        A state that returns within a pause is the same incident; after a pause it is another one. If the clock is set
+        back, the times of an incident do not go back.
         """
         for event in seen.events:
             if event.times > 0:
@@ -102,6 +102,6 @@ class Findings:
 
 
 def _text(text: str, characters: int) -> str:
-    """One line of printable characters."""
+    """Return one line of printable characters."""
     plain = text if text.isprintable() else "".join(each if each.isprintable() else " " for each in text)
     return plain[:characters]
