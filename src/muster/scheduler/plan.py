@@ -1,4 +1,4 @@
-"""What decide wants done, as data: the controller carries it out and nothing else."""
+"""Plans as data: the actions that decide returns. The controller executes these and nothing else."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Settings(msgspec.Struct, frozen=True):
     """Deadlines of the scheduler, in seconds.
 
     Attributes:
-        bind_deadline_s: a gang is bound as a whole within this, or released.
-        hold_s: slots of a gang without any live pod are kept this long.
-        reported_per_queue: gangs behind the head of a queue that a plan names; the rest is only counted.
-        leave_slack_s: a gang told to leave whose controller does nothing is deleted this long after its grace.
-        evict_within_s: a gang of which evictions are refused for so long stays. One that was cut off half-way spends
-            its budget for two minutes (kubernetes pkg/controller/disruption, DeletionTimeout).
-        backfill_depth: gangs with a time limit behind the head that are tried on its nodes before it starts.
+        bind_deadline_s: a gang that is not fully bound within this time is released.
+        hold_s: how long slots of a gang without live pods stay reserved.
+        reported_per_queue: number of gangs behind the head of a queue that a plan lists; the others are counted.
+        leave_slack_s: if a gang's controller does not react, its pods are deleted this long after its grace.
+        evict_within_s: a gang whose evictions are refused for this long stays. A started eviction spends its budget
+            for two minutes (kubernetes pkg/controller/disruption, DeletionTimeout).
+        backfill_depth: number of gangs with a time limit behind the head that are tried for backfill.
         team_key: label of nodes and pods that names their team, and key of the taint of nodes.
-        preflight_required: nodes with GPUs are used only once they have passed their tests (docs/preflight.md).
+        preflight_required: nodes with GPUs are used only after they passed their tests (docs/preflight.md).
     """
 
     bind_deadline_s: float = 30.0
@@ -39,7 +39,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class WritePlacement(msgspec.Struct, frozen=True):
-    """Create the placement, or replace it under its resourceVersion. `reason` says what moved: "" for a new one."""
+    """Create the placement, or replace it under its resourceVersion. `reason` is what changed; "" for a new one."""
 
     gang: str
     placement: Placement
@@ -47,12 +47,12 @@ class WritePlacement(msgspec.Struct, frozen=True):
 
     @property
     def create(self) -> bool:
-        """Whether there is none yet."""
+        """Whether the placement does not exist yet."""
         return not self.placement.metadata.resource_version
 
 
 class DeletePlacement(msgspec.Struct, frozen=True):
-    """Delete the placement, if it is still this version."""
+    """Delete the placement if it still has this version."""
 
     gang: str
     placement: Placement
@@ -60,14 +60,14 @@ class DeletePlacement(msgspec.Struct, frozen=True):
 
 
 class MarkBound(msgspec.Struct, frozen=True):
-    """The whole gang is bound: say so in the placement's status."""
+    """Mark the placement Bound, because the whole gang is bound."""
 
     gang: str
     placement: Placement
 
 
 class ReleaseGang(msgspec.Struct, frozen=True):
-    """The gang was not bound as a whole in time: write phase Released, so that whoever leads goes on releasing it."""
+    """Write phase Released, because the gang was not bound in time. A new leader then continues the release."""
 
     gang: str
     placement: Placement
@@ -75,7 +75,7 @@ class ReleaseGang(msgspec.Struct, frozen=True):
 
 
 class TellToLeave(msgspec.Struct, frozen=True):
-    """A gang is to give its nodes back: write phase Preempting, and its controller saves and deletes its pods."""
+    """Ask a gang to return its nodes: write phase Preempting; its controller saves and deletes its pods."""
 
     gang: str
     placement: Placement
@@ -84,7 +84,7 @@ class TellToLeave(msgspec.Struct, frozen=True):
 
 
 class RemoveMember(msgspec.Struct, frozen=True):
-    """Mark the bound pod as disrupted and delete it, by UID; its owner makes it anew.
+    """Mark the bound pod as disrupted and delete it, by UID; its owner recreates it.
 
     `why` is the reason of its DisruptionTarget condition.
     """
@@ -98,7 +98,7 @@ class RemoveMember(msgspec.Struct, frozen=True):
 
 
 class TryEviction(msgspec.Struct, frozen=True):
-    """Ask in a dry run whether all these pods, (name, UID), may be evicted; `by` is the gang they are to leave for."""
+    """Dry-run the eviction of all these pods, (name, UID); `by` is the gang that would preempt them."""
 
     gang: str
     namespace: str
@@ -107,7 +107,7 @@ class TryEviction(msgspec.Struct, frozen=True):
 
 
 class EvictMember(msgspec.Struct, frozen=True):
-    """Evict the pod, by UID, as its disruption budget allows; its owner makes it anew. `reason` is for people."""
+    """Evict the pod, by UID, within its disruption budget; its owner recreates it. `reason` is for display."""
 
     gang: str
     namespace: str
@@ -117,7 +117,7 @@ class EvictMember(msgspec.Struct, frozen=True):
 
 
 class StayOn(msgspec.Struct, frozen=True):
-    """The gang was told to leave and not all of it may: it keeps its slots, and is mended. Write phase Bound again."""
+    """Write phase Bound again: not all pods of the gang could leave. It keeps its slots and is repaired."""
 
     gang: str
     placement: Placement
@@ -125,7 +125,7 @@ class StayOn(msgspec.Struct, frozen=True):
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """Bind the pod, by UID. `slot` is None-like (-1) for a pod that is no member of a placed gang."""
+    """Bind the pod, by UID. `slot` is -1 for a pod outside placed gangs."""
 
     gang: str
     namespace: str
@@ -136,7 +136,7 @@ class Bind(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """Say on a pod that it will never be placed as it is: PodScheduled False with this reason."""
+    """Report on a pod that it can never be placed as it is: PodScheduled False with this reason."""
 
     gang: str
     namespace: str
@@ -161,14 +161,14 @@ Action = (
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Everything to do now.
+    """All actions and reasons of one decision.
 
     Attributes:
-        waiting: why each gang that was looked at waits, by key.
-        unreported: gangs behind these that were only counted.
-        wake_at: decide again at this time even if nothing happens; None where only events matter.
-        starts: when gangs that wait for nodes start, by key; a gang that is not in it starts nobody knows when.
-        demands: what cluster autoscalers are to see.
+        waiting: why each considered gang waits, by key.
+        unreported: number of gangs behind these that were only counted.
+        wake_at: time of the next plan if no event comes first; None if only events matter.
+        starts: when waiting gangs start, by key; unknown for gangs that are missing here.
+        demands: conditions for cluster autoscalers.
     """
 
     actions: tuple[Action, ...] = ()

@@ -1,4 +1,4 @@
-"""Typed reasons: why a gang waits, and why a node does not serve a pod. decide, events and explain share them."""
+"""Typed reasons why a gang waits and why a node rejects a pod; shared by decide, Events and explain."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Why(StrEnum):
 
 
 class NodeWhy(StrEnum):
-    """Why a node does not serve a pod, in the order in which a node is judged; the first that holds counts."""
+    """Why a node rejects a pod, in the order of the checks; the first that applies counts."""
 
     GONE = "NodeGone"
     REPLACED = "NodeReplaced"
@@ -66,13 +66,13 @@ class NodeWhy(StrEnum):
 
 
 class NodeReason(msgspec.Struct, frozen=True):
-    """One reason about nodes; `detail` names the taint, the selector, the resources or the gang."""
+    """A reason for nodes; `detail` names the taint, the selector, the resources or the gang."""
 
     why: NodeWhy
     detail: str = ""
 
     def text(self) -> str:
-        """Say it in a few words that follow a node count, such as "1 not ready"."""
+        """Return a few words that follow a node count, such as "not ready" in "1 not ready"."""
         words = _NODE_WORDS[self.why]
         return words.format(detail=self.detail) if "{detail}" in words else words
 
@@ -112,7 +112,7 @@ _NODE_WORDS: Mapping[NodeWhy, str] = MappingProxyType(
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why a gang waits: `have` of `need` (pods, or nodes), whom or what it waits for, and of which team that is."""
+    """Why a gang waits: `have` of `need` (pods, or nodes), what it waits for, and the team of that."""
 
     why: Why
     need: int = 0
@@ -121,7 +121,7 @@ class Reason(msgspec.Struct, frozen=True):
     team: str = ""
 
     def text(self) -> str:
-        """Say it as one sentence for people."""
+        """Return the reason as one sentence."""
         return _WORDS[self.why].format(
             need=self.need,
             need_pods=counted(self.need, "pod"),

@@ -1,7 +1,8 @@
-"""Volumes that are made for a pod's node: before any pod of the gang is bound, all volumes of the gang are there.
+"""Provisions volumes that depend on a pod's node, before any pod of the gang is bound.
 
-The scheduler names the node in the claim's annotation, the class's provisioner makes the volume, and only then is a
-pod bound (Kubernetes: "Storage Classes", volume binding mode). A gang whose volumes do not come in time is not bound.
+The scheduler writes the node to the claim's annotation, the provisioner of the storage class creates the volume, and
+then the pod is bound (Kubernetes: "Storage Classes", volume binding mode). If the volumes miss the deadline, the gang
+is not bound.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ RETRY_S = 5.0
 
 
 class Provisioner:
-    """Keeps the binds of gangs back until their volumes are made.
+    """Delays the binds of gangs until their volumes are provisioned.
 
     Args:
         client: the API server.
-        state: told of binds that are given up, and of claims.
-        bind: carries a bind out.
+        state: records abandoned binds and claims.
+        bind: executes a bind.
         clock: seconds since the epoch.
         changed: called after each outcome.
-        deadline_s: how long the volumes of a gang may take to be made.
-        request_timeout_s: how long one request may take.
+        deadline_s: time limit for provisioning the volumes of a gang.
+        request_timeout_s: time limit of one request.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Provisioner:
         self._new: asyncio.Queue[str] = asyncio.Queue()
 
     def submit(self, binds: list[Bind]) -> None:
-        """Carry out the binds of one plan, those of gangs that need volumes once these are made."""
+        """Execute the binds of one plan; gangs that need volumes wait for these."""
         unmade = {pod.gang for uid in self._state.claims.users_of_unmade() if (pod := self._state.pods.get(uid))}
         for bind in binds:
             if bind.gang not in unmade and bind.gang not in self._parked:
@@ -74,7 +75,7 @@ class Provisioner:
             self._parked[bind.gang].append(bind)
 
     async def run(self) -> None:
-        """Work until cancelled; whoever leads next starts over from the claims."""
+        """Work until cancelled; a new leader starts again from the claims."""
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._provision(await self._new.get()))
@@ -108,7 +109,7 @@ class Provisioner:
         self._changed()
 
     def _nodes_by_claim(self, binds: list[Bind]) -> Mapping[str, str]:
-        """The node for which each volume is made: that of the first pod that uses it."""
+        """Return the node for each claim: the node of the first pod that uses it."""
         nodes: dict[str, str] = {}
         for bind in binds:
             pod = self._state.pods.get(bind.uid)
@@ -129,7 +130,7 @@ class Provisioner:
         return known is not None and known.bound
 
     async def _withdraw(self, nodes: Mapping[str, str]) -> None:
-        """Nobody waits for these volumes there any more: the next try may be for other nodes."""
+        """Remove the annotations of an abandoned try, because the next one may choose other nodes."""
         for claim in nodes:
             known = self._state.claims.known.get(claim)
             if known is not None and known.found and not known.bound:
@@ -140,7 +141,7 @@ class Provisioner:
                     log.warning("claim %s: %s", claim, str(error) or "no answer in time")
 
     def _out_of_reach(self, bind: Bind) -> str:
-        """Why the pod cannot run there although its volumes are made; "" where it can."""
+        """Return why the provisioned volumes make the node unusable for the pod; "" if it is usable."""
         labels = self._state.node_labels(bind.node)
         if labels is None:
             return f"node {bind.node} is gone"

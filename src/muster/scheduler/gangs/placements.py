@@ -1,4 +1,4 @@
-"""Placement objects: reading what one says, and making the next one. Pure; the controller writes them."""
+"""Reads Placement objects and builds their next version. Pure; the controller writes them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from muster.scheduler.gangs.gang import Gang
 TRAINING_JOB = "TrainingJob"
 GIVEN_UP = ("Released", "Preempting")
 LABEL_MAX = 63
-"""Characters of a label's value; names of foreign objects may be longer (Kubernetes: labels and selectors)."""
+"""Maximum length of a label value; foreign names may be longer (Kubernetes: labels and selectors)."""
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def timestamp(now: float) -> datetime:
-    """Return the moment in UTC."""
+    """Return the timestamp in UTC for seconds since the epoch."""
     return datetime.fromtimestamp(now, UTC)
 
 
 def is_leaving(gang: Gang) -> bool:
-    """Whether it was told to leave already."""
+    """Return whether the gang was asked to leave."""
     return gang.placement is not None and gang.placement.status.phase == "Preempting"
 
 
 def gang_of(placement: Placement) -> Membership:
-    """Return whose placement it is. A pod without a gang has one, `pod.NAME`, while others leave for it."""
+    """Return the gang of a placement. A single pod has one, `pod.NAME`, while victims leave for it."""
     spec, namespace = placement.spec, placement.namespace
     for owner in placement.metadata.owner_references:
         if owner.kind == Pod.RESOURCE.kind and owner.uid == spec.gang_uid:
@@ -43,7 +43,7 @@ def gang_of(placement: Placement) -> Membership:
 
 
 def _named(gang: Gang) -> tuple[str, str, OwnerReference | None]:
-    """Name and UID of the gang as its placement has them, and to whom that belongs."""
+    """Return the gang's name, UID and owner as its placement has them."""
     if not gang.single:
         return gang.name, gang.uid, gang.owner
     (pod,) = gang.pods.values()
@@ -52,37 +52,39 @@ def _named(gang: Gang) -> tuple[str, str, OwnerReference | None]:
 
 
 def placed_slots(placement: Placement | None) -> dict[int, tuple[str, str]]:
-    """Return slot -> (node, node UID) of the slots the placement holds: none once they are given up."""
+    """Return slot -> (node, node UID) of the slots that the placement holds; none after their release."""
     if placement is None or placement.status.phase in GIVEN_UP:
         return {}
     return {slot.slot: (slot.node, slot.node_uid) for slot in placement.spec.slots}
 
 
 def given_up_slots(placement: Placement | None) -> dict[int, int]:
-    """Return slot -> attempt of the slots that the gang goes on without."""
+    """Return slot -> attempt of the slots that the gang continues without."""
     if placement is None or placement.status.phase in GIVEN_UP:
         return {}
     return {each.slot: each.attempt for each in placement.spec.given_up}
 
 
 def holds_as(old: Placement, new: Placement) -> bool:
-    """Whether the two hold the same slots for sure: a status was written over the spec that is known already."""
+    """Return whether both surely hold the same slots: only the status differs from the known version."""
     return new.spec is old.spec and (new.status.phase in GIVEN_UP) == (old.status.phase in GIVEN_UP)
 
 
 def started_at(placement: Placement, bind_deadline_s: float) -> datetime:
-    """Return when the plan's present revision was written; it follows from its deadline."""
+    """Return when the present revision was written, computed from its deadline."""
     deadline = placement.spec.bind_deadline
     return deadline - timedelta(seconds=bind_deadline_s) if deadline is not None else _LONG_AGO
 
 
 def is_open(placement: Placement, bind_deadline_s: float) -> bool:
-    """Whether the plan's present revision is still to be bound.
+    """Return whether the present revision still has to be bound.
 
-    Writing spec leaves status alone, so a plan changed after it was Bound still says so: what counts is whether it was
-    Bound after this revision was written. `planned` and `bound_status` keep the two in order whatever the clock does.
-    Misreading it (another bind deadline before a restart) is harmless: an open plan read as bound gets a new revision,
-    a bound one read as open is marked Bound once more.
+    A write of spec keeps status, so a plan that changed after it was Bound still has phase Bound. Therefore the test
+    is whether it was Bound after this revision was written. `planned` and `bound_status` keep these times in order,
+    whatever the clock does.
+
+    A wrong result (the bind deadline changed before a restart) is harmless. An open plan that counts as bound gets a
+    new revision; a bound one that counts as open is marked Bound again.
     """
     status = placement.status
     if status.phase in GIVEN_UP:
@@ -109,8 +111,8 @@ def planned(
 ) -> Placement:
     """Return the gang's next Placement: `nodes` is slot -> (node, node UID), `given_up` slot -> attempt.
 
-    An existing one is changed under its resourceVersion; `keep_deadline` when a plan that is still open is mended, so
-    that mending never prolongs it. `preempting` where others have to leave its nodes, until that deadline.
+    An existing one is replaced under its resourceVersion. `keep_deadline` repairs an open plan without extending its
+    deadline. `preempting` means that victims have to leave its nodes before that deadline.
     """
     old = gang.placement
     start = timestamp(now)
@@ -144,7 +146,7 @@ def planned(
 
 
 def leaving_status(placement: Placement, now: float, reason: LeavingReason, message: str) -> PlacementStatus:
-    """Return the status that tells a gang to leave its nodes."""
+    """Return the status that asks a gang to leave its nodes."""
     return PlacementStatus(
         phase="Preempting",
         bound_time=placement.status.bound_time,
@@ -155,7 +157,7 @@ def leaving_status(placement: Placement, now: float, reason: LeavingReason, mess
 
 
 def staying_status(placement: Placement) -> PlacementStatus:
-    """Return the status of a gang that was told to leave and stays: that which it had before."""
+    """Return the previous status, for a gang that was asked to leave but stays."""
     return PlacementStatus(phase="Bound", bound_time=placement.status.bound_time)
 
 

@@ -1,7 +1,7 @@
-"""Pools: nodes that are for gangs alone (docs/scheduling.md, "Pools").
+"""Pools: nodes reserved for gangs (docs/scheduling.md, "Pools").
 
-The API server's binding checks no capacity and kube-scheduler does not see what is reserved here: where both place
-pods on a node, kubelets turn some away. So a pool has to be exclusive, or it is not used at all.
+Binding checks no capacity, and kube-scheduler does not see our reservations. If both schedulers place pods on a node,
+the kubelet rejects some. So a pool must be exclusive, or the scheduler does not use it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Pool(StrEnum):
-    """What a node is as far as pools go; the text of those that are not used says why."""
+    """State of a node's pool; the text of an unusable state is its reason."""
 
     NONE = ""
     EXCLUSIVE = "exclusive"
@@ -27,17 +27,17 @@ class Pool(StrEnum):
 
     @property
     def usable(self) -> bool:
-        """Whether pods may be placed there, as far as pools go."""
+        """Whether the pool allows pods on the node."""
         return self in (Pool.NONE, Pool.EXCLUSIVE)
 
 
 def devices(amounts: Amounts) -> bool:
-    """Whether any extended resource is asked for, or taken (Kubernetes: their names have a domain)."""
+    """Return whether the amounts include an extended resource (Kubernetes: its name has a domain)."""
     return any(value > 0 and "/" in resource for resource, value in amounts.items())
 
 
 def pool_of(node: NodeRecord) -> Pool:
-    """Judge a node by its label and taint, and by what pods of other schedulers have taken of it."""
+    """Return the pool state of a node, from its label, its taint and its pods of other schedulers."""
     if LABEL_POOL not in node.labels:
         return Pool.NONE
     if not any(taint.key == TAINT_POOL and taint.effect in HARD_EFFECTS for taint in node.taints):

@@ -1,4 +1,4 @@
-"""Choosing nodes for the pods of one gang: all of them, or none."""
+"""Chooses nodes for the pods of one gang: all of them, or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muster.scheduler.pods.pod_class import PodClass
 __all__ = ["Candidate", "Groups", "Shortage", "candidates", "choose", "room_when_empty"]
 
 Failed = Collection[tuple[int, str]]
-"""(slot, node) pairs not to be used."""
+"""(slot, node) pairs that must not be used."""
 
 
 def choose(
@@ -35,12 +35,12 @@ def choose(
     taken: Collection[str] = (),
     given_up: Collection[tuple[str, PodClass | None]] = (),
 ) -> dict[int, str] | Shortage:
-    """Return slot -> node for all slots and take that room from the ledger; or what is short, taking nothing.
+    """Return slot -> node for all slots and take that room from the ledger; or return the shortage and take nothing.
 
-    `taken` are nodes of the gang's other slots, which take no more of it. `given_up`: (node, class) that these slots
-    hold until they move; rules about other pods are judged as if they had left. Classes with the least choice go first.
-    With several classes that compete for the same nodes this can miss a placement that exists; it never makes a wrong
-    one.
+    `taken` are nodes of the gang's other slots, which take no more of it. `given_up` are (node, class) pairs that
+    these slots hold until they move; rules about other pods do not count them. Classes with the fewest candidates go
+    first. With several classes that compete for the same nodes, this can miss a placement that exists. It never
+    returns an invalid one.
     """
     banned = {node for slot, node in failed if any(slot in slots for slots in groups.values())} | set(taken)
     if any(is_related(cls, ledger.layer) for cls in groups):
@@ -76,7 +76,7 @@ def choose(
 
 
 def room_when_empty(ledger: Ledger, matcher: Matcher, groups: Groups) -> dict[int, str] | Shortage:
-    """Return what would be short for the gang alone; else slot -> node where it has rules, as nothing else tells.
+    """Return the shortage with the gang alone on these nodes. If it fits: slot -> node, empty without pod rules.
 
     May take room from the ledger.
     """
@@ -90,7 +90,7 @@ def room_when_empty(ledger: Ledger, matcher: Matcher, groups: Groups) -> dict[in
 
 
 def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[Candidate]) -> dict[int, str]:
-    """Give the slots, in order, to the best candidates; there is room for all of them."""
+    """Assign the slots, in order, to the best candidates; there is room for all of them."""
     chosen: dict[int, str] = {}
     at = 0
     for candidate in sorted(offer, key=lambda candidate: (*preference(cls, candidate), candidate.bucket.key[1])):

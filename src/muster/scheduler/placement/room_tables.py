@@ -1,7 +1,7 @@
-"""Where pods with rules about other pods have room, kept up to date node by node, and how many the rules allow there.
+"""Caches where pods with rules about other pods have room, and how many the rules allow; updated node by node.
 
-Gangs made from one template differ only in whom their rules are about: as long as none of those pods is anywhere, they
-share one table. Answers are those of `arranging`, which looks at all nodes each time.
+Gangs from one template differ only in the pods that their rules select. While none of those pods runs, they share
+one table. The results equal those of `arranging`, which visits all nodes each time.
 """
 
 from __future__ import annotations

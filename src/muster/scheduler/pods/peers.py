@@ -1,4 +1,4 @@
-"""Which pods the rules of other pods are about. A pod that no rule is about costs a look into an empty table."""
+"""Tracks which pods the rules of other pods select. For a pod that no rule selects, this is one failed lookup."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from muster.scheduler.pods.relations import Peers, Who
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 FEW = 1000
-"""So many sets more than twice those in use are remembered without looking whether any rule is about them."""
+"""Unused sets are dropped when there are this many sets more than twice those in use."""
 Labels = Mapping[str, str]
 NOBODY: frozenset[Peers] = frozenset()
 
 
 class PeerTable:
-    """All sets of pods that rules are about, the pods, and who is in which set.
+    """Index of the pods that rules select: sets of pods, and the members of each set.
 
-    Sets and pods find each other by one label that the set's selector demands; only sets that demand none are compared
-    with every pod.
+    One label that a set's selector requires links sets and pods. Only sets without such a label are compared with
+    every pod.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class PeerTable:
 
     @property
     def many(self) -> bool:
-        """Whether there are so many sets that those no rule is about any more should be told with `keep`."""
+        """Whether there are so many sets that the caller should drop unused ones with `keep`."""
         return len(self._peers) > self._enough
 
     def keep(self, wanted: Collection[Peers]) -> Collection[Peers]:
-        """Forget all sets but these; returns those forgotten."""
+        """Drop all other sets; return the dropped ones."""
         gone = {terms: peers for terms, peers in self._peers.items() if peers not in wanted}
         for terms, peers in gone.items():
             del self._peers[terms]
@@ -60,7 +60,7 @@ class PeerTable:
         return gone.values()
 
     def intern(self, terms: tuple[Who, ...]) -> Peers:
-        """Return the set of pods that all these terms are about. A new one is looked up for by `newcomers`."""
+        """Return the set of pods that all these terms select. `newcomers` reports the pods of a new set."""
         found = self._peers.get(terms)
         if found is None:
             found = self._peers[terms] = Peers(next(self._numbers), terms)
@@ -75,7 +75,7 @@ class PeerTable:
         return found
 
     def set_pod(self, uid: str, namespace: str, labels: Labels) -> bool:
-        """Take over the pod's labels; returns whether they are others than before."""
+        """Set the pod's labels; return whether they changed."""
         before = self._pods.get(uid)
         if before is not None and (before[1] is labels or before[1] == labels):
             return False
@@ -88,7 +88,7 @@ class PeerTable:
         return before is not None
 
     def remove_pod(self, uid: str) -> None:
-        """The pod is gone."""
+        """Remove a deleted pod."""
         before = self._pods.pop(uid, None)
         if before is not None:
             self._unindex(uid, before[1])
@@ -109,14 +109,14 @@ class PeerTable:
         return frozenset(peers for peers in found if self._is_in(peers, namespace, labels)) if found else NOBODY
 
     def newcomers(self) -> set[str]:
-        """Return the pods that are in a set made since this was last asked."""
+        """Return the pods in sets that were created since the last call."""
         if not self._fresh:
             return set()
         fresh, self._fresh = self._fresh, []
         return {uid for peers in fresh for uid in self._candidates(peers) if self._is_in(peers, *self._pods[uid])}
 
     def set_namespace(self, name: str, labels: Labels | None) -> list[str]:
-        """Take over a namespace's labels (None: it is gone); returns the pods whose sets may be others now."""
+        """Set a namespace's labels, or None if it is gone; return the pods whose sets may have changed."""
         before = self._namespaces.get(name)
         if labels is None:
             self._namespaces.pop(name, None)
@@ -157,7 +157,7 @@ class PeerTable:
 
 
 def _demanded(terms: tuple[Who, ...]) -> tuple[str, tuple[str, ...]] | None:
-    """A label, and its values, without which no pod is in the set; None where there is no such label."""
+    """Return a label and values that every pod of the set has; None if there is none."""
     for who in terms:
         for requirement in who.selector.requirements:
             if requirement.operator == IN:

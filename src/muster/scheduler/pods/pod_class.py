@@ -1,4 +1,4 @@
-"""Pods that ask for the same are one class: feasibility is computed once per class, however many pods there are."""
+"""Pod classes: pods with the same requirements. Feasibility is computed once per class, however many pods it has."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from muster.scheduler.pods.volumes import ClaimNeeds
 from muster.scheduler.pods.wire import SchedulingPodSpec
 
 HostPort = tuple[str, str, int]
-"""(host IP, protocol, port); an empty IP is all addresses."""
+"""(host IP, protocol, port); an empty IP means all addresses."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodClass:
-    """What every pod of the class asks of a node. Compared by identity: `ClassTable` makes one of each.
+    """Requirements that the pods of a class share. Compared by identity: `ClassTable` interns them.
 
     Attributes:
         number: a small integer, in order of first appearance.
-        request: resources as integers, `pods: 1` and the parts of a whole node included.
+        request: resources as integers, including `pods: 1` and the share of a whole node.
         selector: nodeSelector.
-        terms: required node affinity, one of which must match; None where there is none.
+        terms: required node affinity, one of which must match; None without it.
         volume_terms: (claim, terms) of each bound volume that is tied to nodes; each needs a matching term.
         label_keys: node labels that the constraints read.
-        alone: the pod is a slot of a gang, and slots of one gang take whole nodes: at most one of them on a node.
-        refusals: constraints this scheduler does not know, each a sentence; such a pod is never placed.
-        relations: what it asks of other pods; None where it asks nothing.
-        matches: the sets of pods, known from rules of pods, that pods of the class are in.
+        alone: the pod is a slot of a gang that takes whole nodes: at most one slot of a gang per node.
+        refusals: constraints that this scheduler does not support, each a sentence; such a pod is never placed.
+        relations: rules about other pods; None without rules.
+        matches: the sets of pods, known from rules of pods, that contain pods of the class.
         tests: the pod tests its node.
-        tested_within_h: its nodes have to have been tested within so many hours; 0 where it does not ask.
-        whole: its job has its nodes to itself, and these have that many GPUs; None where it shares them.
+        tested_within_h: its nodes must have been tested within this many hours; 0 without this requirement.
+        whole: its job uses whole nodes with this many GPUs; None if it shares nodes.
     """
 
     number: int
@@ -64,7 +64,7 @@ class PodClass:
     tested_within_h: int = 0
     whole: WholeNode | None = None
     subjects: tuple[Peers | Term, ...] = dataclasses.field(init=False, default=())
-    """What a pod of the class counts for in its domains: the sets it is in, and whom it keeps away."""
+    """What domains count for a pod of the class: the sets it is in, and its anti-affinity terms."""
 
     def __post_init__(self) -> None:
         """Collect `subjects`."""
@@ -75,7 +75,7 @@ class PodClass:
 
 
 class ClassTable:
-    """All pod classes seen, by what they ask for; `trusting` is Muster's own namespace where nodes need tests."""
+    """Interned pod classes by requirements; `trusting` is Muster's own namespace if nodes need tests."""
 
     def __init__(self, peers: PeerTable | None = None, trusting: str | None = None) -> None:
         self.label_keys: frozenset[str] = frozenset()
@@ -93,7 +93,7 @@ class ClassTable:
         return self.variant(self._of_spec(pod, claims, ours=ours), self.peers.of(pod.uid))
 
     def variant(self, cls: PodClass, matches: frozenset[Peers]) -> PodClass:
-        """Return the class of pods like these that are in other sets of pods."""
+        """Return the class of the same pods with other sets of pods that contain them."""
         if cls.matches == matches:
             return cls
         base = self._base.get(cls, cls)
@@ -108,7 +108,7 @@ class ClassTable:
         return found
 
     def forget(self, used: Collection[PodClass]) -> Collection[Peers]:
-        """Drop classes with rules that no pod has any more; returns the sets of pods that no rule is about now."""
+        """Drop unused classes that have rules; return the sets of pods that no rule selects any more."""
         bases = {self._base.get(cls, cls) for cls in used}
         self._classes = {key: cls for key, cls in self._classes.items() if cls.relations is None or cls in bases}
         self._variants = {key: cls for key, cls in self._variants.items() if cls in used}
@@ -163,7 +163,7 @@ class ClassTable:
 def make_class(
     number: int, pod: Pod, claims: ClaimNeeds = (), asked: Relations | None = None, *, ours: bool = True
 ) -> PodClass:
-    """Read the constraints of a pod; `ours`: Muster places it. Raises ValueError for an invalid quantity."""
+    """Build the class from a pod's constraints; `ours`: Muster places it. Raises ValueError for a bad quantity."""
     spec = pod.spec
     in_slot = LABEL_GANG in pod.metadata.labels
     whole = whole_node(pod.metadata.annotations) if ours and in_slot else None
@@ -204,7 +204,7 @@ def _keys(terms: Iterable[NodeSelectorTerm]) -> list[str]:
 
 
 def _host_ports(pod: Pod) -> Iterable[HostPort]:
-    """With hostNetwork every container port is a host port (API server defaulting)."""
+    """Yield the pod's host ports. With hostNetwork every container port is one (API server defaulting)."""
     for container in pod.spec.containers:
         for port in container.ports:
             number = port.host_port or (port.container_port if pod.spec.host_network else 0)
@@ -216,11 +216,11 @@ def _within_h(pod: Pod) -> int:
     try:
         return tested_within_h(pod.metadata.annotations)
     except ValueError:
-        return 0  # which refuses the pod
+        return 0  # such a pod is refused
 
 
 def _refusals(pod: Pod) -> Iterable[str]:
-    """Name every constraint that we would have to ignore."""
+    """Yield every constraint that this scheduler does not support."""
     spec = pod.spec
     try:
         tested_within_h(pod.metadata.annotations)
@@ -244,7 +244,7 @@ def _refusals(pod: Pod) -> Iterable[str]:
 
 
 def _unknown_group(spec: SchedulingPodSpec) -> bool:
-    """Whether the pod is in a scheduling group of a kind that came after podGroupName."""
+    """Return whether the pod is in a kind of scheduling group that is newer than podGroupName."""
     return spec.scheduling_group is not None and not spec.scheduling_group.get("podGroupName")
 
 

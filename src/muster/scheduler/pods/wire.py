@@ -1,6 +1,7 @@
-"""The pod as the scheduler reads it: kube's partial Pod and the few fields that only scheduling has to know.
+"""Pod types of the scheduler: kube's partial Pod with the additional fields that scheduling needs.
 
-A constraint that is dropped while decoding would be ignored in silence, so what could hold one is named here.
+Decoding drops unknown fields, so every field that may hold a constraint must be declared here. A dropped constraint
+would be ignored without a warning.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from muster.kube.volume import Volume
 
 
 class SchedulingVolume(Volume):
-    """A volume; `ephemeral` is a claim made for the pod, named `{pod}-{volume}` (Kubernetes: ephemeral volumes)."""
+    """A volume; `ephemeral` has a claim of its own, named `{pod}-{volume}` (Kubernetes: ephemeral volumes)."""
 
     ephemeral: dict[str, Any] | None = None
 
 
 class SchedulingPodSpec(PodSpec):
-    """A pod's spec with what other parts of Muster never read."""
+    """A pod's spec with fields that only the scheduler reads."""
 
     volumes: tuple[SchedulingVolume, ...] = ()
     resources: ResourceRequirements | None = None
@@ -30,7 +31,7 @@ class SchedulingPodSpec(PodSpec):
 
 
 class SchedulingPod(Pod):
-    """core/v1 Pod as the scheduler sees it."""
+    """core/v1 Pod as the scheduler reads it."""
 
     RESOURCE = Pod.RESOURCE
 

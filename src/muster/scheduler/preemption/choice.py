@@ -1,10 +1,11 @@
-"""Which gangs leave so that another fits: whole gangs, the least protected first, the least work lost.
+"""Chooses victims so that another gang fits: whole gangs, the least protected first, the least work lost.
 
-Levels are counted from the least protected: balloons, then borrowers, then others, in each the lower priority first.
-As few levels as possible are touched; within the highest of them as little work as possible is lost; then within the
-next one, and so on. That is a covering problem: several greedy answers level by level, each improved by a search of
-bounded length (branch and bound), then such a search over all levels at once. Exact for the dozen gangs it mostly is
-about.
+Levels go from the least to the most protected: balloons, borrowers, others; within each, by priority. As few levels as
+possible are touched. Within the highest of them the lost work is minimal, then within the next one, and so on.
+
+This is a covering problem. Several greedy answers are computed level by level. Each is improved by a bounded search
+(branch and bound). Then such a search covers all levels at once. The answer is exact for up to about a dozen gangs,
+the usual number.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 STEPS_MAX = 2000
-"""Questions asked of `fits` by the search of one level."""
+"""Limit on calls of `fits` in the search of one level."""
 WORK_MAX = 200_000
-"""The same times the gangs asked about: each answer looks at all of them."""
+"""Limit on calls of `fits` times the number of gangs: each call visits all of them."""
 SPARED_MAX = 256
-"""Of more gangs than these not each one is asked whether it may stay after all."""
+"""With more gangs than this, the search does not test for each one whether it may be spared."""
 SPLITS_MAX = 256
-"""Answers looked at where some may not leave together, and the same times the gangs asked about."""
+"""Limit on answers tried if some may not leave together. `SPLIT_WORK_MAX` limits answers times gangs."""
 SPLIT_WORK_MAX = 3000
 
 Level = tuple[int, float]
@@ -31,13 +32,13 @@ Clash = Callable[[frozenset[int]], frozenset[int]]
 
 
 class Victim(msgspec.Struct, frozen=True):
-    """A gang that might leave.
+    """A candidate for preemption.
 
     Attributes:
-        key: of the gang.
+        key: key of the gang.
         level: its rank (balloon, borrower, other) and its priority; the lowest leaves first.
         cost: GPU-seconds of work that would be lost.
-        nodes: how many nodes it is on: where to begin.
+        nodes: number of its nodes, used to order the greedy answers.
     """
 
     key: str
@@ -53,16 +54,16 @@ def _nobody(gone: frozenset[int]) -> frozenset[int]:
 def cheapest(
     victims: Sequence[Victim], fits: Fits, steps_max: int = STEPS_MAX, clash: Clash = _nobody
 ) -> tuple[Victim, ...]:
-    """Return who leaves; nobody where all that may leave together are not enough.
+    """Return the victims; empty if all candidates that may leave together are not enough.
 
-    Where the best answer has gangs that may not leave together, one of them stays: the ways to choose it are looked at
-    in the order of what they lose, so that the first answer without a clash is the best one.
+    If the best answer has gangs that may not leave together, one of them stays. The choices are tried in the order of
+    lost work, so that the first answer without a clash is the best one.
 
     Args:
-        victims: all that may leave.
-        fits: whether there is room once those at these places of `victims` are gone; more of them never hurt.
-        steps_max: how often the search of one level may ask.
-        clash: those of these places that may not all leave, none where they may; fewer of them never hurt.
+        victims: all candidates.
+        fits: whether there is room once those at these indexes are gone; more victims never reduce the room.
+        steps_max: limit on calls of `fits` in the search of one level.
+        clash: those of these indexes that may not all leave, empty if they may; fewer victims never add a clash.
     """
     everybody = frozenset(range(len(victims)))
     levels = sorted({victim.level for victim in victims}, reverse=True)
@@ -91,7 +92,7 @@ def cheapest(
 
 
 def _without_clash(victims: Sequence[Victim], clash: Clash) -> list[int]:
-    """Gangs that may all leave together, the least protected and the cheapest first."""
+    """Return gangs that may all leave together, the least protected and the cheapest first."""
     found: frozenset[int] = frozenset()
     for at in sorted(range(len(victims)), key=lambda at: (victims[at].level, victims[at].cost, at)):
         if not clash(found | {at}):
@@ -100,7 +101,7 @@ def _without_clash(victims: Sequence[Victim], clash: Clash) -> list[int]:
 
 
 def _best(victims: Sequence[Victim], places: Sequence[int], fits: Fits, steps_max: int) -> frozenset[int] | None:
-    """Who of those at the places leaves, whoever clashes; None where all of them are not enough."""
+    """Return the best victims among the indexes, ignoring clashes; None if all of them are not enough."""
     levels: dict[Level, list[int]] = {}
     for at in places:
         levels.setdefault(victims[at].level, []).append(at)
@@ -116,7 +117,7 @@ def _best(victims: Sequence[Victim], places: Sequence[int], fits: Fits, steps_ma
     for level in reversed(order[:touched]):
         below -= frozenset(levels[level])
         chosen |= _cover(victims, levels[level], chosen | below, fits, steps_max)
-    if touched > 1:  # of two answers that are as dear in one level, one may be cheaper in the next
+    if touched > 1:  # answers of equal cost in one level may differ in the next
         touching = [at for level in order[:touched] for at in levels[level]]
         chosen = _search(victims, touching, frozenset(), fits, chosen, steps_max)
     return chosen
@@ -125,7 +126,7 @@ def _best(victims: Sequence[Victim], places: Sequence[int], fits: Fits, steps_ma
 def _cover(
     victims: Sequence[Victim], places: Sequence[int], given: frozenset[int], fits: Fits, steps_max: int
 ) -> frozenset[int]:
-    """The cheapest of the places that are enough together with those given; all of them are."""
+    """Return the cheapest indexes that are enough together with `given`; all of them are enough."""
     best = frozenset(places)
     for order in _orders(victims, places):
         answer = _enough(order, given, fits)
@@ -135,14 +136,14 @@ def _cover(
 
 
 def _orders(victims: Sequence[Victim], places: Sequence[int]) -> Iterable[list[int]]:
-    """In which order to let gangs go: the cheapest, the cheapest for a node, the largest first."""
+    """Yield orders of preemption: the cheapest first, the cheapest per node first, the largest first."""
     yield sorted(places, key=lambda at: (victims[at].cost, at))
     yield sorted(places, key=lambda at: (victims[at].cost / max(1, victims[at].nodes), at))
     yield sorted(places, key=lambda at: (-victims[at].nodes, victims[at].cost, at))
 
 
 def _enough(order: Sequence[int], given: frozenset[int], fits: Fits) -> frozenset[int]:
-    """The first ones of the order that are enough, without those of them that are not needed, the last ones first."""
+    """Return the first of the order that are enough, without those not needed, dropping the last ones first."""
     count = bisect_left(range(len(order) + 1), True, key=lambda count: fits(given | frozenset(order[:count])))
     kept = frozenset(order[:count])
     if count > SPARED_MAX:
@@ -162,7 +163,7 @@ def _search(
     best: frozenset[int],
     steps_max: int,
 ) -> frozenset[int]:
-    """Branch and bound: spare the dearest first; stop a branch that costs as much as the best, or cannot be enough."""
+    """Branch and bound: spare the dearest first; cut branches that cannot be enough or cost as much as the best."""
     levels = sorted({victims[at].level for at in places}, reverse=True)
     column = {at: levels.index(victims[at].level) for at in places}
     order = sorted(places, key=lambda at: (column[at], -victims[at].cost, at))
@@ -187,7 +188,7 @@ def _search(
 
 
 def _lost(victims: Sequence[Victim], places: Iterable[int], levels: Sequence[Level] = ()) -> list[float]:
-    """The work lost in each level; in all of them together where none is named."""
+    """Return the work lost in each level, or the total without levels."""
     lost = [0.0] * max(1, len(levels))
     for at in places:
         lost[levels.index(victims[at].level) if levels else 0] += victims[at].cost

@@ -1,9 +1,9 @@
-"""When a gang that is not the first in line starts: by when, if everything in front of it takes all the time it may.
+"""Projects when a waiting gang starts at the latest, if everything in front of it uses its full time limit.
 
-The queue is played through in order, as without backfill: what runs leaves its nodes when its time limit is over, each
+The projection replays the queue in order, without backfill. Running gangs leave when their time limit ends. Each
 waiting gang takes nodes as soon as it fits, and holds them for its whole limit (conservative projection). Backfilled
-gangs are gone before the first in line starts, so they delay nobody. Where a limit in front is missing, or rules about
-other pods decide, nothing is said.
+gangs are gone before the head of the queue starts, so they delay no gang. The start is unknown if a gang in front has
+no limit, or if rules about other pods decide.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from muster.scheduler.reasons import Why
 from muster.scheduler.snapshot import Queue, Snapshot
 
 AHEAD = 200
-"""Gangs in front beyond which nothing is said: they are played through one by one."""
+"""With more gangs in front than this, the start counts as unknown: they are replayed one by one."""
 _TAKES_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.TOO_MANY_WAYS, Why.MAKING_ROOM})
 
 
 def starts_by(snapshot: Snapshot, plan: Plan, gang: Gang, now: float) -> Start | None:
-    """Return when a gang without a placement starts; None where limits do not say. `plan` is that of the snapshot."""
+    """Return when a gang without a placement starts; None without limits. `plan` is the plan for the snapshot."""
     known = plan.starts.get(gang.key)
     if known is not None or gang.queued_as is None or not snapshot.ending:
         return known
@@ -59,7 +59,7 @@ def starts_by(snapshot: Snapshot, plan: Plan, gang: Gang, now: float) -> Start |
 
 
 class _Ends:
-    """The ends of gangs, in order: of those that run, and of those that were started in the projection."""
+    """Ends of gangs, in order: of running ones, and of those started in the projection."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class _Ends:
         self._first = next(running, None)
 
     def next(self) -> float | None:
-        """Give back the room of all that end next, and return when; None where nothing ends any more."""
+        """Return the time of the next end, and free the room of all that end then; None if nothing ends."""
         ends = [each[0] for each in (self._first, *self._started[:1]) if each is not None]
         if not ends:
             return None
@@ -88,7 +88,7 @@ class _Ends:
         return end
 
     def _give(self, taken: Iterable[tuple[str, PodClass]]) -> None:
-        """Nodes that are alike together; a node that is there twice only after the others."""
+        """Free the room, grouping nodes that are alike; a repeated node comes after the others."""
         alike: dict[tuple[Bucket, PodClass], list[str]] = {}
         seen: set[str] = set()
         again: list[tuple[str, PodClass]] = []
@@ -107,7 +107,7 @@ class _Ends:
 
 
 def _ahead(snapshot: Snapshot, plan: Plan, gang: Gang) -> list[Gang] | None:
-    """The gangs in front that compete for its nodes, or for theirs, in order; None where one has no limit."""
+    """Return the gangs in front that compete for its nodes, or for theirs, in order; None if one has no limit."""
     assert gang.queued_as is not None
     classes = {bucket.node_class for bucket in snapshot.buckets.values()}
     wanted = _usable(snapshot, gang.counts, classes)
@@ -127,7 +127,7 @@ def _ahead(snapshot: Snapshot, plan: Plan, gang: Gang) -> list[Gang] | None:
         repaired = snapshot.gangs[key]
         takes_nodes = repaired.placement is not None and reason.why in _TAKES_NODES
         if takes_nodes and wanted & _usable(snapshot, repaired.counts, classes):
-            return None  # it takes nodes that nobody knows when it gives back
+            return None  # it is not known when it frees its nodes
     found = [queue[at] for queue in queues for at in range(queue.position(gang.order))]
     found = [each for each in found if not _keeps_nothing(plan, each)]
     if any(each.limit_s is None for each in found):

@@ -1,4 +1,4 @@
-"""Where each gang stands: in a queue for nodes, with a placement that needs a look, or not ready to be considered."""
+"""Sorts gangs: in a queue for nodes, with a placement that needs attention, or not ready."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.scheduler.snapshot import QueueKey
 
 
 class Queue:
-    """Complete gangs without a placement that consist of the same pod classes, in queue order."""
+    """Complete gangs without a placement that have the same pod classes, in queue order."""
 
     __slots__ = ("_gangs", "_limited", "_orders", "key")
 
@@ -30,14 +30,14 @@ class Queue:
         return self._gangs[self._orders[index]]
 
     def add(self, gang: Gang) -> None:
-        """Put the gang in its place."""
+        """Insert the gang in order."""
         insort(self._orders, gang.order)
         self._gangs[gang.order] = gang
         if gang.limit_s is not None:
             insort(self._limited, gang.order)
 
     def remove(self, order: Order) -> None:
-        """Take out the gang that was added with that order."""
+        """Remove the gang that was added with that order."""
         del self._orders[bisect_left(self._orders, order)]
         del self._gangs[order]
         at = bisect_left(self._limited, order)
@@ -55,7 +55,7 @@ class Queue:
 
 
 class Queues:
-    """All gangs by where they stand."""
+    """All gangs by scheduling state."""
 
     def __init__(self, bind_deadline_s: float) -> None:
         self.by_classes: dict[QueueKey, Queue] = {}
@@ -69,7 +69,7 @@ class Queues:
         self._bind_deadline_s = bind_deadline_s
 
     def sort_in(self, gang: Gang) -> None:
-        """Put the gang where it belongs now."""
+        """Move the gang to its current queue or state."""
         self.remove(gang)
         if gang.placement is not None:
             if self._needs_a_look(gang):
@@ -92,7 +92,7 @@ class Queues:
             self._holds(gang)
 
     def remove(self, gang: Gang) -> None:
-        """Take the gang out of wherever it stands."""
+        """Remove the gang from its queue and state."""
         self.attention.pop(gang.key, None)
         self.waiting.pop(gang.key, None)
         self._holds_no_more(gang)
@@ -111,7 +111,7 @@ class Queues:
             gang.joining_as = None
 
     def _join(self, gang: Gang) -> None:
-        """Pods beyond the minimum of a gang that runs take their turn among such pods."""
+        """Queue the extra pods of a running gang among those of other gangs."""
         key = frozenset(pod.cls.number for pod in gang.joiners.values() if pod.cls is not None and pod.problem is None)
         if key:
             if key not in self.joining:
@@ -120,7 +120,7 @@ class Queues:
             gang.joining_as = (key, gang.order)
 
     def end_of(self, gang: Gang) -> float | None:
-        """Return when the gang ends, as it was last sorted in; None where it holds nothing or has no limit."""
+        """Return when the gang ends, as of the last `sort_in`; None if it holds nothing or has no limit."""
         return self._held_as.get(gang.key, (0, None))[1]
 
     def _holds(self, gang: Gang) -> None:
