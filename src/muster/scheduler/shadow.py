@@ -1,4 +1,4 @@
-"""Shadow mode: plans for pods that do not exist, and says what it would do instead of doing it."""
+"""Shadow mode: plans for hypothetical pods, and logs what it would do instead of doing it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OfPod = Bind | Refuse | RemoveMember | EvictMember
 
 
 class Shadow:
-    """Pods that jobs would have, and what was said of them.
+    """Hypothetical pods of jobs, and the reports on them.
 
     Args:
         metrics: counts what would be done.
@@ -31,7 +31,7 @@ class Shadow:
     """
 
     def __init__(self, metrics: SchedulerMetrics, changed: Callable[[], None] = lambda: None) -> None:
-        """Nothing is supposed yet."""
+        """Start without hypothetical pods."""
         self.changed = changed
         self._metrics = metrics
         self._pods: dict[str, tuple[SchedulingPod, ...]] = {}
@@ -39,7 +39,7 @@ class Shadow:
         self._waits: dict[str, Why] = {}
 
     def suppose(self, job_uid: str, pods: Sequence[Mapping[str, Any]]) -> None:
-        """Plan from now on as if the job had these pods; none: it is gone, or its pods are real."""
+        """Set the hypothetical pods of a job; empty if the job is gone or its pods exist."""
         if pods:
             self._pods[job_uid] = tuple(from_dict(pod, SchedulingPod) for pod in pods)
         else:
@@ -47,7 +47,7 @@ class Shadow:
         self.changed()
 
     def apply(self, state: ClusterState) -> None:
-        """Bring the pods that are supposed into the state, and take out those that no longer are."""
+        """Add new hypothetical pods to the state, and remove old ones."""
         now = steady_time()
         wanted = {pod.uid: pod for pods in self._pods.values() for pod in pods}
         for uid in [uid for uid in state.pods if uid.startswith("shadow-") and uid not in wanted]:
@@ -57,10 +57,10 @@ class Shadow:
                 state.set_pod(pod, now)
 
     def say(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Say what the plan would do and why gangs wait, where that is news."""
+        """Report what the plan would do and why gangs wait, if that changed."""
         for action in plan.actions:
             if isinstance(action, TryEviction):
-                continue  # a question; what follows from it is not known here
+                continue  # a dry run, whose outcome is unknown here
             name = action.pod if isinstance(action, _OfPod) else action.placement.name
             text = f"would {type(action).__name__} {name}{_details(action)}"
             gang = snapshot.gangs.get(action.gang)

@@ -1,4 +1,4 @@
-"""What decide and explain read: the state at one moment. Nothing in it may be changed by its readers."""
+"""Snapshot: the state that decide and explain read. Readers must not change it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from muster.scheduler.preemption.memo import Vain
 from muster.scheduler.queue.backfill import Gains
 
 QueueKey = frozenset[int]
-"""The numbers of the pod classes of a gang's pending members: gangs of one queue compete for the same nodes."""
+"""Numbers of the pod classes of a gang's pending members. Gangs of one queue compete for the same nodes."""
 
 
 class Queue(Protocol):
-    """Complete gangs without a placement that consist of the same pod classes, in queue order."""
+    """Complete gangs without a placement that have the same pod classes, in queue order."""
 
     key: QueueKey
 
@@ -41,23 +41,23 @@ class Queue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster as decide sees it. References live indexes: valid until the next event is applied.
+    """The cluster as decide sees it. It references live indexes, so it is valid until the next event is applied.
 
     Attributes:
-        buckets: nodes by class and room left; `empty_buckets` by the room left without any gang.
-        attention: gangs with a placement on which something may have to be done, by key.
+        buckets: nodes by class and free room; `empty_buckets` by the room without any gang.
+        attention: gangs with a placement that may need an action, by key.
         waiting: gangs that are not ready to be placed (pods missing, refused, gated), by key.
-        movable: gangs on nodes that can be told to leave, or were, by priority and key.
-        ending: (when it has ended, key) of gangs on nodes that have a time limit, the first to end first.
-        gains: the room that each of those makes by ending.
-        joining: bound gangs with pods beyond their minimum that have no node yet, by the classes of those.
-        shown: keys of the gangs for which autoscalers see a demand.
-        budgets: disruption budgets of those that leave by eviction.
-        refusals: what was found about gangs with rules about other pods, until what it depends on changes.
-        vain: for which gangs nobody leaves, as was found lately.
-        owners: team of each node that a team owns.
-        borrowing: those of `movable` that borrow, by key.
-        gangs_by_name: keys of the gangs of each `namespace/name`; more than one where a job was made anew.
+        movable: gangs on nodes that can be asked to leave, or were, by priority and key.
+        ending: (end, key) of gangs on nodes with a time limit, the first to end first.
+        gains: cache of the room that each of those frees.
+        joining: bound gangs with pending pods beyond their minimum, by the classes of those.
+        shown: keys of the gangs whose pods show a demand to autoscalers.
+        budgets: disruption budgets for evictions.
+        refusals: cached answers on gangs with rules about other pods.
+        vain: gangs for which a recent search found no victims.
+        owners: team of each node that has one.
+        borrowing: the borrowers in `movable`, by key.
+        gangs_by_name: keys of the gangs of each `namespace/name`; several if a job was recreated.
     """
 
     nodes: Mapping[str, NodeRecord]

@@ -1,6 +1,7 @@
-"""The cluster, kept up to date by events: what each node has left, which gangs there are, who waits.
+"""Maintains the scheduler's view of the cluster from events: free room of nodes, gangs, and waiting gangs.
 
-One event costs what it changes, not what the cluster holds; `snapshot` brings the touched nodes and gangs up to date.
+The cost of an event depends on what it changes, not on the size of the cluster. `snapshot` updates the touched nodes
+and gangs.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from muster.scheduler.snapshot import Snapshot
 
 
 class ClusterState:
-    """Everything the scheduler knows. Fed with whole objects, each object's versions in order.
+    """Cache of the scheduler. Its input is whole objects, with the versions of each object in order.
 
     Args:
-        bind_deadline_s: how long binding a gang may take; tells open placements from bound ones.
+        bind_deadline_s: time limit for binding a gang; distinguishes open placements from bound ones.
         team_key: label of nodes and pods that names their team, and key of the taint of nodes.
-        trusting: Muster's own namespace, where nodes with GPUs are used only once they have passed their tests.
+        trusting: Muster's own namespace if nodes with GPUs are used only after they passed their tests.
     """
 
     def __init__(
@@ -97,9 +98,9 @@ class ClusterState:
         )
 
     def snapshot(self, now: float = 0.0) -> Snapshot:
-        """Return the state as of now; it is valid until the next event is applied.
+        """Return the present state, which is valid until the next event is applied.
 
-        `now`, or the time of the last event where that is later, says which tests of nodes are fresh enough.
+        Test ages are computed for `now`, or for the time of the last event if that is later.
         """
         now = max(now, self._now)
         if self._classes.peers.many:
@@ -111,14 +112,14 @@ class ClusterState:
             self._holding.look_again(gang)
             end = self._queues.end_of(gang)
             self._queues.sort_in(gang)
-            if self._queues.end_of(gang) != end:  # it may be the last to leave a node now, or no longer
+            if self._queues.end_of(gang) != end:  # whether it is the last to leave a node may have changed
                 self._table.touch(nodes_of(gang))
             if key in self._shown and not any(pod.unschedulable for pod in gang.pending.values()):
                 self._shown.discard(key)
             if not gang.pods and gang.placement is None and not gang.writing:
                 self._forget(gang)
         self._dirty.clear()
-        if self._gains:  # without time limits none are reckoned, and most clusters have none
+        if self._gains:  # empty without time limits, as in most clusters
             self._gains.forget(self._table.touched_gangs(self.pods))
         self.teams.look(self._table.touched, self._table.owners, self._table.nodes, self.pods, self.gangs)
         if self._table.settle(self._classes.label_keys, self._classes.ages, now):
@@ -132,42 +133,42 @@ class ClusterState:
         return self._snapshot
 
     def _touch(self, gang: Gang) -> None:
-        """The gang has to be looked at."""
+        """Mark the gang for an update."""
         self._dirty[gang.key] = None
 
     # Nodes
 
     def set_node(self, node: Node) -> None:
-        """A node was added or changed. Raises QuantityError where it reports what is no quantity."""
+        """Add or update a node. Raises QuantityError for an invalid quantity."""
         if self._table.set(node):
             self._look_at_slots(node.name)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; pods bound to it are counted there until they are gone too."""
+        """Remove a node. Pods bound to it stay counted there until they are gone too."""
         if self._table.remove(name):
             self._look_at_slots(name)
 
     def _look_at_slots(self, name: str) -> None:
-        """Hold or give up the slots placed on it."""
+        """Reserve or release the slots placed on the node."""
         for key, slot in self._holding.placed_on(name):
             self._holding.look(self.gangs[key], slot)
             self._dirty[key] = None
 
     def set_tested(self, name: str, record: Preflight | None) -> None:
-        """The record of a node's tests was written, or (None) is gone."""
+        """Set or (None) remove the record of a node's tests."""
         self._table.set_tested(name, record)
 
     def suppose_tested(self, name: str, like: str) -> None:
-        """A node that will be added did as well in its tests as one that is there."""
+        """Assume for a hypothetical node the test results of an existing one."""
         if self._trust is not None:
             self._trust.suppose(name, like)
 
     def set_leaving(self, names: frozenset[str]) -> None:
-        """These nodes are about to change hands: nothing new starts there, what is there or keeps a slot stays."""
+        """Set the nodes that change hands soon: nothing new starts there; present pods and slots stay."""
         self._table.set_leaving(names)
 
     def stays_for_now(self, name: str) -> bool:
-        """Whether a gang (`NAMESPACE/NAME`) is still on nodes that are closed, and waits for no others yet."""
+        """Return whether the gang (`NAMESPACE/NAME`) is still on closed nodes and does not wait for others yet."""
         gangs = [self.gangs[key] for key in self._gangs_by_name.get(name, ())]
         if any(gang.pending for gang in gangs):
             return False
@@ -175,21 +176,21 @@ class ClusterState:
         return any(each in nodes and nodes[each].closed for each in placed)
 
     def node_labels(self, name: str) -> Mapping[str, str] | None:
-        """Return the node's labels; None where there is no such node."""
+        """Return the node's labels; None if the node does not exist."""
         return self._table.nodes[name].labels if self._table.exists(name) else None
 
     def set_daemons(self, daemons: DaemonSet) -> None:
-        """A DaemonSet was added or changed: room is kept for its pods where they have yet to come."""
+        """Add or update a DaemonSet; room is reserved for its pods where they are missing."""
         self._table.set_daemons(daemons)
 
     def remove_daemons(self, uid: str) -> None:
-        """A DaemonSet is gone."""
+        """Remove a DaemonSet."""
         self._table.remove_daemons(uid)
 
     # Pods
 
     def set_pod(self, pod: Pod, now: float) -> None:
-        """A pod was added or changed; `now` is noted where a gang lost its last pod. Raises QuantityError."""
+        """Add or update a pod; `now` is recorded if a gang lost its last pod. Raises QuantityError."""
         self._now = now
         record = self.pods.get(pod.uid)
         if record is None:
@@ -230,7 +231,7 @@ class ClusterState:
         self._classify(self._classes.peers.newcomers(), now)
 
     def remove_pod(self, uid: str, now: float) -> None:
-        """A pod is gone."""
+        """Remove a pod."""
         record = self.pods.pop(uid, None)
         if record is None:
             return
@@ -249,11 +250,11 @@ class ClusterState:
             self._refresh_slot(record, now)
 
     def set_namespace(self, name: str, labels: Mapping[str, str] | None, now: float) -> None:
-        """A namespace has these labels (None: it is gone): rules of pods may be about other pods now."""
+        """Set a namespace's labels, or None if it is gone; rules of pods may then select other pods."""
         self._classify(self._classes.peers.set_namespace(name, labels), now)
 
     def _classify(self, uids: Iterable[str], now: float) -> None:
-        """Find the class of pods again after rules of other pods, or the pods' labels, changed."""
+        """Update the classes of pods after rules of other pods, or the pods' labels, changed."""
         for uid in uids:
             record = self.pods.get(uid)
             if record is None or record.cls is None:
@@ -266,7 +267,7 @@ class ClusterState:
                 self._refresh_slot(record, now)
 
     def _forget_rules(self) -> None:
-        """Forget classes of pods with rules, and sets of pods, that nobody refers to any more."""
+        """Drop unused classes of pods with rules, and unused sets of pods."""
         used = {pod.cls for pod in self.pods.values() if pod.cls is not None}
         for gang in self.gangs.values():
             used.update(gang.slot_class.values())
@@ -275,7 +276,7 @@ class ClusterState:
         self._classify([uid for uid, pod in self.pods.items() if pod.cls and pod.cls.matches & gone], self._now)
 
     def begin_bind(self, uid: str, node: str) -> None:
-        """A bind request is on its way: decide leaves the pod alone. A pod without a placement takes its room now."""
+        """Record a bind in flight: decide ignores the pod. A pod without a placement takes its room now."""
         record = self.pods.get(uid)
         if record is not None and not record.binding:
             record.binding = True
@@ -290,7 +291,7 @@ class ClusterState:
             self._table.arriving(*self._on_the_way[uid], is_=True)
 
     def end_bind(self, uid: str, now: float, *, node: str = "", error: str = "", retry_at: float = 0.0) -> None:
-        """A bind request ended: bound to `node`, or failed with `error`, not to be tried again before `retry_at`."""
+        """Record the end of a bind: bound to `node`, or failed with `error` and not retried before `retry_at`."""
         record = self.pods.get(uid)
         if record is None or not record.binding:
             return
@@ -306,7 +307,7 @@ class ClusterState:
             self._refresh_slot(record, now)
 
     def _count(self, record: PodRecord) -> None:
-        """Count the pod on its node; most often it takes what was kept there for its slot."""
+        """Count the pod on its node; usually it takes the reservation of its slot."""
         gang = self.gangs.get(record.gang)
         held = gang.holds.get(record.slot) if gang is not None else None
         if gang is not None and held == (record.node, record.cls) and self._table.take_held(record):
@@ -322,17 +323,17 @@ class ClusterState:
                 self._table.unhold(*held)
 
     def tried(self, gang: Gang, until: float, refused: str) -> None:
-        """A dry run of evicting the whole gang was answered; that holds `until`. `refused` says why not."""
+        """Record a dry run of evicting the whole gang, valid `until` then. `refused` is why not, "" if allowed."""
         gang.tried = Tried(until, refused)
 
     def eviction_ended(self, uid: str, error: str, retry_at: float) -> None:
-        """Evicting a pod was admitted, or failed with `error`: not to be tried again before `retry_at`."""
+        """Record that an eviction was admitted, or failed with `error` and is not retried before `retry_at`."""
         record = self.pods.get(uid)
         if record is not None:
             record.error, record.retry_at = error, retry_at
 
     def avoid(self, gang: Gang, slot: int, node: str) -> None:
-        """Do not use the node for that slot again."""
+        """Exclude the node for that slot."""
         gang.failed_nodes.add((slot, node))
         self._dirty[gang.key] = None
 
@@ -384,7 +385,7 @@ class ClusterState:
             self._queues.sort_in(self.gangs[other])
 
     def _judge(self, record: PodRecord, pod: Pod) -> None:
-        """Find what keeps a pending pod from being placed, and the node constraints of its volumes."""
+        """Find why a pending pod cannot be placed, and the node constraints of its volumes."""
         record.problem, needs = self.claims.judge(record, pod)
         if needs:
             self._table.uncount(record)
@@ -398,12 +399,12 @@ class ClusterState:
             record.problem = Reason(Why.INVALID, detail=record.labels_error)
 
     def _refresh_slot(self, record: PodRecord, now: float) -> None:
-        """Find the current member of the pod's slot again, and what follows from it."""
+        """Update the current member of the pod's slot, and what depends on it."""
         gang = self.gangs.get(record.gang)
         if gang is not None:
             self._now = now
             self._dirty[gang.key] = None
-            if record.slot >= 0:  # otherwise it is given one with all the others, before the next look
+            if record.slot >= 0:  # otherwise `seat` assigns one before the next snapshot
                 self._refresh(gang, record.slot)
 
     def _refresh(self, gang: Gang, slot: int) -> None:
@@ -442,7 +443,7 @@ class ClusterState:
     # Placements
 
     def set_placement(self, placement: Placement, now: float) -> None:
-        """The API server holds this version of a placement; older versions than known are passed over."""
+        """Add or update a placement; versions older than the known one are ignored."""
         if placement.uid in self._deleted_placements:
             return
         spec = placement.spec
@@ -465,7 +466,7 @@ class ClusterState:
             self._effective(gang, placement)
 
     def remove_placement(self, placement: Placement) -> None:
-        """The API server holds it no more."""
+        """Remove a placement that the API server no longer holds."""
         self._deleted_placements.discard(placement.uid)
         gang = self.gangs.get(gang_of(placement).key)
         if gang is not None and gang.seen is not None and gang.seen.uid == placement.uid:
@@ -474,10 +475,10 @@ class ClusterState:
                 self._effective(gang, None)
 
     def begin_write(self, gang: Gang, intended: Placement | None) -> None:
-        """A write of the placement is on its way (None: its deletion); its slots count from now on.
+        """Record a write of the placement in flight (None: its deletion). Its slots count from now on.
 
-        So do those that it gives up until it has ended. Who reads of the write of another gang first, or of no other as
-        this one was lost, would see the room promised twice.
+        The slots that it gives up also count until the write ends. Otherwise a process could see the room promised
+        twice: it may read another gang's write first, and this one may be lost.
         """
         gang.writing = True
         if intended is not None:
@@ -486,7 +487,7 @@ class ClusterState:
             self._holding.keep_until_written(gang, before, held)
 
     def end_write(self, gang: Gang, written: Placement | None, *, deleted: bool = False) -> None:
-        """The write ended: with what the API server answered, with its deletion, or (both unset) in vain."""
+        """Record the end of a write: the written object, its deletion, or (both unset) a failure."""
         gang.writing = False
         self._holding.written(gang)
         if written is not None:
@@ -519,19 +520,19 @@ class ClusterState:
     # Workloads of others
 
     def set_workload(self, workload: Workload, now: float) -> None:
-        """An object that pods may belong to exists, and says this of them."""
+        """Add or update a workload object, with its description of its pods."""
         self._now = now
         self.foreign.set(workload)
 
     def remove_workload(self, ref: WorkloadRef) -> None:
-        """An object that pods may belong to is gone; its pods stay the gang they are."""
+        """Remove a workload object; its pods keep their gang."""
         gang = self.foreign.remove(ref)
         if gang is not None:
             self.jobs.look_for_owner(gang)
             self._dirty[gang.key] = None
 
     def workloads_listed(self, source: str) -> None:
-        """All objects of that adapter are known from now on: a placement whose owner is not among them is an orphan."""
+        """Record that all objects of the adapter are listed: a placement with an unknown owner is an orphan."""
         for gang in self.foreign.listed(source):
             self.jobs.look_for_owner(gang)
             self._dirty[gang.key] = None
@@ -539,7 +540,7 @@ class ClusterState:
     # Claims
 
     def set_claim(self, key: str, claim: ClaimState, now: float) -> None:
-        """The claim `namespace/name` was looked up; pending pods that use it are judged again."""
+        """Record the claim `namespace/name`, and judge the pending pods that use it again."""
         for uid, pod in self.claims.learn(key, claim):
             record = self.pods.get(uid)
             if record is not None and not record.node:
@@ -556,7 +557,7 @@ def _moving_parts(record: PodRecord) -> tuple[object, ...]:
 
 
 def _bound_since(pod: Pod) -> float:
-    """The PodScheduled condition is set by the API server at the bind; else the kubelet's start time."""
+    """Return the bind time: from the PodScheduled condition, which the API server sets, else the kubelet's start."""
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "True" and condition.last_transition_time:
             return condition.last_transition_time.timestamp()
@@ -564,5 +565,5 @@ def _bound_since(pod: Pod) -> float:
 
 
 def _is_given_up(gang: Gang, slot: int, member: PodRecord) -> bool:
-    """Whether the gang goes on without this pod; one that has a node is there all the same."""
+    """Return whether the gang continues without this pod; a bound pod is a member all the same."""
     return not member.node and member.attempt <= gang.given_up.get(slot, -1)

@@ -1,1 +1,1 @@
-"""Which team owns which nodes, and who runs on nodes of others."""
+"""Assigns nodes to teams, and tracks borrowing between teams."""

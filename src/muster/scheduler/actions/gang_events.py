@@ -1,8 +1,8 @@
-"""Tells people what happens to gangs: one event when a reason changes, on the job (or the first pod), not one a pod.
+"""Reports on gangs in Events and conditions: one Event per changed reason, on the job (or the first pod).
 
-Pods' conditions stay as they are while a gang waits: `Unschedulable` would make cluster autoscalers add nodes for one
-member of a gang. A pod that will never be placed as it is gets PodScheduled False, once a reason; all pods of a gang do
-where nodes may be added for all of them (see `demand`).
+Pods' conditions do not change while a gang waits: `Unschedulable` would make cluster autoscalers add nodes for single
+members. A pod that can never be placed as it is gets PodScheduled False, once per reason. All pods of a gang get it
+if nodes may be added for all of them (see `demand`).
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from muster.scheduler.snapshot import Snapshot
 log = logging.getLogger(__name__)
 
 Waits = Callable[[str, str, str], None]
-"""Told `namespace/name` of a gang, the typed reason why it waits, and a sentence; both "" when it no longer does."""
+"""Callback with `namespace/name` of a gang, the reason why it waits, and a sentence; both "" when the wait ends."""
 
 PATIENCE_S = 15.0
-"""A gang's members appear one by one and old pods take a while to end: said only when it lasts."""
+"""Delay before a report. Members appear one by one and old pods end slowly, so short waits are not reported."""
 _PASSING = frozenset(
     {Why.WAITING_FOR_PODS, Why.WAITING_FOR_WORKLOAD, Why.WAITING_FOR_OLD_POD, Why.OLD_PLACEMENT, Why.WAITING_FOR_VOLUME}
 )
 _SILENT = frozenset({Why.BINDING, Why.RELEASING, Why.LEAVING})
 SHOWN_AT_ONCE = 16
-"""Autoscalers look every ten seconds: a large gang's conditions need not crowd out binds."""
+"""Limit on concurrent writes of conditions, so that they do not delay binds. Autoscalers read every ten seconds."""
 AGAIN_S = 15.0
-"""The numbers in a reason that stays the same are brought up to date no more often, one gang a plan."""
+"""Minimum interval between updates of the numbers in an unchanged reason, one gang per plan."""
 
 
 class _Told(NamedTuple):
@@ -55,9 +55,9 @@ class _Told(NamedTuple):
 
 
 class Reporter:
-    """Remembers what was said of each gang; `waits` is told of gangs as well, where somebody listens.
+    """Writes Events and conditions on gangs, without duplicates; also calls `waits`, if set.
 
-    What a leader before this one said of a job stands in its condition Admitted, and is not said again.
+    A previous leader's report on a job is in its condition Admitted, and is not repeated.
     """
 
     def __init__(self, client: Client, events: EventRecorder, announcer: Announcer, waits: Waits | None = None) -> None:
@@ -75,7 +75,7 @@ class Reporter:
         self._pace = asyncio.Semaphore(SHOWN_AT_ONCE)
 
     def waiting(self, snapshot: Snapshot, plan: Plan, now: float) -> None:
-        """Say why gangs wait, where that is news."""
+        """Report why gangs wait, if that changed."""
         if self._stands is None:
             self._stands = {key: gang.job.said for key, gang in snapshot.gangs.items() if gang.job and gang.job.said}
         refreshed = False
@@ -97,7 +97,7 @@ class Reporter:
             text = (
                 reason.text() if reason.why is Why.BEHIND else explain(snapshot, gang, reason=reason, now=now).summary
             )
-            if news and self._stands.pop(key, "") != reason.why:  # else the leader before this one has said it
+            if news and self._stands.pop(key, "") != reason.why:  # else the previous leader reported it
                 self._event(gang, WARNING, "FailedScheduling", f"{text} [{reason.why}]")
             self._tell(gang, reason.why, text, now)
         for key in [key for key in self._since if key not in snapshot.gangs]:
@@ -115,7 +115,7 @@ class Reporter:
                 self._waits(gang.full_name, why, text)
 
     def _forget(self, key: str) -> None:
-        """The gang does not wait any more."""
+        """Drop a gang that no longer waits."""
         self._since.pop(key, None)
         self._said.pop(key, None)
         if self._stands is not None:
@@ -125,24 +125,24 @@ class Reporter:
             self._waits(told.gang, "", "")
 
     def placed(self, gang: Gang, reason: str) -> None:
-        """The gang was given nodes; say so where it had others before."""
+        """Report the gang's new nodes if it had others before."""
         self._forget(gang.key)
         if reason:
             self._event(gang, NORMAL, "Placed", f"placed again ({reason})")
 
     def told_to_leave(self, gang: Gang, why: str) -> None:
-        """Say that the gang has to give its nodes back."""
+        """Report that the gang has to return its nodes."""
         self._event(gang, WARNING, "Preempting", why)
 
     def stays(self, gang: Gang, why: str, *, by: Gang | None = None) -> None:
-        """Say that the gang, or a pod of it, may not be evicted; to whom it was to leave for, before any has left."""
+        """Report a refused eviction of the gang or its pod; on `by`, the preempting gang, before any pod left."""
         if by is None:
             self._event(gang, WARNING, EVICTION_REFUSED, why)
         else:
             self._event(by, WARNING, EVICTION_REFUSED, stays_for(gang, why), related=reference(gang))
 
     def bound(self, gang: Gang) -> None:
-        """Say that the whole gang is bound."""
+        """Report that the whole gang is bound."""
         nodes = len({node for node, _ in gang.placed.values()})
         about = reference(gang)
         if about is not None:
@@ -150,7 +150,7 @@ class Reporter:
             self._announcer.bound(about, "GangBound", text)
 
     def pod_bound(self, bind: Bind) -> None:
-        """Say that a pod was bound."""
+        """Report that a pod was bound."""
         if bind.slot < 0:
             self._said.pop(bind.gang, None)
         about = ObjectReference(api_version="v1", kind="Pod", namespace=bind.namespace, name=bind.pod, uid=bind.uid)
@@ -158,18 +158,18 @@ class Reporter:
         self._announcer.bound(about, "Scheduled", text)
 
     def released(self, gang: Gang, why: str) -> None:
-        """Say that the gang was given up half bound."""
+        """Report that a partly bound gang was released."""
         self._event(gang, WARNING, "GangReleased", f"{why}; its bound pods are deleted to be made anew")
 
     def warn(self, workload: Workload) -> None:
-        """Say on the object itself what would go wrong with it, once."""
+        """Report the workload's warning on the object itself, once."""
         if workload.says.warning and workload.ref.uid not in self._warned:
             self._warned.add(workload.ref.uid)
             about = reference_to_owner(workload.owner, workload.ref.namespace)
             self._events.event(about, WARNING, "ReleaseCountsAsFailure", workload.says.warning)
 
     async def refuse(self, refusal: Refuse) -> None:
-        """Write the condition on the pod, once a reason."""
+        """Write the condition on the pod, once per reason."""
         if self._refused.get(refusal.uid) == refusal.reason:
             return
         self._refused[refusal.uid] = refusal.reason
@@ -177,7 +177,7 @@ class Reporter:
         await self._set_condition(refusal.namespace, refusal.pod, refusal.uid, what)
 
     async def show(self, demand: Demand, now: float) -> None:
-        """Write a gang's demand, or that it is none any more, on its pods: a few at a time, each once."""
+        """Write or withdraw a gang's demand on its pods: a few at a time, each once."""
         pods = [(name, uid) for name, uid in demand.pods if uid not in self._showing]
         what = _unscheduled(demand.reason, demand.message) | {"lastTransitionTime": timestamp(int(now))}
 
@@ -205,7 +205,7 @@ class Reporter:
             log.warning("setting PodScheduled of pod %s/%s: %s", namespace, name, error)
 
     def forget_pod(self, uid: str) -> None:
-        """The pod is gone."""
+        """Drop a deleted pod."""
         self._refused.pop(uid, None)
 
     def _event(self, gang: Gang, type_: str, reason: str, message: str, related: ObjectReference | None = None) -> None:

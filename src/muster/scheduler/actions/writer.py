@@ -1,4 +1,4 @@
-"""Writes placements and removes members. Every write is conditional; one with an unknown outcome is looked up."""
+"""Writes placements and removes members. Every write has a precondition; an unknown outcome is read back."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ RETRY_S = 1.0
 
 
 class PlacementWriter:
-    """Carries out what a plan wants of placements; `state` knows of each write from its start.
+    """Executes a plan's writes of placements; `state` records each write from its start.
 
     Args:
         client: the API server.
-        state: told of every start and outcome.
+        state: records every start and outcome.
         clock: seconds since the epoch.
         changed: called after each outcome.
         metrics: counts outcomes.
-        bind_deadline_s: how long binding a gang may take.
-        request_timeout_s: how long one write may take, its retries included.
+        bind_deadline_s: time limit for binding a gang.
+        request_timeout_s: time limit of one write, including its retries.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PlacementWriter:
         self._not_before: dict[str, float] = {}
 
     def begin(self, action: PlacementAction) -> bool:
-        """Take note that the write is on its way. Returns False where one already is, or one was refused just now."""
+        """Record that the write starts. Return False if one is in flight, or was just refused."""
         gang = self._state.gangs.get(action.gang)
         if gang is None or gang.writing or self._clock() < self._not_before.get(action.gang, 0.0):
             return False
@@ -85,7 +85,7 @@ class PlacementWriter:
         return True
 
     async def write(self, action: PlacementAction) -> bool:
-        """Write, after `begin`. Returns whether it came to be as intended."""
+        """Write, after `begin`. Return whether the API server holds the intended result."""
         gang = self._state.gangs[action.gang]
         operation = type(action).__name__
         try:
@@ -95,7 +95,7 @@ class PlacementWriter:
             text = str(error) or f"no answer within {self._request_timeout_s:g} s"
             log.warning("%s %s: %s", operation, gang.full_name, text)
             self._metrics.placements.labels(operation, type(error).__name__).inc()
-            if not isinstance(error, AlreadyExists | Conflict | NotFound):  # those say that what we knew was old
+            if not isinstance(error, AlreadyExists | Conflict | NotFound):  # those mean that our cache was stale
                 self._not_before = {key: at for key, at in self._not_before.items() if key in self._state.gangs}
                 self._not_before[action.gang] = self._clock() + RETRY_S
             await self._look(action, isinstance(error, NotFound))
@@ -135,10 +135,10 @@ class PlacementWriter:
         await self._client.delete(Placement, placement.name, namespace=placement.namespace, uid=placement.uid)
 
     async def _expect_no_owner(self, placement: Placement) -> None:
-        """A job is no orphan's owner because our cache lacks it: its watch may lag behind that of the pods.
+        """Check that an orphan's job does not exist: the watch on jobs may lag behind the watch on pods.
 
         Raises:
-            Conflict: the job is there; the state knows it now.
+            Conflict: the job exists; the state is updated.
         """
         for owner in placement.metadata.owner_references:
             if owner.kind != TRAINING_JOB:
@@ -152,7 +152,7 @@ class PlacementWriter:
                 raise Conflict(409, "Conflict", f"the job {job.name} is there")
 
     async def _look(self, action: PlacementAction, missing: bool) -> None:
-        """Find out what the API server holds now, and go on from there."""
+        """Read what the API server holds now, and update the state."""
         gang = self._state.gangs[action.gang]
         placement = action.placement
         found: Placement | None = None
@@ -166,7 +166,7 @@ class PlacementWriter:
             self._state.set_placement(found, self._clock())
 
     async def remove(self, action: RemoveMember) -> None:
-        """Say on the pod that it is disrupted, then delete it, both only if it is still the one meant."""
+        """Mark the pod as disrupted, then delete it, each with its UID as precondition."""
         if action.uid in self._removing:
             return
         self._removing.add(action.uid)
@@ -182,7 +182,7 @@ class PlacementWriter:
             self._changed()
 
     async def _disrupted(self, action: RemoveMember) -> None:
-        """DisruptionTarget tells owners and pod failure policies that it was not the pod's fault (KEP-3329)."""
+        """Set DisruptionTarget, so that owners and pod failure policies do not blame the pod (KEP-3329)."""
         condition = {
             "type": "DisruptionTarget",
             "status": "True",

@@ -1,4 +1,4 @@
-"""The cluster as it would be: nodes more, gangs gone. For programs that look once; what they look at is changed."""
+"""Changes a loaded state for hypothetical questions: more nodes, ended gangs. For commands that load it once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 def suppose_nodes(state: ClusterState, gang: Gang, count: int) -> int:
-    """Add nodes like the one that, empty, takes most pods of the gang; returns how many: 0 where no node takes any."""
+    """Add copies of the node that, empty, takes most pods of the gang; return how many, 0 if no node takes any."""
     snapshot = state.snapshot()
     for cls in gang.counts:
         like = best_kind(snapshot, cls)
@@ -42,7 +42,7 @@ def suppose_nodes(state: ClusterState, gang: Gang, count: int) -> int:
 
 
 def suppose_ended(state: ClusterState, gang: Gang, *, now: float) -> None:
-    """Take away the gang's pods and placement, as if its job had ended."""
+    """Remove the gang's pods and placement, as if its job had ended."""
     if gang.seen is not None:
         state.remove_placement(gang.seen)
     for uid in list(gang.pods):
@@ -50,7 +50,7 @@ def suppose_ended(state: ClusterState, gang: Gang, *, now: float) -> None:
 
 
 def suppose_placed(state: ClusterState, gang: Gang, *, now: float) -> None:
-    """Give all other gangs the nodes that the next plan gives them: who is earlier gets what was added first."""
+    """Place all other gangs as the next plan would. Earlier gangs get the added nodes first."""
     for action in decide(state.snapshot(), now).actions:
         if isinstance(action, WritePlacement) and action.gang != gang.key:
             state.begin_write(state.gangs[action.gang], action.placement)

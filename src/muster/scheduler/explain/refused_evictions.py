@@ -1,4 +1,4 @@
-"""Evictions that were refused in a dry run, as their Events tell: the leader's own memory is not at hand elsewhere."""
+"""Reads refused evictions from Events, for processes other than the leader, which have no record of its dry runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _STAYS = "does not leave for it: "
 
 
 def stays_for(gang: Gang, why: str) -> str:
-    """Say to the gang that needs the room that another one does not leave; `list_refusals` reads it."""
+    """Return the message for the gang that needs the room, when another does not leave; see `list_refusals`."""
     return f"{gang.full_name} {_STAYS}{why}"
 
 
 async def list_refusals(client: Client, state: ClusterState) -> None:
-    """Have the state know what dry runs said lately. Who may not list Events does without. Raises ApiError."""
+    """Record recent dry runs in the state. Without permission to list Events, do nothing. Raises ApiError."""
     with suppress(NotFound, Forbidden):
         listing = await client.list_all(Event, field_selector=f"reason={EVICTION_REFUSED}")
         newest: dict[str, Event] = {}

@@ -1,4 +1,4 @@
-"""What would admit a gang: nodes more, gangs gone, a constraint dropped. Nothing here touches the snapshot."""
+"""Computes the changes that would let a gang run: more nodes, ended gangs, a dropped constraint. Changes nothing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from muster.scheduler.reasons import NodeWhy
 from muster.scheduler.snapshot import Snapshot
 
 _Known = dict[tuple[Bucket, tuple[PodClass, ...]], int]
-"""The room that one node of a bucket gains when pods of these classes leave it: nodes that are alike are asked once."""
+"""Room that one node of a bucket gains when pods of these classes leave; computed once for nodes that are alike."""
 _NOT_READY: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
-"""Taints that the node lifecycle controller takes off a node that is ready again."""
+"""Taints that the node lifecycle controller removes when a node is ready again."""
 
 
 class ChangeKind(StrEnum):
-    """What could be done."""
+    """Kinds of changes."""
 
     CREATE_PODS = "CreatePods"
     DROP_SELECTOR = "DropSelector"
@@ -48,14 +48,14 @@ class ChangeKind(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A change that would admit the gang."""
+    """A change that would let the gang run."""
 
     kind: ChangeKind
     count: int = 0
     detail: str = ""
 
     def text(self) -> str:
-        """Say it in a few words."""
+        """Return the change in a few words."""
         nodes = counted(self.count, "node")
         return {
             ChangeKind.CREATE_PODS: f"{counted(self.count, 'pod')} more",
@@ -72,14 +72,14 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def room(ledger: Ledger, matcher: Matcher, cls: PodClass, banned: Collection[str] = ()) -> int:
-    """Return for how many pods of the class there is room, not counting nodes that are banned."""
+    """Return how many pods of the class fit, without banned nodes."""
     return sum(candidate.room for candidate in candidates(ledger, matcher, cls, (), banned))
 
 
 def changes(
     snapshot: Snapshot, gang: Gang, cls: PodClass, need: int, have: int, beside: Collection[str] = ()
 ) -> tuple[Change, ...]:
-    """Return what would admit `need` pods where there is room for `have`, the least intrusive first.
+    """Return changes that make room for `need` pods, of which `have` fit; the least intrusive first.
 
     `beside` are nodes of the gang's other slots.
     """
@@ -101,7 +101,7 @@ def changes(
 
 
 def best_kind(snapshot: Snapshot, cls: PodClass) -> Bucket | None:
-    """Return the empty form of the nodes that take most pods of the class; None where none takes any."""
+    """Return the empty bucket of the nodes that take most pods of the class; None if no node takes any."""
     serving = [
         bucket
         for bucket in snapshot.empty_buckets.values()
@@ -111,11 +111,11 @@ def best_kind(snapshot: Snapshot, cls: PodClass) -> Bucket | None:
 
 
 def _fewer_per_node(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Change]:
-    """Fewer devices a node on more nodes, where a pod asks for more of them than any node has and for nothing else."""
+    """Yield a change to fewer devices per node, if the pod requests more of one device than any node has."""
     matcher = Matcher(pools=snapshot.matcher.pools)
     for resource, wanted in cls.request.items():
         most = max((bucket.node_class.allocatable.get(resource, 0) for bucket in snapshot.buckets.values()), default=0)
-        if "/" not in resource or not 0 < most < wanted:  # devices only: memory is not divided so
+        if "/" not in resource or not 0 < most < wanted:  # devices only: memory cannot be split this way
             continue
         times = next(factor for factor in range(2, wanted + 1) if wanted % factor == 0 and wanted // factor <= most)
         smaller = dataclasses.replace(cls, request={**cls.request, resource: wanted // times})
@@ -126,7 +126,7 @@ def _fewer_per_node(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Ch
 
 
 def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: Collection[str]) -> Iterable[Change]:
-    """Constraints of which dropping one alone is enough."""
+    """Yield constraints of which dropping one alone is enough."""
     ledger, pools = Ledger(snapshot.buckets), snapshot.matcher.pools
     for key, value in cls.selector.items():
         selector = {other: wanted for other, wanted in cls.selector.items() if other != key}
@@ -135,14 +135,14 @@ def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: C
     taints = {taint for bucket in snapshot.buckets.values() for taint in _hard_taints(bucket)}
     for key, effect in sorted(taints):
         if key in (snapshot.matcher.team_key, UNSCHEDULABLE.key) or key in CLOSING:
-            continue  # teams lend their nodes, cordoned ones are uncordoned; broken and untested ones are never used
+            continue  # team and cordon have other changes; broken and untested nodes are never used
         more = (*cls.tolerations, Toleration(key=key, operator="Exists", effect=effect))
         if room(ledger, Matcher(pools=pools), dataclasses.replace(cls, tolerations=more), beside) >= need:
             yield Change(ChangeKind.TOLERATE, detail=f"{key}:{effect}")
 
 
 def _room_if_borrowed(snapshot: Snapshot, cls: PodClass, beside: Collection[str]) -> int:
-    """For how many pods there would be room if they bore every team's taint and asked for no team's nodes."""
+    """Return how many pods would fit if they tolerated every team's taint and did not require a team's nodes."""
     key = snapshot.matcher.team_key
     terms = cls.terms and tuple(
         msgspec.structs.replace(
@@ -154,7 +154,7 @@ def _room_if_borrowed(snapshot: Snapshot, cls: PodClass, beside: Collection[str]
     borrowing = dataclasses.replace(
         cls,
         selector={label: value for label, value in cls.selector.items() if label != key},
-        terms=tuple(said) or None,  # one that asked for the team only asks for nothing now
+        terms=tuple(said) or None,  # a term with only the team requirement is empty now
         tolerations=(*cls.tolerations, Toleration(key=key, operator="Exists")),
     )
     matcher = Matcher(pools=snapshot.matcher.pools, team_key=key)
@@ -197,7 +197,7 @@ _MENDED: Mapping[NodeWhy, tuple[ChangeKind, Callable[[NodeClass], NodeClass]]] =
 def _blocked_only_by(
     snapshot: Snapshot, cls: PodClass, why: NodeWhy, mend: Callable[[NodeClass], NodeClass], beside: Collection[str]
 ) -> list[int]:
-    """How many pods each node would take that serves but for one thing."""
+    """Return for each node with a single fixable reason how many pods it would take."""
     times = []
     matcher = Matcher(pools=snapshot.matcher.pools)
     for bucket in snapshot.buckets.values():
@@ -211,7 +211,7 @@ def _blocked_only_by(
 
 
 def _nodes_needed(times: list[int], missing: int) -> int:
-    """How many of the nodes make up for `missing` pods; 0 where all of them do not."""
+    """Return how many of the nodes make up for `missing` pods; 0 if all of them do not."""
     for count, each in enumerate(sorted(times, reverse=True), start=1):
         missing -= each
         if missing <= 0:
@@ -220,7 +220,7 @@ def _nodes_needed(times: list[int], missing: int) -> int:
 
 
 def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int, beside: Collection[str]) -> list[Change]:
-    """The gang whose end alone is enough (lowest priority, then smallest), else the few largest that are together."""
+    """Return the one gang whose end is enough (lowest priority, then smallest), else the fewest large ones."""
     gains: list[tuple[int, int, str]] = []
     known: _Known = {}
     for other in snapshot.gangs.values():
@@ -241,7 +241,7 @@ def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int, b
 
 
 def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str], known: _Known) -> int:
-    """For how many more pods of the class there would be room without the gang."""
+    """Return how many more pods of the class would fit without the gang."""
     if not gang.holds and len(gang.pending) == len(gang.pods):
         return 0  # it is on no node
     leaving: dict[str, tuple[PodClass, ...]] = {}
@@ -261,7 +261,7 @@ def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str]
 
 
 def _room_made(cls: PodClass, bucket: Bucket, leaving: Iterable[PodClass]) -> int:
-    """For how many more pods of the class a node of the bucket has room once pods of these classes have left it."""
+    """Return how many more pods of the class fit on a node of the bucket after these pods left it."""
     after = dict(bucket.free)
     for taken in leaving:
         for resource, value in taken.request.items():

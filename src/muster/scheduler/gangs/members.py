@@ -1,8 +1,9 @@
-"""Who is a member of a gang whose workload says how many there are: slots for pods without one, and who comes first.
+"""Roster: assigns slots to pods of foreign workloads, and selects which pods are members.
 
-A slot is a number that a member keeps. A pod with a position gets its slot back after a restart; one without takes a
-slot that one of its role has left. Of each role the first `members` are *members*: they are placed like those of any
-gang. The others are *extras*: decide sees an extra only once it is placed (see `ClusterState`).
+A slot is a number that a member keeps. A pod with a position gets its slot back after a restart. A pod without one
+takes a free slot that another pod of its role has left. Of each role the first `members` are *members*, which are
+placed like those of any gang. The others are *extras*: decide sees an extra only after it is placed (see
+`ClusterState`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Placed = Mapping[int, tuple[str, str]]
 
 
 class Standing:
-    """A pod that has no slot yet."""
+    """A pod without a slot."""
 
     __slots__ = ("member", "name", "node")
 
@@ -31,14 +32,14 @@ class Standing:
 
 
 class Roster:
-    """The members of one gang. Changed by `ClusterState` only.
+    """The members of one gang. Only `ClusterState` changes it.
 
     Attributes:
-        shape: how many members there are; None while that is not known.
-        orphan: the object is gone; no gang of it starts any more.
-        declared: how many the pods themselves say there are; 0 where they do not.
+        shape: number of members by role; None while unknown.
+        orphan: the workload is gone, so the gang cannot start again.
+        declared: number of members from the pods' annotation; 0 without it.
         standing: pods without a slot, by UID.
-        done: slots whose pod has succeeded: nobody will come for them.
+        done: slots whose pod has succeeded, so that no pod will come for them.
     """
 
     def __init__(self) -> None:
@@ -58,12 +59,12 @@ class Roster:
 
     @property
     def present(self) -> int:
-        """Pods there are, those without a slot included."""
+        """Number of pods, including those without a slot."""
         return len(self._live) + len(self.standing)
 
     @property
     def size(self) -> int:
-        """Members there are or will be."""
+        """Number of members that exist or are expected."""
         if self.shape is None:
             return max(1, self.present)
         size = self.shape.size
@@ -71,12 +72,12 @@ class Roster:
 
     @property
     def minimum(self) -> int:
-        """Members without which the gang does not start."""
+        """Number of members needed to start the gang."""
         return self.shape.minimum if self.shape is not None else 0
 
     @property
     def ready(self) -> int:
-        """How many of the minimum are there, or have done their work."""
+        """Number of needed members that exist or have finished their work."""
         roles = self.shape.roles if self.shape is not None else {}
         return sum(min(role.minimum, self._by_role[name].counted) for name, role in roles.items())
 
@@ -86,15 +87,15 @@ class Roster:
         return self.shape is not None and self.ready >= self.minimum
 
     def is_member(self, slot: int) -> bool:
-        """Whether the slot's pod is a member; otherwise it is an extra."""
+        """Return whether the slot's pod is a member, not an extra."""
         return slot in self._members
 
     # Slots
 
     def seat(self, placed: Placed) -> Iterator[tuple[str, int]]:
-        """Give every pod that has none a slot, and yield (pod UID, slot).
+        """Assign a slot to every pod without one, and yield (pod UID, slot).
 
-        Pods that run already come first, on a slot placed where they run; then by role, position and name.
+        Running pods come first, on a slot placed on their node; then the order is role, position and name.
         """
         if self.shape is None or not self.standing:
             return
@@ -118,13 +119,13 @@ class Roster:
         role, position = pod.member.role, pod.member.position
         own = self._slot_of.get((role, position)) if position else None
         if own is not None and self._identity.get(own) != (role, position):
-            own = None  # another has sat there since
+            own = None  # another pod has taken the slot since
         wish = own if own is not None else self._wish(role, position)
         free_here = [slot for slot in here if slot not in self._live]
         if free_here:
             if wish is not None and wish in free_here:
                 return wish
-            return min(free_here, key=lambda slot: (slot in self._role_of, slot))  # first those nobody has sat in
+            return min(free_here, key=lambda slot: (slot in self._role_of, slot))  # first those never taken
         if wish is not None and (wish == own or wish not in self._live):
             return wish
         left = self._left(role)
@@ -140,17 +141,17 @@ class Roster:
         return slot
 
     def _left(self, role: str) -> set[int]:
-        """Slots that a pod of the role may take after another.
+        """Return slots of finished or deleted pods that a pod of the role may take.
 
-        That one may be done only where it is known how many there are at a time (a Job's later index comes after an
-        earlier one): elsewhere nobody comes after it, and its node may be that of one who joined.
+        A succeeded pod's slot is included only if the number of pods at a time is known, as a later index of a Job
+        follows an earlier one. Otherwise no pod follows it, and its node may belong to one that joined.
         """
         part = self._part(role)
         says = self.shape.roles.get(self._effective(role)) if self.shape is not None else None
         return part.left - part.done if says is not None and says.size is None else part.left
 
     def _wish(self, role: str, position: tuple[int, ...]) -> int | None:
-        """Where there is one role, pod 7 gets slot 7; a launcher gets slot 0, its worker 7 slot 8."""
+        """Return the preferred slot: with one role, pod 7 gets slot 7; a launcher gets slot 0, its worker 7 slot 8."""
         first = 0
         for name, each in self.shape.roles.items() if self.shape is not None else ():
             if each.size is None or len(position) != 1:
@@ -174,10 +175,10 @@ class Roster:
         self._live.add(slot)
         self._part(member.role).live.add(slot)
 
-    # Who counts
+    # Membership
 
     def note(self, slot: int, *, live: bool, done: bool) -> set[int]:
-        """Take over what became of a slot; returns the slots whose pods are members now, or no longer."""
+        """Record the state of a slot; return the slots whose pods became members or extras."""
         part = self._part(self._role_of[slot])
         for kept, holds in ((self._live, live), (part.live, live), (part.left, not live), (self.done, done)):
             (kept.add if holds else kept.discard)(slot)
@@ -190,7 +191,7 @@ class Roster:
         return changed | {slot} if was and not live else changed
 
     def reshape(self, shape: Shape, placed: Collection[int]) -> set[int]:
-        """The workload says something else now; those that are placed stay members first. Returns as `note`."""
+        """Apply a changed shape; placed pods stay members first. Returns as `note`."""
         if shape == self.shape:
             return set()
         self.shape = shape
@@ -206,7 +207,7 @@ class Roster:
         return before ^ self._members
 
     def _fill(self, part: _Part, role: str, first: Collection[int] = ()) -> set[int]:
-        """Make members of extras while there are too few."""
+        """Turn extras into members while there are too few members."""
         room = (self.shape.roles if self.shape is not None else {}).get(self._effective(role), NOBODY).members
         if len(part.members) >= room or len(part.live) == len(part.members):
             return set()
@@ -224,7 +225,7 @@ class Roster:
 
 
 class _Part:
-    """The slots of one role: with a live pod, of members, left by their pods, done."""
+    """Slots of one role: with a live pod, of members, left by their pods, done."""
 
     __slots__ = ("done", "left", "live", "members")
 
@@ -236,10 +237,10 @@ class _Part:
 
     @property
     def counted(self) -> int:
-        """Slots that count towards the minimum."""
+        """Number of slots that count towards the minimum."""
         return len(self.live) + len(self.done)
 
     def drop(self, slot: int) -> None:
-        """The slot is of another role now."""
+        """Remove a slot that changed its role."""
         for slots in (self.live, self.members, self.left, self.done):
             slots.discard(slot)

@@ -1,4 +1,4 @@
-"""What decides which gangs leave for others, and when one ends: read from pods, and from the job that owns them."""
+"""Traits of gangs: preemption order and end, read from their pods and the owning job."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from muster.api.training_job import TrainingJob
 from muster.kube.pod import Pod
 
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of the API server's picture of a static pod: deleting it ends nothing (Kubernetes: static pods)."""
+"""Annotation of a static pod's mirror object, whose deletion does not end the pod (Kubernetes: static pods)."""
 DEFAULT_GRACE_S = 30.0
-"""terminationGracePeriodSeconds where a pod says nothing (API server defaulting)."""
+"""Default of terminationGracePeriodSeconds (API server defaulting)."""
 ENDED_PHASES = frozenset({"Succeeded", "Failed", "Suspended"})
 
 
 class Rank(IntEnum):
-    """Who leaves first, among gangs of lower priority than the one that needs room."""
+    """Order of preemption among gangs of lower priority than the preempting one."""
 
     BALLOON = 0
     BORROWED = 1
@@ -35,17 +35,17 @@ class Rank(IntEnum):
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """What a gang's pods say.
+    """Scheduling traits of a gang, from its pods.
 
     Attributes:
-        rank: when it leaves for a gang of higher priority.
-        preempts: others may have to leave for it; false with preemptionPolicy Never.
-        limit_s: activeDeadlineSeconds; None where a member has none.
+        rank: preemption order.
+        preempts: it may preempt others; false with preemptionPolicy Never.
+        limit_s: activeDeadlineSeconds; None if a member has none.
         grace_s: terminationGracePeriodSeconds, the longest of all members.
-        queue_priority: place in the queue among gangs of the same priority (spec.priority of a TrainingJob); nobody
-            leaves for it.
-        pinned: a member belongs to its node, as pods of DaemonSets and static pods do: it never leaves for others.
-        team: whose it is; "" where its pods say nothing, or not the same.
+        queue_priority: order in the queue among gangs of the same priority (spec.priority of a TrainingJob); it
+            preempts nothing.
+        pinned: a member belongs to its node, as DaemonSet pods and static pods do, so the gang is never preempted.
+        team: the team; "" if its pods name none, or different ones.
     """
 
     rank: Rank = Rank.OTHER
@@ -57,7 +57,7 @@ class Traits(msgspec.Struct, frozen=True):
     team: str = ""
 
     def with_member(self, other: Traits) -> Traits:
-        """Return what holds for a gang of these and one more member: the more protected, the more patient."""
+        """Return the traits of the gang with one more member: the more protected and the longer grace win."""
         if other is self or other == self:
             return self
         limits = (self.limit_s, other.limit_s)
@@ -76,12 +76,12 @@ class Traits(msgspec.Struct, frozen=True):
 def _traits(
     rank: Rank, preempts: bool, limit_s: float | None, grace_s: float, queue_priority: int, pinned: bool, team: str
 ) -> Traits:
-    """One object for all pods that are alike."""
+    """Return one shared object for equal traits."""
     return Traits(rank, preempts, limit_s, grace_s, queue_priority, pinned, team)
 
 
 def traits_of(pod: Pod, team_key: str = LABEL_TEAM) -> Traits:
-    """Read a pod; its label `team_key` names its team."""
+    """Return the traits of a pod; its label `team_key` names its team."""
     labels, spec = pod.metadata.labels, pod.spec
     rank = Rank.OTHER
     if labels.get(LABEL_BALLOON) == "true":
@@ -102,27 +102,27 @@ def traits_of(pod: Pod, team_key: str = LABEL_TEAM) -> Traits:
 
 
 def _integer(text: str) -> int:
-    """What is no number is none: only our own controller writes it."""
+    """Parse an integer; invalid text counts as 0, because only our controller writes it."""
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 10 else 0
 
 
 class JobFacts(msgspec.Struct, frozen=True):
-    """What a TrainingJob says that its pods do not; times in seconds since the epoch, 0 where there is none.
+    """Facts that only a TrainingJob has, not its pods. Times are in seconds since the epoch, 0 for none.
 
     Attributes:
-        ended: the phase in which it needs no nodes, "" where it may need them.
-        limit_s: timeLimitSeconds, counted from `started_at`; None where it has none.
+        ended: the phase in which it needs no nodes, "" while it may need them.
+        limit_s: timeLimitSeconds, counted from `started_at`; None without a limit.
         grace_s: stopGraceSeconds.
         started_at: when its ranks first ran.
         saved_at: when its last checkpoint was complete.
         requeue: without a spare node it gives up its slots (noSpare: Requeue).
-        fewest: without a spare node it goes on while so many slots are left (noSpare: Shrink); 0 where it does not.
-        attempt: the number of an attempt that goes on without slots; else 0.
-        left_out: slots that the attempt which runs goes on without.
-        since: when it began to wait for nodes, from which it has its place in the queue.
+        fewest: without a spare node it continues while this many slots remain (noSpare: Shrink); otherwise 0.
+        attempt: the number of an attempt that continues without slots; else 0.
+        left_out: slots that the running attempt continues without.
+        since: when it began to wait for nodes, which determines its place in the queue.
         scale_up: autoscalers may add nodes for it.
-        said: the reason why it has no nodes, as its condition Admitted has it; "" where that says nothing.
+        said: the reason why it has no nodes, from its condition Admitted; "" without one.
     """
 
     ended: str = ""
@@ -140,7 +140,7 @@ class JobFacts(msgspec.Struct, frozen=True):
 
 
 def job_facts(job: TrainingJob) -> JobFacts:
-    """Read a job."""
+    """Return the facts of a TrainingJob."""
     spec, status = effective(job).job.spec, job.status
     saved = status.last_checkpoint.time if status.last_checkpoint is not None else None
     resumed = next(

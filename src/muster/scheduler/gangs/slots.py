@@ -1,4 +1,4 @@
-"""What becomes of each slot of an existing placement: kept, waited for, or given another node."""
+"""Reviews the slots of an existing placement: which keep their node, wait, or need another node."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from muster.scheduler.reasons import NodeReason, NodeWhy, Reason, Why
 from muster.scheduler.snapshot import Snapshot
 
 _NO_REASON_TO_MOVE = frozenset({NodeWhy.CHANGES_HANDS, NodeWhy.TESTED_TOO_LONG_AGO})
-"""What keeps others away, and nobody who has a slot there: a test was fresh enough when the slot was placed."""
+"""Reasons that reject new pods but not slots placed before: the test was recent enough at that time."""
 _SERVES_OTHERS = frozenset({NodeWhy.OTHER_TEAM, NodeWhy.SELECTOR, NodeWhy.AFFINITY})
-"""Reasons why a node does not serve a slot and may serve another gang: it was given to a team, or labelled."""
+"""Reasons why a node rejects a slot but may accept another gang: it got an owner or other labels."""
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class SlotReview:
     Attributes:
         keep: slot -> node: the pod can be bound there now.
         wait: slot -> pod of an earlier attempt that still takes the room on the slot's node.
-        replace: slot -> why its node serves no more.
-        unsettled: slots whose nodes a plan counts on that is still being written: their gang may have to leave.
+        replace: slot -> why its node is no longer usable.
+        unsettled: slots on nodes for which a preempting gang's plan is still being written; they may have to leave.
     """
 
     keep: dict[int, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class SlotReview:
 
 
 def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
-    """Look at every slot that has a pending pod."""
+    """Review every slot that has a pending pod."""
     result = SlotReview()
     for slot, member in sorted(gang.pending.items()):
         placed = gang.placed.get(slot)
@@ -65,15 +65,15 @@ def review(snapshot: Snapshot, ledger: Ledger, gang: Gang) -> SlotReview:
 
 
 def never_ran(gang: Gang) -> bool:
-    """Return whether the gang has a placement, and not one pod was bound by it."""
+    """Return whether the gang has a placement, but no pod was ever bound by it."""
     return gang.placement is not None and gang.placement.status.bound_time is None and runs_nowhere(gang)
 
 
 def gives_back(gang: Gang, looked: SlotReview) -> bool:
-    """Return whether a gang for whose slots there are no other nodes gives its placement up: others may use the nodes.
+    """Return whether a gang without other nodes for its slots gives its placement up, so that others use the nodes.
 
-    A gang that was bound as a whole before keeps its slots through a restart, unless one of their nodes now serves
-    other gangs and not this one.
+    A gang that was fully bound before keeps its slots through a restart, unless one of their nodes now serves other
+    gangs and not this one.
     """
     if never_ran(gang):
         return True
@@ -81,14 +81,14 @@ def gives_back(gang: Gang, looked: SlotReview) -> bool:
 
 
 def runs_nowhere(gang: Gang) -> bool:
-    """Return whether no pod of the gang is on a node, or on its way to one."""
+    """Return whether the gang has neither a bound pod nor a bind in flight."""
     return not gang.binding and not any(pod.counted_on for pod in gang.pods.values())
 
 
 def unusable(
     snapshot: Snapshot, gang: Gang, slot: int, member: PodRecord, placed: tuple[str, str]
 ) -> NodeReason | None:
-    """Return why the slot's node serves its pod no more, whatever is on it; None where it does."""
+    """Return why the slot's node is no longer usable, apart from room on it; None if it is usable."""
     name, uid = placed
     node = snapshot.nodes.get(name)
     if node is None or node.node_class is None:
@@ -105,7 +105,7 @@ def unusable(
 
 
 def _intruded(ledger: Ledger, gang: Gang, slot: int, member: PodRecord, name: str) -> NodeReason | None:
-    """Return the anti-affinity with pods that came since the slot was placed: it is about its pod to come, too."""
+    """Return the anti-affinity with pods that came after the slot was placed, which also affects its next pod."""
     assert member.cls is not None
     if not member.cls.subjects:
         return None
@@ -117,7 +117,7 @@ def _intruded(ledger: Ledger, gang: Gang, slot: int, member: PodRecord, name: st
 def _room_for(
     snapshot: Snapshot, ledger: Ledger, gang: Gang, slot: int, member: PodRecord, node: NodeRecord
 ) -> str | NodeReason | None:
-    """None: there is room now. A pod's name: there will be once that one is gone. A reason: the room was taken."""
+    """Return None if there is room now, the pod that must go first, or the reason why the room is taken."""
     assert member.cls is not None
     bucket = ledger.room(node)
     if bucket is None:
@@ -131,9 +131,9 @@ def _room_for(
         and not node.fully_held
         and min(bucket.free.values()) >= 0
     ):
-        return None  # what is held is what it needs, and the node is not overfull: the usual case, kept cheap
+        return None  # fast path for the usual case: its reservation suffices, and the node is not overcommitted
     if (node.fully_held and not ours) or (node.fully_held > 1 and held[1] is None):
-        return NodeReason(NodeWhy.IN_USE, "another gang's slot")  # where ours is held too, both were given room once
+        return NodeReason(NodeWhy.IN_USE, "another gang's slot")  # if both hold it, both were placed here
     if node.fully_held:
         bucket = Bucket(bucket.key, bucket.node_class, node.free_without_holds(), bucket.ports)
     if ours and held[1] is not None:
@@ -156,23 +156,23 @@ def _room_for(
 
 
 def _holds_node(cls: PodClass) -> str:
-    """What is in the way although every resource is there."""
+    """Return what blocks the pod although every resource suffices."""
     return "host port" if cls.ports else "another job on the node"
 
 
 def _planned_by_others(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
-    """What gangs for which others leave count on here. Whoever is not told to leave for them stays, with its slots."""
+    """Return what preempting gangs will use on the node. A gang that is not their victim stays, with its slots."""
     return [cls for other, cls in _plans_on(snapshot, gang, node) if cls is not None]
 
 
 def _is_unsettled(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> bool:
-    """Whether a plan that counts on others' leaving the node is still being written: nobody was told before."""
+    """Return whether a preempting gang's plan for this node is still being written; victims are asked afterwards."""
     written = all(not other.writing for other, _ in _plans_on(snapshot, gang, node))
     return not written and any(left < 0 for left in node.free().values())
 
 
 def _plans_on(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> Iterator[tuple[Gang, PodClass | None]]:
-    """Yield the gangs for which others leave the node, and what their slots ask for; none for a gang that is one."""
+    """Yield the preempting gangs on the node, and the classes of their slots; none for a gang that is one."""
     if _preempts(gang):
         return
     for (key, _), cls in node.holds.items():
@@ -186,9 +186,9 @@ def _preempts(gang: Gang) -> bool:
 
 
 def _promised_twice(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[PodClass]:
-    """What later gangs keep on the node although this one does: theirs has to move, or neither would ever go on.
+    """Return what later gangs reserve on the node although this one does: theirs must move, to avoid a deadlock.
 
-    Room that a pod has taken is not given back: whose pod runs on the node, keeps it.
+    Room that a pod has taken stays with that pod.
     """
     found = []
     for (key, slot), cls in node.holds.items():
@@ -201,7 +201,7 @@ def _promised_twice(snapshot: Snapshot, gang: Gang, node: NodeRecord) -> list[Po
 
 
 def _with(bucket: Bucket, classes: list[PodClass]) -> Bucket:
-    """Return the bucket with the room of those pods given back."""
+    """Return the bucket with the room of those pods added."""
     free, ports = bucket.free, bucket.ports
     for cls in classes:
         free = plus(free, cls.request)
@@ -210,11 +210,11 @@ def _with(bucket: Bucket, classes: list[PodClass]) -> Bucket:
 
 
 def old_pods(looked: SlotReview) -> Reason:
-    """Return the reason of a gang whose slots wait for pods of an earlier attempt."""
+    """Return the reason for a gang whose slots wait for pods of an earlier attempt."""
     return Reason(Why.WAITING_FOR_OLD_POD, len(looked.wait), detail=few(looked.wait.values()))
 
 
 def few(names: Iterable[str]) -> str:
-    """Name three, count the rest."""
+    """Join up to three names, and count the others."""
     listed = sorted(names)
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

@@ -1,4 +1,4 @@
-"""How teams' nodes are used, kept up to date node by node."""
+"""Counts how teams' nodes are used, updated node by node."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from muster.scheduler.nodes.node_class import NodeRecord
 
 
 class TeamCounts:
-    """Counts of nodes by team and state; an event costs what it changes.
+    """Counts of nodes by team and state. The cost of an event depends on what it changes.
 
     Attributes:
-        stamp: another number after each change.
+        stamp: changes with every update.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class TeamCounts:
         pods: Mapping[str, PodRecord],
         gangs: Mapping[str, Gang],
     ) -> None:
-        """Something about these nodes may be another than before."""
+        """Update the counts for these nodes, which may have changed."""
         if not owners and not self._known:  # most clusters have no teams
             return
         for name in names:
@@ -51,12 +51,12 @@ class TeamCounts:
                     self._counts[state] += 1
 
     def counts(self) -> dict[str, TeamNodes]:
-        """Return the counts of teams that own or borrow any."""
+        """Return the counts of teams that own or borrow nodes."""
         return by_team(self._counts)
 
 
 def _users(node: NodeRecord, pods: Mapping[str, PodRecord], gangs: Mapping[str, Gang]) -> frozenset[NodeUser]:
-    """Whose gangs are on the node, or keep slots there; balloons only fill it."""
+    """Return the teams whose gangs have pods or slots on the node; balloons do not count."""
     keys = {pods[uid].gang for uid in node.pods if uid in pods}
     keys.update(key for key, _ in node.holds)
     found = (gangs[key].traits for key in keys if key in gangs)

@@ -1,4 +1,4 @@
-"""What the scheduler knows of the cluster besides nodes, pods and gangs: labels of namespaces, and DaemonSets."""
+"""Watches namespaces' labels and DaemonSets, which the scheduler needs besides nodes, pods and gangs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _ASK_AGAIN_S = 1.0
 async def surroundings(
     client: Client, state: ClusterState, *, clock: Callable[[], float], changed: Callable[[], None], **options: Any
 ) -> list[Informer[Any]]:
-    """Return informers that keep `state` up to date; `options` are those of Informer.
+    """Return informers that update `state`; `options` are those of Informer.
 
-    An API server without DaemonSets has no pods of them: nothing is watched then.
+    If the API server does not serve DaemonSets, they are not watched.
     """
 
     def namespace_changed(old: Namespace | None, new: Namespace | None) -> None:
@@ -51,7 +51,7 @@ async def surroundings(
 
 
 async def list_surroundings(client: Client, state: ClusterState, now: float) -> None:
-    """Look once. Who may not list them knows namespaces by name only, and no DaemonSets. Raises ApiError."""
+    """List both once. Without permission, namespaces have names only, and there are no DaemonSets. Raises ApiError."""
     try:
         for namespace in (await client.list_all(Namespace)).items:
             state.set_namespace(namespace.name, namespace.metadata.labels, now)
@@ -69,14 +69,14 @@ def _take_in(state: ClusterState, daemons: DaemonSet) -> None:
 
 
 async def _has_daemons(client: Client) -> bool:
-    """Whether they are served; an API server that cannot say for now is asked again, for a minute at most."""
+    """Return whether DaemonSets are served; retries for at most a minute if the API server cannot answer."""
     for _ in range(_ASKED):
         try:
             await client.list(DaemonSet, limit=1)
         except NotFound:
             return False
         except Forbidden:
-            return True  # their informer says what is missing
+            return True  # their informer reports the error
         except ApiError as error:
             log.warning("listing DaemonSets: %s", error)
             await asyncio.sleep(_ASK_AGAIN_S)

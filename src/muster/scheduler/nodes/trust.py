@@ -1,4 +1,4 @@
-"""Which nodes passed their tests, kept up to date by events, and how long ago, as far as any pod asks for that."""
+"""Tracks which nodes passed their tests, and how long ago if a pod requires that."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ if TYPE_CHECKING:
 
 HOUR_S: Final = 3600.0
 NEEDS_NONE: Final = -1
-"""In place of hours since the test: the node has no GPUs."""
+"""Value in place of hours since the test: the node has no GPUs."""
 
 
 class Trust:
-    """The records of all nodes. Without such an object nodes need no tests."""
+    """Test records of all nodes. Without this object, nodes need no tests."""
 
     def __init__(self) -> None:
         self.ages: frozenset[int] = frozenset()
-        """Hours that pods ask for."""
+        """Maximum test ages in hours that pods require."""
         self._tested: dict[str, Tested] = {}
         self._due: list[tuple[float, str]] = []
         self._awaited: dict[str, float] = {}
 
     def set(self, record: Preflight) -> None:
-        """A record was written."""
+        """Add or update a record."""
         self._tested[record.name] = tested(record.spec)
 
     def remove(self, name: str) -> None:
-        """A node's record is gone."""
+        """Remove the record of a node."""
         self._tested.pop(name, None)
 
     def suppose(self, name: str, like: str) -> None:
-        """A node that is not there did as well as one that is."""
+        """Assume for a hypothetical node the record of an existing one."""
         known = self._tested.get(like)
         if known is not None:
             self._tested[name] = Tested(Identity(name, "", known.identity.driver), known.passed, known.at)
 
     def take_over(self, record: NodeRecord, node: Node) -> None:
-        """Note of a node what its record will be compared with."""
+        """Set the identity of the node that its record must match."""
         gpus = has_gpus(record.allocatable, record.labels)
         record.gpus = gpus
         record.identity = identity(node) if gpus and not is_ignored(record.labels) else None
 
     def judge(self, record: NodeRecord) -> None:
-        """Say whether the node is trusted."""
+        """Set whether the node is trusted."""
         known = self._tested.get(record.name)
         record.doubt = doubt(record.identity, known) if record.identity is not None else Doubt.NONE
 
     def age(self, record: NodeRecord, now: float) -> None:
-        """Say within how many of the hours that pods ask for the node was tested: the least, 0 where in none."""
+        """Set the smallest required test age, in hours, that the node meets; 0 if it meets none."""
         record.tested_within_h = 0 if record.gpus else NEEDS_NONE
         known = self._tested.get(record.name)
         if not self.ages or not record.gpus or known is None or record.doubt or not _is_of(record, known):
@@ -67,13 +67,13 @@ class Trust:
             until = known.at + hours * HOUR_S
             if now < until:
                 record.tested_within_h = hours
-                if self._awaited.get(record.name) != until:  # nodes are touched with every pod that comes or goes
+                if self._awaited.get(record.name) != until:  # nodes are touched with every pod event
                     self._awaited[record.name] = until
                     heappush(self._due, (until, record.name))
                 return
 
     def due(self, now: float) -> Iterator[str]:
-        """Yield the nodes that may have been tested too long ago for some since the last time."""
+        """Yield the nodes whose test may have become too old for some pods since the last call."""
         while self._due and self._due[0][0] <= now:
             until, name = heappop(self._due)
             if self._awaited.get(name) == until:
@@ -82,16 +82,16 @@ class Trust:
 
 
 def _is_of(record: NodeRecord, known: Tested) -> bool:
-    """Whether a record is the node's own: one that nobody tests may have an old one."""
+    """Return whether the record belongs to this node; an untested node may have a record of an old one."""
     own = record.identity
     return own is not None and known.identity.node_uid == own.node_uid
 
 
 def lean(record: Preflight) -> Preflight:
-    """Return the record less what trust does not need: figures of every GPU of every node are most of it."""
+    """Return the record without the measurements of each GPU, which are most of its size."""
     return replace(record, spec=replace(record.spec, versions={}, figures=(), failures=()))
 
 
 def is_test(pod: Pod, namespace: str) -> bool:
-    """Whether the pod tests its node; in another namespace than Muster's the label means nothing."""
+    """Return whether the pod tests its node; the label counts only in Muster's own namespace."""
     return LABEL_PREFLIGHT in pod.metadata.labels and pod.namespace == namespace

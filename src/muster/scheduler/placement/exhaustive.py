@@ -1,4 +1,4 @@
-"""Every way to place a gang, one pod after the other, within a bound: the last resort where several rules meet."""
+"""Exhaustive search for a gang's nodes, pod by pod, within a bound: used when several rules meet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.scheduler.placement.rules import Rules, ends_even
 from muster.scheduler.pods.pod_class import PodClass
 
 STEPS = 2000
-"""Pods tried on nodes before the search gives up, about 0.1 s."""
+"""Limit on pods tried on nodes, about 0.1 s."""
 
 
 def search(
@@ -22,10 +22,10 @@ def search(
     reserved: Collection[int],
     banned: Collection[str],
 ) -> Mapping[int, str] | bool:
-    """Return slot -> node and take that room. False: nothing was found; True: there is no way at all.
+    """Return slot -> node and take that room. False: the search ended at its limit. True: a placement is impossible.
 
-    Pods are placed in any order of the classes, as one may have to be there before another may come near it. What was
-    seen to fail with the same pods on the same nodes is not tried again.
+    Pods are placed in any order of the classes, because affinity may require one pod before another. Combinations of
+    pods and nodes that failed are not tried again.
     """
     return _Search(matcher, groups, order, reserved, banned).run(ledger)
 

@@ -1,8 +1,8 @@
-"""What was found about gangs that rules about other pods keep waiting, until something it depends on changes.
+"""Caches why gangs with rules about other pods do not fit, until something relevant changes.
 
-Placing such a gang, or proving that it cannot be, looks at each node that it could use. The answers here are those that
-looking again would give: counted (see `openings`) where one rule decides, else kept until a node's room for the gang's
-pods, a domain, or a pod that a rule is about, is another.
+Placing such a gang, or proving that it cannot fit, visits each node that it could use. The cached answers equal those
+of a new search. If one rule decides, they are counted (see `openings`). Otherwise they are kept until one of these
+changes: a node's room for the gang's pods, a domain, or a pod that a rule selects.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from muster.scheduler.snapshot import Snapshot
 
 LOOKED_BACK = 1000
-"""So many changes, or as many as there are nodes, are read one by one; after more of them all is looked at again."""
+"""Up to this many changes (or the number of nodes) are applied one by one; with more, all is computed again."""
 SHAPES = 32
-"""Tables of pods of other shapes than the latest so many are made anew when they are asked for."""
+"""Number of cached tables of pod shapes; older ones are rebuilt on use."""
 UNASKED = 200
-"""After so many snapshots in which nobody asked nothing is kept any more."""
+"""Drop the cache after this many snapshots without a query."""
 Held = tuple[str, PodClass | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Everything that is asked for: equal questions have equal answers."""
+    """All inputs of a query: equal queries have equal answers."""
 
     classes: tuple[tuple[PodClass, int], ...]
     reserved: frozenset[int] = frozenset()
@@ -53,7 +53,7 @@ class _Answer:
 
 
 class _Side:
-    """Answers about one index of nodes: as they are, or as if no gang were on them."""
+    """Answers for one index of nodes: with the present pods, or without gangs."""
 
     def __init__(self, bucket: Literal["bucket", "empty_bucket"]) -> None:
         self._bucket = bucket
@@ -63,7 +63,7 @@ class _Side:
         self._unasked = 0
 
     def table(self, cls: PodClass, index: BucketIndex, matcher: Matcher) -> Openings:
-        """Return the table for pods of this shape, up to date."""
+        """Return the updated table for pods of this shape."""
         self._unasked = 0
         if self._index is None:
             self._index, index.moved = index, []
@@ -76,20 +76,20 @@ class _Side:
         return found
 
     def find(self, key: str, asked: _Asked, depends: tuple[object, ...]) -> _Answer | None:
-        """Return the answer to this question, if it still holds."""
+        """Return the cached answer to this query if it is still valid."""
         answer = self.answers.get(key)
         return answer if answer is not None and answer.asked == asked and answer.depends == depends else None
 
     def keep(self, key: str, answer: _Answer) -> None:
-        """Remember what was found just now."""
+        """Cache an answer."""
         self.answers[key] = answer
 
     def drop(self, key: str) -> None:
-        """The answer is no longer wanted."""
+        """Drop an answer."""
         self.answers.pop(key, None)
 
     def next(self) -> None:
-        """Take over what changed until this snapshot."""
+        """Apply the changes up to this snapshot."""
         self._unasked += 1
         if self._unasked > UNASKED:
             self.clear()
@@ -97,7 +97,7 @@ class _Side:
             self._catch_up()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self.answers.clear()
         self._tables.clear()
         if self._index is not None:
@@ -120,27 +120,27 @@ class _Side:
 
 
 class Refusals:
-    """Answers about gangs with rules, by key of the gang; kept by `ClusterState`, asked by decide."""
+    """Cached answers by gang key, for gangs with rules; kept by `ClusterState`, used by decide."""
 
     def __init__(self) -> None:
         self._now, self._empty = _Side("bucket"), _Side("empty_bucket")
 
     def keys(self) -> set[str]:
-        """Return the gangs about which something is kept."""
+        """Return the gangs with cached answers."""
         return {*self._now.answers, *self._empty.answers}
 
     def forget(self, key: str) -> None:
-        """The gang is gone."""
+        """Drop the answers on a deleted gang."""
         for side in (self._now, self._empty):
             side.drop(key)
 
     def clear(self) -> None:
-        """Nodes are told apart in another way than before."""
+        """Drop all answers, because the node classes changed."""
         for side in (self._now, self._empty):
             side.clear()
 
     def next(self) -> None:
-        """There is a new snapshot."""
+        """Start a new snapshot."""
         for side in (self._now, self._empty):
             side.next()
 
@@ -156,7 +156,7 @@ class Refusals:
         taken: Collection[str] = (),
         given_up: Collection[Held] = (),
     ) -> dict[int, str] | Shortage:
-        """As `placing.choose`. Where the plan has given away what the gang could use, the gang is looked at anew."""
+        """Like `placing.choose`, but cached. If the plan used room the gang could use, it searches again."""
         matcher, index = snapshot.matcher, snapshot.buckets
         kept: tuple[_Asked, tuple[object, ...]] | None = None
         if any(is_related(cls, ledger.layer) for cls in groups) and not _is_touched(ledger, groups, matcher):
@@ -178,10 +178,10 @@ class Refusals:
         return found
 
     def impossible(self, key: str, snapshot: Snapshot, groups: Groups) -> Shortage | None:
-        """Return what would be short on the usable nodes if no gang were on them; None where nothing is.
+        """Return the shortage on the usable nodes without the gangs on them; None if there is none.
 
-        Nodes that are closed only while they change hands count for pods that may use them whoever owns them. Else a
-        gang would lose its place in the queue to smaller ones each time that teams' shares change.
+        Nodes that are closed only while they change hands count for pods that may use them under any owner.
+        Otherwise a gang would lose its place in the queue to smaller ones whenever teams' shares change.
         """
         short = self._impossible_now(key, snapshot, groups)
         if short is None or not any(bucket.node_class.leaving for bucket in snapshot.empty_buckets.values()):
@@ -215,7 +215,7 @@ def _classes(groups: Groups) -> tuple[tuple[PodClass, int], ...]:
 
 
 def _counted(groups: Groups, tables: dict[PodClass, Openings], domains: Domains) -> Shortage | None:
-    """What is short as far as counting tells."""
+    """Return the shortage that counting can show."""
     for cls, slots in groups.items():
         have: int | None = tables[cls].room
         if len(groups) == 1:
@@ -226,7 +226,7 @@ def _counted(groups: Groups, tables: dict[PodClass, Openings], domains: Domains)
 
 
 def _depends(tables: dict[PodClass, Openings], domains: Domains, matcher: Matcher) -> tuple[object, ...]:
-    """Return something else once the answer may be another, whatever the plan does."""
+    """Return a value that changes when the answer may change, apart from this plan."""
     found: list[object] = [domains.relabelled]
     for cls, table in tables.items():
         found += [table, table.stamp]
@@ -235,7 +235,7 @@ def _depends(tables: dict[PodClass, Openings], domains: Domains, matcher: Matche
             for peers in sorted((cls.relations or NONE).about, key=lambda peers: peers.number)
         ]
         against = [(peers, domains.against[peers]) for peers in cls.subjects if peers in domains.against]
-        if against:  # by labels that need not be among those that the class goes by
+        if against:  # their topology keys need not be labels that the class reads
             found += [domains.moved, *against]
         if cls.relations is not None:
             rules = (*cls.relations.spread, *cls.relations.even)
@@ -244,7 +244,7 @@ def _depends(tables: dict[PodClass, Openings], domains: Domains, matcher: Matche
 
 
 def _is_touched(ledger: Ledger, groups: Groups, matcher: Matcher) -> bool:
-    """Whether the plan took room that the gang could use, or placed pods that its rules are about."""
+    """Return whether the plan took room that the gang could use, or placed pods that its rules select."""
     for cls in groups:
         if ledger.layer.differs((cls.relations or NONE).about, cls.matches):
             return True

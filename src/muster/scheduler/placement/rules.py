@@ -1,4 +1,4 @@
-"""Whether one pod may go to one node, as far as other pods are concerned: every rule, nothing else.
+"""Checks the rules about other pods for one pod on one node, and nothing else.
 
 Meaning: kube-scheduler's plugins InterPodAffinity and PodTopologySpread (filtering).
 """
@@ -18,12 +18,12 @@ Labels = Mapping[str, str]
 
 
 def is_related(cls: PodClass, layer: Layer) -> bool:
-    """Whether anything about other pods has to be looked at for the class."""
+    """Return whether rules about other pods matter for the class."""
     return cls.relations is not None or any(layer.keys_about(peers) for peers in cls.matches)
 
 
 def forbidden(cls: PodClass, layer: Layer) -> dict[str, set[str]]:
-    """Return, by topology key, the domains closed to the class by anti-affinity: its own, and that of others to it."""
+    """Return, by topology key, the domains closed to the class by its own anti-affinity or that of others."""
     closed: dict[str, set[str]] = {}
     for peers, key in cls.relations.apart if cls.relations is not None else ():
         closed.setdefault(key, set()).update(layer.values(peers, key))
@@ -34,7 +34,7 @@ def forbidden(cls: PodClass, layer: Layer) -> dict[str, set[str]]:
 
 
 def intruded(cls: PodClass, layer: Layer, name: str, own: Iterable[tuple[str, PodClass]]) -> NodeReason | None:
-    """Return the anti-affinity that closes the node although it was chosen once; `own`: what is counted for the pod."""
+    """Return the anti-affinity that newly closes a chosen node; `own`: pods counted for the slot itself."""
     labels = layer.base.labels(name)
     own = list(own)
     pairs: list[tuple[Subject, str]] = [(peers, key) for peers, key in (cls.relations or NONE).apart]
@@ -51,10 +51,10 @@ def intruded(cls: PodClass, layer: Layer, name: str, own: Iterable[tuple[str, Po
 
 
 def attracted(cls: PodClass, layer: Layer) -> dict[str, set[str]] | None:
-    """Return, by topology key, the domains to which required affinity ties the class; None where to none.
+    """Return, by topology key, the domains that required affinity allows; None if it allows all.
 
-    Pods that match every term tie it. With none of them anywhere it is free to begin where it likes, provided that it
-    matches its own terms; otherwise no domain will do.
+    Pods that match every term decide this. If there are none, a class that matches its own terms may start anywhere;
+    any other class has no allowed domain.
     """
     asked = cls.relations
     if asked is None or asked.near is None:
@@ -66,7 +66,7 @@ def attracted(cls: PodClass, layer: Layer) -> dict[str, set[str]] | None:
 
 
 def has_keys(cls: PodClass, labels: Labels) -> bool:
-    """Whether the node has the labels that required affinity and spread constraints go by."""
+    """Return whether the node has the labels that required affinity and spread constraints use."""
     asked = cls.relations
     if asked is None:
         return True
@@ -80,9 +80,9 @@ def spreads(cls: PodClass, layer: Layer, matcher: Matcher) -> list[SpreadCounts]
 
 
 def ends_even(members: Mapping[PodClass, Collection[str]], layer: Layer, matcher: Matcher) -> bool:
-    """Whether the spread constraints of a gang's pods, on these nodes, hold with the whole gang in place.
+    """Return whether the spread constraints of a gang's pods hold on these nodes with the whole gang in place.
 
-    Pods of one class keep them at each step; those of another class that come later need not.
+    Pods of one class keep them at each step, but pods of a later class may break them.
     """
     if len(members) == 1:
         return True
@@ -95,7 +95,7 @@ def ends_even(members: Mapping[PodClass, Collection[str]], layer: Layer, matcher
 
 
 class Rules:
-    """The rules for one more pod of the class, as things are in `layer` now."""
+    """The rules for one more pod of the class, given the counts in `layer`."""
 
     def __init__(self, cls: PodClass, layer: Layer, matcher: Matcher) -> None:
         self._cls = cls
@@ -105,7 +105,7 @@ class Rules:
         self._spreads = spreads(cls, layer, matcher)
 
     def why_not(self, name: str) -> NodeReason | None:
-        """Return the first rule that keeps the pod off the node, None where it may go there."""
+        """Return the first rule that rejects the node for the pod, None if it is allowed."""
         labels = self._labels(name)
         for key, values in self._closed.items():
             if labels.get(key) in values:

@@ -1,7 +1,7 @@
 """Topology spread: whether a domain may take one more pod.
 
-Rules: the Kubernetes page "Pod Topology Spread Constraints". A domain counts if some node of it has all labels that the
-pod's constraints name and meets nodeAffinityPolicy and nodeTaintsPolicy; pods on their way out do not count.
+Rules: the Kubernetes page "Pod Topology Spread Constraints". A domain counts if one of its nodes has all labels in the
+pod's constraints and meets nodeAffinityPolicy and nodeTaintsPolicy. Terminating pods do not count.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ class Scope:
 
     Args:
         rule: the constraint.
-        cls: the pods that have it.
+        cls: the class with the constraint.
         base: the nodes.
-        matcher: what nodes are to the class.
+        matcher: matches pods to nodes.
     """
 
     def __init__(self, rule: Spread, cls: PodClass, base: Domains, matcher: Matcher) -> None:
         self._rule, self._cls, self._base, self._matcher = rule, cls, base, matcher
         asked = cls.relations
         self._keys = {rule.key, *(other.key for other in (asked.spread if asked is not None else ()))}
-        # Constraints of the same shape have the same domains, whatever pods they are about.
+        # Constraints of the same shape have the same domains, whichever pods they select.
         selection = (frozenset(cls.selector.items()), cls.terms) if rule.honor_affinity else None
         self.shape = (rule.key, frozenset(self._keys), selection, cls.tolerations if rule.honor_taints else None)
 
     def universe(self) -> Universe:
-        """Return all of them."""
+        """Return all domains that count."""
         return self._base.universe(self.shape, self.domain_of)
 
     def domain_of(self, name: str) -> str | None:
-        """Return the domain in which the node counts; None where it does not."""
+        """Return the domain in which the node counts; None if it does not."""
         labels = self._base.labels(name)
         if not all(key in labels for key in self._keys):
             return None
@@ -53,13 +53,13 @@ class Scope:
 
 
 class SpreadCounts:
-    """The domains of one constraint of a pod class, each with its number of pods, as pods are placed.
+    """Pod counts per domain for one constraint of a pod class, updated as pods are placed.
 
     Args:
         rule: the constraint.
-        cls: the pods that have it.
-        layer: who is where.
-        matcher: what nodes are to the class.
+        cls: the class with the constraint.
+        layer: pod counts.
+        matcher: matches pods to nodes.
     """
 
     def __init__(self, rule: Spread, cls: PodClass, layer: Layer, matcher: Matcher) -> None:
@@ -75,17 +75,17 @@ class SpreadCounts:
         self.least = min(self._levels, default=0)
 
     def allows(self, domain: str) -> bool:
-        """Whether one more pod of the class may go into the domain."""
+        """Return whether one more pod of the class may be placed in the domain."""
         least = self.least if len(self.counts) >= self.rule.min_domains else 0
         return self.counts.get(domain, 0) + self.own - least <= self.rule.max_skew
 
     def holds(self, domain: str) -> bool:
-        """Whether the domain is not too full for a pod of the class that is counted there already."""
+        """Return whether a pod already counted in the domain satisfies the constraint."""
         least = self.least if len(self.counts) >= self.rule.min_domains else 0
         return self.counts.get(domain, 0) - least <= self.rule.max_skew
 
     def add(self, domain: str, number: int = 1) -> bool:
-        """Count pods in, or out; returns whether the emptiest domain now has another number."""
+        """Add or subtract pods; return whether the smallest count changed."""
         before, count = self.least, self.counts.get(domain)
         if count is None:
             return False

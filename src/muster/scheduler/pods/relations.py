@@ -1,4 +1,4 @@
-"""What a pod asks of other pods: affinity, anti-affinity and topology spread, read once for each pod class.
+"""A pod's rules about other pods: affinity, anti-affinity and topology spread, parsed once per pod class.
 
 Rules: Kubernetes pages "Assigning Pods to Nodes" (inter-pod affinity and anti-affinity) and "Pod Topology Spread
 Constraints"; matchLabelKeys of affinity: KEP-3633, of spread: KEP-3243.
@@ -30,21 +30,21 @@ _OPERATORS = frozenset({IN, NOT_IN, EXISTS, DOES_NOT_EXIST})
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The pods one term is about: those its selector selects, in namespaces given by name or by label."""
+    """Pods that one term selects, in namespaces given by name or by label."""
 
     selector: Selector
     namespaces: frozenset[str]
     namespace_selector: Selector
 
     def matches(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
-        """Whether a pod of the namespace with these labels is one of them."""
+        """Return whether the term selects a pod of the namespace with these labels."""
         here = namespace in self.namespaces or self.namespace_selector.matches(namespace_labels)
         return here and self.selector.matches(labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Peers:
-    """A set of pods that some rule is about: those that all of `terms` are about. `PeerTable` makes one of each."""
+    """A set of pods: those that all of `terms` select. `PeerTable` interns them."""
 
     number: int
     terms: tuple[Who, ...]
@@ -57,7 +57,7 @@ Term = tuple[Peers, str]
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A topologySpreadConstraint: how far a domain's number of `peers` may be above that of the emptiest domain."""
+    """A topologySpreadConstraint: limit on a domain's number of `peers` above that of the emptiest domain."""
 
     peers: Peers
     key: str
@@ -69,7 +69,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A preferred term: a domain of `key` with such pods is worth `weight`, which is negative for anti-affinity."""
+    """A preferred term: a domain of `key` with such pods scores `weight`, which is negative for anti-affinity."""
 
     peers: Peers
     key: str
@@ -78,10 +78,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Relations:
-    """What a pod asks of others.
+    """A pod's rules about other pods.
 
     Attributes:
-        near: pods that match every required affinity term; each of `near_keys` must have one in the node's domain.
+        near: pods that match every required affinity term; the node's domain of each `near_keys` must have one.
         apart: required anti-affinity.
         spread: constraints with DoNotSchedule; `even`: those with ScheduleAnyway.
         wishes: preferred affinity and anti-affinity.
@@ -96,7 +96,7 @@ class Relations:
 
     @property
     def about(self) -> set[Peers]:
-        """The sets of pods that the rules and wishes are about."""
+        """The sets of pods that the rules and preferences select."""
         found = {peers for peers, _ in self.apart} | {wish.peers for wish in self.wishes}
         found |= {rule.peers for rule in (*self.spread, *self.even)}
         return found | {self.near} if self.near is not None else found
@@ -106,7 +106,7 @@ NONE = Relations()
 
 
 def asks_of_others(pod: Pod) -> bool:
-    """Whether the pod has any such rule or wish."""
+    """Return whether the pod has any such rule or preference."""
     affinity = pod.spec.affinity
     return bool(pod.spec.topology_spread_constraints) or (
         affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
@@ -114,7 +114,7 @@ def asks_of_others(pod: Pod) -> bool:
 
 
 def relations(pod: Pod, intern: Intern, *, ours: bool) -> Relations | None:
-    """Read the pod's rules; None where it has none. Of other schedulers' pods only what binds ours: anti-affinity."""
+    """Return the pod's rules; None without rules. For pods of other schedulers, only required anti-affinity counts."""
     if not asks_of_others(pod):
         return None
     affinity = pod.spec.affinity
@@ -145,7 +145,7 @@ def relations(pod: Pod, intern: Intern, *, ours: bool) -> Relations | None:
 
 
 def unknown(pod: Pod) -> Iterable[str]:
-    """Name the fields of the pod's rules that hold what nobody here knows: never to be ignored."""
+    """Yield the fields with values that this version does not know; they must never be ignored."""
     affinity = pod.spec.affinity
     for kind, rules in (
         ("podAffinity", affinity.pod_affinity if affinity else None),
@@ -175,7 +175,7 @@ def _is_known(selector: LabelSelector | None) -> bool:
 
 
 def _who(pod: Pod, term: PodAffinityTerm) -> Who:
-    """Without namespaces and namespaceSelector a term is about the pod's own namespace."""
+    """Return a term's pods. Without namespaces and namespaceSelector they are in the pod's own namespace."""
     own = not term.namespaces and term.namespace_selector is None
     return Who(
         _selector(pod, term.label_selector, term.match_label_keys, term.mismatch_label_keys),
@@ -199,7 +199,7 @@ def _spread(pod: Pod, rule: TopologySpreadConstraint, intern: Intern) -> Spread:
 def _selector(
     pod: Pod, selector: LabelSelector | None, match: tuple[str, ...], mismatch: tuple[str, ...] = ()
 ) -> Selector:
-    """The API server merges these keys into the selector too; once more changes nothing."""
+    """Return the selector with these keys. The API server merges them too; repeating it changes nothing."""
     found = _from(selector)
     labels = pod.metadata.labels
     more = [Requirement(key, IN, (labels[key],)) for key in match if key in labels]
@@ -209,5 +209,5 @@ def _selector(
 
 
 def _from(selector: LabelSelector | None) -> Selector:
-    """What cannot be understood is taken to be about every pod: only pods of other schedulers get as far as this."""
+    """Return a parsed selector; an unreadable one, possible only for other schedulers' pods, selects every pod."""
     return from_label_selector(selector) if _is_known(selector) else EVERYTHING

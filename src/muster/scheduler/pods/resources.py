@@ -1,4 +1,4 @@
-"""Arithmetic with what pods ask for and nodes have (`kube/resources.py`)."""
+"""Arithmetic on requested and available resources (`kube/resources.py`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from muster.kube.resources import PODS, Amounts, raise_to
 
 WHOLE = "whole-node"
-"""Parts of a node, counted as a resource that only the scheduler knows: a pod of a job that has its nodes to itself
-takes all of them, any other pod that Muster places takes one. So neither goes where the other is, and everything that
-counts room (preemption, backfill, projections) knows it. Pods of other schedulers take none."""
+"""Internal resource for the parts of a node. A pod of a job with whole nodes takes all parts of its node. Any other
+pod that Muster places takes one part. So the two never share a node, and every calculation of room (preemption,
+backfill, projections) includes the rule. Pods of other schedulers take none."""
 WHOLE_PARTS = 1 << 20
 CORE = frozenset({"cpu", "memory", "ephemeral-storage", PODS, WHOLE})
 UNLIMITED = 1 << 62
@@ -28,7 +28,7 @@ def times_fits(request: Amounts, free: Amounts) -> int:
 
 
 def short_of(request: Amounts, free: Amounts) -> tuple[str, ...]:
-    """Return the resources of which `free` has less than the pod asks for, extended resources first."""
+    """Return the resources that `free` lacks for the request, extended resources first."""
     missing = [resource for resource, wanted in request.items() if free.get(resource, 0) < wanted]
     return tuple(sorted(missing, key=lambda resource: (resource in CORE, resource)))
 

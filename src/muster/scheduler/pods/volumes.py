@@ -1,7 +1,8 @@
-"""Persistent volume claims of pods: bound ones tie a pod to nodes, unbound ones make it wait or refuse it.
+"""Persistent volume claims of pods: a bound claim ties its pod to nodes, an unbound one makes it wait or refuses it.
 
-A claim whose class waits for its first consumer (volumeBindingMode WaitForFirstConsumer) ties the pod to the class's
-allowedTopologies; its volume is made once the pod has a node (see `provisioning`). Kubernetes: "Storage Classes".
+If the class of a claim waits for its first consumer (volumeBindingMode WaitForFirstConsumer), the class's
+allowedTopologies constrain the pod. The volume is provisioned when the pod has a node (see `provisioning`).
+Kubernetes: "Storage Classes".
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ ClaimNeeds = tuple[tuple[str, tuple[NodeSelectorTerm, ...]], ...]
 
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
-"""The provisioner of classes whose volumes are made by hand."""
+"""Provisioner of classes whose volumes an operator creates."""
 
 
 class TopologySelectorLabelRequirement(KubeStruct):
-    """The node's label has one of the values."""
+    """Requirement that the node's label has one of the values."""
 
     key: str
     values: tuple[str, ...] = ()
 
 
 class TopologySelectorTerm(KubeStruct):
-    """All requirements must hold; a term with none matches nothing."""
+    """Conjunction of requirements; an empty one matches nothing."""
 
     match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
 
 
 class StorageClass(KubeObject):
-    """storage.k8s.io/v1 StorageClass, as far as it decides where and when a claim's volume is made."""
+    """storage.k8s.io/v1 StorageClass: the fields that determine where and when a volume is provisioned."""
 
     RESOURCE: ClassVar[Resource] = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
 
@@ -50,12 +51,12 @@ class StorageClass(KubeObject):
 
 
 class ClaimState(msgspec.Struct, frozen=True):
-    """What is known of a claim. `found` False: it does not exist.
+    """State of a claim. With `found` False it does not exist.
 
     Attributes:
-        waits_for_first_consumer: its volume is made for the node of its first pod; `by_hand`: by nobody but people.
-        single_pod: it is for one pod only (access mode ReadWriteOncePod).
-        terms: nodes that the volume can be reached from, or may be made for; None where all.
+        waits_for_first_consumer: its volume is provisioned for its first pod's node; `by_hand`: by an operator.
+        single_pod: only one pod may use it (access mode ReadWriteOncePod).
+        terms: nodes that reach the volume, or for which it can be provisioned; None for all.
     """
 
     found: bool = False
@@ -67,7 +68,7 @@ class ClaimState(msgspec.Struct, frozen=True):
 
 
 def claim_names(pod: Pod) -> tuple[str, ...]:
-    """Return the names of the claims the pod uses, those made for its ephemeral volumes included."""
+    """Return the names of the claims that the pod uses, including those of ephemeral volumes."""
     names = []
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
@@ -80,7 +81,7 @@ def claim_names(pod: Pod) -> tuple[str, ...]:
 def claim_state(
     claim: PersistentVolumeClaim | None, volume: PersistentVolume | None, storage_class: StorageClass | None
 ) -> ClaimState:
-    """Sum up a claim, its volume where bound, and its class where not."""
+    """Return the state of a claim from its volume if it is bound, else from its class."""
     if claim is None:
         return ClaimState()
     bound = claim.status.phase == "Bound" and bool(claim.spec.volume_name) and volume is not None
@@ -113,7 +114,7 @@ def _node_term(term: TopologySelectorTerm) -> NodeSelectorTerm:
 
 
 class VolumeVerdict(msgspec.Struct, frozen=True):
-    """What a pod's claims come to: node constraints, or why it waits, or why it is refused."""
+    """Result for a pod's claims: node constraints, or why it waits, or why it is refused."""
 
     needs: ClaimNeeds = ()
     waiting: str = ""
@@ -121,7 +122,7 @@ class VolumeVerdict(msgspec.Struct, frozen=True):
 
 
 def judge(names: Iterable[str], claims: Mapping[str, ClaimState], namespace: str) -> VolumeVerdict:
-    """Judge the claims of a pod; `claims` is keyed by `namespace/name`; one not in it is still being looked up."""
+    """Judge the claims of a pod. `claims` is keyed by `namespace/name`; a missing one is still being read."""
     needs = []
     for name in names:
         state = claims.get(f"{namespace}/{name}")

@@ -1,4 +1,4 @@
-"""For which gangs it was asked in vain lately who would leave for them."""
+"""Gangs for which a recent search found no victims."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from muster.scheduler.pods.pod_class import PodClass
 
 GANGS_A_SECOND = 5000
-"""So many who might leave are looked at a second, for each gang that waits: looking takes about 3 microseconds each."""
+"""Budget: candidates examined per second for each waiting gang. Examining one takes about 3 microseconds."""
 AGAIN_MAX_S = 5.0
 
 
 class Vain:
-    """Answers that hold a while, the longer the more there are who might have left: most plans change none of them.
+    """Cache of failed searches for victims. An entry lasts longer the more candidates the search had.
 
-    A gang that needs less than it did is looked at anew.
+    If a gang needs less than before, its entry does not apply.
     """
 
     def __init__(self) -> None:
         self._asked: dict[str, tuple[float, float, dict[PodClass, int]]] = {}
 
     def until(self, key: str, missing: Mapping[PodClass, int], now: float) -> float | None:
-        """Return until when the last answer, that nobody leaves, holds; None where the question has to be asked."""
+        """Return until when the last failed search is valid; None if a new search is needed."""
         asked = self._asked.get(key)
         if asked is None:
             return None
@@ -33,11 +33,11 @@ class Vain:
         return None
 
     def note(self, key: str, missing: Mapping[PodClass, int], now: float, looked_at: int) -> float:
-        """Nobody leaves for the gang, of so many who might. Returns until when that holds."""
+        """Record a search of `looked_at` candidates that found no victims. Return until when it is valid."""
         until = now + min(AGAIN_MAX_S, looked_at / GANGS_A_SECOND)
         self._asked[key] = (now, until, dict(missing))
         return until
 
     def forget(self, key: str) -> None:
-        """The gang is gone, or was placed."""
+        """Drop a gang that is gone or was placed."""
         self._asked.pop(key, None)

@@ -1,4 +1,4 @@
-"""Nodes kept for gangs that wait, by class of node, and until when others may run on them."""
+"""Reserves nodes for waiting gangs, by node class, and until when other gangs may run on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.scheduler.snapshot import Snapshot
 
 
 class Reservations:
-    """What one plan keeps; the first gang that waits for a class of nodes has it."""
+    """Reservations of one plan. The first gang that waits for a node class reserves it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -17,7 +17,7 @@ class Reservations:
         self._until: dict[int, float | None] = {}
 
     def keep(self, gang: Gang, groups: Groups, start: Start | None) -> None:
-        """Keep every class of nodes that the gang could use until it starts: for ever where that is not known."""
+        """Reserve every node class that the gang could use until it starts; without an end if that is unknown."""
         until = start.latest if start is not None else None
         for number in self._could_use(groups):
             if number not in self._gangs:
@@ -27,11 +27,11 @@ class Reservations:
             self._until[number] = None if known is None or until is None else min(known, until)
 
     def closed_to(self, end: float | None) -> set[int]:
-        """Return the classes that a gang may not use that would have ended at `end` (None: never)."""
+        """Return the node classes closed to a gang that would end at `end` (None: never)."""
         return {number for number, until in self._until.items() if until is None or end is None or end > until}
 
     def in_the_way(self, gang: Gang, groups: Groups) -> Gang | None:
-        """Return the other gang, earlier in order, for which nodes are kept that these slots could use."""
+        """Return the other, earlier gang that reserves nodes which these slots could use."""
         for number in self._could_use(groups):
             other = self._gangs.get(number)
             if other is not None and other is not gang:
@@ -39,7 +39,7 @@ class Reservations:
         return None
 
     def kept_from(self, gang: Gang) -> set[int]:
-        """Return the classes that are kept for another gang."""
+        """Return the node classes that another gang reserves."""
         return {number for number, other in self._gangs.items() if other is not gang}
 
     def _could_use(self, groups: Groups) -> list[int]:
