@@ -1,1 +1,1 @@
-"""The webhook that fills in what keeps a pod to its team's nodes; the chart's policies refuse what must not be."""
+"""The admission webhook: adds what keeps a pod on its team's nodes. The chart's policies refuse what is not allowed."""

@@ -1,8 +1,8 @@
-"""The webhook's certificates as they lie in a Secret: whether they will do, and new ones.
+"""Creates and renews the webhook's certificates in a Secret.
 
-`ca.crt` holds the authorities that the API server is to trust, newest first; `ca.key` is the key of the newest, which
-signed `tls.crt`. An authority that is replaced stays in the list until it ends, so a replica that still serves a
-certificate of it is trusted meanwhile.
+`ca.crt` holds the authorities for the API server to trust, newest first. `ca.key` is the key of the newest, which
+signed `tls.crt`. A replaced authority stays in the list until it expires. So a replica that still serves one of its
+certificates is trusted until then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AUTHORITIES, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "t
 LIFETIME: Final = datetime.timedelta(days=90)
 AUTHORITY_LIFETIME: Final = datetime.timedelta(days=730)
 SKEW: Final = datetime.timedelta(days=1)
-"""A clock that is behind ours by no more than this still takes a new certificate."""
+"""A clock behind ours by at most this still accepts a new certificate."""
 _AUTHORITIES_MAX: Final = 3
 _NAME: Final = "muster-admission"
 
@@ -29,12 +29,12 @@ Material = Mapping[str, bytes]
 
 
 def why_renew(data: Material, hosts: Sequence[str], now: datetime.datetime) -> str:
-    """Say why new certificates are needed now; "" where these will do. A third of their life is left for it."""
+    """Return why the certificates must be renewed now; "" if they are valid for at least a third of their lifetime."""
     return _authority_fault(data, now) or _serving_fault(data, hosts, now)
 
 
 def renewed(data: Material, hosts: Sequence[str], now: datetime.datetime) -> dict[str, bytes]:
-    """Make what is needed; the authority stays while it is good."""
+    """Create new certificates. The authority is kept while it is valid."""
     if _authority_fault(data, now):
         authority = CertificateAuthority.create(_NAME, AUTHORITY_LIFETIME, SKEW)
         older = [each for each in _certificates(data) if each.not_valid_after_utc > now][: _AUTHORITIES_MAX - 1]
@@ -53,7 +53,7 @@ def renewed(data: Material, hosts: Sequence[str], now: datetime.datetime) -> dic
 
 
 def ends_at(data: Material) -> datetime.datetime:
-    """When the serving certificate ends. Raises ValueError where there is none."""
+    """Return when the serving certificate expires. Raises ValueError without one."""
     return x509.load_pem_x509_certificate(data[CERTIFICATE]).not_valid_after_utc
 
 
@@ -85,7 +85,7 @@ def _serving_fault(data: Material, hosts: Sequence[str], now: datetime.datetime)
 
 def _time_fault(certificate: x509.Certificate, name: str, now: datetime.datetime) -> str:
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now < begin:  # made by a clock that was ahead
+    if now < begin:  # created by a clock that was ahead
         return f"{name} is valid only from {begin:%Y-%m-%d %H:%M} on"
     if now >= end:
         return f"{name} ended at {end:%Y-%m-%d %H:%M}"

@@ -1,4 +1,4 @@
-"""What namespaces say of their pods, and which teams have nodes: kept up to date by watches."""
+"""Caches the labels of namespaces, and which teams have nodes, from watches."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ASK_S: Final = 1.0
 
 
 class Homes:
-    """Namespaces and the allocation while `run` runs.
+    """The cache of namespaces and of the allocation, updated while `run` runs.
 
     Args:
         client: the API server.
-        system_namespace: where the ConfigMap of the allocation is.
+        system_namespace: the namespace of the allocation's ConfigMap.
         namespace_key: label of a namespace that names its team.
         progress: marked by the watches.
     """
@@ -38,7 +38,7 @@ class Homes:
     def __init__(
         self, client: Client, system_namespace: str, namespace_key: str, progress: Progress | None = None
     ) -> None:
-        """Nothing is known before `run`."""
+        """Create an empty cache."""
         self._client, self._key = client, namespace_key
         self._namespaces = Informer(client, Namespace, transform=_labels_only, progress=progress)
         self._config = Informer(
@@ -56,7 +56,7 @@ class Homes:
         await asyncio.gather(self._namespaces.run(), self._config.run())
 
     async def known(self) -> None:
-        """Wait until namespaces and the allocation are known, for as long as that takes."""
+        """Wait until namespaces and the allocation are known, without a limit."""
         await complete("admission", self._namespaces, self._config)
 
     def not_ready(self) -> str | None:
@@ -68,12 +68,12 @@ class Homes:
         return None
 
     def get(self, namespace: str) -> Home | None:
-        """Return what is known of a namespace; None for one that has not been heard of."""
+        """Return the entry of a namespace; None if it is not known."""
         known = self._namespaces.get(namespace)
         return self._home(known) if known is not None else None
 
     async def ask(self, namespace: str) -> Home | None:
-        """Ask the API server about a namespace that may be too new for the watch; None where it does not tell."""
+        """Ask the API server about a namespace that may be too new for the watch; None if there is no answer."""
         try:
             async with asyncio.timeout(_ASK_S):
                 return self._home(await self._client.get(Namespace, namespace))
@@ -82,7 +82,7 @@ class Homes:
             return None
 
     def without_nodes(self, team: str) -> bool:
-        """Whether the allocation is known and gives the team nothing."""
+        """Return whether the allocation is known and gives the team no nodes."""
         return self._with_nodes is not None and team not in self._with_nodes
 
     def _home(self, namespace: Namespace) -> Home:
@@ -90,7 +90,7 @@ class Homes:
         return Home(team=labels.get(self._key, ""), ours=labels.get(LABEL_SCHEDULER) == SCHEDULER_NAME)
 
     def _changed(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
-        """Nodes keep their owners where the ConfigMap is gone, empty or unreadable: what was known before stands."""
+        """Take a new allocation. If the ConfigMap is missing, empty or invalid, the previous one stays."""
         if new is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What the webhook counts."""
+"""Metrics of the webhook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0
 
 
 class AdmissionMetrics:
-    """Metrics of one registry; make them once."""
+    """Metrics of one registry; create them once."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(

@@ -1,8 +1,8 @@
-"""What is filled in on a new pod: pure, from the pod and what its namespace says.
+"""Computes the changes to a new pod from the pod and its namespace: a pure function.
 
-Nothing that the pod says itself is changed: a rule of its own about the team's key, a toleration, a priority class or a
-scheduler stands, and the policies of the chart judge it. So doing it twice is doing it once, as the API server may ask
-again after other webhooks (reinvocationPolicy IfNeeded).
+It does not change what the pod sets itself: a term about the team's key, a toleration, a priority class or a scheduler.
+The chart's policies judge those. So it is idempotent, which matters because the API server may call it again after
+other webhooks (reinvocationPolicy IfNeeded).
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from muster.kube.node import Taint
 from muster.kube.taints import NO_SCHEDULE, tolerates
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-"""What the API server writes where a pod names no scheduler, before it asks webhooks."""
+"""The API server's default for a pod without a scheduler, set before it calls webhooks."""
 MIRROR: Final = "kubernetes.io/config.mirror"
-"""Annotation of the pods that kubelets make for static pods: they run already."""
+"""Annotation of the pods that kubelets create for static pods: these run already."""
 _INDEXES: Final = ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """How this cluster calls things.
+    """The names that this cluster uses.
 
     Attributes:
-        team_key: label of pods and nodes and taint of nodes that name a team.
+        team_key: label of pods and nodes, and taint of nodes, that name a team.
     """
 
     team_key: str
 
 
 class Home(msgspec.Struct, frozen=True):
-    """What a pod's namespace says.
+    """The settings of a pod's namespace.
 
     Attributes:
-        team: its team, "" for none.
-        ours: whether its pods are for Muster's scheduler.
+        team: its team, "" without one.
+        ours: whether Muster schedules its pods.
     """
 
     team: str = ""
@@ -64,13 +64,13 @@ class Home(msgspec.Struct, frozen=True):
 
 
 def mutate(pod: NewPod, home: Home, rules: Rules, without_nodes: bool = False) -> list[Operation]:
-    """Return what has to be added to the pod; nothing where it is complete.
+    """Return the operations that complete the pod; empty if it is complete.
 
     Args:
-        pod: the pod as it is about to be made.
+        pod: the pod to be created.
         home: its namespace.
-        rules: names.
-        without_nodes: the team has nothing allocated: its pods use the nodes that nobody owns.
+        rules: the names of this cluster.
+        without_nodes: the team has no nodes: its pods use the nodes without an owner.
     """
     if MIRROR in pod.metadata.annotations:
         return []
@@ -94,9 +94,9 @@ def mutate(pod: NewPod, home: Home, rules: Rules, without_nodes: bool = False) -
 
 
 def _at_home(pod: NewPod, team: str, rules: Rules, without_nodes: bool) -> Iterator[Operation]:
-    """Where the team's pods may run.
+    """Yield the operations that restrict the pod to its team's nodes.
 
-    A DaemonSet's pods go where their controller sent them by the DaemonSet's own rules, which it has looked at already.
+    A DaemonSet's pods already have a node, which their controller chose by the DaemonSet's own rules.
     """
     owner = _controller(pod)
     if owner is not None and owner.kind == "DaemonSet":
@@ -118,7 +118,7 @@ def _at_home(pod: NewPod, team: str, rules: Rules, without_nodes: bool) -> Itera
 
 
 def _bears_all(toleration: Toleration, key: str) -> bool:
-    """Whether it tolerates the taint of every team."""
+    """Return whether the pod tolerates the taint of every team."""
     exists = toleration.key in ("", key) and toleration.operator == "Exists"
     return exists and toleration.effect in ("", NO_SCHEDULE)
 
@@ -130,7 +130,7 @@ def _toleration(pod: NewPod, toleration: Mapping[str, str]) -> Operation:
 
 
 def _affinity(pod: NewPod, key: str, wanted: Mapping[str, Any]) -> Iterator[Operation]:
-    """Terms are alternatives: each has to say it. One that speaks of the key stands; an empty one matches nothing."""
+    """Add the team to the node affinity. All terms get it, as they are alternatives, unless empty or with the key."""
     new: Any = {"nodeSelectorTerms": [{"matchExpressions": [wanted]}]}
     affinity = pod.spec.affinity
     if affinity is None:
@@ -159,10 +159,10 @@ def _speaks(term: NodeSelectorTerm, key: str) -> bool:
 
 
 def _priority_class(pod: NewPod, name: str) -> Iterator[Operation]:
-    """The class, and no number.
+    """Set the priority class without its number.
 
-    The API server has written the default priority by now, and refuses one that is not the class's; where there is none
-    it writes that: its own plugins run again after a webhook's change (admission reinvocation).
+    By now, the API server has written the default priority, and it refuses one that is not the class's. Without a
+    number it sets the right one, because its own plugins run again after a webhook's change (admission reinvocation).
     """
     if pod.spec.priority_class_name:
         return
@@ -181,7 +181,7 @@ def _scheduler(pod: NewPod) -> Iterator[Operation]:
 
 
 def _gang(pod: NewPod, labels: dict[str, str], annotations: dict[str, str]) -> None:
-    """Slot and UID of a gang by label, where pods of one template cannot say them: from the index and the owner."""
+    """Set slot and UID of a gang as labels, from index and owner, if pods of one template cannot name them."""
     meta = pod.metadata
     if LABEL_SLOT not in meta.labels:
         index = next((meta.labels[name] for name in _INDEXES if meta.labels.get(name)), "")

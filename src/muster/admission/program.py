@@ -34,22 +34,22 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _BACKLOG: Final = 1024
 _LINGER_S: Final = 3.0
-"""Between saying that we are not ready and closing: until then the API server may still call us."""
+"""The time between reporting "not ready" and closing: until then the API server may still call this server."""
 _STOP_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionOptions:
-    """What the process is told.
+    """The arguments of the process.
 
     Attributes:
-        kubeconfig: the cluster; as kubectl finds it where None.
+        kubeconfig: the cluster; None to find it as kubectl does.
         listen: host and port for the API server.
-        metrics_listen: host and port of /metrics, /healthz and /readyz; None serves none.
-        namespace: where the Secret of the certificates and the ConfigMap of the allocation are.
-        hosts: names and addresses by which the API server calls.
-        team_key: label of pods and nodes and taint of nodes that name a team.
-        namespace_key: label of namespaces that names their team; the team key where empty.
+        metrics_listen: host and port of /metrics, /healthz and /readyz; None to serve none.
+        namespace: the namespace of the certificates' Secret and of the allocation's ConfigMap.
+        hosts: names and addresses with which the API server calls.
+        team_key: label of pods and nodes, and taint of nodes, that name a team.
+        namespace_key: label of namespaces that names their team; "" for the team key.
     """
 
     kubeconfig: Path | None = None
@@ -62,7 +62,7 @@ class AdmissionOptions:
 
 
 async def run_admission(options: AdmissionOptions, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set. Raises ConfigError where there is no cluster to be found."""
+    """Serve until `stop` is set. Raises ConfigError if the cluster is not configured."""
     progress = Progress(registry=REGISTRY)
     metrics = AdmissionMetrics(REGISTRY)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -89,7 +89,7 @@ async def run_admission(options: AdmissionOptions, stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def serve_https(handle: Handler, context: ssl.SSLContext | None, host: str, port: int) -> AsyncIterator[int]:
-    """Serve with what the context holds, which may be loaded later, while this is open; yields the port."""
+    """Serve with the certificates of the context, which may be loaded later, while this is open. Yields the port."""
     loop = asyncio.get_running_loop()
 
     def request(
@@ -115,7 +115,7 @@ async def serve_https(handle: Handler, context: ssl.SSLContext | None, host: str
 
 
 async def _until(stop: asyncio.Event, homes: Homes, trust: Trust) -> None:
-    """Run both until `stop`, and a moment longer; the first that fails ends all, and its error is raised."""
+    """Run both until `stop`, and a moment longer. If one fails, both end and its error is raised."""
     tasks = [asyncio.create_task(homes.run()), asyncio.create_task(trust.run())]
     stopped, known = asyncio.create_task(_stopped(stop)), asyncio.create_task(_known(homes))
     try:
@@ -134,10 +134,10 @@ async def _known(homes: Homes) -> None:
 
 
 def spare_collector() -> None:
-    """Have the garbage collector never again look at what is there now: it lives as long as the process.
+    """Exclude the existing objects from garbage collection, because they live as long as the process.
 
-    There are 50,000 objects once all modules are loaded, and nobody is answered while they are looked at: 15 ms on a
-    core of its own, at moments that nobody chooses.
+    There are 50,000 objects after all modules are loaded. A collection of them takes 15 ms on a free core and delays
+    answers at random times.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""AdmissionReview (admission.k8s.io/v1) as the API server sends it, and as it is answered."""
+"""The AdmissionReview request (admission.k8s.io/v1) and its answer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ JSON_PATCH_ADD, JSON_PATCH_REPLACE, JSON_PATCH_REMOVE = "add", "replace", "remov
 
 
 class NodeRules(KubeStruct):
-    """spec.affinity, less what is about other pods."""
+    """spec.affinity without the parts about other pods."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class PodMeta(KubeStruct):
-    """What is read of a pod's metadata."""
+    """The metadata fields of a pod that are read."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
@@ -30,7 +30,7 @@ class PodMeta(KubeStruct):
 
 
 class PodRules(KubeStruct):
-    """What is read of a pod's spec: only what says where it may run."""
+    """The spec fields of a pod that are read: only those that decide where it may run."""
 
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
     affinity: NodeRules | None = None
@@ -42,14 +42,14 @@ class PodRules(KubeStruct):
 
 
 class NewPod(KubeStruct):
-    """A pod that is about to be made."""
+    """A pod to be created."""
 
     metadata: PodMeta = msgspec.field(default_factory=PodMeta)
     spec: PodRules = msgspec.field(default_factory=PodRules)
 
 
 class PodRequest(KubeStruct):
-    """A question about a pod."""
+    """A request about a pod."""
 
     uid: str
     namespace: str = ""
@@ -57,20 +57,20 @@ class PodRequest(KubeStruct):
 
 
 class PodReview(KubeStruct):
-    """AdmissionReview with a question about a pod."""
+    """An AdmissionReview of a pod."""
 
     request: PodRequest
 
 
 class ConfigMapRequest(KubeStruct):
-    """A question about a ConfigMap."""
+    """A request about a ConfigMap."""
 
     uid: str
     object: ConfigMap = msgspec.field(default_factory=ConfigMap)
 
 
 class ConfigMapReview(KubeStruct):
-    """AdmissionReview with a question about a ConfigMap."""
+    """An AdmissionReview of a ConfigMap."""
 
     request: ConfigMapRequest
 
@@ -84,7 +84,7 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def answer(uid: str, operations: Sequence[Operation] = (), *, warning: str = "") -> bytes:
-    """Allow it, changed by `operations`; `warning` is shown to whoever asked."""
+    """Return an answer that allows the request with `operations`. The client sees `warning`."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if operations:
         response["patchType"] = "JSONPatch"
@@ -95,7 +95,7 @@ def answer(uid: str, operations: Sequence[Operation] = (), *, warning: str = "")
 
 
 def refusal(uid: str, message: str) -> bytes:
-    """Refuse it."""
+    """Return an answer that refuses the request."""
     return _review({"uid": uid, "allowed": False, "status": {"code": 422, "reason": "Invalid", "message": message}})
 
 
@@ -104,5 +104,5 @@ def _review(response: dict[str, Any]) -> bytes:
 
 
 def pointer(*parts: str) -> str:
-    """A JSON pointer (RFC 6901)."""
+    """Return a JSON pointer (RFC 6901)."""
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)

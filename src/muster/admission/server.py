@@ -1,7 +1,7 @@
-"""The webhook's HTTP face: /mutate for new pods, /allocation for the ConfigMap of the allocation.
+"""The webhook's HTTP handlers: /mutate for new pods, /allocation for the allocation's ConfigMap.
 
-It is a handler of aiohttp's low-level server: with two paths a router, its matches and its signals are a sixth of what
-a question costs.
+It uses aiohttp's low-level server, because for two paths, a router and its signals would be a sixth of the cost of a
+request.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from muster.teams.marked import TeamsConfigError
 log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A question holds the object, which etcd takes up to 1.5 MiB of, and JSON of it is longer."""
+"""A request contains the object, which may have 1.5 MiB in etcd and more as JSON."""
 _UNKNOWN: Final = (
     "Muster does not know this namespace's team yet, so this pod runs only where no team does; make it again"
 )
 
 
 class Knowledge(Protocol):
-    """What the webhook has to know of the cluster."""
+    """What the webhook needs to know about the cluster."""
 
     def get(self, namespace: str) -> Home | None:
-        """Return what is known of a namespace; None for one that has not been heard of."""
+        """Return the entry of a namespace; None if it is not known."""
 
     async def ask(self, namespace: str) -> Home | None:
-        """Find out about a namespace; None where that fails."""
+        """Ask the API server about a namespace; None if that fails."""
 
     def without_nodes(self, team: str) -> bool:
-        """Whether the team is known to have no nodes."""
+        """Return whether the team is known to have no nodes."""
 
 
 class AdmissionServer:
-    """Answers the API server.
+    """Answers requests of the API server.
 
     Args:
-        known: what is known of namespaces and teams.
-        rules: how this cluster calls things.
-        metrics: where questions are counted.
+        known: the cache of namespaces and teams.
+        rules: the names of this cluster.
+        metrics: counts the requests.
     """
 
     def __init__(self, known: Knowledge, rules: Rules, metrics: AdmissionMetrics) -> None:
-        """Nothing is served before `app` is."""
+        """Create the server; `handle` serves it."""
         self._known, self._rules = known, rules
         self._seconds = metrics.seconds
         self._outcomes = {
@@ -61,7 +61,7 @@ class AdmissionServer:
         self._answers = {"/mutate": self._mutate, "/allocation": self._allocation}
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
-        """Answer one question. Raises HTTPException for what is none of the paths, and for a body that is too long."""
+        """Answer one request. Raises HTTPException for an unknown path or a body that is too long."""
         answers = self._answers.get(request.path)
         if answers is None:
             raise web.HTTPNotFound

@@ -1,8 +1,8 @@
-"""Keeps the webhook's certificates in their Secret, the API server trusting them, and the server serving them.
+"""Keeps the webhook's certificates valid: in their Secret, trusted by the API server, and served.
 
-Every replica does the same, and needs no lease for it: the Secret is written only at the version that was read, whoever
-comes second takes what the first one wrote, and the webhook configurations get what the Secret says. First the API
-server trusts new certificates, then they are served.
+Every replica does the same, without a lease. The Secret is written with a precondition on its version; if another
+replica was first, its certificates are used. The webhook configurations follow the Secret. New certificates are first
+trusted by the API server, and then served.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOOP: Final = "certificates"
 
 
 class ClientConfig(KubeStruct):
-    """Whom the API server trusts to be the webhook."""
+    """How the API server verifies the webhook."""
 
     ca_bundle: bytes = b""
 
@@ -53,7 +53,7 @@ class Webhook(KubeStruct):
 
 
 class WebhookConfiguration(KubeObject):
-    """What both kinds have in common."""
+    """The fields that both kinds share."""
 
     webhooks: tuple[Webhook, ...] = ()
 
@@ -86,17 +86,17 @@ _KINDS: Final[tuple[type[WebhookConfiguration], ...]] = (MutatingWebhookConfigur
 
 
 class Trust:
-    """Certificates over their life.
+    """Manages the certificates over their lifetime.
 
     Args:
         client: the API server.
-        namespace: where the Secret is.
-        hosts: names and addresses by which the API server calls.
-        context: what new connections are served with.
-        metrics: where the end of the certificate is shown.
-        progress: marked each time all was found in order.
-        clock: the time of day, in seconds since the epoch: certificates are about that.
-        look_s: how often to look, in seconds.
+        namespace: the namespace of the Secret.
+        hosts: names and addresses with which the API server calls.
+        context: the TLS context for new connections.
+        metrics: shows the end of the certificate.
+        progress: marked after each check.
+        clock: the wall clock in seconds since the epoch, to which certificates refer.
+        look_s: the interval of checks, in seconds.
     """
 
     def __init__(
@@ -110,20 +110,20 @@ class Trust:
         clock: Callable[[], float] = time.time,
         look_s: float = LOOK_S,
     ) -> None:
-        """Nothing is read or written before `run` or `keep`."""
+        """Create it without reading or writing; `run` and `keep` do that."""
         self._client, self._namespace, self._hosts, self._context = client, namespace, tuple(hosts), context
         self._metrics, self._progress, self._clock, self._look_s = metrics, progress, clock, look_s
         self._served = b""
         self._error: Exception | None = None
 
     def not_ready(self) -> str | None:
-        """Return what is missing until the webhook can be called; None when nothing is."""
+        """Return what is missing until the webhook can be called; None if nothing is."""
         if self._served:
             return None
         return f"no certificate: {self._error}" if self._error is not None else "no certificate yet"
 
     async def run(self) -> None:
-        """Look now and then until cancelled; what cannot be done is tried again at the next look."""
+        """Check at intervals until cancelled. Failures are retried at the next check."""
         if self._progress is not None:
             self._progress.expect(_LOOP, _DEADLINE_S)
         while True:
@@ -139,9 +139,9 @@ class Trust:
             await asyncio.sleep(self._look_s if self._served else min(self._look_s, 2.0))
 
     async def keep(self) -> None:
-        """Make the Secret good, have the API server trust it, and serve it. Where all is well it only reads.
+        """Renew the Secret if needed, have the API server trust it, and serve it. If all is valid, this only reads.
 
-        Raises ApiError, and ValueError where the certificates cannot be loaded.
+        Raises ApiError, and ValueError if the certificates cannot be loaded.
         """
         secret = await self._good_secret()
         for kind in _KINDS:
@@ -186,7 +186,7 @@ class Trust:
 
 
 def _load(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """Serve new connections with it; those that are open stay."""
+    """Serve new connections with this certificate; open connections stay."""
     with tempfile.TemporaryDirectory(prefix="muster-tls-") as folder:
         certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
         pair.write(certificate, key)
