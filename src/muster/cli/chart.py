@@ -1,4 +1,4 @@
-"""muster chart: the Helm chart of this version, where there is no checkout."""
+"""muster chart: prints the Helm chart of this version, for use without a checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says and exits with when something cannot be done."""
+"""Errors of the command line: their messages and exit codes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BadInput(CliError):
 
 
 def from_api_error(error: ApiError) -> CliError:
-    """Say what an API server's refusal means for whoever typed the command; a note on it says what to do instead."""
+    """Translate an API server's refusal for the user; a note on the error says what to do."""
     from muster.kube import errors
 
     message = error.message or str(error)

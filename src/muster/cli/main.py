@@ -19,7 +19,7 @@ from muster.cli.errors import CliError, ExitCode
 
 
 class Entry(NamedTuple):
-    """Where a command lies and what `--help` says of it."""
+    """The module of a command, and its line in `--help`."""
 
     module: str
     help: str
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None where there is no such name."""
+        """Import the command; None if the name is unknown."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -170,7 +170,7 @@ def _run(arguments: Sequence[str], program: str) -> int:
 
 
 def _translated(error: Exception) -> CliError:
-    """What an exception from below means to the user; only API errors have a meaning of their own."""
+    """Translates an exception for the user; only API errors have a meaning of their own."""
     from muster.kube.errors import ApiError, ConfigError
 
     if isinstance(error, ConfigError):
@@ -184,7 +184,7 @@ def _translated(error: Exception) -> CliError:
 
 
 def _typed(arguments: Sequence[str], program: str) -> str:
-    """The command that was typed, with its groups: what click tells of an option without a value lacks it."""
+    """Returns the command as typed, with its groups; click leaves it out for an option without a value."""
     path = [program]
     group: click.Group = cli
     for name in arguments:

@@ -1,4 +1,4 @@
-"""What commands print: plain columns, JSON or YAML, with colour only where a person looks at it."""
+"""Output of commands: plain columns, JSON or YAML; colour only on a terminal."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _CUT_TO = 20
 
 
 def colored(stream: TextIO | None = None) -> bool:
-    """Whether to colour what is written to `stream` (stdout): a terminal, no NO_COLOR, not a dumb one."""
+    """Returns whether to colour output to `stream` (stdout): a terminal, without NO_COLOR, and not a dumb one."""
     stream = stream or sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def interactive() -> bool:
-    """Whether a live display makes sense: stdout is a terminal that can move its cursor."""
+    """Returns whether a live display makes sense: stdout is a terminal that can move its cursor."""
     return sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", None)
 
 
@@ -117,10 +117,10 @@ def text_width(stream: TextIO | None = None) -> int:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str] = ()) -> None:
-    """Print aligned columns, all of them where stdout is no terminal.
+    """Print aligned columns, all of them if stdout is not a terminal.
 
-    A terminal that is too narrow is spared the columns named in `optional`: those in which no row says anything, then
-    the first ones first, which is told on stderr; of a last column that is long, it gets what fits.
+    On a terminal that is too narrow, columns in `optional` are dropped: first those without content, then from the
+    first on; stderr names these. A long last column is cut to fit.
     """
     rows = [[visible(cell.replace("\n", " ")) for cell in row] for row in rows]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -196,7 +196,7 @@ def output_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def age(since: datetime | None, now: datetime | None = None) -> str:
-    """How long ago, as kubectl says it: 12s, 5m, 3h, 4d."""
+    """Returns the age as kubectl writes it: 12s, 5m, 3h, 4d."""
     if since is None:
         return "-"
     return duration(((now or datetime.now(UTC)) - since).total_seconds())

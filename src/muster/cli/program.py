@@ -1,4 +1,4 @@
-"""What the user calls us, for the commands we suggest."""
+"""The program's name, for the commands that messages suggest."""
 
 from __future__ import annotations
 

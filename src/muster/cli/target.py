@@ -1,4 +1,4 @@
-"""Which cluster a command speaks to."""
+"""Chooses the cluster that a command talks to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RETRY_S = 5.0
 
 
 class Target(NamedTuple):
-    """What the user said about the cluster; empty fields were not given."""
+    """The user's options about the cluster; empty fields were not given."""
 
     kubeconfig: str = ""
     context: str = ""
@@ -110,7 +110,7 @@ def cluster_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def resolve(target: Target) -> Cluster:
-    """Choose the cluster: as kubectl would, and where there is no kubeconfig, the one running on this machine.
+    """Choose the cluster as kubectl would; without a kubeconfig, the one running on this machine.
 
     Raises:
         CliError: there is no cluster, or the kubeconfig cannot be used (exit status 3).

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ConfigProblem(msgspec.Struct, frozen=True, rename="camel"):
-    """A text that is not in force: of which ConfigMap, under which key, and each line that is wrong."""
+    """A text that is not in force: its ConfigMap, its key, and each line that is wrong."""
 
     config_map: str
     key: str
@@ -31,12 +31,12 @@ class ConfigProblem(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class HealthConfig(msgspec.Struct, frozen=True):
-    """What the ConfigMaps say.
+    """The health settings in the ConfigMaps.
 
     Attributes:
-        policy: the cluster's; the shipped one where there is none, or none that can be used.
+        policy: the cluster's policy; the shipped one without a usable text.
         problems: what is wrong with the texts.
-        tests: how nodes are tested; None where they are not, or the text cannot be used.
+        tests: how nodes are tested; None without tests or without a usable text.
     """
 
     policy: Policy
@@ -72,7 +72,7 @@ def health_config(health: ConfigMap | None, tests: ConfigMap | None) -> HealthCo
 
 
 def tell(problems: Sequence[ConfigProblem], namespace: str) -> None:
-    """Say on stderr what is wrong, so that nobody takes it for a remark."""
+    """Report on stderr what is wrong."""
     import sys
 
     for line in _lines(problems, namespace):

@@ -1,4 +1,4 @@
-"""Where texts of node health are: files of their own, ConfigMaps as kubectl and helm print them, the chart's values."""
+"""Finds texts of node health: in files, in ConfigMaps as kubectl and helm print them, in the chart's values."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from muster.cli.errors import BadInput
 from muster.fleet.configtext import place_text
 
 KINDS: Final = ("policy", "remediation", "preflight")
-"""What a text is of; in ConfigMaps its key is that name with `.yaml`."""
+"""The kind of a text; its key in a ConfigMap is this name with `.yaml`."""
 _IN_VALUES: Final = {
     "policy": ("health", "remediation", "policy"),
     "remediation": ("health", "remediation", "config"),
     "preflight": ("health", "preflight", "config"),
 }
 _NEARLY: Final = 0.5
-"""What a misspelt field says of which text it is in, beside 1 for one that is spelt right."""
+"""Weight of a misspelt field when the kind of a text is guessed; a field spelt right counts 1."""
 
 
 class Text(NamedTuple):
-    """One of the texts: of which kind, what it is called where something is wrong with it, and itself."""
+    """One text: its kind, its name in error messages, and its content."""
 
     kind: str
     source: str
@@ -37,12 +37,12 @@ def texts(source: str, text: str, kind: str | None) -> list[Text]:
     """Return the texts in a file.
 
     Args:
-        source: what the file is called.
-        text: what is in it.
-        kind: what it is, where somebody said so.
+        source: the file's name.
+        text: its content.
+        kind: its kind, if the user gave one.
 
     Raises:
-        BadInput: it is no YAML, or neither its name nor its fields say what it is.
+        BadInput: it is not YAML, or neither its name nor its fields show its kind.
     """
     if kind is not None:
         return [Text(kind, source, text)]
@@ -91,7 +91,7 @@ def _at(root: yaml.Node, *path: str) -> yaml.Node | None:
 
 
 def _kind_of(source: str, fields: list[str]) -> str:
-    """What a text is: by the file's name, else by its fields. Raises BadInput where neither tells."""
+    """Returns the kind of a text: by the file's name, else by its fields. Raises BadInput if neither shows it."""
     named = [kind for kind in KINDS if kind in Path(source).name]
     if len(named) == 1:
         return named[0]

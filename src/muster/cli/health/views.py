@@ -1,4 +1,4 @@
-"""What `muster health` prints of a cluster."""
+"""Prints `muster health` of a cluster."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class IgnoreRules:
             self._rules.append((re.compile(body if anchored else f"(?:.*/)?{body}"), negated, only_folders))
 
     def ignores(self, path: str, is_folder: bool) -> bool:
-        """Whether a path below the root, with `/` between its parts, is left out."""
+        """Returns whether a path below the root, with `/` between its parts, is left out."""
         ignored = False
         for pattern, negated, only_folders in self._rules:
             if (is_folder or not only_folders) and pattern.fullmatch(path):
@@ -104,15 +104,16 @@ def _regex(pattern: str) -> str:
 
 
 def pack(folder: Path, leave_out: Path | None = None) -> Archive:
-    """Pack a folder, leaving out what .musterignore (or, without one, .gitignore) names and what tools leave behind.
+    """Pack a folder without what .musterignore (or else .gitignore) names, and without files that tools leave behind.
 
-    The same files give the same bytes: entries are sorted, and times and owners are not kept. Links to files are
-    packed as the files they point to; links to folders are not followed. The notes name links to folders, links that
-    lead nowhere or outside, and folders of checkpoints, which are left out. So is a file that is removed meanwhile.
+    The same files give the same bytes: entries are sorted, and times and owners are not kept. Links to files are packed
+    as the files they point to; links to folders are not followed. Left out, and named in the notes, are links to
+    folders, links with a missing or outside target, and folders of checkpoints. A file that is removed while packing is
+    left out as well.
 
     Args:
         folder: what to pack.
-        leave_out: a folder in it that is no code, such as the one with checkpoints.
+        leave_out: a folder in it that is not code, such as the one with checkpoints.
 
     Raises:
         BadInput: the folder holds far more than code, or something in it cannot be read.
@@ -156,7 +157,7 @@ def _ignore_lines(folder: Path) -> list[str]:
 
 
 class _Found(NamedTuple):
-    """What a folder holds, as paths relative to it."""
+    """The content of a folder, as paths relative to it."""
 
     files: list[str]
     linked_folders: list[str]

@@ -1,4 +1,4 @@
-"""Whose nodes a job that borrows is on."""
+"""Finds the owners of the nodes that a borrowing job uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 async def lenders(client: Client, pods: Iterable[Pod]) -> dict[str, int] | None:
-    """Return how many nodes of which other team the pods are on; None for who may not see nodes. Raises ApiError."""
+    """Return other teams' names -> number of their nodes that the pods use.
+
+    None if the user may not read nodes. Raises ApiError.
+    """
     key = await read_team_key(client)
     try:
         nodes = (await client.list(Node, label_selector=key)).items

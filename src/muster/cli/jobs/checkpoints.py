@@ -1,4 +1,4 @@
-"""What `muster run` says about checkpoints: which one a job starts from, and whose it leaves alone."""
+"""Reports of `muster run` about checkpoints: the one a job starts from, and those of other jobs that it ignores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def source(text: str, *, local: bool) -> dict[str, str]:
 
 
 async def check_source(client: Client, job: dict[str, Any], *, local: bool) -> str:
-    """What the job starts from, as far as it can be known here; "" where it names nothing.
+    """Describes what the job starts from, as far as it can be known here; "" if it names no checkpoint.
 
     Args:
         client: the API server.
@@ -38,7 +38,7 @@ async def check_source(client: Client, job: dict[str, Any], *, local: bool) -> s
         local: whether the nodes see this machine's files.
 
     Raises:
-        CliError: there is no such checkpoint.
+        CliError: the checkpoint does not exist.
     """
     checkpoint = job["spec"].get("checkpoint") or {}
     wanted, root, namespace = checkpoint.get("from"), checkpoint.get("path", ""), job["metadata"]["namespace"]
@@ -69,7 +69,7 @@ def of_others(job: TrainingJob, *, local: bool) -> list[records.Found]:
 
 
 def said_of_others(job: TrainingJob, others: Sequence[records.Found], command: Sequence[str]) -> Iterator[str]:
-    """What the job does, whose checkpoints it leaves alone, and the command that continues from them instead."""
+    """Yields lines: what the job does, whose checkpoints it ignores, and the command that continues from those."""
     spec = job.spec.checkpoint
     assert spec is not None
     listed = "; ".join(f"{_whose(each)}, step {each.record.step}" for each in others[:_LISTED])

@@ -63,7 +63,7 @@ def put_in_folder(store: str, archive: Archive, spec: dict[str, Any]) -> None:
             os.rename(partial, folder)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            if not folder.is_dir():  # or somebody else put the same archive there meanwhile
+            if not folder.is_dir():  # or another process put the same archive there first
                 raise CliError(f"cannot write to {root}: {error.strerror}") from None
     spec["workingDir"] = str(folder)
     pod = spec.setdefault("template", {}).setdefault("spec", {})

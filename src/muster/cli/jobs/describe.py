@@ -21,7 +21,7 @@ FAULT_NAMES = {"user": "the program's fault", "infrastructure": "infrastructure"
 
 
 def finished(job: TrainingJob) -> bool:
-    """Whether the job has ended."""
+    """Returns whether the job has ended."""
     return job.status.phase in FINISHED
 
 
@@ -57,7 +57,7 @@ def progress_text(job: TrainingJob, now: datetime | None = None) -> str:
 
 
 def stalled(job: TrainingJob) -> bool:
-    """Whether the running attempt has reported no step for longer than `spec.stall` allows."""
+    """Returns whether the running attempt has reported no step for longer than `spec.stall` allows."""
     status = job.status
     return status.phase == "Running" and status.stall is not None and status.stall.attempt == status.attempt
 
@@ -73,7 +73,7 @@ def stall_text(job: TrainingJob, now: datetime | None = None) -> str:
 
 
 def reported_text(job: TrainingJob) -> str:
-    """How long ago the program reported, for a column: `12s ago`, `6m ago, stalled`; `-` before the first report."""
+    """Returns the age of the newest report, for a column: `12s ago`, `6m ago, stalled`; `-` before the first."""
     progress = job.status.progress
     since = f"{age(progress.time)} ago" if progress is not None and progress.time is not None else ""
     trouble = "stalled" if stalled(job) else "rank idle" if idle_ranks(job) else ""
@@ -96,7 +96,7 @@ def slots_text(job: TrainingJob) -> str:
 
 
 def restarts(job: TrainingJob) -> int:
-    """How often the job restarted: a fault beyond its limit was counted too, and ended the job instead."""
+    """Returns the number of restarts, without a fault beyond its limit: that one ended the job instead."""
     return sum(min(used, limit) for _, used, limit in _budgets(job))
 
 
@@ -110,12 +110,12 @@ def restarts_text(job: TrainingJob) -> str:
 
 
 def beyond_limit(job: TrainingJob) -> bool:
-    """Whether a limit of its spec ends the job, or has ended it."""
+    """Returns whether a limit of its spec ends the job, or has ended it."""
     return any(used > limit for _, used, limit in _budgets(job))
 
 
 def never_came(job: TrainingJob) -> bool:
-    """Whether the attempt that the status counts is none: its number only refuses what the one before still says."""
+    """Returns whether the status counts an attempt that never began, only to refuse late reports of the one before."""
     status = job.status
     fault = status.faults[-1] if status.faults else None
     if fault is None or fault.attempt != status.attempt - 1 or (fault.timeline and fault.timeline.running):
@@ -138,9 +138,9 @@ def _budgets(job: TrainingJob) -> tuple[tuple[str, int, int], ...]:
 
 
 def stages(timeline: Timeline | None) -> list[tuple[str, float]]:
-    """How long each known stage took, in seconds, in order: `[("detected", 0.2), ("stopped", 0.5), ...]`.
+    """Returns each known stage with its duration in seconds, in order: `[("detected", 0.2), ("stopped", 0.5), ...]`.
 
-    A stage that was over before the one ahead of it (slots that kept their nodes are placed at once) took none.
+    The duration is 0 if a stage was over before the one ahead of it: slots that kept their nodes are placed at once.
     """
     moments = [(name, moment) for name in STAGES if (moment := getattr(timeline, name, None)) is not None]
     reached = list(accumulate((moment for _, moment in moments), max))
@@ -159,7 +159,7 @@ def time_to_useful_s(fault: Fault) -> float | None:
 
 
 def fault_headline(fault: Fault) -> str:
-    """One line: attempt, slot, node, whose fault, by which rule."""
+    """One line: attempt, slot, node, cause and rule."""
     where = f"slot {fault.slot}" + (f" on {fault.node}" if fault.node else "")
     rule = f", rule {fault.rule}" if fault.rule else ""
     return f"attempt {fault.attempt} ended at {where}: {FAULT_NAMES.get(fault.cause, fault.cause)}{rule}"
@@ -179,7 +179,7 @@ def newest_first(faults: Sequence[Fault]) -> list[Fault]:
 
 
 def fault_details(fault: Fault, *, final: bool = False, over: bool = False) -> Iterator[str]:
-    """What else is known of a fault, line by line; nothing followed one that is `final`, nothing more one `over`."""
+    """Yields details of a fault, line by line; `final`: no attempt followed; `over`: nothing more will follow."""
     yield from fault.message.splitlines()
     if final:
         return
@@ -200,7 +200,7 @@ def fault_details(fault: Fault, *, final: bool = False, over: bool = False) -> I
 
 
 def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
-    """What happened between two observations of a job, one line each."""
+    """Returns the events between two observations of a job, one line each."""
     lines = []
     before = old.status if old else None
     status = new.status
@@ -269,12 +269,12 @@ def next_steps(job: TrainingJob, prefix: str = "muster", *, behind: bool = False
 
 
 def _lacks_nodes(job: TrainingJob) -> bool:
-    """Whether the scheduler says that a slot of the job has no node."""
+    """Returns whether the scheduler reports that a slot of the job has no node."""
     return any(each.type == "Admitted" and each.status == "False" for each in job.status.conditions)
 
 
 def times_text(job: TrainingJob, now: datetime) -> str:
-    """When the job was created and first started, and when it ended: `10m ago, started 9m ago, ended 1m ago`."""
+    """Returns when the job was created, started and ended: `10m ago, started 9m ago, ended 1m ago`."""
     moments = (("started ", job.status.start_time), ("ended ", job.status.completion_time))
     later = "".join(f", {what}{age(moment, now)} ago" for what, moment in moments if moment)
     return f"{age(job.metadata.creation_timestamp, now)} ago{later}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Changes(NamedTuple):
-    """How the cluster would differ: more nodes, fewer nodes, jobs that had ended."""
+    """Assumed changes of the cluster: more nodes, fewer nodes, jobs that had ended."""
 
     plus_nodes: int = 0
     without_nodes: tuple[str, ...] = ()
@@ -123,11 +123,11 @@ async def _explain(cluster: Cluster, name: str, supposed: TrainingJob | None, ch
 async def _find(
     client: Client, state: ClusterState, namespace: str, name: str, now: float
 ) -> Gang | Explanation | None:
-    """Return the gang of the job or, if there is no such job, of another workload of that name.
+    """Return the gang of the job or, without such a job, of another workload of that name.
 
-    An explanation: the controller holds the job back, so that room for it does not matter. None: the job exists and has
-    no pods, as no controller runs or it runs in shadow mode, or not all of its pods: those that are there are taken out
-    of `state`. Raises CliError.
+    Returns an explanation if the controller holds the job back, because room for it then does not matter. Returns None
+    if the job exists without all of its pods, as when no controller runs or it runs in shadow mode; existing pods are
+    then removed from `state`. Raises CliError.
     """
     from muster.cli.jobs.watch import get_job
     from muster.scheduler.explain.hypothetical import suppose_ended
@@ -156,7 +156,7 @@ async def _find(
 
 
 def _is_being_made(gang: Gang) -> bool:
-    """Whether the controller is creating the job's first pods: the answer is the same as once all are there."""
+    """Returns whether the controller is creating the job's first pods: the answer does not change when all exist."""
     return gang.placement is None and len(gang.current) < gang.wanted
 
 

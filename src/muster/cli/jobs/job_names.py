@@ -41,7 +41,7 @@ def job_names(context: click.Context, parameter: click.Parameter, incomplete: st
     value = given.get(parameter.name or "")
     named = value if isinstance(value, tuple) else ()
     jobs: list[TrainingJob] = []
-    with _deadline(), contextlib.suppress(Exception):  # whoever presses Tab has asked nothing yet
+    with _deadline(), contextlib.suppress(Exception):  # completion must not print errors
         jobs = asyncio.run(_jobs(target))
     return [
         CompletionItem(job.name, help=job.status.phase)

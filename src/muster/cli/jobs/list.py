@@ -67,7 +67,7 @@ async def _list(cluster: Cluster, all_namespaces: bool, output: str) -> int:
 
 
 async def _check_namespace(client: Client, namespace: str) -> None:
-    """Raise CliError where there is no such namespace: listing it answers as an empty one does."""
+    """Raise CliError if the namespace does not exist: listing it looks like listing an empty one."""
     from muster.kube.core import Namespace
     from muster.kube.errors import Forbidden, NotFound
 

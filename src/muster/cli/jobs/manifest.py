@@ -37,10 +37,10 @@ def find_script(script: str, code: str) -> Script:
 
     Args:
         script: the path as typed.
-        code: the folder to ship, `none` for what the image holds, or "" for the working folder.
+        code: the folder to ship, `none` for a script in the image, or "" for the working folder.
 
     Raises:
-        BadInput: there is no such script, or it does not lie in the folder that is shipped.
+        BadInput: the script does not exist, or is not in the folder that is shipped.
     """
     if code == "none":
         return Script(_command(script), Path.cwd())
@@ -93,7 +93,7 @@ def name_for(script: str) -> str:
 
 
 def with_suffix(name: str) -> str:
-    """The name with something after it that nobody else will have chosen: `train` becomes `train-x7k2q`."""
+    """Adds a random suffix to the name, so that it is unlikely to be taken: `train` becomes `train-x7k2q`."""
     suffix = "".join(secrets.choice(_SUFFIX) for _ in range(5))
     return f"{name[: JOB_NAME_MAX - 6].rstrip('-')}-{suffix}"
 

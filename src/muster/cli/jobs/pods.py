@@ -24,7 +24,7 @@ def attempt_of(pod: Pod) -> int:
 
 
 def state_of(pod: Pod) -> str:
-    """What a pod does, in one word or a few."""
+    """Returns a pod's state in a few words."""
     if pod.metadata.deletion_timestamp is not None:
         return "Terminating"
     for status in pod.status.container_statuses:

@@ -31,12 +31,12 @@ _NAMES_TRIED = 5
 
 
 class Parcel(NamedTuple):
-    """What is to be created.
+    """The job to create.
 
     Attributes:
-        manifest: the job, without where its code lies.
-        archive: the packed folder; None where none travels.
-        store: how it travels.
+        manifest: the job, without the place of its code.
+        archive: the packed folder; None if no code is shipped.
+        store: how the archive is shipped.
         named: whether the user chose the name.
         command: what the user typed.
     """
@@ -346,10 +346,12 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, timeo
 
 
 async def check_lending(client: Client, spec: dict[str, Any]) -> None:
-    """Find out before anything is created that pods of a borrower would be refused; who may not look is let through.
+    """Check before creating anything whether the pods of a borrower would be refused.
+
+    A user without the right to look skips the check.
 
     Raises:
-        CliError: there are no teams here.
+        CliError: the cluster has no teams.
     """
     from muster.api.names import BORROWER_CLASS
     from muster.kube.errors import Forbidden, NotFound
@@ -381,7 +383,7 @@ async def _warn_if_too_large(client: Client, job: TrainingJob) -> None:
 
 
 async def create(client: Client, parcel: Parcel) -> TrainingJob:
-    """Create the job, under another name where nobody chose this one and it is taken.
+    """Create the job; if the name is taken and the user did not choose it, use another one.
 
     Raises:
         NameTakenError: the name that the user chose is taken.
@@ -402,7 +404,7 @@ async def create(client: Client, parcel: Parcel) -> TrainingJob:
             code = deliver(parcel.store, parcel.archive, name, namespace, manifest["spec"])
         try:
             return await submit(client, manifests.checked(manifest), code)
-        except NameTakenError:  # somebody was quicker
+        except NameTakenError:  # another job took the name first
             tries -= 1
             if not tries:
                 raise

@@ -1,4 +1,4 @@
-"""Where a job's slots are, as a small picture: a cell for each node, in the colour of what happens there."""
+"""Draws a job's slots as a small picture: one cell for each node, coloured by its state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 def cells(job: TrainingJob, pods: Sequence[Pod], nodes: Sequence[Node]) -> list[Cell]:
-    """One cell for each node, then one for each slot that waits for a node."""
+    """Returns one cell for each node, then one for each slot that waits for a node."""
     newest = {slot_of(pod): pod for pod in pods if pod.metadata.deletion_timestamp is None}
     ready = {node.name: _ready(node) for node in nodes}
     at = {pod.spec.node_name: slot for slot, pod in newest.items() if pod.spec.node_name}

@@ -141,7 +141,7 @@ def _indented(text: str) -> str:
 
 
 def _behind(job: TrainingJob, pods: list[Pod]) -> bool:
-    """Whether pods of the current attempt have failed while the status speaks of ranks that run."""
+    """Returns whether pods of the current attempt have failed while the status still reports running ranks."""
     newest = {slot_of(pod): pod for pod in pods}  # by age within a slot: an attempt keeps the pods of earlier ones
     return job.status.phase in ("Starting", "Running") and any(pod.status.phase == "Failed" for pod in newest.values())
 

@@ -66,7 +66,7 @@ async def _create_job(client: Client, job: TrainingJob) -> TrainingJob:
 
 
 async def taken(client: Client, name: str, namespace: str) -> bool:
-    """Whether there is a job of that name now."""
+    """Returns whether a job of that name exists now."""
     try:
         await client.get(TrainingJob, name, namespace)
     except NotFound:

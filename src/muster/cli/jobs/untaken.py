@@ -31,7 +31,7 @@ def untaken_s(job: TrainingJob, now: datetime) -> float:
 
 
 async def said(client: Client, job: TrainingJob, now: datetime) -> str:
-    """What to tell the user about a job that no controller has taken; "" for another one."""
+    """Returns a message about a job that no controller has taken; "" for any other job."""
     waited_s = untaken_s(job, now)
     return f"no controller has taken this job for {duration(waited_s)}: {await reason(client, now)}" if waited_s else ""
 

@@ -38,7 +38,7 @@ class Arena(Protocol):
         """Stop it and remove everything it left."""
 
     def cluster(self) -> Cluster:
-        """How to reach it."""
+        """Returns how to reach the cluster."""
 
     def kill_rank(self, pod_uid: str) -> int:
         """Kill a rank's process in a pod; returns the rank."""
@@ -78,7 +78,7 @@ class EmbeddedArena:
             shutil.rmtree(self.folder)
 
     def cluster(self) -> Cluster:
-        """How to reach it, as its administrator."""
+        """Returns how to reach the cluster as its administrator."""
         from muster.kube.config import load_config
 
         return Cluster(load_config(self._layout.kubeconfig), "default", "an embedded cluster", self._layout)

@@ -84,7 +84,7 @@ def command(real: bool, as_json: bool) -> int:
 
 
 class Story:
-    """What happens in the demo, and what is remembered of it."""
+    """The events of the demo, and the facts recorded about them."""
 
     def __init__(self, arena: Arena, start_s: float) -> None:
         """Nothing has happened yet."""
@@ -158,7 +158,7 @@ class Story:
             await self._break(client, job, view)
 
     async def _draw(self, client: Client, view: JobView) -> None:
-        """Keep the picture of slots and nodes up to date, where somebody looks at it."""
+        """Keeps the picture of slots and nodes up to date on a live display."""
         from muster.cli.jobs.pods import members
         from muster.cli.jobs.slot_picture import cells, picture
         from muster.kube.errors import ApiError
@@ -211,7 +211,7 @@ class Story:
             await asyncio.to_thread(self.arena.vanish, self.vanished)
 
     def summary(self, total_s: float) -> dict[str, Any]:
-        """What came of it, and whether what was promised happened."""
+        """Returns the results, and whether the demo kept its promises."""
         from muster.cli.jobs import describe
 
         status = self.job.status if self.job else None

@@ -1,4 +1,4 @@
-"""What `muster demo` says at its end: what was lost, how long each way back took and of what that consisted."""
+"""The summary of `muster demo`: what was lost, how long each recovery took, and its stages."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def _check_rank(job: TrainingJob, slot: int, rank: int) -> None:
 
 
 def _layout_with(cluster: Cluster, node: str) -> Layout:
-    """Where an embedded cluster lies that has this node."""
+    """Returns the layout of the embedded cluster that has this node."""
     layout = _layout(cluster)
     spec = layout.read_spec()
     names = spec.node_names() if spec else []
@@ -124,7 +124,7 @@ def _layout_with(cluster: Cluster, node: str) -> Layout:
 
 
 def _layout(cluster: Cluster) -> Layout:
-    """Where an embedded cluster lies; raises CliError where the cluster is none, or does not run."""
+    """Returns the layout of an embedded cluster; CliError if the cluster is not embedded or does not run."""
     from muster.embedded.layout import DEFAULT_NAME
 
     if cluster.embedded:

@@ -50,10 +50,10 @@ def check_writable(path: Path) -> None:
 def add_context(path: Path, source: Path, context: str) -> bool:
     """Copy the current context of `source`, with its cluster and user, into `path` under the name `context`.
 
-    The current context of `path` is set only where it has none. Returns whether it is `context` now.
+    The current context of `path` is set only if it has none. Returns whether it is `context` now.
 
     Raises:
-        CliError: `path` is no kubeconfig, or something else keeps it locked.
+        CliError: `path` is not a kubeconfig, or another process keeps it locked.
     """
     document = _load(source)
     wanted = document["current-context"]

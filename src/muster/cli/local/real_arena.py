@@ -98,7 +98,7 @@ class RealArena:
         self._remove()
 
     def cluster(self) -> Cluster:
-        """How to reach it, as its administrator."""
+        """Returns how to reach the cluster as its administrator."""
         return Cluster(load_config(self._plane.kubeconfig), "default", "a real control plane", None)
 
     def kill_rank(self, pod_uid: str) -> int:

@@ -123,7 +123,7 @@ def _build_control_plane() -> None:
 
 
 def layout_of(name: str) -> Layout:
-    """Where the cluster of that name lies; with "" the default one, or the one in MUSTER_STATE_DIR.
+    """Returns the layout of the cluster of that name; with "" the default one, or the one in MUSTER_STATE_DIR.
 
     Raises:
         BadInput: a cluster cannot have this name.
@@ -145,7 +145,7 @@ def layout_of(name: str) -> Layout:
 
 
 def _up_already(same: bool, layout: Layout) -> int:
-    """Refuse another shape; otherwise return when the cluster is ready, however far whoever starts it has come."""
+    """Refuse another shape; otherwise wait until the cluster is ready, also while another process starts it."""
     from muster.cli.local.kubeconfig import add_context, user_kubeconfig
     from muster.embedded import cluster
 
@@ -161,7 +161,7 @@ def _up_already(same: bool, layout: Layout) -> int:
     with waiting(f"the cluster '{current.spec.name}' is being started already") as on_stage, translated():
         spec = cluster.join(layout, on_stage)
         missing = asyncio.run(_repair(layout))
-    add_context(user_kubeconfig(), layout.kubeconfig, spec.context)  # whoever started it may not have come to it yet
+    add_context(user_kubeconfig(), layout.kubeconfig, spec.context)  # perhaps not done yet by its starter
     click.echo(f"the cluster '{spec.name}' is up already: {_shape(spec)}")
     if missing:
         note(f"installed again, as they were missing: {', '.join(missing)}; objects of these kinds are lost")

@@ -152,7 +152,7 @@ def _of_tests(tests: Sequence[Preflight]) -> Iterator[Entry]:
 
 
 def _of_jobs(jobs: Sequence[TrainingJob], name: str) -> Iterator[Entry]:
-    """What the node cost jobs: each fault with its time to useful, as far as that is over."""
+    """Yields what the node cost jobs: each fault, with its time to useful once that is known."""
     from muster.cli.jobs.describe import fault_headline, stages, time_to_useful_s
 
     for job in jobs:

@@ -1,4 +1,4 @@
-"""What the cluster knows of its nodes' health, and what the policy in force says of it."""
+"""Reads nodes' health from the cluster, and the decisions of the policy in force."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=KubeObject)
 
 SILENT_S = 660.0
-"""An agent writes at least every five minutes; two that are missed are no accident."""
+"""An agent writes at least every five minutes; two missing reports in a row are not an accident."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What is known of one node.
+    """A node's health.
 
     Attributes:
-        reported: when its agent wrote last; None where it never did, or wrote of another node of this name.
+        reported: when its agent wrote last; None if it never did, or wrote about another node of this name.
         care: what remediation does about it.
-        decision: what the policy says.
-        policy: the one of the node's pool.
+        decision: the policy's decision.
+        policy: the policy of the node's pool.
     """
 
     node: str
@@ -50,7 +50,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     policy: Policy
 
     def silent(self, now: float) -> bool:
-        """Whether its agent should have written since."""
+        """Returns whether its agent should have written since."""
         return self.reported is None or now - self.reported.timestamp() > SILENT_S
 
 
@@ -117,7 +117,7 @@ async def read_fleet(cluster: Cluster, namespace: str) -> FleetReport:
 
 
 def found_wrong(fleet: FleetReport) -> Iterator[NodeReport]:
-    """Yield the nodes of which the policy says more than nothing, or about which something is done."""
+    """Yield the nodes that the policy reports, or that remediation works on."""
     for report in fleet.nodes:
         if report.decision.action != "none" or report.care != "None":
             yield report

@@ -31,9 +31,9 @@ class NodeLine(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         state: the one that matters most. Values are for scripts: never rename one.
-        since: since when, where somebody wrote it down.
-        test_level, test_time: of the newest test that was passed and still says something of the node.
-        why: what is being done, or what for.
+        since: since when, if that is recorded.
+        test_level, test_time: of the newest test that the node passed and that is still valid.
+        why: what is being done, or for what reason.
     """
 
     node: str
@@ -58,7 +58,7 @@ def node_lines(
     Args:
         holdings: nodes, and what is on them.
         sessions: what is being done about nodes, by name of the object.
-        preflights: the newest tests, by node; without any, nobody tests nodes here.
+        preflights: the newest tests, by node; empty if tests are off.
         waits: what tests of nodes do or wait for.
     """
     for name, held in sorted(holdings.nodes.items()):
@@ -110,5 +110,5 @@ def _state(held: Held, session: NodeRemediation | None, doubts: Doubt) -> tuple[
 
 
 def is_pending(node: Node) -> bool:
-    """Whether it has the taint of nodes that wait for a test."""
+    """Returns whether the node has the taint of nodes that wait for a test."""
     return any(taint.key == TAINT_PREFLIGHT and taint.effect in HARD_EFFECTS for taint in node.spec.taints)

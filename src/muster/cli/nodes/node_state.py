@@ -29,7 +29,7 @@ _OF_NOT_READY = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/u
 
 
 class NotReady(msgspec.Struct, frozen=True, rename="camel"):
-    """What its Ready condition says where that is not True; `reason` is Kubernetes'."""
+    """The Ready condition's reason and message if it is not True; `reason` is Kubernetes'."""
 
     since: datetime | None
     reason: str
@@ -37,7 +37,7 @@ class NotReady(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Cordon(msgspec.Struct, frozen=True, rename="camel"):
-    """Who cordoned the node, as far as that is known: scaling's own record, else the API server's managedFields."""
+    """The author of a cordon, as far as known: from scaling's own record, else from the API server's managedFields."""
 
     by: str = ""
     since: datetime | None = None
@@ -53,7 +53,7 @@ class Quarantine(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Scaled(msgspec.Struct, frozen=True, rename="camel"):
-    """Where scaling says that the node is in its life, while it is neither idle nor in use."""
+    """The node's state in scaling, while it is neither idle nor in use."""
 
     pool: str
     state: str
@@ -67,7 +67,7 @@ class Balloon(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Remediation(msgspec.Struct, frozen=True, rename="camel"):
-    """What is being done about the node: a rung of the ladder, and why."""
+    """The current remediation of the node: a rung of the ladder, and why."""
 
     care: str
     rung: str
@@ -76,14 +76,14 @@ class Remediation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):
-    """What a node is in beside its owner's hands.
+    """The state of a node, apart from its owner.
 
     Attributes:
-        deleting: since when its object is being deleted; None where it is not.
-        not_ready, cordon, quarantine, remediation, joining, scaling: None where it is not.
+        deleting: since when its object is being deleted; None if it is not.
+        not_ready, cordon, quarantine, remediation, joining, scaling: None if the state does not apply.
         balloons: those on it.
         taints: the others that keep pods away, as `key=value:effect`.
-        test: what its test does or waits for; "" where it waits for none, or nothing is known to be in the way.
+        test: what its test does or waits for; "" if it waits for none, or no obstacle is known.
     """
 
     deleting: datetime | None = None
@@ -153,16 +153,16 @@ def state_of(
     team_key: str,
     test: str = "",
 ) -> NodeState:
-    """Return what the node is in.
+    """Return the state of a node.
 
     Args:
         node: the node.
         managers: its managedFields.
         pods: those on it.
-        joining: what joins say of it.
-        scaling: what scaling says of all nodes; None where nobody scales, or nobody may know.
-        session: what is being done about it; None where nothing ever was.
-        team_key: key of the taint that says its owner.
+        joining: its state in joining.
+        scaling: scaling's state of all nodes; None if scaling is off or may not be read.
+        session: its remediation; None if it never had one.
+        team_key: key of the taint that names its owner.
         test: what its test does or waits for.
     """
     ready = next((each for each in node.status.conditions if each.type == "Ready"), None)

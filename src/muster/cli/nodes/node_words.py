@@ -1,4 +1,4 @@
-"""What is known of a node, in words."""
+"""Describes a node's state in words."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def why(name: str, system_namespace: str, output: str, target: Target) -> int:
 async def _waits(
     client: Client, namespace: str, holdings: Holdings, tests: Mapping[str, Preflight], name: str = ""
 ) -> Mapping[str, str]:
-    """What tests of nodes do or wait for, of all of them or of one."""
+    """Returns what tests of nodes do or wait for, for all nodes or for one."""
     from muster.api.names import LABEL_TEAM
     from muster.cli.nodes.test_waits import read_test_waits
     from muster.teams.usage import Rank
@@ -153,7 +153,7 @@ async def _state(client: Client, namespace: str, holdings: Holdings, name: str) 
 
 
 async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]) -> JoinAccount | None:
-    """What joins say of it; no more than that it is held back where nobody is there who would open it."""
+    """Returns the node's joining state; if no controller would open it, only that it is held back."""
     from msgspec.structs import replace
 
     from muster.fleet.joins.account import account_of

@@ -88,7 +88,10 @@ async def _quarantine(cluster: Cluster, name: str, reason: str) -> None:
 
 
 async def _release(cluster: Cluster, name: str, reason: str) -> bool:
-    """Whether the node was in quarantine; otherwise a request for that was taken back."""
+    """Asks for the node's release.
+
+    Returns whether it was in quarantine; otherwise a request for quarantine was taken back.
+    """
     from muster.fleet.remediation.ladder.record import asks, is_quarantined
 
     async with cluster.client() as client:
@@ -145,7 +148,7 @@ async def _asked(client: Client, name: str, uid: str, action: RequestedAction, r
 
 
 async def _who(client: Client) -> str:
-    """Who asks, as the API server knows them."""
+    """Returns the caller's user name in the API server."""
     review: dict[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     answer = await client.create(review)
     return str(answer["status"]["userInfo"]["username"])[:128]

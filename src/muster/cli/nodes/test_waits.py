@@ -1,4 +1,4 @@
-"""What keeps nodes from being tested, asked of the cluster once for all of them."""
+"""Finds what keeps nodes from being tested, with one set of requests for all nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from muster.kube.node import Node
 
 _REFUSED_FOR_S: Final = 2 * REFUSED_MAX_S
-"""A refusal is told again as often as it is met; what is older is over."""
+"""A refusal is reported again while it lasts; an older Event is over."""
 _INCONCLUSIVE_FOR_S: Final = 7200.0
 
 
@@ -38,7 +38,7 @@ async def read_test_waits(
     records: Mapping[str, Preflight],
     in_use: frozenset[str],
 ) -> Mapping[str, str]:
-    """Return by node what its test does or waits for; nothing of nodes that wait for none.
+    """Return by node what its test does or waits for; nodes that wait for no test are left out.
 
     Args:
         client: the API server.
@@ -46,7 +46,7 @@ async def read_test_waits(
         team_key: key of the taint of nodes that a team owns.
         nodes: those to look at.
         records: their newest tests.
-        in_use: nodes whose GPUs somebody uses.
+        in_use: nodes whose GPUs are in use.
     """
     pods = await if_allowed(client.list_all(Pod, namespace, label_selector=LABEL_PREFLIGHT))
     tests = {test.node: pod for pod in (pods.items if pods else ()) if (test := read_test(pod)) is not None}
@@ -60,7 +60,7 @@ async def read_test_waits(
         _places(client, team_key, [pod for pod in tests.values() if not (pod.spec.node_name or pod.finished)]),
     )
     config = health_config(None, found)
-    if found is None:  # nobody tests nodes here: that is news only of one that waits for a test all the same
+    if found is None:  # tests are off: that concerns only a node that waits for a test all the same
         waiting = [node for node in waiting if node.name in tests or is_pending(node)]
     anybodys = next(iter(refused.values()), "")
     running = sum(not pod.finished and LABEL_BALLOON not in pod.metadata.labels for pod in tests.values())
@@ -90,13 +90,13 @@ def _waits(node: Node, record: Preflight | None) -> bool:
 
 
 def _last_made(tests: Iterable[Pod], records: Iterable[Preflight]) -> float:
-    """When the last test that is known of was made, or had been: refusals before that are over."""
+    """Returns when the last known test was created, or last ran: refusals before that are over."""
     made = [pod.metadata.creation_timestamp for pod in tests]
     return max((at.timestamp() for at in (*made, *(each.spec.time for each in records)) if at is not None), default=0.0)
 
 
 async def _said(client: Client, reason: str, since: float) -> dict[str, str]:
-    """What Events with this reason have said since then, by node, the newest first."""
+    """Returns the messages of Events with this reason since then, by node, the newest first."""
     listed = await if_allowed(client.list_all(Event, field_selector=f"reason={reason}"))
     newest: dict[str, tuple[float, str]] = {}
     for event in listed.items if listed is not None else ():
@@ -108,7 +108,7 @@ async def _said(client: Client, reason: str, since: float) -> dict[str, str]:
 
 
 async def _places(client: Client, team_key: str, pods: Sequence[Pod]) -> dict[str, str]:
-    """What the scheduler says of tests that have no node, by the node they are to have."""
+    """Returns the scheduler's messages about test pods without a node, by the node each is for."""
     if not pods:
         return {}
     from muster.scheduler.explain.loading import load_state

@@ -1,4 +1,4 @@
-"""Whether nodes need tests before they are used, as the ConfigMap `muster-preflight` says for whoever looks."""
+"""Reads from the ConfigMap `muster-preflight` whether nodes need tests before they are used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.kube.errors import ApiError
 
 
 async def read_trusting(client: Client, namespace: str = SYSTEM_NAMESPACE) -> str | None:
-    """Return Muster's own namespace where nodes need tests, None where they do not or nobody may say."""
+    """Return Muster's own namespace if nodes need tests; None if they do not, or the caller may not read it."""
     try:
         listed = await client.list(ConfigMap, namespace, field_selector=f"metadata.name={CONFIG_MAP}")
     except ApiError:

@@ -1,1 +1,1 @@
-"""What a cluster runs: `muster controller` and `muster admission`."""
+"""Processes that run in a cluster: `muster controller` and `muster admission`."""

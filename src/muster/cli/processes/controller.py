@@ -53,26 +53,26 @@ nodes and pods that live long: with Python's 700 the search takes 0.2 of 2.7 CPU
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerOptions:
-    """What the process is told.
+    """Options of the process.
 
     Attributes:
         kubeconfig: the cluster; as kubectl finds it where None.
         listen: host and port for supervisors.
-        advertise_url: where pods reach that; `https://` and the listen address where empty.
+        advertise_url: the address that pods use; `https://` and the listen address if empty.
         metrics_listen: host and port of /metrics, /healthz and /readyz; None serves none.
         namespace: where the lease and the Secrets are.
         muster_image: the image init containers copy the supervisor from.
         shadow: plan and explain, write nothing but the lease.
         balloons: keep idle nodes from looking idle as the ConfigMap `muster-balloons` says.
         joins: open new nodes to pods as fast as the API server can take.
-        scaling: add nodes for gangs and give idle ones back, where the ConfigMap `muster-scaling` is.
-        teams: give nodes to teams where the ConfigMap `muster-teams` is.
+        scaling: add nodes for gangs and give idle ones back, if the ConfigMap `muster-scaling` exists.
+        teams: give nodes to teams, if the ConfigMap `muster-teams` exists.
         health: take broken nodes out of use and back as the ConfigMap `muster-health` says.
         preflight: test nodes with GPUs as the ConfigMap `muster-preflight` says.
         preflight_required: use nodes with GPUs only once they have passed their tests.
-        step_image: what runs in pods that reset or reboot a machine; `muster_image` where empty.
+        step_image: what runs in pods that reset or reboot a machine; `muster_image` if empty.
         lease_duration_s: others take over this long after the last renewal.
-        exclusion_s: a pod that replaces another waits so long for another node before it may use one it was kept from.
+        exclusion_s: a replacement pod waits this long for another node before it may use an excluded one.
     """
 
     kubeconfig: Path | None = None
@@ -207,7 +207,7 @@ async def _until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]
 
 
 def _free_port(host: str) -> int:
-    """A port that is free now: pods are told it before the server listens."""
+    """A free port, which pods learn before the server listens."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -72,7 +72,7 @@ async def _exec(cluster: Cluster, name: str, slot: int, rank: int | None, argume
 
 
 def _runs(pod: Pod) -> bool:
-    """Whether the pod's worker runs now."""
+    """Returns whether the pod's worker runs now."""
     from muster.api.names import WORKER_CONTAINER
 
     workers = [status for status in pod.status.container_statuses if status.name == WORKER_CONTAINER]
@@ -80,7 +80,7 @@ def _runs(pod: Pod) -> bool:
 
 
 def _cannot(job: TrainingJob, slot: int, pod: Pod, said: str) -> CliError:
-    """What to say where no command can run in the pod, and what to do instead."""
+    """Returns the error for a pod in which commands cannot run; it says what to do instead."""
     from muster.cli.jobs.pods import state_of
 
     if pod.status.phase in ("Succeeded", "Failed"):

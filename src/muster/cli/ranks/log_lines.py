@@ -35,7 +35,7 @@ class LogLine(NamedTuple):
     node: int = -1
 
     def of_rank(self, rank: int, ranks_per_node: int, *, named: bool, home: int = -1) -> bool:
-        """Whether the rank wrote it, or it marks an attempt on its node.
+        """Returns whether the rank wrote the line, or the line marks an attempt on its node.
 
         Args:
             rank: the rank.
@@ -77,7 +77,7 @@ class AttemptReader:
         return [line for raw in whole for line in self._take(raw)]
 
     def end(self) -> list[LogLine]:
-        """What was left without a line's end, or waited for a marker."""
+        """Returns what is left: an unfinished line, or lines that waited for a marker."""
         rest, self._rest = self._rest, b""
         lines = self._take(rest) if rest else []
         return self._release(self._current) + lines

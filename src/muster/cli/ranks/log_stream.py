@@ -1,4 +1,4 @@
-"""What the ranks of a job wrote, streamed: memory stays bounded whatever they write, and however many they are."""
+"""Streams the output of a job's ranks in bounded memory, whatever they write and however many they are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Sink = Callable[[int, Sequence[str]], None]
 
 
 class Selection(NamedTuple):
-    """Which lines to print; None means any."""
+    """The lines to print; None means any."""
 
     slot: int | None = None
     attempt: int | None = None
@@ -189,7 +189,7 @@ def _node_rank(job: TrainingJob, slot: int) -> int:
 
 
 def reader_gone() -> bool:
-    """Whether stdout is a pipe that is closed at its other end: `muster logs -f j | head -1`."""
+    """Returns whether stdout is a pipe whose reader is gone: `muster logs -f j | head -1`."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)  # POLLERR is always reported (poll(2))

@@ -116,7 +116,7 @@ def labelled(slot: int, width: int, texts: Sequence[str], colors: bool) -> Itera
 
 
 def _nothing_of(wanted: Selection, current: int) -> str:
-    """What to say where no line of the wanted attempt is there."""
+    """Returns the message if no line of the wanted attempt exists."""
     whose = f"slot {wanted.slot} in " if wanted.slot is not None else ""
     whose = f"rank {wanted.rank} in " if wanted.rank is not None else whose
     lines = f"no lines of {whose}attempt {wanted.attempt}"
@@ -124,7 +124,7 @@ def _nothing_of(wanted: Selection, current: int) -> str:
 
 
 def _not_started(job: TrainingJob, pods: list[Pod]) -> str:
-    """One line about all pods that have no log yet."""
+    """Returns one line about all pods that have no log yet."""
     from muster.cli.jobs.pods import slot_of, state_of
 
     if len(pods) == 1:

@@ -1,7 +1,7 @@
-"""Running a command in a pod over the pods/exec websocket, with this terminal attached.
+"""Runs a command in a pod over the pods/exec websocket, with this terminal attached.
 
-The protocol is v5.channel.k8s.io (KEP-4006): each message is a byte for the channel and its data; 0 to 2 are stdin,
-stdout and stderr, 3 the final Status, 4 the terminal's size, and 255 closes the channel named by the next byte.
+The protocol is v5.channel.k8s.io (KEP-4006). Each message is a byte for the channel, and its data. Channels 0 to 2 are
+stdin, stdout and stderr, 3 the final Status, 4 the terminal's size; 255 closes the channel named by the next byte.
 """
 
 from __future__ import annotations

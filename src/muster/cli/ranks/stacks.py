@@ -73,7 +73,7 @@ async def _stacks(cluster: Cluster, name: str, rank: int | None, threads: bool, 
 async def _ask(
     client: Client, pod: Pod, slot: int, rank: int | None, limit: asyncio.Semaphore
 ) -> tuple[list[dict[str, Any]], str]:
-    """What the ranks of a pod answer, and why there is no answer."""
+    """Returns the answers of a pod's ranks, and why there are none."""
     from muster.api.names import SUPERVISOR_DIRECTORY
     from muster.cli.ranks.remote import NotAllowed, capture
     from muster.kube.errors import ApiError

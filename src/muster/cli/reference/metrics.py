@@ -49,7 +49,7 @@ class Metric(NamedTuple):
 
 
 def shared() -> Callable[[CollectorRegistry], Any]:
-    """What every process with a client of the API server has."""
+    """Returns the metrics of every process with a client of the API server."""
     return lambda registry: (kube_metrics(registry), Progress(registry=registry))
 
 

@@ -34,7 +34,7 @@ _SECTIONS: Final = ("Args", "Attributes", "Returns", "Raises")
 
 
 def parts() -> dict[str, list[str]]:
-    """Names by heading. What no heading has yet comes last, so that nothing is left out."""
+    """Returns names by heading. Names without a heading come last, so that nothing is left out."""
     known = {name for names in _PARTS.values() for name in names}
     public = [name for name in muster.__all__ if not name.startswith("_")]
     found = {part: [name for name in names if name in public] for part, names in _PARTS.items()}

@@ -24,7 +24,7 @@ MODELS = ("seren", "kalos", "philly", "helios")
 
 
 class Scale(NamedTuple):
-    """How large the cluster is, in nodes of so many GPUs, and how much is replayed; 0 is no limit."""
+    """The size of the cluster, in nodes and their GPUs, and how much is replayed; 0 means unlimited."""
 
     nodes: int
     gpus: int
