@@ -1,4 +1,4 @@
-"""Nodes, pods, namespaces and placements, and what is decided about them, while the keys of labels stay the same."""
+"""Runs allocation while the keys of labels stay the same: watches objects, decides, and writes nodes."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from muster.teams.writing import NodeWriter
 NAME = "teams"
 SYNC_TIMEOUT_S = 120.0
 IDLE_S = 15.0
-"""A sign of life is given at least this often."""
+"""Longest time between plans, as a liveness signal."""
 PAUSE_S = 0.02
-"""Events that come in a burst are decided about together."""
+"""Batches a burst of events into one plan."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What does not change while a controller lives; see `TeamsController`."""
+    """Fixed settings of a controller; see `TeamsController`."""
 
     client: Client
     namespace: str
@@ -61,7 +61,7 @@ class Settings:
 
 
 class Current:
-    """What does: the configuration in force, the newest plan, and whether anything is new since it was made."""
+    """Mutable state: the configuration in force, the newest plan, and whether anything changed since that plan."""
 
     def __init__(self) -> None:
         self.source = Source()
@@ -71,12 +71,12 @@ class Current:
 
 
 class Allocation:
-    """Decides, and has nodes written, until the keys of the configuration are others.
+    """Decides and writes nodes until the label keys of the configuration change.
 
     Args:
         settings: of the controller.
-        current: read and written.
-        events: where people are told.
+        current: shared mutable state.
+        events: recorder for Events.
     """
 
     def __init__(self, settings: Settings, current: Current, events: EventRecorder) -> None:
@@ -100,7 +100,7 @@ class Allocation:
         self._configure()
 
     async def run(self) -> None:
-        """Decide until the keys change."""
+        """Decide until the label keys change."""
         settings = self._settings
         common: dict[str, Any] = {"progress": settings.progress, "rng": settings.rng}
         nodes = Informer(settings.client, Node, transform=lean_node, stored=identity, **common)
@@ -171,14 +171,14 @@ class Allocation:
             self._events.event(about, NORMAL, "NodesMoved", f"nodes change hands: {said}")
 
     def _configure(self) -> bool:
-        """Take the newest configuration; False where its keys are others."""
+        """Apply the newest configuration; return False if its label keys differ."""
         source = self._current.source
         if source is not self._in_force:
             keys = _keys(source)
             if keys is not None and self._keys is not None and keys != self._keys:
                 return False
             if keys is not None and self._keys is None and self._in_force is not None:
-                return False  # pods were read without knowing by which key
+                return False  # pods were read without knowing the label key
             self._writer.clear()
             self._holdings.configure(source.config, source.caution)
             self._in_force = source
@@ -196,7 +196,7 @@ class Allocation:
             differs = self._holdings.set_node(new)
             differs |= self._holdings.set_broken(new.name, self._wellness.look(new, self._settings.clock()))
             if not differs and self._wellness.wake_at == before:
-                return  # a kubelet's sign of life
+                return  # a kubelet heartbeat
         elif old is not None:
             self._holdings.remove_node(old.name)
             self._wellness.forget(old.name)
@@ -227,7 +227,7 @@ def _keys(source: Source) -> tuple[str, str] | None:
 
 
 async def together(*works: Coroutine[Any, Any, None]) -> None:
-    """Run everything until the first ends, whose error is raised; the others are cancelled."""
+    """Run all coroutines until the first ends; raise its error and cancel the others."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

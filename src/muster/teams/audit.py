@@ -1,4 +1,4 @@
-"""What people ask about a node or a pool: whose, since when, why; and what is free."""
+"""Reports on nodes and pools for users: owner, since when and why, and free capacity."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from muster.teams.usage import Rank
 
 
 class NodeAccount(msgspec.Struct, frozen=True, rename="camel"):
-    """Why a node is as it is.
+    """Owner and use of a node, with reasons.
 
     Attributes:
         node: its name.
-        team: whose it is; "" where it belongs to the rest.
-        since, why, by: what our record says; None and "" where there is none.
-        by_hand: somebody else labelled it.
-        pool: the allocation's selector; "" where none selects it.
+        team: the owner; "" for none.
+        since, why, by: from our record; None and "" without one.
+        by_hand: set by hand, not by Muster.
+        pool: the allocation's selector; "" if none selects the node.
         healthy: ready, not cordoned, not in quarantine.
-        gangs: what runs or keeps a slot there and counts, borrowers left out.
-        borrowers: what is there until the owner wants the node.
-        becomes: whose it is to be; None where nothing is to change.
-        because: why that.
+        gangs: gangs with pods or slots on the node, without borrowers.
+        borrowers: gangs there that leave when the owner needs the node.
+        becomes: the next owner; None if it does not change.
+        because: reason for the change.
     """
 
     node: str
@@ -47,14 +47,14 @@ class NodeAccount(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PoolCapacity(msgspec.Struct, frozen=True, rename="camel"):
-    """What a pool has, in nodes; "" is what no allocation selects.
+    """Capacity of a pool, in nodes; the pool "" holds nodes that no allocation selects.
 
     Attributes:
         pool: its selector.
-        nodes, healthy: all of it, and those of use.
-        owned, rest: of teams, and of nobody.
-        busy, lent, idle: healthy nodes by what is on them: gangs, borrowers alone, nothing.
-        gpus, gpus_idle: GPUs of healthy nodes, and of the idle ones of them.
+        nodes, healthy: all nodes, and the usable ones.
+        owned, rest: nodes with and without a team.
+        busy, lent, idle: healthy nodes by use: gangs, only borrowers, nothing.
+        gpus, gpus_idle: GPUs of healthy nodes, and of the idle ones.
     """
 
     pool: str
@@ -70,7 +70,7 @@ class PoolCapacity(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def account_of(holdings: Holdings, name: str, plan: Plan) -> NodeAccount:
-    """Say why a node is as it is, and what the plan has for it. Raises KeyError for an unknown node."""
+    """Return owner and use of a node, and the plan for it. Raises KeyError for an unknown node."""
     held = holdings.nodes[name]
     record = held.claim.record if not held.claim.by_hand else None
     change = next((each for each in plan.changes if each.node == name), None)
@@ -93,7 +93,7 @@ def account_of(holdings: Holdings, name: str, plan: Plan) -> NodeAccount:
 
 
 def capacity_of(holdings: Holdings) -> Iterator[PoolCapacity]:
-    """Yield the pools in the ConfigMap's order, then what none of them selects where there is such a node."""
+    """Yield the pools in the ConfigMap's order, then the nodes that no pool selects, if any."""
     pools: dict[str, list[Held]] = {pool.name: [] for pool in holdings.pools}
     for held in holdings.nodes.values():
         pools.setdefault(held.pool.name if held.pool is not None else "", []).append(held)

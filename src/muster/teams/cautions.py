@@ -1,4 +1,4 @@
-"""What people should know of a pool: who asked for more than there is, what is broken, what was set by hand."""
+"""Warnings about pools: requests above capacity, broken nodes, and labels set by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from muster.teams.targets import BROKEN, Target
 
 
 def cautions_of(holdings: Holdings, pool: PoolState, targets: dict[str, Target]) -> Iterator[Caution]:
-    """Yield what is to be said; the same while nothing about it changes."""
+    """Yield the warnings; they are equal while their cause does not change."""
     teams = {owner: target for owner, target in targets.items() if owner != NOBODY}
     asked = sum(target.asked for target in teams.values())
     if asked > pool.total:

@@ -1,4 +1,4 @@
-"""What the ConfigMap `muster-teams` says: pools of nodes, and how much of each is whose.
+"""Parses the ConfigMap `muster-teams`: pools of nodes, and each team's share.
 
     teamKey: muster.dev/team         # label and taint of nodes
     namespaceKey: muster.dev/team    # label of namespaces that names their team; teamKey where not given
@@ -7,7 +7,7 @@
     - {nodeSelector: {gpu: h100}, team: vision, amount: 40}
     - {nodeSelector: {gpu: h100}, team: speech, amount: 25%}
 
-Tuples with equal selectors share one pool. Percent are of all nodes of the pool; what no tuple takes is the rest.
+Allocations with equal selectors share one pool. Percentages are of all nodes of the pool. The rest has no team.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from muster.api.names import LABEL_TEAM, TEAMS_CONFIG_KEY
 from muster.teams.marked import Entry, Problem, Reader, TeamsConfigError
 
 Selector = tuple[tuple[str, str], ...]
-"""Labels a node must have, sorted."""
+"""Required labels of a node, sorted."""
 RunningGangs = Literal["Wait", "Move"]
 
 _FIELDS = ("teamKey", "namespaceKey", "runningGangs", "allocations")
@@ -38,7 +38,7 @@ _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one team gets of a pool: so many nodes, or `percent` of them where that is given."""
+    """A team's share of a pool: a number of nodes, or `percent` of them if that is set."""
 
     team: str
     count: int = 0
@@ -56,12 +56,12 @@ class PoolConfig(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The selector as kubectl takes it."""
+        """The selector in kubectl's syntax."""
         return ",".join(f"{key}={value}" for key, value in self.selector)
 
 
 class TeamsConfig(msgspec.Struct, frozen=True):
-    """The whole ConfigMap; without pools it says nothing, and nodes keep their owners."""
+    """The whole ConfigMap. Without pools it allocates nothing, and nodes keep their owners."""
 
     team_key: str = LABEL_TEAM
     namespace_key: str = LABEL_TEAM
@@ -70,7 +70,7 @@ class TeamsConfig(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> TeamsConfig:
-    """Read the text of `teams.yaml`. Raises TeamsConfigError, which holds everything that is wrong with it."""
+    """Parse the text of `teams.yaml`. Raises TeamsConfigError with all its problems."""
     reader = Reader(text)
     fields = reader.mapping(reader.root(), "the file", _FIELDS) if not reader.empty else {}
     team_key = _key(reader, fields.get("teamKey"), LABEL_TEAM)
@@ -88,7 +88,7 @@ def parse(text: str) -> TeamsConfig:
 
 
 def from_data(data: Mapping[str, str]) -> TeamsConfig:
-    """Read the data of the ConfigMap; without any it is an empty one. Raises TeamsConfigError."""
+    """Parse the data of the ConfigMap; no data means an empty configuration. Raises TeamsConfigError."""
     if not data:
         return TeamsConfig()
     if TEAMS_CONFIG_KEY not in data:
@@ -98,7 +98,7 @@ def from_data(data: Mapping[str, str]) -> TeamsConfig:
 
 
 class _Tuple(msgspec.Struct, frozen=True):
-    """One allocation, and where it stands."""
+    """One allocation and its position in the text."""
 
     at: Entry
     selector: Selector
@@ -210,7 +210,7 @@ def _sum(members: Iterable[_Tuple]) -> str:
 
 
 def _may_overlap(one: Selector, two: Selector) -> bool:
-    """Whether a node could have all labels of both: unless some label is to have two values."""
+    """Return whether a node could match both selectors: no label has two required values."""
     first = dict(one)
     return not any(first.get(key, value) != value for key, value in two)
 

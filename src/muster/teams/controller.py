@@ -1,4 +1,4 @@
-"""The shell of allocation: follows the ConfigMap, and everything else once there is one."""
+"""The teams controller: watches the ConfigMap, and the other objects once it exists."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from muster.teams.writing import WRITES_PER_S
 
 
 class TeamsController:
-    """Gives nodes to teams as the ConfigMap `muster-teams` says. Where there is none it follows nothing else.
+    """Assigns nodes to teams by the ConfigMap `muster-teams`. Without it, the controller watches nothing else.
 
     Args:
         client: the API server.
         namespace: where the ConfigMap is.
-        identity: this process, in records and events.
+        identity: name of this process in records and Events.
         clock: seconds since the epoch.
         broken_after_s, healthy_after_s: see `wellness`.
-        writes_per_s: pace of writes of nodes.
-        request_timeout_s: deadline of one write; what a previous leader had under way is waited out for as long.
-        handover: told which nodes are to change hands.
+        writes_per_s: rate limit for writes of nodes.
+        request_timeout_s: deadline of one write. A new leader also waits this long for the old leader's requests.
+        handover: receives the nodes that change hands soon.
         progress: marked at each plan.
         rng: source of jitter.
-        registry: where metrics go.
+        registry: registry for the metrics.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TeamsController:
     async def run(self, *, term: Term | None = None) -> None:
         """Work until cancelled, as when the lease is lost.
 
-        `term` is the time of leading: requests of a leader before it are waited out, then everything is listed anew.
+        With a `term`, it first waits for requests of the previous leader to end, then lists everything again.
         """
         settings, current = self._settings, self._current
         if term is not None:
@@ -110,7 +110,7 @@ class TeamsController:
             await together(configs.run(), self._allocate(found, events))
 
     async def _allocate(self, found: asyncio.Event, events: EventRecorder) -> None:
-        """Wait for a ConfigMap and follow it; begin anew where its keys change, as labels are then read otherwise."""
+        """Wait for a ConfigMap and allocate by it; restart when its label keys change."""
         await found.wait()
         while True:
             await Allocation(self._settings, self._current, events).run()

@@ -1,14 +1,16 @@
-"""Which nodes change hands. Pure: the same holdings give the same plan, and after it was carried out an empty one.
+"""Decides which nodes change hands. Pure: equal holdings give equal plans; a plan that was executed leaves none to do.
 
-What is kept to:
-- every node has one owner: a team, or the rest; together they are the pool;
-- no more nodes change hands than the numbers ask for: a node goes from who has too many straight to who has too few;
-- idle nodes go first, then those with borrowers; one under a running gang only once that has ended, unless the
-  configuration says otherwise;
-- a broken node is replaced by a healthy one of the rest and goes there in exchange. When it recovers nothing moves: its
-  place is taken. So a node that breaks and recovers again and again moves once, and no other node moves for it twice;
-- who labelled a node by hand has it;
-- without a configuration nobody gains or loses a node.
+The rules:
+
+- Every node has one owner: a team, or the rest. Together they are the pool.
+- No more nodes change hands than the numbers require: a node goes directly from an owner with too many to one with
+  too few.
+- Idle nodes go first, then nodes with borrowers. A node under a running gang waits until the gang has ended, unless
+  the configuration says otherwise.
+- A broken node is exchanged for a healthy one of the rest. When it recovers, nothing moves, because its place is
+  taken. So a node that keeps breaking and recovering moves once, and no other node moves for it twice.
+- A node that was labelled by hand keeps that owner.
+- Without a configuration, nodes keep their owners.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ BY = "muster"
 
 
 def decide(holdings: Holdings, now: float, by: str = BY) -> Plan:
-    """Compare what teams have with what they are entitled to.
+    """Return the changes that give teams the nodes they are entitled to.
 
     Args:
         holdings: nodes, pods, configuration.
         now: seconds since the epoch, for the records.
-        by: who writes, in the records.
+        by: name of the writing process, for the records.
     """
     since = datetime.fromtimestamp(int(now), UTC)
     changes: list[Change] = []
@@ -60,7 +62,7 @@ def decide(holdings: Holdings, now: float, by: str = BY) -> Plan:
 
 
 class _Moves:
-    """The nodes of one pool that change hands."""
+    """Changes of ownership in one pool."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class _Moves:
         self._since, self._by, self._busy = since, by, busy
 
     def make(self, changes: list[Change], leaving: set[str]) -> dict[str, int]:
-        """Add the changes, and all nodes that are to leave; return how many nodes each owner is left waiting for."""
+        """Add the changes and the nodes to vacate; return how many nodes each owner still waits for."""
         waiting: dict[str, int] = {}
         for health in (HEALTHY, BROKEN):
             missing: dict[str, int] = {}
@@ -105,7 +107,7 @@ class _Moves:
         return waiting
 
     def _given(self, missing: dict[str, int], count: int, broken: bool) -> dict[str, int]:
-        """Who gets how many where not all that are missing can be had now: who has the least of its part goes first."""
+        """Return each owner's share of `count` nodes if fewer than needed are available; the least served go first."""
         if count >= sum(missing.values()):
             return missing
         given = dict.fromkeys(missing, 0)
@@ -151,7 +153,7 @@ class _Moves:
 
 
 def _strays(holdings: Holdings, since: datetime, by: str, *, busy: bool) -> Iterator[Change]:
-    """Nodes that no allocation selects go back to the rest."""
+    """Yield changes that return nodes which no allocation selects to the rest."""
     key = holdings.team_key or ""
     names = [name for rank in (Rank if busy else (Rank.IDLE, Rank.BORROWED)) for name in holdings.strays[rank]]
     for name in sorted(names):
@@ -160,7 +162,7 @@ def _strays(holdings: Holdings, since: datetime, by: str, *, busy: bool) -> Iter
 
 
 def _restored(holdings: Holdings, held: Held) -> Change:
-    """What somebody took away is put back; the record stays as it is."""
+    """Return the change that restores a removed label or taint; the record stays."""
     record = held.claim.record
     assert record is not None, "what is set by hand is never damaged"
     key = holdings.team_key or record.key

@@ -1,6 +1,6 @@
-"""All nodes as allocation sees them, sorted by pool, owner, health and use, and kept so one change at a time.
+"""Indexes all nodes for allocation by pool, owner, health and use; updated one change at a time.
 
-Every change costs the same however many nodes there are, so that one event can be decided about in little time.
+The cost of a change does not depend on the number of nodes, so that one event is handled quickly.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from muster.teams.usage import PodUse, Rank, nodes_of, use_of
 
 
 class Holdings:
-    """The snapshot that `decide` reads.
+    """Snapshot that `decide` reads.
 
     Attributes:
-        config: what is in force; None while there is none that can be read, when nodes keep their owners.
-        caution: what is wrong with it.
+        config: configuration in force; None without a readable one, when nodes keep their owners.
+        caution: its problem, if any.
         nodes: all nodes by name.
-        pools: those of the configuration, in its order.
-        damaged: nodes whose label or taint is not what our record says.
+        pools: pools of the configuration, in its order.
+        damaged: nodes whose label or taint differs from our record.
         strays: nodes of a team that no allocation selects, by rank.
-        moving: nodes that are being written to change hands.
+        moving: nodes with a write of a new owner in flight.
     """
 
     def __init__(self, config: TeamsConfig | None = None) -> None:
@@ -51,7 +51,7 @@ class Holdings:
         self._placements: dict[str, frozenset[str]] = {}
         self._kept: dict[str, set[str]] = {}
         self._borrowing: Counter[str] = Counter()
-        """Pods of each gang that borrows: the slots it keeps are a borrower's as well."""
+        """Number of pods of each gang that borrows. The gang's reserved slots count as borrowed too."""
         self._pod_key = LABEL_TEAM
         self.configure(config)
 
@@ -61,7 +61,7 @@ class Holdings:
         return self.config.team_key if self.config is not None else None
 
     def configure(self, config: TeamsConfig | None, caution: Caution | None = None) -> None:
-        """Take a configuration, or none; looks at every node anew. Pods are read by its key, from then on."""
+        """Set or clear the configuration, and read every node again. New pods are read by its key."""
         self.config, self.caution = config, caution
         if config is not None:
             self._pod_key = config.team_key
@@ -77,9 +77,9 @@ class Holdings:
             self._put(held)
 
     def set_node(self, node: Node) -> bool:
-        """Take a node as the API server has it; whether that says anything new.
+        """Add or update a node; return whether anything relevant changed.
 
-        What a watch tells late, after the answer to a write, is ignored.
+        An event that is older than the answer to a write is ignored.
         """
         held = self.nodes.get(node.name)
         if held is not None and _older(node, held.node):
@@ -100,13 +100,13 @@ class Holdings:
         return True
 
     def remove_node(self, name: str) -> None:
-        """The node is gone."""
+        """Remove a node."""
         held = self.nodes.pop(name, None)
         if held is not None:
             self._take(held)
 
     def set_broken(self, name: str, broken: bool) -> bool:
-        """Say whether a node is of use; whether that is new."""
+        """Set whether a node is broken; return whether that changed."""
         held = self.nodes.get(name)
         if held is None or held.broken == broken:
             return False
@@ -116,7 +116,7 @@ class Holdings:
         return True
 
     def begin(self, change: Change) -> bool:
-        """A write is under way; whether it may be: the node is still that one, and no other is."""
+        """Record a write in flight; return False if the node was replaced or has another write in flight."""
         held = self.nodes.get(change.node)
         if held is None or held.node.uid != change.uid or held.target is not None:
             return False
@@ -126,7 +126,7 @@ class Holdings:
         return True
 
     def abandon(self, name: str) -> None:
-        """The write came to nothing: the node is what the API server says."""
+        """Drop a failed write: the node is as the API server has it."""
         held = self.nodes.get(name)
         if held is not None and held.target is not None:
             self._take(held)
@@ -134,7 +134,7 @@ class Holdings:
             self._put(held)
 
     def set_pod(self, pod: Pod) -> bool:
-        """Take a pod as the API server has it; whether that says anything new."""
+        """Add or update a pod; return whether anything relevant changed."""
         use = use_of(pod, self._pod_key)
         if use == self._pods.get(pod.uid):
             return False
@@ -145,22 +145,22 @@ class Holdings:
         return True
 
     def remove_pod(self, uid: str) -> bool:
-        """The pod is gone; whether it counted."""
+        """Remove a pod; return whether it counted."""
         use = self._pods.pop(uid, None)
         if use is not None:
             self._changed(use.node, uid, None)
         return use is not None
 
     def set_placement(self, placement: Placement) -> None:
-        """Take the plan of a gang: its nodes are in use, pods or not."""
+        """Add or update a gang's Placement: its nodes are in use, with or without pods."""
         self._keep(placement.key, nodes_of(placement))
 
     def remove_placement(self, key: str) -> None:
-        """The plan is gone."""
+        """Remove a Placement."""
         self._keep(key, frozenset())
 
     def set_namespace(self, name: str, team: str) -> None:
-        """Say whose a namespace is; "" where it says nothing, or is gone."""
+        """Set the team of a namespace; "" for none, or a deleted namespace."""
         if self._namespaces.get(name, "") == team:
             return
         affected = {use.node for use in self._pods.values() if use.namespace == name and not use.team}
@@ -175,19 +175,19 @@ class Holdings:
             self._put(held)
 
     def has_namespace(self, team: str) -> bool:
-        """Whether any namespace is the team's."""
+        """Return whether the team has a namespace."""
         return self._namespaces_of[team] > 0
 
     def uses(self, name: str) -> Iterable[PodUse]:
-        """The pods on a node that count."""
+        """Return the pods on a node that count."""
         return self._uses.get(name, {}).values()
 
     def kept_by(self, name: str) -> Iterable[str]:
-        """The gangs that keep a slot on a node, pods or not."""
+        """Return the gangs that reserve a slot on a node, with or without a pod there."""
         return sorted(self._kept.get(name, ()))
 
     def team_of(self, use: PodUse) -> str:
-        """Whose a pod is; "" where nobody knows."""
+        """Return the team of a pod; "" if unknown."""
         return use.team or self._namespaces.get(use.namespace, "")
 
     def _keep(self, key: str, nodes: frozenset[str]) -> None:
@@ -221,7 +221,7 @@ class Holdings:
             self._rerank(name)
 
     def _note_borrowers(self, before: PodUse | None, use: PodUse | None) -> str:
-        """Count pods of gangs that borrow; return the gang of which that says something new, "" where it does not."""
+        """Count pods of gangs that borrow; return the gang whose state changed, "" for none."""
         if before is not None and before.borrower:
             self._borrowing[before.gang] -= 1
             if not self._borrowing[before.gang]:
@@ -300,12 +300,12 @@ class Holdings:
 
 
 def _older(new: Node, known: Node) -> bool:
-    """Whether a version of the same node is behind the known one."""
+    """Return whether `new` is an older version of the same node than `known`."""
     return new.uid == known.uid and is_later(known, new)
 
 
 def _same(new: Node, known: Node) -> bool:
-    """Whether two versions of a node are the same to allocation."""
+    """Return whether two versions of a node are equal for allocation."""
     one, two = new.metadata, known.metadata
     same = one.labels == two.labels and one.annotations == two.annotations and new.spec.taints == known.spec.taints
     return same and one.uid == two.uid

@@ -1,4 +1,4 @@
-"""The holdings of a cluster for programs that look once: `muster teams`, `muster capacity`, `muster nodes why`."""
+"""Loads holdings once, for commands that do not watch: `muster teams`, `muster capacity`, `muster nodes why`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def load_source(client: Client, namespace: str) -> Source:
 
 
 async def load_holdings(client: Client, source: Source) -> Holdings:
-    """List nodes, pods, namespaces and placements. A node that is not well now counts as broken. Raises ApiError."""
+    """List nodes, pods, namespaces and placements. Nodes that are unwell now count as broken. Raises ApiError."""
     nodes, pods, namespaces, placements = await asyncio.gather(
         client.list_all(Node), client.list_all(Pod), client.list_all(Namespace), client.list_all(Placement)
     )

@@ -1,4 +1,4 @@
-"""A file that people hand in: the text of `teams.yaml`, or a ConfigMap that holds it."""
+"""Parses a file from the user: the text of `teams.yaml`, or a ConfigMap that contains it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.teams.marked import Problem, Reader, TeamsConfigError
 
 
 def parse_manifest(text: str) -> TeamsConfig:
-    """Read either; lines are counted in the file as it is. Raises TeamsConfigError."""
+    """Parse either form; line numbers refer to the file. Raises TeamsConfigError."""
     reader = Reader(text)
     root = reader.root().node if not reader.empty else None
     fields = _entries(root)
@@ -25,7 +25,7 @@ def parse_manifest(text: str) -> TeamsConfig:
     try:
         return parse(str(held.value))
     except TeamsConfigError as error:
-        # A block begins on the line after its mark; what is quoted on one line begins there.
+        # A block scalar begins on the line after its indicator; a quoted scalar begins on the same line.
         offset = place_of(held).line - 1 + (held.style in ("|", ">"))
         found = [Problem(each.line and each.line + offset, each.what, each.change) for each in error.problems]
         raise TeamsConfigError(found) from None

@@ -1,4 +1,4 @@
-"""Takes the ConfigMap of teams apart, value by value, and collects what is wrong with it."""
+"""Reads the YAML of the teams ConfigMap value by value, and collects problems with line numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = {
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong: the line (from 1; 0 where it is about the whole), what, and what to change."""
+    """One problem: the line (from 1; 0 for the whole text), what is wrong, and what to change."""
 
     line: int
     what: str
@@ -32,7 +32,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class TeamsConfigError(ValueError):
-    """The text cannot be used; `problems` are in the order of their lines."""
+    """The text is invalid; `problems` are in the order of their lines."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line))
@@ -40,7 +40,7 @@ class TeamsConfigError(ValueError):
 
 
 class Entry:
-    """One value of the text."""
+    """One YAML value of the text."""
 
     __slots__ = ("node",)
 
@@ -49,12 +49,12 @@ class Entry:
 
     @property
     def line(self) -> int:
-        """Where it begins, from 1."""
+        """Line where it begins, from 1."""
         return place_of(self.node).line
 
 
 class Reader:
-    """Takes a text apart and collects what is wrong with it; raises TeamsConfigError at once where it is no YAML."""
+    """Reads a YAML text and collects its problems; raises TeamsConfigError at once for invalid YAML."""
 
     def __init__(self, text: str) -> None:
         self.problems: list[Problem] = []
@@ -65,25 +65,25 @@ class Reader:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing but comments and null."""
+        """Whether the text has only comments and null."""
         return self._root is None or self._root.tag == _NULL
 
     def root(self) -> Entry:
-        """The whole. Only where it is not empty."""
+        """The root value; only for a text that is not empty."""
         assert self._root is not None
         return Entry(self._root)
 
     def wrong(self, at: Entry, what: str, change: str) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.problems.append(Problem(at.line, what, change))
 
     def check(self) -> None:
-        """Raise TeamsConfigError where anything was wrong."""
+        """Raise TeamsConfigError if there are problems."""
         if self.problems:
             raise TeamsConfigError(self.problems)
 
     def mapping(self, entry: Entry, name: str, fields: Sequence[str] = ()) -> Mapping[str, Entry]:
-        """The values by key; only of `fields` where those are given. Empty where it is no mapping."""
+        """Return the values by key, only of `fields` if given; empty for another type of value."""
         node = entry.node
         if not isinstance(node, yaml.MappingNode):
             example = f"its fields are {', '.join(fields)}" if fields else "write it as {key: value}"
@@ -103,7 +103,7 @@ class Reader:
         return found
 
     def sequence(self, entry: Entry, name: str) -> Sequence[Entry]:
-        """The values of a list; null is an empty one."""
+        """Return the values of a list; null counts as empty."""
         node = entry.node
         if node.tag == _NULL:
             return ()
@@ -113,7 +113,7 @@ class Reader:
         return [Entry(each) for each in node.value]
 
     def plain(self, entry: Entry, name: str) -> str | None:
-        """A scalar as it is written; None where it is none."""
+        """Return a scalar as written; None for another type of value."""
         node = entry.node
         if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL:
             self.wrong(entry, f"{name} has no value", "write one after the colon, on the same line")
@@ -121,7 +121,7 @@ class Reader:
         return str(node.value)
 
     def text(self, entry: Entry, name: str) -> str | None:
-        """A text; None where YAML takes it for something else, as with `yes` or 1."""
+        """Return a string; None if YAML reads another type, as with `yes` or 1."""
         value = self.plain(entry, name)
         if value is not None and entry.node.tag != _STRING:
             other = _WORDS.get(entry.node.tag, "no text")

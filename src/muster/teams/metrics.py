@@ -1,4 +1,4 @@
-"""What allocation counts."""
+"""Metrics of the teams controller."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TeamsMetrics:
         self._shown: dict[tuple[str, str], Standing] = {}
 
     def planned(self, plan: Plan, seconds: float, now: float, *, config_ok: bool) -> None:
-        """Note a plan that took `seconds`."""
+        """Record a plan that took `seconds`."""
         self.plan_seconds.observe(seconds)
         self.last_plan.set(now)
         self.config_ok.set(config_ok)
@@ -69,7 +69,7 @@ _made: weakref.WeakKeyDictionary[CollectorRegistry, TeamsMetrics] = weakref.Weak
 
 
 def teams_metrics(registry: CollectorRegistry = REGISTRY) -> TeamsMetrics:
-    """Return the metrics of `registry`, making them on first use."""
+    """Return the metrics of `registry`; create them on first use."""
     known = _made.get(registry)
     if known is None:
         known = _made[registry] = TeamsMetrics(registry)

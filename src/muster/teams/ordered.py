@@ -1,4 +1,4 @@
-"""Names of which the first ones in order are asked for again and again while names come and go."""
+"""A set of names with fast access to its smallest ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SLACK = 64
 
 
 class Names:
-    """A set of names that knows its smallest without sorting: what was taken out leaves its heap later."""
+    """A set of names with a heap; a removed name leaves the heap later."""
 
     __slots__ = ("_heap", "_names")
 
@@ -27,19 +27,19 @@ class Names:
         return name in self._names
 
     def add(self, name: str) -> None:
-        """Put a name in."""
+        """Add a name."""
         if name not in self._names:
             self._names.add(name)
             heapq.heappush(self._heap, name)
 
     def discard(self, name: str) -> None:
-        """Take a name out, if it is there."""
+        """Remove a name if it is there."""
         self._names.discard(name)
         if len(self._heap) > 2 * len(self._names) + _SLACK:
             self._heap = sorted(self._names)
 
     def smallest(self, count: int) -> list[str]:
-        """The first `count` names in order, or all where there are fewer."""
+        """Return the first `count` names in order, or all if there are fewer."""
         if count <= 0 or not self._names:
             return []
         if 4 * count > len(self._names):

@@ -1,4 +1,4 @@
-"""What decide answers: nodes that change hands, what people should know, and how each team stands."""
+"""Plan of the teams controller: nodes that change hands, warnings, and the standing of each team."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.teams.record import TeamRecord, change_of
 
 
 class Why(StrEnum):
-    """Why a node is written, or what is wrong."""
+    """Reason for a write or a warning."""
 
     ALLOCATED = "Allocated"
     RELEASED = "Released"
@@ -32,12 +32,12 @@ class Change(msgspec.Struct, frozen=True):
     """One node to write.
 
     Attributes:
-        node: its name.
-        uid: of that node, not of another by its name.
-        previous: whose it is now.
-        why: for machines.
-        record: what it is to say afterwards; `record.why` is for people.
-        former_key: of the label and taint that it has now.
+        node: name of the node.
+        uid: UID of the node, so that a new node of the same name is not written.
+        previous: its present owner.
+        why: typed reason.
+        record: its new record; `record.why` is for display.
+        former_key: key of its present label and taint.
     """
 
     node: str
@@ -48,12 +48,12 @@ class Change(msgspec.Struct, frozen=True):
     former_key: str = ""
 
     def write(self) -> NodeChange:
-        """What to write."""
+        """Return the change to write to the node."""
         return change_of(self.record, self.former_key)
 
 
 class Caution(msgspec.Struct, frozen=True):
-    """Something people should know, about one pool or ("") about all."""
+    """A warning about one pool, or ("") about all."""
 
     why: Why
     message: str
@@ -61,17 +61,17 @@ class Caution(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True, rename="camel"):
-    """How one team stands in one pool, in nodes, before the plan is carried out.
+    """Standing of a team in a pool, in nodes, before the plan is executed.
 
     Attributes:
         team: the team; "" is the rest.
         pool: the pool's selector.
-        asked: what the ConfigMap says, as it is written there; "" where it says nothing.
-        entitled: what it is to own, cut where there are not enough.
-        owned, healthy: what it owns, and how much of that is of use.
+        asked: the amount as written in the ConfigMap; "" without one.
+        entitled: its share, reduced if the pool is too small.
+        owned, healthy: nodes it owns, and those that are usable.
         used, lent, borrowed: as in `api.lending.TeamNodes`.
-        pending: what it still waits for, as gangs run there.
-        by_hand: owned, since somebody labelled them by hand.
+        pending: nodes it still waits for, because gangs run there.
+        by_hand: owned nodes that were labelled by hand.
     """
 
     team: str
@@ -88,13 +88,13 @@ class Standing(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be written, and what is to be known.
+    """Writes and reports of one decision.
 
     Attributes:
-        changes: in the order in which to make them.
-        cautions: what people should know.
+        changes: writes, in order.
+        cautions: warnings.
         standings: of every team in every pool.
-        leaving: nodes that change hands now or once what is on them has ended: their owner starts nothing new there.
+        leaving: nodes that change hands now or after their gangs end; the old owner starts nothing new there.
     """
 
     changes: tuple[Change, ...] = ()

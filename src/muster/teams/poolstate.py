@@ -1,4 +1,4 @@
-"""One node, and the nodes of one pool, counted and sorted by whose they are."""
+"""State of a node, and of a pool: its nodes counted and sorted by owner."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from muster.teams.record import NOBODY, Claim
 from muster.teams.usage import Rank
 
 Cell = tuple[str, bool]
-"""An owner, and whether the nodes are broken."""
+"""(owner, whether the nodes are broken)."""
 
 
 class Held:
-    """One node. Changed by `Holdings` only.
+    """A node as allocation sees it. Only `Holdings` changes it.
 
     Attributes:
-        claim: whose it is by what the API server says.
-        pool: where its labels put it; None in no pool.
-        broken: of no use to its owner.
-        target: whose it will be, by a write that has not been seen yet; None where none is under way.
-        rank: what a change of hands would disturb.
+        claim: its owner, from the API server.
+        pool: the pool that selects it; None without one.
+        broken: whether it is unusable.
+        target: the new owner in a write whose event has not arrived; None without one.
+        rank: what a change of owner would disturb.
     """
 
     __slots__ = ("broken", "claim", "name", "node", "pool", "rank", "target")
@@ -39,24 +39,24 @@ class Held:
 
     @property
     def owner(self) -> str:
-        """Whose it is, or is about to be."""
+        """The owner, including a write in flight."""
         return self.claim.owner if self.target is None else self.target
 
     @property
     def movable(self) -> bool:
-        """Whether it is ours to give to somebody else, and nothing is under way."""
+        """Whether Muster may move it: not set by hand, and without a write in flight."""
         return self.target is None and not self.claim.by_hand
 
 
 class PoolState:
-    """The nodes of one pool, counted.
+    """Counts of the nodes of one pool.
 
     Attributes:
-        total: nodes in it.
-        count: nodes by owner and health.
-        by_hand: those of them that are not ours to move.
-        free: names of those that are, by owner, health and rank.
-        states: nodes by team and what they are to it.
+        total: number of nodes.
+        count: number of nodes by owner and health.
+        by_hand: the part of `count` that Muster may not move.
+        free: names of the nodes that it may move, by owner, health and rank.
+        states: number of nodes by team and use.
     """
 
     def __init__(self, config: PoolConfig) -> None:
@@ -69,7 +69,7 @@ class PoolState:
         self.states: Counter[tuple[str, State]] = Counter()
 
     def first(self, owner: str, broken: bool, count: int) -> list[str]:
-        """The first `count` nodes to take from an owner: idle ones, then lent ones, then those in use."""
+        """Return the first `count` nodes to take from an owner: idle, then lent, then used ones."""
         found: list[str] = []
         for rank in Rank:
             names = self.free.get((owner, broken, rank))

@@ -1,6 +1,6 @@
-"""Whose a node is, read from the node: its label and taint, and the record we leave with them.
+"""Reads the owner of a node from its label, its taint and the record that Muster writes with them.
 
-A label, or a taint without a label, that our record does not explain was set by hand: it is respected.
+If the record does not explain a label (or a taint without a label), it was set by hand, and Muster respects it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from muster.kube.taints import NO_SCHEDULE
 from muster.kube.taintwriter import NodeChange, TaintId
 
 NOBODY = ""
-"""The owner of nodes that no allocation takes."""
+"""Owner of nodes that no allocation assigns."""
 
 
 class TeamRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The annotation `muster.dev/team-record`.
 
     Attributes:
-        team: whose the node is; "" where it was given back to the rest.
-        since: when that came to be.
-        why: for people.
-        by: which process wrote it.
-        key: of the label and taint it was written with.
+        team: the owner; "" if it was returned to the rest.
+        since: when the owner changed.
+        why: reason, for display.
+        by: name of the writing process.
+        key: key of its label and taint.
     """
 
     team: str
@@ -38,13 +38,13 @@ class TeamRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Whose a node is.
+    """Ownership of a node.
 
     Attributes:
         owner: the team, or NOBODY.
-        by_hand: somebody else said so; the node is not ours to change.
-        intact: label and taint say what the record says, by the present key; by hand always.
-        record: ours, where there is one that counts.
+        by_hand: set by hand; Muster does not change the node.
+        intact: label and taint match the record, by the present key; always true if set by hand.
+        record: our record, if it is valid.
     """
 
     owner: str
@@ -58,7 +58,7 @@ _decoder = msgspec.json.Decoder(TeamRecord)
 
 
 def read_record(annotations: Mapping[str, str]) -> TeamRecord | None:
-    """The record of a node; None where there is none, or one that cannot be read."""
+    """Return the record of a node; None if it is missing or unreadable."""
     text = annotations.get(ANNOTATION_TEAM_RECORD)
     if text is None:
         return None
@@ -71,7 +71,7 @@ def read_record(annotations: Mapping[str, str]) -> TeamRecord | None:
 def claim_of(
     labels: Mapping[str, str], taints: Iterable[Taint], annotations: Mapping[str, str], team_key: str | None
 ) -> Claim:
-    """Read a node. Without a `team_key`, as while no configuration can be read, that of its own record counts."""
+    """Return the ownership of a node. Without a `team_key` (no readable configuration), its record's key applies."""
     record = read_record(annotations)
     if team_key is None:
         team_key = record.key if record is not None else LABEL_TEAM
@@ -95,7 +95,7 @@ def claim_of(
 
 
 def change_of(record: TeamRecord, former_key: str = "") -> NodeChange:
-    """What a node is to be like under this record; label and taint of the key it had before go."""
+    """Return the change that makes a node match this record; removes label and taint of the former key."""
     label: str | None = record.team or None
     taint = Taint(key=record.key, value=record.team, effect=NO_SCHEDULE)
     labels = {record.key: label}

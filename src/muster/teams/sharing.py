@@ -1,7 +1,7 @@
-"""How many nodes of a pool each team gets: what is asked, cut in proportion where there are not enough.
+"""Computes each team's number of nodes in a pool, reduced in proportion if there are not enough.
 
-Seats are shared out by largest remainders (Hamilton's method) between a least and a most for each: rounding costs
-nobody a whole node, and nobody gets more than was asked for.
+Nodes are shared by largest remainders (Hamilton's method) between a minimum and a maximum per team. Rounding changes
+a share by less than one node, and a team never gets more than it asked for.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from fractions import Fraction
 from muster.teams.config import PoolConfig
 
 Gain = Callable[[str, int], int]
-"""Of a team and so many seats: how many nodes fewer change hands with one seat more."""
+"""For a team and its number of seats: how many changes of owner one more seat saves."""
 
 
 def wanted(pool: PoolConfig, total: int) -> dict[str, int]:
-    """What each team asks for, of `total` nodes: counts as they are, percent rounded so that they add up."""
+    """Return each team's request of `total` nodes: counts as given, percentages rounded so that they add up."""
     asked = {share.team: share.count for share in pool.shares}
     percents = [share for share in pool.shares if share.percent is not None]
     exact = {share.team: (share.percent or Fraction(0)) * total / 100 for share in percents}
@@ -39,16 +39,16 @@ def share_out(
     most: Mapping[str, int],
     gain: Gain | None = None,
 ) -> dict[str, int]:
-    """Share `seats` out in proportion to `weights`, each team between its least and its most.
+    """Share `seats` in proportion to `weights`, each team between its minimum and its maximum.
 
-    Of teams with equal remainders those come first by whom fewer nodes change hands, then the order of `weights`.
+    Ties between equal remainders are broken by fewer changes of owner, then by the order of `weights`.
 
     Args:
-        seats: between the sums of all least and all most.
-        weights: by team; one of weight 0 gets its least.
-        least: by team, 0 where absent.
-        most: by team.
-        gain: what one more seat saves; nothing where None.
+        seats: between the sums of all `least` and all `most`.
+        weights: by team; a team of weight 0 gets its minimum.
+        least: minimum by team, 0 if absent.
+        most: maximum by team.
+        gain: changes of owner that one more seat saves; None for no preference.
     """
     if seats >= sum(most[team] for team in weights):
         return {team: most[team] for team in weights}
@@ -62,7 +62,7 @@ def share_out(
         high = [team for team in free if seats * weights[team] > most[team] * total]
         if not (low or high):
             break
-        # The side that is further off is settled first: what the other side is then short of may have come right.
+        # Fix the limit with the larger deviation first: this may already resolve the other one.
         missing = sum(least.get(team, 0) * total - seats * weights[team] for team in low)
         spare = sum(seats * weights[team] - most[team] * total for team in high)
         if missing >= spare:

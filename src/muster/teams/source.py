@@ -1,4 +1,4 @@
-"""The configuration in force: what the ConfigMap says, or why nothing can be read from it."""
+"""Configuration in force: parsed from the ConfigMap, or the reason why it is unreadable."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _KEEP = "nodes keep their owners"
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What is in force.
+    """Result of reading the ConfigMap.
 
     Attributes:
-        config: None where nothing could be read, or it allocates nothing.
-        caution: what is wrong, None where nothing is.
+        config: None if it is unreadable or allocates nothing.
+        caution: the problem; None without one.
     """
 
     config: TeamsConfig | None = None
@@ -26,12 +26,12 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether nodes are given out by it."""
+        """Whether the configuration assigns nodes."""
         return self.config is not None and self.caution is None
 
 
 def source_of(found: ConfigMap | None) -> Source:
-    """Read the ConfigMap; None where there is none."""
+    """Return the configuration of a ConfigMap, or of None if there is none."""
     if found is None:
         return Source(caution=Caution(Why.DELETED, f"there is no ConfigMap {TEAMS_CONFIG_MAP}; {_KEEP}"))
     try:
@@ -42,7 +42,7 @@ def source_of(found: ConfigMap | None) -> Source:
 
 
 def in_force(config: TeamsConfig) -> Source:
-    """What a configuration that can be read comes to: one without allocations says nothing, not even a key."""
+    """Return the source for a valid configuration. Without allocations it counts as none, including its keys."""
     if not config.pools:
         return Source(caution=Caution(Why.NO_ALLOCATIONS, f"there are no allocations; {_KEEP}"))
     return Source(config)

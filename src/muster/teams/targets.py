@@ -1,4 +1,4 @@
-"""What each owner of a pool's nodes is to have: how many in all, how many of them healthy."""
+"""Computes the target of each owner in a pool: total nodes, and how many of them healthy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEALTHY, BROKEN = False, True
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What one owner asked for, is entitled to, and how much of that is to be healthy."""
+    """Target of an owner: its request, its entitlement, and the healthy part of that."""
 
     asked: int
     entitled: int
@@ -22,15 +22,15 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def broken(self) -> int:
-        """How many broken ones it has to bear."""
+        """Number of broken nodes in its share."""
         return self.entitled - self.healthy
 
 
 def targets_of(pool: PoolState) -> dict[str, Target]:
-    """Return the targets of all owners, in the ConfigMap's order, NOBODY last; together they are the whole pool.
+    """Return the targets of all owners, in the ConfigMap's order, NOBODY last. They add up to the whole pool.
 
-    Who owns nodes by hand is entitled to those at least. Broken nodes stay with the rest as far as that goes; what is
-    left of them is borne by the teams in proportion.
+    An owner with nodes set by hand is entitled to at least those. Broken nodes go to the rest first. If the rest is
+    too small, the teams take the others in proportion.
     """
     asked = wanted(pool.config, pool.total)
     by_hand = {owner: _all(pool.by_hand, owner) for owner in _owners(pool)}
@@ -55,7 +55,7 @@ def targets_of(pool: PoolState) -> dict[str, Target]:
 
 
 def _moves(pool: PoolState, owner: str, entitled: int, healthy: int) -> int:
-    """How many nodes the owner would have to give away."""
+    """Return how many nodes the owner would have to give away."""
     return max(0, pool.count.get((owner, HEALTHY), 0) - healthy) + max(
         0, pool.count.get((owner, BROKEN), 0) - (entitled - healthy)
     )
@@ -70,7 +70,7 @@ def _all(count: dict[Cell, int], owner: str) -> int:
 
 
 def cells(targets: dict[str, Target]) -> Iterator[tuple[str, bool, int]]:
-    """Each owner and health with the number of nodes there are to be."""
+    """Yield (owner, broken, target number of nodes)."""
     for owner, target in targets.items():
         yield owner, HEALTHY, target.healthy
         yield owner, BROKEN, target.broken

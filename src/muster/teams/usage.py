@@ -1,4 +1,4 @@
-"""Who is on which node: what allocation has to know of pods and placements."""
+"""Use of nodes by pods and placements, reduced to what allocation needs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from muster.api.placement import Placement
 from muster.kube.pod import Pod
 
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of the API server's picture of a static pod (Kubernetes: static pods)."""
+"""Annotation of a static pod's mirror object (Kubernetes: static pods)."""
 
 
 class Rank(IntEnum):
-    """What a node that changes hands would disturb; the lowest moves first."""
+    """What a change of owner would disturb on a node; the lowest moves first."""
 
     IDLE = 0
     BORROWED = 1
@@ -23,14 +23,14 @@ class Rank(IntEnum):
 
 
 class PodUse(msgspec.Struct, frozen=True):
-    """A pod that counts.
+    """A pod that counts as use of its node.
 
     Attributes:
-        node: where it is.
-        namespace: its namespace, whose team counts where `team` is "".
-        gang: which gang it belongs to, for people.
-        team: what its own label says.
-        borrower: it has to leave anyway once the owner wants the node.
+        node: its node.
+        namespace: its namespace, which has the team if `team` is "".
+        gang: its gang, for display.
+        team: the team in its own label.
+        borrower: it leaves when the owner needs the node.
     """
 
     node: str
@@ -41,9 +41,10 @@ class PodUse(msgspec.Struct, frozen=True):
 
 
 def use_of(pod: Pod, team_key: str) -> PodUse | None:
-    """Read a pod; None for one that does not count: without a node, finished, a balloon, part of its node, of others.
+    """Return the use by a pod; None for a pod that does not count.
 
-    Of others is what another scheduler placed without naming a team, such as the system's own pods.
+    These do not count: pods without a node, finished pods, balloons, pods that belong to their node (DaemonSet and
+    static pods), and pods of other schedulers without a team, such as system pods.
     """
     spec, labels = pod.spec, pod.metadata.labels
     if not spec.node_name or pod.finished or labels.get(LABEL_BALLOON) == "true":
@@ -60,7 +61,7 @@ def use_of(pod: Pod, team_key: str) -> PodUse | None:
 
 
 def nodes_of(placement: Placement) -> frozenset[str]:
-    """The nodes a gang keeps, also those where its pod is being replaced; none once it is released."""
+    """Return the nodes that a gang reserves, including those of pods being replaced; none after its release."""
     if placement.status.phase == "Released":
         return frozenset()
     return frozenset(slot.node for slot in placement.spec.slots)

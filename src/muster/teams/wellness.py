@@ -1,8 +1,8 @@
-"""Whether a node is of use, judged so that one that comes and goes does not move others back and forth.
+"""Judges node health with hysteresis, so that a flapping node does not move other nodes.
 
-A node is broken once it has not been well for a while, and healthy again once it has been well for a longer while: in
-between it counts as what it was. When something changed is told by our own clock, never by the times in the node:
-clocks of nodes differ. A new leader begins with what it sees.
+A node is broken after it has been unwell for a while, and healthy again after it has been well for a longer while. In
+between it keeps its previous state. Times come from this process's clock, never from the node object, because clocks
+of nodes differ. A new leader starts from the present state.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ HEALTHY_AFTER_S = 300.0
 
 
 def well(node: Node) -> bool:
-    """Whether pods can go there now: it is ready, not cordoned, not in quarantine, not being deleted."""
+    """Return whether pods can start there now: ready, not cordoned, not in quarantine, not being deleted."""
     closed = node.spec.unschedulable or quarantined(node) or node.metadata.deletion_timestamp is not None
     return node.ready and not closed
 
 
 class _Course:
-    """What was seen of one node: how it is, since when, how it counts, and whether it ever was well."""
+    """Health history of a node: well or not, since when, its judged state, and whether it ever was well."""
 
     __slots__ = ("broken", "ever_well", "since", "well")
 
@@ -36,11 +36,11 @@ class _Course:
 
 
 class Wellness:
-    """Follows nodes. Times in seconds, of one clock.
+    """Judges the health of nodes. Times are in seconds, of one clock.
 
     Args:
-        broken_after_s: a node that has not been well for so long is broken.
-        healthy_after_s: one that has been well for so long is healthy again.
+        broken_after_s: a node that was unwell for this long is broken.
+        healthy_after_s: a node that was well for this long is healthy again.
     """
 
     def __init__(self, broken_after_s: float = BROKEN_AFTER_S, healthy_after_s: float = HEALTHY_AFTER_S) -> None:
@@ -50,28 +50,28 @@ class Wellness:
 
     @property
     def wake_at(self) -> float | None:
-        """When to ask `due` again; None where nothing is on its way."""
+        """When to call `due` again; None if no change is pending."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def look(self, node: Node, now: float) -> bool:
-        """Take note of a node; whether it counts as broken."""
+        """Record the state of a node; return whether it counts as broken."""
         is_well, course = well(node), self._courses.get(node.name)
         if course is None:
             course = self._courses[node.name] = _Course(is_well, now)
         elif course.well != is_well:
             course.well, course.since = is_well, now
-            if is_well and not course.ever_well:  # it has just joined
+            if is_well and not course.ever_well:  # a new node becomes healthy at once
                 course.broken, course.ever_well = False, True
             elif course.broken == is_well:
                 heapq.heappush(self._deadlines, (now + self._wait_s(course), node.name))
         return course.broken
 
     def forget(self, name: str) -> None:
-        """The node is gone."""
+        """Remove a node."""
         self._courses.pop(name, None)
 
     def due(self, now: float) -> dict[str, bool]:
-        """Nodes that count differently from now on: whether as broken."""
+        """Return the nodes whose state changes now: name -> whether broken."""
         found: dict[str, bool] = {}
         while self._deadlines and self._deadlines[0][0] <= now:
             _, name = heapq.heappop(self._deadlines)
@@ -85,7 +85,7 @@ class Wellness:
 
 
 def lean_node(node: Node) -> Node:
-    """Return the node less what allocation never reads: a cache of every node is mostly made of that."""
+    """Return the node without the fields that allocation never reads, which are most of its size."""
     record = node.metadata.annotations.get(ANNOTATION_TEAM_RECORD)
     annotations = {ANNOTATION_TEAM_RECORD: record} if record is not None else {}
     status = type(node.status)(conditions=tuple(each for each in node.status.conditions if each.type == "Ready"))

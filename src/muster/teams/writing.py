@@ -1,4 +1,4 @@
-"""Carries plans out: one write for each node that changes, a few at a time, at a bounded pace."""
+"""Executes plans of the teams controller: one rate-limited write per changed node, a few in flight."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ log = logging.getLogger(__name__)
 
 
 class NodeWriter:
-    """Writes nodes.
+    """Writes changes to nodes.
 
     Attributes:
-        failing: nodes whose last write failed, by name: nobody knows when they change hands.
+        failing: nodes whose last write failed, by name; it is unknown when they change hands.
 
     Args:
         client: the API server.
-        holdings: told what is under way and what became of it.
-        changed: called when something became of a write.
+        holdings: records writes in flight and their outcomes.
+        changed: called after each outcome.
         written: called for each node that was written.
-        metrics: where writes are counted.
+        metrics: counts writes.
         rng: source of jitter.
-        writes_per_s: pace.
+        writes_per_s: rate limit.
         request_timeout_s: deadline of one write.
     """
 
@@ -70,14 +70,14 @@ class NodeWriter:
         self._slots = asyncio.Semaphore(WORKERS)
 
     def submit(self, changes: Iterable[Change]) -> list[Change]:
-        """Take changes to make; return those that were not under way already."""
+        """Queue changes; return those that were not queued or in flight already."""
         begun = [change for change in changes if self._holdings.begin(change)]
         for change in begun:
             self._queue.put_nowait(change)
         return begun
 
     def clear(self) -> None:
-        """Forget what has not begun: the plan it is from is no more."""
+        """Drop queued changes, because their plan is no longer valid."""
         while not self._queue.empty():
             self._holdings.abandon(self._queue.get_nowait().node)
 
@@ -88,7 +88,7 @@ class NodeWriter:
             while True:
                 await self._slots.acquire()
                 await asyncio.sleep(max(0.0, self._next_at - now()))
-                change = await self._queue.get()  # last of all: until then it may be forgotten
+                change = await self._queue.get()  # taken as late as possible: `clear` may drop it until then
                 self._next_at = now() + self._gap_s
                 group.create_task(self._try(change))
 
@@ -105,7 +105,7 @@ class NodeWriter:
             await asyncio.sleep(RETRY_S)
         finally:
             self._slots.release()
-            self._holdings.abandon(change.node)  # what was written is known by now
+            self._holdings.abandon(change.node)  # the written node is known by now
             self._changed()
 
     async def _write(self, change: Change) -> None:
@@ -123,14 +123,14 @@ class NodeWriter:
                 self._written(change, done.node)
 
     def _wanted(self, change: Change, node: Node) -> NodeChange | None:
-        """The change, if it still is one for the node as it is now."""
+        """Return the change if it still applies to the present node."""
         holdings, meta = self._holdings, node.metadata
         if node.uid != change.uid:
             return None
         held, config = holdings.nodes.get(node.name), holdings.config
         waits = config is None or config.running_gangs == "Wait"
         if waits and change.previous != change.record.team and held is not None and held.rank is Rank.BUSY:
-            return None  # a gang has come while the write waited for its turn
+            return None  # a gang came while the write was queued
         claim = claim_of(meta.labels, node.spec.taints, meta.annotations, holdings.team_key)
         done = claim.owner == change.record.team and claim.intact
         if claim.by_hand or done or claim.owner not in (change.previous, change.record.team):
