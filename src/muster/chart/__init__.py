@@ -1,1 +1,1 @@
-"""The Helm chart: what is generated of it from the code, and writing it out where there is no checkout."""
+"""The Helm chart: parts generated from the code, and writing it out without a checkout."""

@@ -1,4 +1,4 @@
-"""Where the chart lies: in a source checkout, or inside the installed package."""
+"""Finds the chart: in a source checkout, or inside the installed package."""
 
 from __future__ import annotations
 

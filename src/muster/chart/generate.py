@@ -1,7 +1,7 @@
-"""Writes what is generated of the chart: `python -m muster.chart.generate [--check]`.
+"""Writes the generated parts of the chart: `python -m muster.chart.generate [--check]`.
 
-The definitions in values.schema.json of the texts that reach the programs in ConfigMaps, read off the structs that
-parse them, and files/defaults.yaml, a copy of values.yaml that templates can read.
+These are the definitions in values.schema.json, and files/defaults.yaml, a copy of values.yaml that templates can read.
+The definitions are for texts that reach the programs in ConfigMaps; they are read off the structs that parse them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Right(NamedTuple):
 
     role: str
     namespace: str
-    """Where a Role holds; "" for a ClusterRole, which holds everywhere."""
+    """The namespace of a Role; "" for a ClusterRole, which holds everywhere."""
     groups: tuple[str, ...]
     resources: tuple[str, ...]
     names: tuple[str, ...]

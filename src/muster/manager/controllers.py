@@ -1,4 +1,4 @@
-"""What runs under the lease of `muster controller`, and in simulations of it: the scheduler and what is beside it."""
+"""Builds the controllers that run under the lease of `muster controller`, and in simulations of it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What all of them are given.
+    """Arguments that all controllers share.
 
     Attributes:
         client: the API server.
@@ -80,7 +80,7 @@ class Shared:
 
     @property
     def common(self) -> dict[str, Any]:
-        """What every controller takes by these names."""
+        """Returns the shared arguments by the names that every controller uses."""
         return {"clock": self.clock, "progress": self.progress, "registry": self.registry}
 
 
@@ -95,18 +95,19 @@ def works_of(
     providers: Mapping[str, Provider] | None = None,
     step_image: str = "",
 ) -> list[Work]:
-    """Return what is to be run side by side, each in every term of leading.
+    """Return the work of the controllers; all of it runs in parallel, in every term as leader.
 
     Args:
         shared: what all are given.
-        parts: which ones; with `shadow` none but the scheduler, as all others write.
+        parts: which ones run; with `shadow` only the scheduler, because all others write.
         settings: of the scheduler.
-        jobs: the controller of training jobs that runs in this process: it is told why gangs wait, and the scheduler
-            listens to its informers.
-        shadow: told every plan; nothing is written.
-        muster_image: what balloons run, and tests that no other image is named for.
-        providers: of nodes, more than scaling has of its own.
-        step_image: what resets and reboots machines.
+        jobs: the controller of training jobs in this process: it learns why gangs wait, and the scheduler listens to
+        its
+            informers.
+        shadow: called with every plan; nothing is written.
+        muster_image: the image of balloons, and of tests without an image of their own.
+        providers: of nodes, in addition to scaling's own.
+        step_image: the image that resets and reboots machines.
     """
     demands, handover = Demands(shared.clock), Handover()
     if jobs is not None and parts.health:
@@ -159,7 +160,7 @@ def _teams(shared: Shared, handover: Handover) -> list[Work]:
 def _fleet(
     shared: Shared, parts: Parts, demands: Demands, muster_image: str, providers: Mapping[str, Provider] | None
 ) -> list[Work]:
-    """What looks after nodes over their life."""
+    """Returns the controllers of nodes over their life."""
     client, namespace, elector, works = shared.client, shared.namespace, shared.elector, list[Work]()
     if parts.balloons:
         balloons = BalloonController(client, namespace, muster_image, rng=shared.rng("balloons"), **shared.common)
@@ -189,7 +190,7 @@ def _fleet(
 def _health(
     shared: Shared, settings: Settings, handover: Handover, step_image: str, providers: Mapping[str, Provider] | None
 ) -> list[Work]:
-    """What looks after broken nodes."""
+    """Returns the controllers of broken nodes."""
 
     async def remedy(term: Term) -> None:
         remediation = RemediationController(
@@ -208,7 +209,7 @@ def _health(
 
 
 def _preflight(shared: Shared, settings: Settings, muster_image: str) -> list[Work]:
-    """What tests nodes."""
+    """Returns the controllers that test nodes."""
 
     async def test(term: Term) -> None:
         preflight = PreflightController(

@@ -1,4 +1,4 @@
-"""How scaling hears of what the scheduler lacks: neither knows the other."""
+"""Passes the scheduler's unmet demand to scaling, so that neither imports the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.scheduler.queue.unmet_demand import Lack
 
 
 def listener(demands: Demands) -> Callable[[Sequence[Lack]], None]:
-    """Return what the scheduler is to tell after each plan."""
+    """Return the function that the scheduler calls with its unmet demand after each plan."""
 
     def told(lacks: Sequence[Lack]) -> None:
         demands.update([(demand_of(lack), lack.about) for lack in lacks])
@@ -40,7 +40,7 @@ def _members(cls: PodClass, count: int) -> Members:
 
 
 def _all_terms(cls: PodClass) -> tuple[NodeSelectorTerm, ...] | None:
-    """The pod's own terms and those of its volumes, one of each of which must match, as terms of which one must."""
+    """Combines the pod's own terms with those of its volumes; a node must match one of the combined terms."""
     every = [terms for terms in (cls.terms, *(terms for _, terms in cls.volume_terms)) if terms is not None]
     if not every:
         return None

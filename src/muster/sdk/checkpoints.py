@@ -142,10 +142,12 @@ def _record(folder: str, record: records.Record) -> None:
 
 
 def _prune(folder: str, keep: int, protected: set[str]) -> None:
-    """Remove what this job wrote and needs no more; what a newer attempt, another job or a person made stays.
+    """Remove what this job wrote and does not need; files of a newer attempt, another job or a person stay.
 
-    That is: all but the newest `keep` confirmed checkpoints, those that were never confirmed although a newer one was,
-    and what older attempts left half-written.
+    Removed are:
+    - all but the newest `keep` confirmed checkpoints;
+    - those that were never confirmed although a newer one was;
+    - what older attempts left half-written.
     """
     mine = records.new("", 0, place.attempt())
     ours = [each for each in records.read(folder) if each.uid == mine.uid and each.temporary]

@@ -1,4 +1,4 @@
-"""What the SDK raises."""
+"""Errors that the SDK raises."""
 
 
 class StaleAttempt(Exception):

@@ -1,4 +1,4 @@
-"""Which process of the job this is, from the environment the supervisor or an MPI launcher sets."""
+"""The rank of this process in the job, from the environment that the supervisor or an MPI launcher sets."""
 
 import os
 

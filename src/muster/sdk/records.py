@@ -1,8 +1,8 @@
 """Records of checkpoints on disk: which job wrote one, at which step, and whether the controller confirmed it.
 
 A folder of checkpoints holds them in `.muster/`, one small JSON file for each checkpoint. They say which checkpoints a
-job may remove (only its own), and let another job continue from one after the job that wrote it was deleted.
-Standard library only, and nothing from beside it: the rank supervisor loads this file alone.
+job may remove (only its own). Another job can continue from one after the job that wrote it was deleted. Standard
+library only, and no imports from the SDK: the rank supervisor loads this file alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Iterator, NamedTuple
 FOLDER = ".muster"
 _NAME = re.compile(r"step-\d+-attempt-\d+(-\d+)?$")
 REPORTED_MAX = 5
-"""Records kept of checkpoints that the program wrote by itself and reported; there is no other bound on them."""
+"""Limit of the records of checkpoints that the program wrote by itself and reported; nothing else bounds them."""
 _RECORD_BYTES_MAX = 64 * 1024
 STEP_MAX = 2**63 - 1
 """Kubernetes holds integers of 64 bits."""
@@ -26,7 +26,7 @@ _STEP_DIGITS_MAX = 32
 
 
 class Record(NamedTuple):
-    """What is known of one checkpoint.
+    """The record of one checkpoint.
 
     Attributes:
         name: its path below the folder that holds the record.
@@ -37,7 +37,7 @@ class Record(NamedTuple):
         namespace: that job's namespace.
         written: when writing began, in seconds since the epoch.
         confirmed: when the controller confirmed it, in seconds since the epoch; 0 while it has not.
-        temporary: the name under which save_checkpoint writes it; "" where the program wrote it by itself.
+        temporary: the name under which save_checkpoint writes it; "" if the program wrote it by itself.
     """
 
     name: str
@@ -141,7 +141,7 @@ def of_job(root: str, namespace: str, job: str) -> Found | None:
 
 
 def at(path: str) -> Found | None:
-    """What lies at a path: the newest confirmed checkpoint in it, or the checkpoint that it is; None: there is none."""
+    """Returns the newest confirmed checkpoint in a path, or the checkpoint at the path itself; None without one."""
     if not os.path.exists(path):  # a link whose target is gone leads nowhere
         return None
     inside = next(confirmed(path), None)

@@ -32,9 +32,9 @@ _LAST_OUTPUT_S = 20.0
 
 
 class JobView:
-    """Prints what happens to a job: what happened stays on the screen, where it stands is redrawn below.
+    """Prints what happens to a job: past events stay on the screen, the current state is redrawn below.
 
-    Where stdout is no terminal there is no redrawing: progress is a line every few seconds.
+    If stdout is not a terminal, nothing is redrawn: progress is a line every few seconds.
     """
 
     def __init__(self, *, stdout_is_data: bool = False) -> None:
@@ -89,7 +89,7 @@ class JobView:
 
     @property
     def live(self) -> bool:
-        """Whether anything is redrawn."""
+        """Returns whether the display redraws anything."""
         return self._live is not None
 
     @property
@@ -110,7 +110,7 @@ class JobView:
             self._live.update(Group(*parts))
 
     def waiting(self, what: str) -> None:
-        """Show what is being waited for while there is no job yet."""
+        """Show what the command waits for until the job exists."""
         if self._live:
             from rich.spinner import Spinner
 
