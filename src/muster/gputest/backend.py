@@ -1,7 +1,7 @@
-"""What tests ask of a machine's GPUs: small primitives, so that the tests themselves run on any back end.
+"""The interface to a machine's GPUs: small primitives, so that the tests run on any back end.
 
-A device is named by its index. Arrays are opaque to tests: they go from one primitive to the next. Expected results
-are worked out on the host (patterns.py, operands.py), never by the device under test.
+A device is identified by its index. Arrays are opaque to tests, which only pass them between primitives. Expected
+results are computed on the host (patterns.py, operands.py), never by the device under test.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from muster.gputest.patterns import Pattern
 
 Array = Any
 HOST = -1
-"""As a place of words: memory of the host that the device copies from and to (pinned)."""
+"""The place of an array in pinned host memory, from and to which the device copies."""
 
 
 class BackendError(Exception):
-    """There is nothing to test, or it must not be trusted to be tested: `code` says which."""
+    """The machine cannot be tested, or its results could not be trusted; `code` has the reason."""
 
     def __init__(self, code: Code, message: str):
         super().__init__(message)
@@ -29,7 +29,7 @@ class BackendError(Exception):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a GPU is."""
+    """The identity of a GPU."""
 
     index: int
     uuid: str
@@ -39,7 +39,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver keeps about a GPU. `None` where the model has no such thing."""
+    """The state of a GPU in the driver's records. `None` if the model does not have it."""
 
     ecc_enabled: bool | None = None
     ecc_pending: bool | None = None
@@ -51,7 +51,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU at one moment. `slowdowns`: reasons why hardware held the clocks down (a power cap by software is none)."""
+    """A sample of a GPU. `slowdowns`: hardware reasons that limit its clocks, without power caps set by software."""
 
     sm_clock_mhz: float
     power_w: float
@@ -63,8 +63,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """How much is tested at a level.
 
     Attributes:
-        memory_share: of what is free.
-        matrix_n, load_n: rows of square matrices: of products that are checked, and of those that make load.
+        memory_share: share of the free memory.
+        matrix_n, load_n: rows of square matrices: for products that are checked, and for load.
     """
 
     memory_share: float
@@ -76,7 +76,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wrong(msgspec.Struct, frozen=True, kw_only=True):
-    """Words that are not as they were written: how many, and the first."""
+    """Wrong words: how many, and the first."""
 
     count: int
     index: int
@@ -84,111 +84,111 @@ class Wrong(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Communicator(Protocol):
-    """One rank of several, a process and a device each."""
+    """One of several ranks; each has a process and a device."""
 
     def all_reduce(self, array: Array) -> None:
-        """Replace the array by the sum over all ranks; returns when it is there."""
+        """Replace the array by the sum over all ranks. Returns when it is complete."""
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the group of ranks."""
 
 
 class Backend(ABC):
-    """One machine's GPUs, as they are when asked. Every call may block: whoever runs tests has a deadline."""
+    """One machine's GPUs. Every call may block, so the caller needs a deadline."""
 
     name: str
     timing_margin: float = 0.0
-    """Least share by which a figure may be worse than its peers', where this machine's timing is uncertain."""
+    """Smallest share by which a figure may be worse than its peers', for machines with uncertain timing."""
     round_s: float = 0.0
-    """What is timed is repeated for so long: beside it, waiting for the device and for this process is nothing."""
+    """How long timed work is repeated, so that the overhead of waiting is negligible."""
 
     @abstractmethod
     def devices(self) -> tuple[Device, ...]:
-        """The GPUs that the driver shows, by index."""
+        """Return the driver's GPUs, by index."""
 
     @abstractmethod
     def bus_addresses(self) -> tuple[str, ...]:
-        """PCI addresses of the GPUs that the bus shows, whether or not the driver does."""
+        """Return PCI addresses of the GPUs on the bus, with or without a driver."""
 
     @abstractmethod
     def computing_uuids(self) -> tuple[str, ...]:
-        """UUIDs in the order in which the library that computes has them; may create contexts."""
+        """Return UUIDs in the order of the computing library. May create contexts."""
 
     @abstractmethod
     def local_cpus(self, device: int) -> frozenset[int]:
-        """CPUs of the device's NUMA node; none where that is not known."""
+        """Return the CPUs of the device's NUMA node; empty if not known."""
 
     @abstractmethod
     def versions(self) -> dict[str, str]:
-        """Versions of drivers and libraries, by name."""
+        """Return versions of drivers and libraries, by name."""
 
     @abstractmethod
     def condition(self, device: int) -> Condition:
-        """What the driver keeps about the device."""
+        """Return the state of the device in the driver's records."""
 
     @abstractmethod
     def sample(self, device: int) -> Sample | None:
-        """The device now; None where it cannot be read."""
+        """Return a sample of the device; None if it cannot be read."""
 
     @abstractmethod
     def sizes(self, level: int) -> Sizes:
-        """How much to test at a level."""
+        """Return how much to test at a level."""
 
     @abstractmethod
     def words(self, place: int, count: int) -> Array:
-        """Uninitialised 64-bit words on a device or HOST."""
+        """Return uninitialized 64-bit words on a device or HOST."""
 
     @abstractmethod
     def fill(self, device: int, words: Array, pattern: Pattern, first: int = 0) -> None:
-        """Write the pattern, of which the array holds word `first` and those after it."""
+        """Write the pattern; the array's first word has the index `first`."""
 
     @abstractmethod
     def check(self, words: Array, pattern: Pattern, first: int = 0) -> Wrong | None:
-        """Read every word and compare."""
+        """Read every word and compare it with the pattern."""
 
     @abstractmethod
     def address(self, words: Array) -> int:
-        """Where the array lies in its memory, as the device addresses it."""
+        """Return the array's address in its memory, as the device sees it."""
 
     @abstractmethod
     def copy(self, device: int, target: Array, source: Array) -> None:
-        """Copy all words between any two places; `device` is the one that is tested by it."""
+        """Copy all words between any two places; `device` is the one under test."""
 
     @abstractmethod
     def precisions(self, device: int) -> tuple[str, ...]:
-        """Names of operands.py's precisions that the device multiplies in."""
+        """Return the device's precisions, as named in operands.py."""
 
     @abstractmethod
     def upload(self, device: int, values: Any, precision: str) -> Array:
-        """A numpy array of float64, exactly representable in the precision, on the device."""
+        """Copy a numpy array of float64 to the device; its values must be exact in the precision."""
 
     @abstractmethod
     def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
-        """The matrix product, accumulated in fp32 at least where the device can."""
+        """Return the matrix product, accumulated at least in fp32 if the device can."""
 
     @abstractmethod
     def download(self, array: Array) -> Any:
-        """A numpy array of floats with exactly the values on the device."""
+        """Return a numpy array of floats with exactly the values on the device."""
 
     @abstractmethod
     def same_bits(self, device: int, one: Array, other: Array) -> bool:
-        """Whether two arrays on the device are equal bit for bit."""
+        """Return whether two arrays on the device are equal bit for bit."""
 
     @abstractmethod
     def corrupt(self, array: Array) -> None:
-        """Add one to the bits of one element. For drills (drill.py)."""
+        """Add one to the bits of one element, for drills (drill.py)."""
 
     @abstractmethod
     def timed(self, devices: Sequence[int], work: Callable[[], object]) -> float:
-        """Seconds that the work takes on these devices, from none of it begun until all of it is done."""
+        """Return the seconds that the work takes on these devices, from its start until all of it is done."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give memory that is cached back to the devices."""
+        """Free cached memory on the devices."""
 
     @abstractmethod
     def join(self, device: int, rank: int, ranks: int, address: str, port: int, timeout_s: float) -> Communicator:
-        """Meet the other ranks at rank 0's address; raises OSError or RuntimeError where they do not come in time."""
+        """Join the other ranks at rank 0's address. Raises OSError or RuntimeError if they do not come in time."""
 
     def reduce(self, device: int, communicator: Communicator, array: Array) -> None:
         """Sum the array over all ranks, in place."""

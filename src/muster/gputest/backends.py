@@ -1,4 +1,4 @@
-"""Opening a back end by its name on the command line."""
+"""Opens a back end by its name on the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CPU_DEVICES = 8
 
 
 def check_name(name: str) -> str | None:
-    """What is wrong with a name of the form `nvidia`, `cpu` or `cpu:COUNT`; None where nothing is."""
+    """Return what is wrong with a name of the form `nvidia`, `cpu` or `cpu:COUNT`; None if it is valid."""
     kind, colon, count = name.partition(":")
     if name == "nvidia" or (kind == "cpu" and (not colon or (count.isdecimal() and 0 < int(count) <= 64))):
         return None
@@ -17,9 +17,9 @@ def check_name(name: str) -> str | None:
 
 
 def open_backend(name: str, fault: str) -> Backend:
-    """The back end, with a fault in it where one is named. Raises BackendError where there is nothing to test."""
+    """Open a back end, with an injected fault if one is named. Raises BackendError if the machine cannot be tested."""
     kind, _, count = name.partition(":")
-    # Imported where it is chosen: images for GPUs and tests without one need not hold each other's libraries.
+    # Imported when chosen: images with and without GPU support need not contain each other's libraries.
     if kind == "cpu":
         from muster.gputest.reference import ReferenceBackend
 

@@ -1,4 +1,4 @@
-"""`python -m muster.gputest`: options, exit codes."""
+"""The command line of `python -m muster.gputest`: options and exit codes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from muster.gputest.verdict import below_floors, judged, slower_than_peers
 from muster.gputest.wire import Rendezvous, Request, Setup
 
 PASSED, FAILED, USAGE, NO_GPU = 0, 1, 2, 3
-"""Exit codes: all passed; a test failed; the command makes no sense; there is no GPU or driver to test."""
+"""Exit codes: all passed; a test failed; wrong usage; no GPU or driver to test."""
 
 _RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NNODES")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print the report, return the exit code."""
+    """Run the tests and print the report. Returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
         requests = plan(options.level, options.test, options.budget_s)
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def rendezvous(environment: Mapping[str, str]) -> Rendezvous | None:
-    """Where nodes meet, in torchrun's names; None where none of them is set. Raises ValueError for half of it."""
+    """Return the rendezvous from torchrun's variables; None without them. Raises ValueError if only some are set."""
     given = {name: environment[name] for name in _RENDEZVOUS if name in environment}
     if not given:
         return None
@@ -165,9 +165,9 @@ def _folder(value: str) -> Path:
 
 
 def _file(value: str) -> Path:
-    _folder(str(Path(value).parent))  # said before the tests, not after them
+    _folder(str(Path(value).parent))  # reported before the tests, not after them
     return Path(value)
 
 
 def _terminated(*_: object) -> NoReturn:
-    sys.exit(128 + signal.SIGTERM)  # and on the way out the worker is killed
+    sys.exit(128 + signal.SIGTERM)  # the worker is killed on the way out

@@ -1,4 +1,4 @@
-"""What can be wrong, and what to do about each: the one list of codes that failures carry."""
+"""The codes of failures, and what to do about each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Names of failures; stable, since policies refer to them."""
+    """Codes of failures. They are stable, because policies refer to them."""
 
     NO_GPU = "no-gpu"
     NOT_INSTALLED = "not-installed"

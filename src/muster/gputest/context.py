@@ -1,4 +1,4 @@
-"""What a test has in hand: the back end, how long to go on, and where to put what it finds."""
+"""The context of a test: its back end, its remaining time, and methods that report results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FAILURES_MAX = 4
 
 
 class Context:
-    """One worker's: made once, handed from test to test. Its methods may be called from several threads."""
+    """The context of one worker, used by one test after the other. Its methods may be called from several threads."""
 
     def __init__(self, setup: Setup, emit: Callable[[Event], None]):
         self.setup = setup
@@ -32,12 +32,12 @@ class Context:
         self._failures: dict[tuple[str, str], int] = {}
 
     def begin(self, request: Request) -> None:
-        """From now on everything belongs to this test."""
+        """Begin a test: later results belong to it."""
         self.request, self._began, self._failures = request, time.monotonic(), {}
 
     @property
     def backend(self) -> Backend:
-        """Opened when it is first asked for. Raises BackendError."""
+        """The back end, opened at first use. Raises BackendError."""
         if self._backend is None:
             self.say(None, "opening the driver")
             self._backend = opened = open_backend(self.setup.backend, self.setup.fault)
@@ -51,35 +51,35 @@ class Context:
         return self.backend.sizes(self.setup.level)
 
     def release(self) -> None:
-        """Between tests: leave nothing behind."""
+        """Free memory between tests."""
         if self._backend is not None:
             self._backend.release()
 
     def time_left(self, share: float = 1.0) -> bool:
-        """Whether this share of the time that the test is to work has not passed yet."""
+        """Return whether this share of the test's work time has not passed yet."""
         return time.monotonic() - self._began < self.request.work_s * share
 
     def say(self, device: Device | None, text: str) -> None:
-        """What is being done, for who watches and for who asks where it hung."""
+        """Report the current activity, for progress and for the message about a hang."""
         self._emit(Said(device.uuid if device else "", text))
 
     def figure(self, device: Device | None, name: str, value: float) -> None:
-        """A figure of figures.py."""
+        """Report a figure of figures.py."""
         self._emit(Measured(device.uuid if device else "", name, value))
 
     def fail(self, device: Device | None, code: Code, message: str) -> None:
-        """Something is wrong. After four of a kind on a GPU no more are reported."""
+        """Report a failure. After four of a kind on a GPU, further ones are dropped."""
         gpu = device.uuid if device else ""
         self._failures[gpu, code] = count = self._failures.get((gpu, code), 0) + 1
         if count <= _FAILURES_MAX:
             self._emit(Failed(code, gpu, message))
 
     def skip(self, reason: str) -> None:
-        """There is nothing to test here."""
+        """Report that there is nothing to test here."""
         self._emit(Skipped(reason))
 
     def each_gpu(self, test: Callable[[Device], Any], devices: Sequence[Device] | None = None) -> list[Any]:
-        """Run on all devices side by side; results in their order."""
+        """Run a function on all devices concurrently. Returns the results in the order of devices."""
         chosen = self.backend.devices() if devices is None else devices
 
         def one(device: Device) -> Any:
@@ -92,9 +92,9 @@ class Context:
             return list(pool.map(one, chosen))
 
     def rate(self, devices: Sequence[int], amount: float, work: Callable[[], object]) -> float:
-        """Amount a second, the median of a few rounds after some that are not counted: clocks rise under load.
+        """Return the amount per second: the median of several rounds after warm-up, because clocks rise under load.
 
-        Not beside other threads of this process: what they keep this one waiting for would be the device's time.
+        It must not run beside other threads of this process, because waiting for them would count as the device's time.
         """
         backend = self.backend
         work()

@@ -1,6 +1,6 @@
-"""Faults on purpose: a back end whose last device computes wrongly, is slow, hangs or is missing.
+"""Injects faults for drills: a back end whose last device computes wrongly, is slow, hangs or is missing.
 
-So that each detector is seen to catch what it is for, in tests and on a node (`--inject`, docs/gputest.md).
+This shows that each detector finds its fault, in tests and on a node (`--inject`, docs/gputest.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SLOWER = 100
 
 
 class _WrongResult(Wrapper):
-    """The last device changes a bit in whatever it writes, but only in every third product: real ones come and go."""
+    """The last device changes a bit in what it writes, but only in every third product, as in intermittent faults."""
 
     _products = 0
 
@@ -57,7 +57,7 @@ class _Slow(Wrapper):
 
 
 class _Hang(Wrapper):
-    """The last device never answers."""
+    """The last device never responds."""
 
     def fill(self, device: int, words: Array, pattern: Pattern, first: int = 0) -> None:
         self._stop_at(device)
@@ -81,7 +81,7 @@ class _Hang(Wrapper):
 
 
 class _MissingGpu(Wrapper):
-    """The last device has fallen off the bus as the driver sees it."""
+    """The last device is missing from the driver's list, as if it fell off the bus."""
 
     def devices(self) -> tuple[Device, ...]:
         return super().devices()[:-1]

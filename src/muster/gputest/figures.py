@@ -1,17 +1,17 @@
-"""The figures that tests measure: which test, which way is better, and how far apart healthy ones may lie."""
+"""The figures that tests measure: their test, their better direction, and the normal spread."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 GB = 1e9
-"""Bytes; rates are decimal, as in the data sheets and in nccl-tests."""
+"""Bytes. Rates are decimal, as in data sheets and in nccl-tests."""
 
 
 class Figure(NamedTuple):
-    """`margin`: the share of the median by which a figure may be worse without being called an outlier.
+    """A figure. `margin`: the share of the median by which it may be worse without being an outlier.
 
-    `better` is empty where neither way is (what was drawn is not a merit).
+    `better` is empty if neither direction is better (for example power).
     """
 
     test: str

@@ -1,4 +1,4 @@
-"""What a model of GPU must reach: floors.yaml, or a file of one's own in its place."""
+"""The least figures for each GPU model: floors.yaml, or the user's own file instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.gputest.figures import FIGURES
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A figure's least value, on nodes with `gpus` GPUs where that is given; `source` says who found it."""
+    """A figure's least value, only on nodes with `gpus` GPUs if that is set; `source` names its origin."""
 
     figure: str
     at_least: float
@@ -20,20 +20,20 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """GPUs by the names that the driver gives them."""
+    """GPU models, by the driver's names."""
 
     names: tuple[str, ...]
     floors: tuple[Floor, ...]
 
 
 class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All models."""
+    """The floors of all models."""
 
     version: int
     models: tuple[Model, ...]
 
     def of(self, name: str, gpus: int) -> tuple[Floor, ...]:
-        """Those of a GPU on a node with so many; none for a model that is not known."""
+        """Return the floors of a GPU on a node with this many; empty for an unknown model."""
         return tuple(
             floor
             for model in self.models
@@ -44,7 +44,7 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def load(path: Path | None = None) -> Floors:
-    """Raises ValueError that names the file and what is wrong with it."""
+    """Read the floors. Raises ValueError with the file and the problem."""
     try:
         text = path.read_bytes() if path else (files("muster.gputest") / "floors.yaml").read_bytes()
         floors = msgspec.yaml.decode(text, type=Floors)

@@ -1,4 +1,4 @@
-"""Which tests a level has, how long each works and when it is killed: data, and the arithmetic of budgets."""
+"""The tests of each level, with their work times and deadlines, and the computation of budgets."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from muster.gputest.wire import Request
 
 
 class Step(NamedTuple):
-    """A test: seconds of repeated work (0: once), and seconds after which it counts as hung."""
+    """A test: seconds of repeated work (0: once), and the deadline in seconds after which it counts as hung."""
 
     test: str
     work_s: float
     deadline_s: float
 
 
-# The first test's deadline has the start of PyTorch and of the driver in it (8 GPUs without persistence: 20 s).
-# After DCGM's levels r1 (seconds), r2 (2 minutes) and r3 (15 minutes). Deadlines add up to the level's budget.
+# The first test's deadline includes the start of PyTorch and of the driver (8 GPUs without persistence: 20 s). The
+# levels follow DCGM's r1 (seconds), r2 (2 minutes) and r3 (15 minutes). Deadlines add up to the level's budget.
 LEVELS: dict[int, tuple[Step, ...]] = {
     1: (
         Step("visibility", 0, 40),
@@ -60,7 +60,7 @@ TESTS = tuple(dict.fromkeys(step.test for level in LEVELS.values() for step in l
 
 
 def plan(level: int, only: Collection[str] = (), budget_s: float | None = None) -> tuple[Request, ...]:
-    """The tests of a level, or those of them that are named, within the budget: scaled where it is not the level's own.
+    """Return the tests of a level, or the named ones. Work and deadlines are scaled to another budget.
 
     Raises ValueError for a test that the level does not have.
     """

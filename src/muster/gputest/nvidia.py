@@ -1,4 +1,4 @@
-"""The back end for NVIDIA's GPUs: PyTorch computes, NVML tells about them. Neither is imported before it is needed."""
+"""The back end for NVIDIA's GPUs: PyTorch computes, NVML gives information. Both are imported only when needed."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _TENSOR_CORE_CAPABILITY = (8, 0)  # with tf32 and bf16
 
 
 class NvidiaBackend(Backend):
-    """All GPUs of the machine, or those that its container was given."""
+    """All GPUs of the machine, or those of its container."""
 
     name = "nvidia"
     round_s = 0.02
 
     def __init__(self) -> None:
         self._nvml = Nvml()
-        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # equal bits with several streams too
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the same order as NVML
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same bits with several streams too
         try:
             import torch
         except ImportError as error:
@@ -59,39 +59,39 @@ class NvidiaBackend(Backend):
         }
 
     def devices(self) -> tuple[Device, ...]:
-        """As NVML shows them."""
+        """Return the devices that NVML lists."""
         return self._nvml.devices()
 
     def bus_addresses(self) -> tuple[str, ...]:
-        """From sysfs."""
+        """Return addresses from sysfs."""
         return bus_addresses()
 
     def computing_uuids(self) -> tuple[str, ...]:
-        """As CUDA shows them."""
+        """Return UUIDs in CUDA's order."""
         cuda = self._torch.cuda
         return tuple(f"GPU-{cuda.get_device_properties(i).uuid}" for i in range(cuda.device_count()))
 
     def local_cpus(self, device: int) -> frozenset[int]:
-        """From sysfs."""
+        """Return CPUs from sysfs."""
         return local_cpus(self.devices()[device].pci_address)
 
     def versions(self) -> dict[str, str]:
-        """Those of NVML, and PyTorch's."""
+        """Return the versions of NVML and PyTorch."""
         torch = self._torch
         return {**self._nvml.versions(), "torch": torch.__version__, "cuda": str(torch.version.cuda)}
 
     def condition(self, device: int) -> Condition:
-        """As NVML knows it."""
+        """Return the state from NVML."""
         return self._nvml.condition(device)
 
     def sample(self, device: int) -> Sample | None:
-        """As NVML reads it."""
+        """Return a sample from NVML."""
         return self._nvml.sample(device)
 
     def sizes(self, level: int) -> Sizes:
-        """Nearly all memory at every level; matrices and messages grow, as far as the host can follow in time.
+        """Return sizes: nearly all memory at every level; larger matrices and messages as far as time allows.
 
-        Load comes from products of a millisecond: eight threads of one process could not ask for shorter ones in time.
+        Products for load take a millisecond each: eight threads of one process could not start shorter ones in time.
         """
         return Sizes(
             memory_share=0.9,
@@ -103,13 +103,13 @@ class NvidiaBackend(Backend):
         )
 
     def words(self, place: int, count: int) -> Array:
-        """A tensor of int64; on the host pinned."""
+        """Return a tensor of int64; pinned on the host."""
         if place == HOST:
             return self._torch.empty(count, dtype=self._torch.int64, pin_memory=True)
         return self._torch.empty(count, dtype=self._torch.int64, device=self._on(place))
 
     def fill(self, device: int, words: Array, pattern: Pattern, first: int = 0) -> None:
-        """One kernel, and one more where words differ."""
+        """Fill with one kernel, and one more if words differ."""
         words.copy_(self._expected(words, pattern, first))
 
     def check(self, words: Array, pattern: Pattern, first: int = 0) -> Wrong | None:
@@ -122,15 +122,15 @@ class NvidiaBackend(Backend):
         return Wrong(count=count, index=index, found=int(words[index]))
 
     def address(self, words: Array) -> int:
-        """The device's virtual address."""
+        """Return the device's virtual address."""
         return int(words.data_ptr())
 
     def copy(self, device: int, target: Array, source: Array) -> None:
-        """By the copy engines where the places differ."""
+        """Copy with the copy engines if the places differ."""
         target.copy_(source, non_blocking=True)
 
     def precisions(self, device: int) -> tuple[str, ...]:
-        """By compute capability."""
+        """Return precisions by compute capability."""
         capability = self._torch.cuda.get_device_capability(device)
         names = ["fp64", "fp32", "fp16"]
         if capability >= _TENSOR_CORE_CAPABILITY:
@@ -140,11 +140,11 @@ class NvidiaBackend(Backend):
         return tuple(names)
 
     def upload(self, device: int, values: Any, precision: str) -> Array:
-        """Narrowed on the host, so that what travels is what is tested."""
+        """Convert on the host, so that the transferred values are those under test."""
         return self._torch.from_numpy(np.ascontiguousarray(values)).to(self._dtypes[precision]).to(self._on(device))
 
     def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
-        """By cuBLAS; fp8 by its scaled product (scales of 1), which wants the second operand by columns."""
+        """Multiply with cuBLAS; for fp8 its scaled product (scales of 1), whose second operand is by columns."""
         torch = self._torch
         if precision == "fp8":
             one = torch.ones((), dtype=torch.float32, device=a.device)
@@ -152,27 +152,27 @@ class NvidiaBackend(Backend):
                 a, b.t().contiguous().t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=False
             )
         matmul = torch.backends.cuda.matmul
-        if hasattr(matmul, "fp32_precision"):  # from PyTorch 2.9 on, which warns of the older name
+        if hasattr(matmul, "fp32_precision"):  # from PyTorch 2.9 on, which warns about the older name
             matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
         else:
             matmul.allow_tf32 = precision == "tf32"
         return a @ b
 
     def download(self, array: Array) -> Any:
-        """Widened on the host."""
+        """Convert on the host."""
         host = array.cpu()
         return host.to(self._torch.float32).numpy() if host.element_size() < 4 else host.numpy()
 
     def same_bits(self, device: int, one: Array, other: Array) -> bool:
-        """Compared as integers: NaNs and zeros have bits too."""
+        """Compare as integers, because NaNs and zeros have bits too."""
         return bool(self._torch.equal(self._integers(one), self._integers(other)))
 
     def corrupt(self, array: Array) -> None:
-        """In the first element."""
+        """Change the first element."""
         self._integers(array).view(-1)[0] += 1
 
     def timed(self, devices: Sequence[int], work: Callable[[], object]) -> float:
-        """Wall clock between two moments at which the devices are idle."""
+        """Return the wall-clock time between two moments at which the devices are idle."""
         self._wait(devices)
         began = time.perf_counter()
         work()
@@ -184,7 +184,7 @@ class NvidiaBackend(Backend):
         self._torch.cuda.empty_cache()
 
     def join(self, device: int, rank: int, ranks: int, address: str, port: int, timeout_s: float) -> Communicator:
-        """Through NCCL."""
+        """Join through NCCL."""
         self._torch.cuda.set_device(device)
         self._torch.distributed.init_process_group(
             "nccl",
@@ -222,7 +222,7 @@ class _ProcessGroup:
         self._torch = torch
 
     def all_reduce(self, array: Array) -> None:
-        """Sum, and wait for it on the device."""
+        """Sum, and wait for the device."""
         self._torch.distributed.all_reduce(array)
         if array.is_cuda:
             self._torch.cuda.synchronize(array.device)

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of its GPUs, through nvidia-ml-py (module `pynvml`): no context is made by asking.
+"""Reads GPUs from NVIDIA's driver through nvidia-ml-py (module `pynvml`), without creating contexts.
 
 Function names and meanings: NVML API Reference Guide.
 """
@@ -18,7 +18,7 @@ _DISPLAY_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers
 
 
 class Nvml:
-    """The library, opened. Raises BackendError without driver or GPU, or with one that does not match or is lost."""
+    """An open NVML session. Raises BackendError if the driver or GPU is missing, lost, or of another version."""
 
     def __init__(self) -> None:
         try:
@@ -32,7 +32,7 @@ class Nvml:
         except pynvml.NVMLError as error:
             code = {
                 pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Code.DRIVER_MISMATCH,
-                # Container runtimes put the driver's library beside each GPU: one that did not is set up wrongly.
+                # Container runtimes put the driver's library beside each GPU: without it, the runtime is misconfigured.
                 pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Code.NOT_INSTALLED,
             }.get(error.value, Code.NO_GPU)
             raise BackendError(code, f"NVML: {error}") from error
@@ -41,7 +41,7 @@ class Nvml:
         self._handles = [self._handle(index) for index in range(count)]
 
     def devices(self) -> tuple[Device, ...]:
-        """All GPUs, by the driver's index (the order on the bus)."""
+        """Return all GPUs in the driver's order (the order on the bus)."""
         nvml = self._nvml
         return tuple(
             Device(
@@ -55,7 +55,7 @@ class Nvml:
         )
 
     def versions(self) -> dict[str, str]:
-        """Driver, library, CUDA that the driver has, and the kernel module where it can be read."""
+        """Return versions of the driver, the library, the driver's CUDA, and the kernel module if readable."""
         nvml = self._nvml
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
         versions = {
@@ -67,7 +67,7 @@ class Nvml:
         return {**versions, "kernel_module": module} if module else versions
 
     def condition(self, device: int) -> Condition:
-        """What is stored about the GPU, and who uses it."""
+        """Return what is stored about the GPU, and its users."""
         nvml, handle = self._nvml, self._handles[device]
         ecc = self._known(nvml.nvmlDeviceGetEccMode, handle)
         remaps = self._known(nvml.nvmlDeviceGetRemappedRows, handle)
@@ -82,7 +82,7 @@ class Nvml:
         )
 
     def sample(self, device: int) -> Sample:
-        """Clocks, power, temperature, and what slows the GPU down."""
+        """Return clocks, power, temperature, and reasons for slowdowns."""
         nvml, handle = self._nvml, self._handles[device]
         reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
         names = {
@@ -101,11 +101,11 @@ class Nvml:
     def _handle(self, index: int) -> Any:
         try:
             return self._nvml.nvmlDeviceGetHandleByIndex(index)
-        except self._nvml.NVMLError as error:  # it was there when the driver started
+        except self._nvml.NVMLError as error:  # it existed when the driver started
             raise BackendError(Code.GPU_COUNT, f"NVML: GPU {index}: {error}") from error
 
     def _known(self, ask: Any, handle: Any) -> Any:
-        """The answer, or None from models that do not have what is asked for."""
+        """Return the answer; None if the model does not support the query."""
         try:
             return ask(handle)
         except self._nvml.NVMLError_NotSupported:
@@ -113,7 +113,7 @@ class Nvml:
 
 
 def bus_addresses() -> tuple[str, ...]:
-    """NVIDIA GPUs on the PCI bus, whether or not a driver knows them."""
+    """Return the addresses of NVIDIA GPUs on the PCI bus, with or without a driver."""
     found = []
     for device in sorted(_BUS.glob("*")):
         vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
@@ -123,14 +123,14 @@ def bus_addresses() -> tuple[str, ...]:
 
 
 def local_cpus(pci_address: str) -> frozenset[int]:
-    """CPUs that the kernel calls local to a device ("0-31,64-95"); none where it does not say."""
+    """Return the CPUs that the kernel calls local to a device ("0-31,64-95"); empty if not known."""
     path = _BUS / pci_address / "local_cpulist"
     ranges = [part.partition("-") for part in path.read_text().strip().split(",") if part] if path.exists() else []
     return frozenset(cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1))
 
 
 def _module_version() -> str:
-    """Of the loaded kernel module: the first word of its line that is a version."""
+    """Return the loaded kernel module's version: the first word of its line with the form of a version."""
     if not _MODULE.exists():
         return ""
     words = _MODULE.read_text().partition("\n")[0].split()

@@ -1,13 +1,13 @@
-"""Matrices to multiply, and how to know from the host, in far less than n^3 steps, whether a product is right.
+"""Matrices for products that the host can verify in far fewer than n^3 steps.
 
-Two kinds, since each sees what the other misses:
+There are two kinds, because each finds faults that the other misses:
 
-- `known()`: small integers, chosen so that the product is known before it is computed, every partial sum is small and
-  exact in any order and precision, and yet no operand is zero more often than by chance. Any single wrong bit shows.
-- `random()`: all significant bits of the precision in use, as real work has it. Rounding makes the product depend on
-  the order of sums, so it is checked by Freivalds' random projection (R. Freivalds, "Probabilistic machines can use
-  less running time", IFIP 1977: C r = A (B r), here with r of +-1) within a bound for the rounding errors; smaller
-  errors show as a difference between runs or GPUs, which cuBLAS excludes for one GPU model and library ("Results
+- `known()`: small integers whose product is known in advance. Every partial sum is small and exact in any order and
+  precision, and operands are not zero more often than by chance. Any single wrong bit shows.
+- `random()`: all significant bits of the precision are used, as in real work. Rounding makes the product depend on the
+  order of sums, so it is verified within a bound for rounding errors, by Freivalds' random projection (R. Freivalds,
+  "Probabilistic machines can use less running time", IFIP 1977): C r = A (B r), here with r of +-1. Smaller errors show
+  as a difference between runs or GPUs. cuBLAS excludes such differences for one GPU model and library ("Results
   Reproducibility" in its documentation).
 """
 
@@ -40,7 +40,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 class WrongElements(NamedTuple):
-    """How many elements are wrong, and the first."""
+    """Wrong elements: how many, and the first."""
 
     number: int
     row: int
@@ -50,10 +50,10 @@ class WrongElements(NamedTuple):
 
 
 def known(n: int, seed: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Operands (n x n, n even) and their product, elements in [-8, 8].
+    """Return operands (n x n, n even) and their product, with elements in [-8, 8].
 
-    With A = [X, -X] and B = [Y; Y - E], interleaved, A B = X E; E has one +-1 in each column, so that each column
-    of the product is one of X's, or its negative. Interleaved pairs cancel, so partial sums stay small.
+    With A = [X, -X] and B = [Y; Y - E], interleaved, A B = X E. E has one +-1 in each column, so each column of the
+    product is a column of X or its negative. Interleaved pairs cancel, so partial sums stay small.
     """
     random = np.random.default_rng(seed)
     half = n // 2
@@ -68,7 +68,7 @@ def known(n: int, seed: int) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def difference(product: Matrix, expected: Matrix) -> WrongElements | None:
-    """The elements that are not exactly as expected (a NaN never is)."""
+    """Return the elements that are not exactly as expected (a NaN never is)."""
     wrong = product != expected
     count = int(np.count_nonzero(wrong))
     if not count:
@@ -78,7 +78,7 @@ def difference(product: Matrix, expected: Matrix) -> WrongElements | None:
 
 
 def random(n: int, precision: str, seed: int) -> Matrix:
-    """An n x n matrix of +-[0.5, 1), exactly representable in the precision."""
+    """Return an n x n matrix of +-[0.5, 1), exactly representable in the precision."""
     generator = np.random.default_rng(seed)
     bits = PRECISIONS[precision].operand_bits
     half = 1 << (bits - 1)
@@ -95,13 +95,13 @@ class Projection:
         self.r = np.random.default_rng(seed).choice((-1.0, 1.0), n)
         self.expected = a @ (b @ self.r)
         spec = PRECISIONS[precision]
-        # An element's error: its own rounding, and that of about n sums which grow to sqrt(n); over a row of n
-        # elements with random signs these add up as sqrt(n). Sixteen times that is no rounding error any more.
+        # The error of an element is its own rounding and that of about n sums, which grow to sqrt(n). Over a row of n
+        # elements with random signs, errors add up as sqrt(n). Sixteen times that cannot be rounding.
         element = 0.6 * n**0.5 * (2.0**-spec.result_bits + 4 * n**0.5 * 2.0**-spec.sum_bits)
         self.tolerance = 16 * n**0.5 * element
 
     def worst(self, product: Matrix) -> tuple[int, float]:
-        """The row that is furthest off, and by how many times the tolerance (more than 1: wrong; NaN: infinity)."""
+        """Return the row with the largest error, and the error in tolerances (more than 1: wrong; NaN: infinity)."""
         off = np.abs(product @ self.r - self.expected) / self.tolerance
         off = np.where(np.isfinite(off), off, np.inf)
         row = int(np.argmax(off))

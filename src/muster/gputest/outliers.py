@@ -1,11 +1,14 @@
-"""Which of many like figures are worse than the rest: median and MAD, for the GPUs of a node or the nodes of a fleet.
+"""Finds outliers among equal figures of a node's GPUs or of a fleet's nodes, by median and MAD.
 
-The modified z-score of Iglewicz and Hoaglin ("How to Detect and Handle Outliers", ASQC 1993), one-sided, with two
-changes. Their cut-off of 3.5, whatever the number, would call one of eight healthy GPUs bad in 8% of all nodes, since
-the MAD of few figures is itself uncertain, and one of 2,048 in 40% of all fleets. Ours accuses somebody in 1% of
-healthy groups, small or large, if they are normally distributed (`cut_off`). And figures that agree closely make any
-deviation large: a figure must also be worse by the margin that figures.py gives it. Where more than half are bad
-nobody is called: a median cannot see that, floors can.
+It uses the modified z-score of Iglewicz and Hoaglin ("How to Detect and Handle Outliers", ASQC 1993), one-sided, with
+two changes:
+
+- Their cut-off of 3.5 does not depend on the number of figures, although the MAD of few figures is uncertain. It would
+  report one of eight healthy GPUs in 8% of all nodes, and one of 2,048 in 40% of all fleets. Our cut-off reports one in
+  1% of healthy groups of any size, if they are normally distributed (`cut_off`).
+- If figures agree closely, any deviation is large. So a figure must also be worse by its margin in figures.py.
+
+If more than half are bad, this reports nothing: a median cannot show that, but floors can.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ import msgspec
 from muster.gputest.figures import FIGURES
 
 SAMPLES_MIN = 6
-"""With fewer nobody is called: of five healthy figures one would be in 4% of all groups."""
+"""With fewer, no outlier is reported: among five healthy figures there would be one in 4% of all groups."""
 
 _MAD_TO_SIGMA = 1.4826
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of one component (a GPU's UUID; empty for the node's own) of one model on one node."""
+    """One figure of one component (a GPU's UUID; empty for the node itself) of one model on one node."""
 
     node: str
     component: str
@@ -35,7 +38,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlier(msgspec.Struct, frozen=True, kw_only=True):
-    """A reading that is worse than `limit`, which follows from the `median` of `samples` like readings."""
+    """A reading worse than `limit`, which is computed from the `median` of `samples` equal readings."""
 
     reading: Reading
     median: float
@@ -44,10 +47,10 @@ class Outlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outliers(readings: Iterable[Reading], *, margin_min: float = 0.0) -> tuple[Outlier, ...]:
-    """The readings that are worse than those of the same model and figure, worst first within each group.
+    """Return readings that are worse than those of the same model and figure, worst first within each group.
 
-    `margin_min` (a share) replaces smaller margins, where figures are known to be noisy. Figures that
-    figures.py does not know, or knows no better direction of, are passed over.
+    `margin_min` (a share) replaces smaller margins for noisy figures. Figures that are unknown or have no better
+    direction in figures.py are skipped.
     """
     groups: defaultdict[tuple[str, str], list[Reading]] = defaultdict(list)
     for reading in readings:
@@ -61,10 +64,10 @@ def outliers(readings: Iterable[Reading], *, margin_min: float = 0.0) -> tuple[O
 
 
 def cut_off(samples: int) -> float:
-    """Standard deviations, as the MAD estimates them, that one in a hundred healthy groups of this size exceeds.
+    """Return the standard deviations, estimated by the MAD, that one in a hundred healthy groups of this size exceeds.
 
-    The quantile of the largest of so many, and what the MAD of few adds to it (fitted to 20,000 simulated groups of
-    each size from 6 to 512 and fewer up to 8,192: 0.5% to 1.1% exceed it).
+    It is the quantile of the largest of that many figures, plus a term for the MAD of few (fitted to 20,000 simulated
+    groups of each size from 6 to 512 and fewer up to 8,192: 0.5% to 1.1% exceed it).
     """
     return NormalDist().inv_cdf(1 - 0.01 / samples) + 40 / samples
 

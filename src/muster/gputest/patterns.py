@@ -1,8 +1,8 @@
-"""What memory is filled with: 64-bit words that follow from their place, so that a wrong one tells what went wrong.
+"""Memory test patterns: 64-bit words computed from their index, so that a wrong word shows the kind of fault.
 
-Constant patterns find stuck and coupled bits (all zeros and ones, checkerboards, one bit walking through the others);
-the address as its own content finds words that answer to two addresses (van de Goor, "Testing Semiconductor
-Memories", 1991: address decoder faults).
+Constant patterns find stuck and coupled bits (all zeros and ones, checkerboards, one bit walking through the others).
+Words that contain their own address find two addresses of one word (van de Goor, "Testing Semiconductor Memories",
+1991: address decoder faults).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Pattern(NamedTuple):
     step: int = 0
 
     def word(self, index: int) -> int:
-        """The word at an index, unsigned."""
+        """Return the word at an index, unsigned."""
         return (self.start + self.step * index) & _MASK
 
 
 def signed(word: int) -> int:
-    """The same 64 bits as a two's complement number, as arrays of int64 hold them."""
+    """Return the same 64 bits as a two's complement number, as in arrays of int64."""
     word &= _MASK
     return word - (1 << 64) if word >> 63 else word
 
@@ -47,5 +47,5 @@ WALKING = tuple(
 
 
 def patterns(level: int) -> tuple[Pattern, ...]:
-    """Those of a level: at level 1 one bit in each byte walks, from level 2 on every bit does."""
+    """Return the patterns of a level: at level 1 one bit in each byte walks, from level 2 on every bit does."""
     return BASIC + (WALKING if level > 1 else WALKING[:: 2 * 8] + WALKING[1 :: 2 * 8])

@@ -12,17 +12,17 @@ from muster.gputest.backends import open_backend
 from muster.gputest.wire import RankPlan, RankResult
 
 _PERIOD, _PERIODS = 251, 1 << 16
-"""A prime, so that no element repeats at a power of two; sums of up to 5,000 ranks are exact in fp32."""
+"""A prime, so that elements do not repeat at powers of two. Sums of up to 5,000 ranks are exact in fp32."""
 
 PRECISION = "fp32"
 
 
 def main() -> None:
-    """Run, whatever happens say what happened."""
+    """Run and print the result, also after an error."""
     plan = msgspec.json.decode(sys.argv[1], type=RankPlan)
     try:
         result = _run(plan)
-    except Exception as error:  # a library's error is this process's result
+    except Exception as error:  # an error of a library is the result of this process
         result = RankResult(error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(result).decode(), flush=True)
 
@@ -35,7 +35,7 @@ def _run(plan: RankPlan) -> RankResult:
         summed = backend.upload(plan.device, np.resize(place + np.float32(plan.rank), plan.count), PRECISION)
         backend.reduce(plan.device, communicator, summed)
         said = _wrong(backend.download(summed), place, plan)
-        # What the sums become meanwhile is of no interest, and stays finite.
+        # The values of these sums do not matter, and stay finite.
         seconds = [
             backend.timed([plan.device], lambda: backend.reduce(plan.device, communicator, summed))
             for _ in range(plan.rounds + 1)
@@ -46,7 +46,7 @@ def _run(plan: RankPlan) -> RankResult:
 
 
 def _wrong(found: NDArray[np.float32], place: NDArray[np.float32], plan: RankPlan) -> str:
-    """Say which sums are wrong; "" where none is. Bit by bit: several ranks share the host's memory and its time."""
+    """Return which sums are wrong, "" if all are right. Works in parts, because ranks share the host's memory."""
     expected = place * np.float32(plan.ranks) + np.float32(plan.ranks * (plan.ranks - 1) // 2)
     number, first = 0, -1
     for start in range(0, len(found), len(place)):

@@ -1,6 +1,6 @@
-"""The back end without a GPU: the same primitives in numpy, on devices that are parts of this host's memory.
+"""The back end without GPUs: the same primitives in numpy, on devices that are parts of the host's memory.
 
-It is there so that everything but the kernels can be tried anywhere; its figures say nothing about hardware.
+It lets everything except the kernels run anywhere. Its figures do not describe hardware.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _DTYPES = {"fp64": np.float64, "fp32": np.float32, "fp16": np.float16}
 
 
 class ReferenceBackend(Backend):
-    """`count` devices of numpy arrays."""
+    """A back end with `count` devices of numpy arrays."""
 
     name = "cpu"
-    timing_margin = 0.9  # devices share cores with each other and with everything else
+    timing_margin = 0.9  # devices share cores with each other and with all other programs
 
     def __init__(self, count: int):
         self._devices = tuple(
@@ -40,35 +40,35 @@ class ReferenceBackend(Backend):
         )
 
     def devices(self) -> tuple[Device, ...]:
-        """As many as were asked for."""
+        """Return the numpy devices."""
         return self._devices
 
     def bus_addresses(self) -> tuple[str, ...]:
-        """One for each device."""
+        """Return one address for each device."""
         return tuple(device.pci_address for device in self._devices)
 
     def computing_uuids(self) -> tuple[str, ...]:
-        """All devices."""
+        """Return the UUIDs of all devices."""
         return tuple(device.uuid for device in self.devices())
 
     def local_cpus(self, device: int) -> frozenset[int]:
-        """None is nearer than another."""
+        """Return no CPUs: all are equally near."""
         return frozenset()
 
     def versions(self) -> dict[str, str]:
-        """That of numpy."""
+        """Return numpy's version."""
         return {"numpy": np.__version__}
 
     def condition(self, device: int) -> Condition:
-        """Always in order."""
+        """Return a state without faults."""
         return Condition(memory_free_bytes=_MEMORY_BYTES)
 
     def sample(self, device: int) -> Sample | None:
-        """There is nothing to read."""
+        """Return None: there is nothing to read."""
         return None
 
     def sizes(self, level: int) -> Sizes:
-        """Small ones, so that a run takes little more than its processes' starts."""
+        """Return small sizes, so that a run takes little longer than starting its processes."""
         return Sizes(
             memory_share=0.5,
             chunk_bytes=_MEMORY_BYTES // 4,
@@ -79,15 +79,15 @@ class ReferenceBackend(Backend):
         )
 
     def words(self, place: int, count: int) -> Array:
-        """An array of int64."""
+        """Return an array of int64."""
         return np.empty(count, np.int64)
 
     def fill(self, device: int, words: Array, pattern: Pattern, first: int = 0) -> None:
-        """Assign."""
+        """Assign the pattern."""
         words[:] = _expected(len(words), pattern, first)
 
     def check(self, words: Array, pattern: Pattern, first: int = 0) -> Wrong | None:
-        """Compare."""
+        """Compare with the pattern."""
         wrong = words != _expected(len(words), pattern, first)
         count = int(np.count_nonzero(wrong))
         if not count:
@@ -96,29 +96,29 @@ class ReferenceBackend(Backend):
         return Wrong(count=count, index=index, found=int(words[index]))
 
     def address(self, words: Array) -> int:
-        """That of the process's memory."""
+        """Return the address in the process's memory."""
         return int(words.ctypes.data)
 
     def copy(self, device: int, target: Array, source: Array) -> None:
-        """Assign."""
+        """Assign the words."""
         target[:] = source
 
     def precisions(self, device: int) -> tuple[str, ...]:
-        """Those that numpy has."""
+        """Return numpy's precisions."""
         return tuple(_DTYPES)
 
     def upload(self, device: int, values: Any, precision: str) -> Array:
-        """Convert."""
+        """Convert the array."""
         return values.astype(_DTYPES[precision])
 
     def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
-        """Products of fp16 are summed in fp32 and rounded once, as tensor cores do."""
+        """Multiply. Products of fp16 are summed in fp32 and rounded once, as in tensor cores."""
         if precision == "fp16":
             return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
         return a @ b
 
     def download(self, array: Array) -> Any:
-        """As it is."""
+        """Return the array."""
         return array
 
     def same_bits(self, device: int, one: Array, other: Array) -> bool:
@@ -126,20 +126,20 @@ class ReferenceBackend(Backend):
         return bool(one.tobytes() == other.tobytes())
 
     def corrupt(self, array: Array) -> None:
-        """In the first element."""
+        """Change the first element."""
         array.reshape(-1).view(f"u{array.itemsize}")[0] += 1
 
     def timed(self, devices: Sequence[int], work: Callable[[], object]) -> float:
-        """Time of this thread on a core: what waits for a core is not slow."""
+        """Return the CPU time of this thread: waiting for a core does not count as slow."""
         began = time.thread_time()
         work()
         return max(time.thread_time() - began, 1e-9)
 
     def release(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: there is no cache."""
 
     def join(self, device: int, rank: int, ranks: int, address: str, port: int, timeout_s: float) -> Communicator:
-        """Meet over TCP."""
+        """Join over TCP."""
         return _Star(rank, ranks, address, port, timeout_s)
 
 
@@ -151,7 +151,7 @@ def _expected(count: int, pattern: Pattern, first: int) -> Any:
 
 
 class _Star:
-    """Sums by way of rank 0: the least that gives ranks in several processes, on several nodes, checked sums."""
+    """Sums through rank 0: the simplest way to give ranks in several processes or nodes sums that can be checked."""
 
     def __init__(self, rank: int, ranks: int, address: str, port: int, timeout_s: float):
         self._root = rank == 0
@@ -166,9 +166,9 @@ class _Star:
         while not self._peers:
             try:
                 connected = socket.create_connection((address, port), timeout_s)
-                connected.setblocking(True)  # or what is detached does not wait
+                connected.setblocking(True)  # otherwise the detached socket does not block
                 self._peers = [Connection(connected.detach())]
-            except OSError:  # rank 0 is not there yet
+            except OSError:  # rank 0 has not started yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)

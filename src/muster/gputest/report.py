@@ -1,4 +1,4 @@
-"""What a run says, for people and for the controller: the JSON of `-o json` is a `Report`."""
+"""The report of a run, for people and for the controller: the JSON of `-o json` is a `Report`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 import msgspec
 
 SCHEMA = "gputest.muster.dev/v1"
-"""Changes when a field changes its meaning or goes; fields may be added under the same name."""
+"""Changes if a field changes its meaning or is removed. New fields do not change it."""
 
 Outcome = Literal["passed", "failed", "skipped", "hung", "crashed"]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU and what was measured on it; the names of figures end in their units (figures.py)."""
+    """A GPU and its figures, whose names end in their units (figures.py)."""
 
     index: int
     uuid: str
@@ -34,7 +34,7 @@ class ProbeRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing wrong: `code` is one of codes.py's, `gpu` a UUID, or empty where it is the node's."""
+    """One failure. `code` is from codes.py; `gpu` is a UUID, or empty for the node itself."""
 
     test: str
     code: str
@@ -44,9 +44,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One run on one node. `passed` is false where anything failed, hung or crashed, or was not there to be tested.
+    """One run on one node. `passed` is false if anything failed, hung, crashed or was missing.
 
-    `injected` names the fault of a drill: such a report says nothing about the node.
+    `injected` names the fault of a drill: such a report does not describe the node.
     """
 
     schema: str = SCHEMA

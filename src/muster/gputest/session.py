@@ -1,6 +1,6 @@
-"""Running tests in a worker and ending it where a test outlasts its deadline: a hang is a finding, not a wait.
+"""Runs tests in a worker process, and kills it if a test exceeds its deadline: a hang is a finding.
 
-After a hang or a crash the other tests go to a new worker; those that need the GPUs are skipped after a hang, since
+After a hang or a crash, the other tests run in a new worker. After a hang, tests that need GPUs are skipped, because
 they would wait for the same device.
 """
 
@@ -25,24 +25,24 @@ from muster.gputest.report import Failure, Outcome, ProbeRun
 from muster.gputest.wire import Event, Failed, Finished, Measured, Opened, Request, Said, Setup, Skipped
 
 START_S = 60.0
-"""For a worker's process to start, before the time of its first test begins: a crowded host is no broken GPU."""
+"""Time limit for a worker's start, which is not part of its first test: a busy host does not mean a faulty GPU."""
 
 _KILL_S = 5.0
 _TAIL_LINES = 8
 HOST_TESTS = frozenset({"cpu", "host-memory", "disk"})
-"""Tests that need no GPU."""
+"""Tests that do not need GPUs."""
 
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""References are worked out on the host by as many threads as there are GPUs; one each repeats bit for bit."""
+"""As many threads as GPUs compute references on the host; with one library thread each, results are reproducible."""
 
 
 class Session:
-    """One run: `tests`, `failures` and figures as they come in. `watch` hears of every event."""
+    """One run, with its `tests`, `failures` and figures so far. `watch` receives every event."""
 
     def __init__(self, setup: Setup, watch: Callable[[Request, Event], None]):
         self.opened: Opened | None = None
         self.unavailable: str = ""
-        """Why there is no GPU to test, where there is none."""
+        """Why there are no GPUs to test; "" if there are."""
         self.tests: list[ProbeRun] = []
         self.failures: list[Failure] = []
         self.figures: dict[str, dict[str, float]] = {}
@@ -52,7 +52,7 @@ class Session:
         self._closed_to_gpus = ""
 
     def run(self, requests: tuple[Request, ...]) -> None:
-        """All tests, each within its deadline; leaves no process behind that can be killed."""
+        """Run all tests, each within its deadline. Leaves only processes behind that cannot be killed."""
         try:
             for request in requests:
                 if self._closed_to_gpus and request.test not in HOST_TESTS:
@@ -141,7 +141,7 @@ class Session:
 
 
 class _Worker:
-    """A worker's process, in a group of its own with whatever it starts."""
+    """A worker's process, in a process group with all that it starts."""
 
     def __init__(self, setup: Setup):
         self.events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -157,7 +157,7 @@ class _Worker:
         self._input, self._output, self._errors = map(
             _pipe, (self._process.stdin, self._process.stdout, self._process.stderr)
         )
-        # Daemons: a process that cannot be killed must not keep this one from ending.
+        # Daemon threads: a process that cannot be killed must not keep this one from ending.
         self._readers = [
             threading.Thread(target=self._read, args=(self._output,), daemon=True),
             threading.Thread(target=self._listen, args=(self._errors,), daemon=True),
@@ -167,7 +167,7 @@ class _Worker:
         self._write(setup)
 
     def starts(self) -> bool:
-        """Wait until it hears; False where that takes too long. One that dies says so later."""
+        """Wait until the worker listens; False if that takes too long. If it dies, a later read shows that."""
         try:
             if self.events.get(timeout=START_S) is None:
                 self.events.put(None)
@@ -176,18 +176,18 @@ class _Worker:
         return True
 
     def ask(self, request: Request) -> None:
-        """Have it run a test."""
+        """Send a request to run a test."""
         self._write(request)
 
     def last_words(self) -> str:
-        """How it ended, once it has."""
+        """Return how the worker ended, waiting for that."""
         code = self._process.wait()
         self._readers[1].join(_KILL_S)
         ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"the worker ended with {ended}: " + (" | ".join(self._last) or "it said nothing")
 
     def kill(self) -> bool:
-        """End it and what it started; False where it does not end."""
+        """Kill the worker and what it started. Returns False if it does not end."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         try:
@@ -206,7 +206,7 @@ class _Worker:
         self._errors.close()
 
     def _write(self, message: Setup | Request) -> None:
-        with suppress(BrokenPipeError):  # it has ended: the end of its events says so
+        with suppress(BrokenPipeError):  # the worker has ended; the end of its events shows that
             self._input.write(msgspec.json.encode(message) + b"\n")
             self._input.flush()
 
@@ -222,5 +222,5 @@ class _Worker:
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None  # as asked for
+    assert stream is not None  # Popen was called with pipes
     return stream

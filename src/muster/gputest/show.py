@@ -1,4 +1,4 @@
-"""A run on a terminal: a line that says what goes on, and the report as text."""
+"""Shows a run on a terminal: a progress line and the report as text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _COLOURS = {"passed": "32", "skipped": "33"}
 
 
 class Progress:
-    """One line on stderr, where that is a terminal: the test, and what was last heard of it."""
+    """A progress line on stderr if that is a terminal: the test and its last event."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
         self._drawn = 0.0
 
     def __call__(self, request: Request, event: Event) -> None:
-        """Hear of an event."""
+        """Show an event."""
         now = time.monotonic()
         if not self._shown or not isinstance(event, Said) or now - self._drawn < _REDRAW_S:
             return
@@ -39,7 +39,7 @@ class Progress:
 
 
 def text(report: Report) -> str:
-    """The report for people; in colour on a terminal that has not said NO_COLOR."""
+    """Format the report for people, in color on a terminal unless NO_COLOR is set."""
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return "\n".join(_lines(report, colour))
 

@@ -1,7 +1,7 @@
-"""The result in 4 KiB: what fits into a container's termination message (Kubernetes: "Termination message").
+"""The result in at most 4 KiB, for a container's termination message (Kubernetes: "Termination message").
 
-That message arrives with the pod's status, by whichever watch already follows the pod, and is there when the node no
-longer answers; a log has to be fetched from the node.
+The message arrives with the pod's status through the existing watch. It is available even if the node no longer
+answers; a log has to be fetched from the node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAILURES_MAX = 32
 
 
 class GpuRow(msgspec.Struct, frozen=True, array_like=True):
-    """One GPU: its model is an index into `Summary.models`, its figures are in the order of `Summary.names`."""
+    """One GPU. Its model is an index into `Summary.models`; its figures are in the order of `Summary.names`."""
 
     uuid: str
     model: int
@@ -27,7 +27,7 @@ class GpuRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FailureRow(msgspec.Struct, frozen=True, array_like=True):
-    """One failure: its GPU is an index into `Summary.gpus`, -1 where it is the node's."""
+    """One failure. Its GPU is an index into `Summary.gpus`, or -1 for the node itself."""
 
     test: str
     code: str
@@ -36,14 +36,14 @@ class FailureRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a Report says, in few bytes.
+    """A compact form of a Report.
 
     Attributes:
         models: names of the GPUs' models.
         names: names of figures; they end in their units.
-        failures: the first of them.
-        left_out: how many there were beside.
-        cut: something had no room: texts, figures, versions.
+        failures: the first failures.
+        left_out: the number of further ones.
+        cut: whether texts, figures or versions were left out.
     """
 
     schema: str
@@ -61,7 +61,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def summary(report: Report, bytes_max: int = BYTES_MAX) -> bytes:
-    """Return the report as JSON of at most so many bytes: texts go first, then figures, whether it passed never."""
+    """Return the report as JSON of at most so many bytes. Texts are cut first, then figures; never the result."""
     last = b""
     for each in _ever_less(report):
         last = msgspec.json.encode(each)
@@ -71,7 +71,7 @@ def summary(report: Report, bytes_max: int = BYTES_MAX) -> bytes:
 
 
 def read(text: str | bytes) -> Summary:
-    """Return what `summary` wrote. Raises ValueError: that is no summary."""
+    """Parse what `summary` wrote. Raises ValueError if it is not a summary."""
     found = msgspec.json.decode(text, type=Summary)
     if found.schema != SUMMARY_SCHEMA:
         raise ValueError(f"schema {found.schema!r}, not {SUMMARY_SCHEMA}")
@@ -127,5 +127,5 @@ def _make(
 
 
 def _short(value: float) -> float:
-    """Four significant digits: a figure that differs by less is no other one."""
+    """Round to four significant digits: smaller differences do not matter."""
     return float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""From what was measured to a report: floors of the model, comparison among the node's own GPUs."""
+"""Judges the measured figures: by the floors of the model, and by comparison among the node's GPUs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from muster.gputest.outliers import Reading, outliers
 from muster.gputest.report import Failure, ProbeRun
 
 Figures = Mapping[str, Mapping[str, float]]
-"""By UUID of the GPU, and under the empty name for the node; then by name."""
+"""By UUID of the GPU, and by "" for the node; then by name of the figure."""
 
 
 def below_floors(devices: Sequence[Device], figures: Figures, floors: Floors) -> list[Failure]:
-    """Figures of GPUs, and of the node, that do not reach what the model must."""
+    """Return failures for figures of GPUs and of the node below the floors of the model."""
     failures = []
     for device in devices:
         for floor in floors.of(device.name, len(devices)):
@@ -34,7 +34,7 @@ def below_floors(devices: Sequence[Device], figures: Figures, floors: Floors) ->
 
 
 def slower_than_peers(devices: Sequence[Device], figures: Figures, node: str, margin_min: float) -> list[Failure]:
-    """GPUs that are worse than the node's others of the same model."""
+    """Return failures for GPUs that are slower than the node's others of the same model."""
     readings = [
         Reading(node=node, component=device.uuid, model=device.name, figure=figure, value=value)
         for device in devices
@@ -53,7 +53,7 @@ def slower_than_peers(devices: Sequence[Device], figures: Figures, node: str, ma
 
 
 def judged(tests: Sequence[ProbeRun], failures: Sequence[Failure]) -> tuple[ProbeRun, ...]:
-    """Tests that passed by themselves and whose figures did not are failed."""
+    """Return the tests, with those marked as failed whose figures failed."""
     failed = {failure.test for failure in failures}
     return tuple(
         msgspec.structs.replace(test, outcome="failed") if test.outcome == "passed" and test.name in failed else test

@@ -1,4 +1,4 @@
-"""What the session and its worker say to each other: a line of JSON each, requests down, events up."""
+"""The messages between the session and its worker, as lines of JSON: requests in, events out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from muster.gputest.codes import Code
 
 
 class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the nodes of an all-reduce between nodes meet."""
+    """The meeting point of an all-reduce between nodes."""
 
     address: str
     port: int
@@ -18,7 +18,7 @@ class Rendezvous(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every test of a run."""
+    """The settings of all tests of a run."""
 
     backend: str
     fault: str = ""
@@ -29,7 +29,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Run a test: it repeats its work for about `work_s` (at least once) and is killed after `deadline_s`."""
+    """A request to run a test, which repeats its work for about `work_s` and is killed after `deadline_s`."""
 
     test: str
     work_s: float
@@ -37,7 +37,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
-    """The back end is there, with these devices."""
+    """The back end was opened, with these devices."""
 
     backend: str
     timing_margin: float
@@ -46,7 +46,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
 
 
 class Said(msgspec.Struct, frozen=True, tag=True):
-    """What a GPU (empty: the node) is doing now; empty text when it is through."""
+    """The current activity of a GPU (empty: of the node); empty text when it has finished."""
 
     gpu: str
     text: str
@@ -61,7 +61,7 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Something is wrong with a GPU, or with the node."""
+    """A failure of a GPU, or of the node."""
 
     code: Code
     gpu: str
@@ -75,7 +75,7 @@ class Skipped(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag=True):
-    """The test is over. `error`: what it could not deal with; `code`: why there is no back end to test."""
+    """The test has ended. `error`: an unexpected error; `code`: why the back end could not be opened."""
 
     error: str = ""
     code: Code | None = None
@@ -85,7 +85,7 @@ Event = Opened | Said | Measured | Failed | Skipped | Finished
 
 
 class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process of an all-reduce is to do."""
+    """The task of one process of an all-reduce."""
 
     setup: Setup
     device: int
@@ -99,7 +99,7 @@ class RankPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it: seconds of each round and the first wrong sum, in words; or why there are none."""
+    """Its result: seconds of each round and a text about the first wrong sum, or the error."""
 
     seconds: tuple[float, ...] = ()
     wrong: str = ""

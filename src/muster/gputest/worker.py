@@ -1,7 +1,8 @@
-"""The process in which tests run (`python -m muster.gputest.worker`), to be killed where one of them hangs.
+"""The worker process that runs tests (`python -m muster.gputest.worker`), and is killed if one of them hangs.
 
-It serves one test after the other, since starting the libraries costs more than most tests. First line of its input:
-Setup; then a Request each. Events leave by what was its standard output; whatever libraries print goes to its errors.
+It runs one test after the other, because starting the libraries takes longer than most tests. The first line of its
+input is Setup; each further one is a Request. Events go to its original standard output; output of libraries goes to
+its standard error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from muster.gputest.wire import Event, Finished, Request, Said, Setup
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Serve requests until the input ends."""
     with os.fdopen(os.dup(1), "wb", buffering=0) as events:
         os.dup2(2, 1)
         _serve(sys.stdin.buffer, events)
@@ -44,7 +45,7 @@ def _run(context: Context, request: Request) -> Finished:
         context.release()
     except BackendError as error:
         return Finished(error=str(error), code=error.code)
-    except Exception as error:  # whatever a driver or library raises is a finding about this node
+    except Exception as error:  # any exception of a driver or library is a finding about this node
         traceback.print_exc()
         return Finished(error=f"{type(error).__name__}: {error}")
     return Finished()

@@ -1,4 +1,4 @@
-"""A back end around another, that hands everything on: what differs is overridden (drill.py)."""
+"""A back end that delegates to another one; subclasses override what differs (drill.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.gputest.patterns import Pattern
 
 
 class Wrapper(Backend):
-    """`inner`, as it is."""
+    """Delegates everything to `inner`."""
 
     def __init__(self, inner: Backend):
         self.inner = inner
@@ -18,89 +18,89 @@ class Wrapper(Backend):
         self.timing_margin = inner.timing_margin
 
     def devices(self) -> tuple[Device, ...]:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.devices()
 
     def bus_addresses(self) -> tuple[str, ...]:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.bus_addresses()
 
     def computing_uuids(self) -> tuple[str, ...]:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.computing_uuids()
 
     def local_cpus(self, device: int) -> frozenset[int]:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.local_cpus(device)
 
     def versions(self) -> dict[str, str]:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.versions()
 
     def condition(self, device: int) -> Condition:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.condition(device)
 
     def sample(self, device: int) -> Sample | None:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.sample(device)
 
     def sizes(self, level: int) -> Sizes:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.sizes(level)
 
     def words(self, place: int, count: int) -> Array:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.words(place, count)
 
     def fill(self, device: int, words: Array, pattern: Pattern, first: int = 0) -> None:
-        """As inner does."""
+        """Delegate to `inner`."""
         self.inner.fill(device, words, pattern, first)
 
     def check(self, words: Array, pattern: Pattern, first: int = 0) -> Wrong | None:
-        """As inner does."""
+        """Delegate to `inner`."""
         return self.inner.check(words, pattern, first)
 
     def address(self, words: Array) -> int:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.address(words)
 
     def copy(self, device: int, target: Array, source: Array) -> None:
-        """As inner does."""
+        """Delegate to `inner`."""
         self.inner.copy(device, target, source)
 
     def precisions(self, device: int) -> tuple[str, ...]:
-        """Inner's."""
+        """Return the result of `inner`."""
         return self.inner.precisions(device)
 
     def upload(self, device: int, values: Any, precision: str) -> Array:
-        """As inner does."""
+        """Delegate to `inner`."""
         return self.inner.upload(device, values, precision)
 
     def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
-        """As inner does."""
+        """Delegate to `inner`."""
         return self.inner.multiply(device, a, b, precision)
 
     def download(self, array: Array) -> Any:
-        """As inner does."""
+        """Delegate to `inner`."""
         return self.inner.download(array)
 
     def same_bits(self, device: int, one: Array, other: Array) -> bool:
-        """As inner does."""
+        """Delegate to `inner`."""
         return self.inner.same_bits(device, one, other)
 
     def corrupt(self, array: Array) -> None:
-        """As inner does."""
+        """Delegate to `inner`."""
         self.inner.corrupt(array)
 
     def timed(self, devices: Sequence[int], work: Callable[[], object]) -> float:
-        """As inner does."""
+        """Delegate to `inner`."""
         return self.inner.timed(devices, work)
 
     def release(self) -> None:
-        """As inner does."""
+        """Delegate to `inner`."""
         self.inner.release()
 
     def join(self, device: int, rank: int, ranks: int, address: str, port: int, timeout_s: float) -> Communicator:
-        """As inner does."""
+        """Delegate to `inner`."""
         return self.inner.join(device, rank, ranks, address, port, timeout_s)

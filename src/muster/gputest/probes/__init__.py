@@ -1,4 +1,4 @@
-"""The tests, one a file: each is a function of a Context that reports what it measures and what is wrong."""
+"""The tests, one per file: functions that take a Context and report figures and failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLACES = {
 
 
 def probe(name: str) -> Callable[[Context], None]:
-    """The test of this name. Imported late: each loads what it needs, and what does not load fails that test only."""
+    """Return the test of this name. It is imported now: if its libraries do not load, only this test fails."""
     module, function = _PLACES[name]
     run: Callable[[Context], None] = getattr(import_module(f"muster.gputest.probes.{module}"), function)
     return run

@@ -1,6 +1,6 @@
-"""Sums over all GPUs of the node, and of several nodes: a process for each GPU, sums that are known beforehand.
+"""Sums over all GPUs of one or several nodes, compared with known sums: one process for each GPU.
 
-The bus bandwidth is nccl-tests' (doc/PERFORMANCE.md): 2 (n-1)/n of the bytes that each rank gives, over the time.
+The bus bandwidth is as in nccl-tests (doc/PERFORMANCE.md): 2 (n-1)/n of the bytes of each rank, divided by the time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from muster.gputest.wire import RankPlan, RankResult
 ELEMENT_BYTES = 4
 _ROUNDS = 5
 _TIMEOUT_SHARE = 0.8
-"""Of the deadline: ranks that nobody met say so themselves, which is no hang."""
+"""Share of the deadline for the ranks' timeout: ranks that do not meet report it themselves, instead of a hang."""
 _LOOPBACK = "127.0.0.1"
 
 
 def run(context: Context) -> None:
-    """Within the node."""
+    """Test within the node."""
     devices = context.backend.devices()
     if len(devices) < 2:
         context.skip("there is one GPU only")
@@ -36,7 +36,7 @@ def run(context: Context) -> None:
 
 
 def run_between_nodes(context: Context) -> None:
-    """With the other nodes of the rendezvous, which must begin within this test's deadline."""
+    """Test with the other nodes of the rendezvous, which must begin within this test's deadline."""
     meeting = context.setup.rendezvous
     if meeting is None:
         context.skip("no other nodes: MASTER_ADDR, MASTER_PORT, NODE_RANK and NNODES are not set")
@@ -89,7 +89,7 @@ def _run(
 
 
 def _result(output: bytes, code: int) -> RankResult:
-    """A rank's last line: libraries print what they like before it."""
+    """Parse a rank's last line; libraries may print others before it."""
     lines = output.splitlines()
     try:
         return msgspec.json.decode(lines[-1] if lines else b"", type=RankResult)
@@ -98,7 +98,7 @@ def _result(output: bytes, code: int) -> RankResult:
 
 
 def free_port() -> int:
-    """Of loopback's, one that nobody listens on now."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind((_LOOPBACK, 0))
         port: int = probe.getsockname()[1]

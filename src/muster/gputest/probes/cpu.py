@@ -1,4 +1,4 @@
-"""Does every core compute, rightly and at a like pace?"""
+"""Tests every CPU core: the result must be right, and the speed similar to other cores."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from muster.gputest.context import Context
 
 _ROUNDS = 200
 _BLOCK = bytes(range(256)) * 32
-# SHA-256 over each digest and the block, 200 times, beginning with no digest; from coreutils' sha256sum.
+# SHA-256 over each digest and the block, 200 times, starting without a digest; computed with coreutils' sha256sum.
 _EXPECTED = "6cfe6dbeb0736821cc0da16cdafd67743cb233a2be56f2986be0e7f8c652318d"
 _MB = 1e6
 
 
 def run(context: Context) -> None:
-    """Each core that this process may use, one after the other, again while there is time."""
+    """Test each core that this process may use, one after the other, and repeat while there is time."""
     cores = sorted(os.sched_getaffinity(0))
     rates: dict[int, float] = {}
     try:

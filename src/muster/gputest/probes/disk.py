@@ -1,4 +1,4 @@
-"""Does the disk give back what was written, and how fast?"""
+"""Tests the disk: it must return what was written, and its speed is measured."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from muster.gputest.context import Context
 _PIECE_BYTES = 16 << 20
 _MB = 1e6
 _BYTES = {1: 16 << 20, 2: 1 << 30, 3: 8 << 30}
-"""At most, by level."""
+"""The largest size, by level."""
 
 
 def run(context: Context) -> None:
-    """A file in the scratch folder: written and flushed, dropped from the page cache, read; gone at the end.
+    """Write and flush a file in the scratch folder, drop it from the page cache, and read it. It is always deleted.
 
-    Piece by piece, so that a slow disk gets less to write and not the name of one that hangs.
+    It works in pieces, so that a slow disk gets less to write and does not count as hung.
     """
     most, folder = _BYTES[context.setup.level], context.setup.scratch
     space = os.statvfs(folder)

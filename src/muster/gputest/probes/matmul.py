@@ -1,4 +1,4 @@
-"""Matrix products in every precision: right, the same each time, the same on every GPU, and how fast (operands.py)."""
+"""Tests matrix products in every precision: right, repeatable, the same on every GPU, and fast (operands.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Tested(NamedTuple):
 
 
 def run(context: Context) -> None:
-    """One precision after the other, all GPUs side by side."""
+    """Test one precision after the other, on all GPUs concurrently."""
     devices = context.backend.devices()
     n = context.sizes.matrix_n
     exact = known(n, _SEED)
@@ -49,7 +49,7 @@ def run(context: Context) -> None:
 
 
 def _rate(context: Context, precision: str, device: Device, tested: _Tested) -> None:
-    """How fast, one GPU after the other: threads beside each other wait for each other, and that is no GPU's fault."""
+    """Measure the speed of one GPU at a time: threads would wait for each other and seem slower."""
     backend, index = context.backend, device.index
     context.say(device, f"{precision}, speed")
     tera = 2 * tested.a.shape[0] ** 3 / _TERA
@@ -59,7 +59,7 @@ def _rate(context: Context, precision: str, device: Device, tested: _Tested) -> 
 
 
 def _test(context: Context, exact: tuple[Matrix, Matrix, Matrix], work: _Work, until: float, device: Device) -> _Tested:
-    """The product's digest, for comparison between GPUs, and its operands on the device."""
+    """Test products on one GPU. Returns a digest for comparison between GPUs, and its operands on the device."""
     backend, precision, index = context.backend, work.precision, device.index
     context.say(device, f"{precision}, known product")
     product = backend.multiply(
@@ -95,7 +95,7 @@ def _test(context: Context, exact: tuple[Matrix, Matrix, Matrix], work: _Work, u
 
 
 def _compare(context: Context, precision: str, digests: dict[Device, bytes]) -> None:
-    """GPUs of one model must agree; where most do, the others are wrong, else nobody can say who."""
+    """Compare GPUs of one model. If most agree, the others are wrong; otherwise the wrong ones are not known."""
     models: defaultdict[str, dict[Device, bytes]] = defaultdict(dict)
     for device, digest in digests.items():
         models[device.name][device] = digest

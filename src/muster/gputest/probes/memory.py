@@ -1,4 +1,4 @@
-"""Does memory keep what is written to it, and how fast is it? Patterns and what each finds: patterns.py."""
+"""Tests GPU memory and host memory with patterns (patterns.py), and measures the bandwidth."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _HOST_CHUNK_BYTES = 64 << 20
 
 
 def run(context: Context) -> None:
-    """Bandwidth of each in turn, then on all every pattern over nearly all memory, again while there is time."""
+    """Measure each GPU's bandwidth, then test nearly all memory with every pattern, repeated while there is time."""
     for device in context.backend.devices():
         _bandwidth(context, device)
     context.each_gpu(lambda device: _test(context, device))
 
 
 def run_on_host(context: Context) -> None:
-    """The basic patterns in the host's memory, a chunk after the other: as time allows, up to a quarter."""
+    """Test the host's memory with the basic patterns, chunk by chunk: as time allows, up to a quarter of it."""
     from muster.gputest.reference import ReferenceBackend
 
     host, tested = ReferenceBackend(1), list[Array]()
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     while not tested or (context.time_left() and (len(tested) + 1) * _HOST_CHUNK_BYTES < available // 4):
-        tested.append(host.words(0, _HOST_CHUNK_BYTES // WORD_BYTES))  # kept, so that the next one lies elsewhere
+        tested.append(host.words(0, _HOST_CHUNK_BYTES // WORD_BYTES))  # kept, so that the next one has another place
         context.say(None, f"chunk {len(tested)}")
         if not all(_holds(context, host, None, tested[-1:], pattern) for pattern in BASIC):
             break
@@ -48,7 +48,7 @@ def _bandwidth(context: Context, device: Device) -> None:
 
 def _test(context: Context, device: Device) -> None:
     backend, sizes = context.backend, context.sizes
-    backend.release()  # what is kept of the copies before would not be tested
+    backend.release()  # cached memory of the earlier copies would not be tested
     free = backend.condition(device.index).memory_free_bytes
     chunk = min(sizes.chunk_bytes, free // 4)
     count = max(2, int(free * sizes.memory_share) // chunk)
@@ -59,7 +59,7 @@ def _test(context: Context, device: Device) -> None:
         for pattern in patterns(context.setup.level):
             context.say(device, pattern.name)
             if not _holds(context, backend, device, chunks, pattern):
-                return  # one wrong word is enough; the next pattern would find the same
+                return  # one wrong word is enough: the next pattern would find the same
             if not first and not context.time_left():
                 return
         first = False

@@ -1,4 +1,4 @@
-"""Copies from each GPU to each other: is everything there, and how fast is the slowest way out of each?"""
+"""Tests copies between each pair of GPUs: their content, and the speed of each GPU's slowest connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.gputest.probes.transfers import THERE
 
 
 def run(context: Context) -> None:
-    """Pair by pair, so that a slow link is not hidden behind others."""
+    """Test one pair at a time, so that a slow link is not hidden behind others."""
     devices = context.backend.devices()
     if len(devices) < 2:
         context.skip("there is one GPU only")

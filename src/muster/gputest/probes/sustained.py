@@ -1,4 +1,4 @@
-"""All GPUs at full load for a while: do clocks, power and temperature hold, and do results stay the same?"""
+"""Tests all GPUs at full load for a while: clocks, power and temperature must hold, and results must not change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEED = 40
 
 
 def run(context: Context) -> None:
-    """Side by side: power and cooling are the node's."""
+    """Test all GPUs concurrently, because power and cooling are shared by the node."""
     n = context.sizes.load_n
     backend = context.backend
     precisions = {d.index: _precision(backend.precisions(d.index)) for d in backend.devices()}
@@ -38,7 +38,7 @@ def _load(context: Context, device: Device, precision: str, operands: list[Any])
     backend, index = context.backend, device.index
     a, b = (backend.upload(index, matrix, precision) for matrix in operands)
     first = backend.multiply(index, a, b, precision)
-    # The shortest of a few: the first of them had others of this process in its way.
+    # The shortest of several: the first one may have waited for other threads of this process.
     one_s = min(backend.timed([index], lambda: backend.multiply(index, a, b, precision)) for _ in range(_TRIED))
     batch = max(1, round(min(_BATCH_S_MAX, context.request.work_s / _BATCHES) / one_s))
     flop = 2.0 * len(operands[0]) ** 3 * batch / _TERA
@@ -50,7 +50,7 @@ def _load(context: Context, device: Device, precision: str, operands: list[Any])
         nonlocal last
         for _ in range(batch):
             last = backend.multiply(index, a, b, precision)
-        sample = backend.sample(index)  # while the device works: it has been asked, and not waited for
+        sample = backend.sample(index)  # while the device works: the request was sent, and its end is not awaited yet
         if sample is not None:
             samples.append(sample)
 

@@ -1,4 +1,4 @@
-"""Copies between the host's memory and each GPU, one GPU after the other: is everything there, and how fast?"""
+"""Tests copies between the host's memory and each GPU, one GPU after the other: content and speed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BACK = Pattern("down", 0x7B5BAD595E238E31, 0x9E3779B97F4A7C15)
 
 
 def run(context: Context) -> None:
-    """In turn: GPUs behind one PCIe switch share its link. Each from the memory that is nearest to it."""
+    """Test one GPU at a time, from the nearest host memory, because GPUs behind one PCIe switch share its link."""
     allowed = os.sched_getaffinity(0)
-    # Kept to the end: memory that is given back and handed out again lies where the GPU before had it.
+    # Kept to the end: freed memory could be reused at the same place for the next GPU.
     kept: list[Array] = []
     try:
         for device in context.backend.devices():
@@ -31,7 +31,7 @@ def run(context: Context) -> None:
 
 
 def _test(context: Context, device: Device) -> Array:
-    """The host's memory that was used."""
+    """Test one GPU. Returns the host memory that was used."""
     backend, size = context.backend, context.sizes.copy_bytes
     host, there = (backend.words(place, size // WORD_BYTES) for place in (HOST, device.index))
 

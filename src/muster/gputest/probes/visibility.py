@@ -1,6 +1,6 @@
-"""Are the GPUs there, who are they, does the driver agree with its library, and did somebody leave something behind?
+"""Tests whether all GPUs are there, the driver matches its library, and no earlier program left anything behind.
 
-Goes first: it looks for other processes' contexts before this one has any.
+It runs first: it looks for contexts of other processes before this process has any.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from muster.gputest.codes import Code
 from muster.gputest.context import Context
 
 _FREE_SHARE_MIN = 0.95
-"""Of an idle GPU's memory; the driver itself holds some hundred MiB of it."""
+"""Memory in use on an idle GPU; the driver itself holds some hundred MiB of it."""
 
 
 def run(context: Context) -> None:
-    """Everything that can be asked without computing."""
+    """Check everything that can be queried without computing."""
     backend = context.backend
     devices = backend.devices()
     for device in devices:
