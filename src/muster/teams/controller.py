@@ -33,7 +33,7 @@ class TeamsController:
         namespace: where the ConfigMap is.
         identity: name of this process in records and Events.
         clock: seconds since the epoch.
-        broken_after_s, healthy_after_s: see `wellness`.
+        broken_after_s, healthy_after_s: see `wellness.py`.
         writes_per_s: rate limit for writes of nodes.
         request_timeout_s: deadline of one write. A new leader also waits this long for the old leader's requests.
         handover: receives the nodes that change hands soon.

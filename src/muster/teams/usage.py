@@ -43,8 +43,11 @@ class PodUse(msgspec.Struct, frozen=True):
 def use_of(pod: Pod, team_key: str) -> PodUse | None:
     """Return the use by a pod; None for a pod that does not count.
 
-    These do not count: pods without a node, finished pods, balloons, pods that belong to their node (DaemonSet and
-    static pods), and pods of other schedulers without a team, such as system pods.
+    These pods do not count:
+
+    - pods without a node, finished pods and balloons;
+    - pods that belong to their node (DaemonSet and static pods);
+    - pods of other schedulers without a team, such as system pods.
     """
     spec, labels = pod.spec, pod.metadata.labels
     if not spec.node_name or pod.finished or labels.get(LABEL_BALLOON) == "true":

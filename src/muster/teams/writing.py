@@ -77,7 +77,7 @@ class NodeWriter:
         return begun
 
     def clear(self) -> None:
-        """Drop queued changes, because their plan is no longer valid."""
+        """Drop queued changes, because their plan is not valid any more."""
         while not self._queue.empty():
             self._holdings.abandon(self._queue.get_nowait().node)
 

@@ -1,1 +1,1 @@
-"""Writes what a plan decided: binds, placements, evictions, volumes and Events."""
+"""Executes plans: writes binds, placements, evictions, volumes and Events."""

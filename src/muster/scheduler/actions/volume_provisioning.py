@@ -1,8 +1,8 @@
 """Provisions volumes that depend on a pod's node, before any pod of the gang is bound.
 
-The scheduler writes the node to the claim's annotation, the provisioner of the storage class creates the volume, and
-then the pod is bound (Kubernetes: "Storage Classes", volume binding mode). If the volumes miss the deadline, the gang
-is not bound.
+The scheduler writes the node to the claim's annotation. The provisioner of the storage class creates the volume. Then
+the pod is bound (Kubernetes: "Storage Classes", volume binding mode). If the volumes miss the deadline, the gang is not
+bound.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Explains why a gang waits and what would admit it."""
+"""Explains why a gang waits, and which changes would let it run."""

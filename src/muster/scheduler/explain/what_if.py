@@ -79,7 +79,7 @@ def room(ledger: Ledger, matcher: Matcher, cls: PodClass, banned: Collection[str
 def changes(
     snapshot: Snapshot, gang: Gang, cls: PodClass, need: int, have: int, beside: Collection[str] = ()
 ) -> tuple[Change, ...]:
-    """Return changes that make room for `need` pods, of which `have` fit; the least intrusive first.
+    """Return changes that make room for `need` pods if `have` fit now; the least intrusive first.
 
     `beside` are nodes of the gang's other slots.
     """
@@ -126,7 +126,7 @@ def _fewer_per_node(snapshot: Snapshot, cls: PodClass, need: int) -> Iterable[Ch
 
 
 def _dropped_constraints(snapshot: Snapshot, cls: PodClass, need: int, beside: Collection[str]) -> Iterable[Change]:
-    """Yield constraints of which dropping one alone is enough."""
+    """Yield each constraint whose removal alone makes enough room."""
     ledger, pools = Ledger(snapshot.buckets), snapshot.matcher.pools
     for key, value in cls.selector.items():
         selector = {other: wanted for other, wanted in cls.selector.items() if other != key}

@@ -110,7 +110,7 @@ def explain(
         snapshot: the cluster.
         gang: the gang.
         now: seconds since the epoch.
-        supposed: the snapshot is hypothetical (see `supposing`).
+        supposed: the snapshot is hypothetical (see `hypothetical`).
         reason: why it waits, if a plan has that already.
         settings: the scheduler's deadlines.
     """
@@ -199,7 +199,7 @@ def _not_waiting(gang: Gang, *, supposed: bool) -> str:
 
 
 def _groups(snapshot: Snapshot, gang: Gang) -> Groups:
-    """Return the slots that need a node, by class: all pending ones, or those whose node is no longer usable."""
+    """Return the slots that need a node, by class: all pending ones, or those whose node is not usable any more."""
     slots = list(gang.pending)
     if gang.placed:
         slots = list(review(snapshot, Ledger(snapshot.buckets), gang).replace)

@@ -1,1 +1,1 @@
-"""Gangs: their members, their slots, and what decides their order."""
+"""Gangs: members, slots, placements and order."""

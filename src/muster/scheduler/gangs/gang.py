@@ -191,7 +191,7 @@ class Gang:
 
     @property
     def team(self) -> str:
-        """The team; "" if none is set."""
+        """The team; "" without one."""
         return self.traits.team
 
     @property
@@ -309,7 +309,7 @@ def is_unschedulable(pod: Pod) -> bool:
 
 
 def newest(members: dict[str, PodRecord]) -> PodRecord | None:
-    """Return the live member of the newest attempt, preferring one that has a node; None if none is live."""
+    """Return the live member of the newest attempt, preferring one that has a node; None without a live member."""
     live = [record for record in members.values() if not (record.terminating or record.finished)]
     if len(live) < 2:
         return live[0] if live else None

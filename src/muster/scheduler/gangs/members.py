@@ -143,8 +143,8 @@ class Roster:
     def _left(self, role: str) -> set[int]:
         """Return slots of finished or deleted pods that a pod of the role may take.
 
-        A succeeded pod's slot is included only if the number of pods at a time is known, as a later index of a Job
-        follows an earlier one. Otherwise no pod follows it, and its node may belong to one that joined.
+        The slot of a succeeded pod is included only if the number of concurrent pods is known. Then a pod with the
+        next index follows, as in a Job. Otherwise no pod follows, and its node may belong to a pod that joined.
         """
         part = self._part(role)
         says = self.shape.roles.get(self._effective(role)) if self.shape is not None else None

@@ -224,8 +224,10 @@ class CarryingOn(Draft):
     def _overdue(self, gang: Gang) -> None:
         """Release the gang; or plan it again if nothing is half done.
 
-        Nothing is half done in two cases: nothing is bound and no bind was refused (the leader was away), or members
-        that were bound before this revision still run.
+        Nothing is half done in two cases:
+
+        - nothing is bound and no bind was refused (the leader was away);
+        - members that were bound before this revision still run.
         """
         placement = gang.placement
         assert placement is not None

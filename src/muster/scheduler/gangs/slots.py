@@ -29,7 +29,7 @@ class SlotReview:
     Attributes:
         keep: slot -> node: the pod can be bound there now.
         wait: slot -> pod of an earlier attempt that still takes the room on the slot's node.
-        replace: slot -> why its node is no longer usable.
+        replace: slot -> why its node is not usable any more.
         unsettled: slots on nodes for which a preempting gang's plan is still being written; they may have to leave.
     """
 
@@ -72,8 +72,8 @@ def never_ran(gang: Gang) -> bool:
 def gives_back(gang: Gang, looked: SlotReview) -> bool:
     """Return whether a gang without other nodes for its slots gives its placement up, so that others use the nodes.
 
-    A gang that was fully bound before keeps its slots through a restart, unless one of their nodes now serves other
-    gangs and not this one.
+    A gang that was fully bound before keeps its slots through a restart. The exception is a node that is now usable
+    for other gangs but not for this one.
     """
     if never_ran(gang):
         return True
@@ -88,7 +88,7 @@ def runs_nowhere(gang: Gang) -> bool:
 def unusable(
     snapshot: Snapshot, gang: Gang, slot: int, member: PodRecord, placed: tuple[str, str]
 ) -> NodeReason | None:
-    """Return why the slot's node is no longer usable, apart from room on it; None if it is usable."""
+    """Return why the slot's node is not usable any more, apart from room on it; None if it is usable."""
     name, uid = placed
     node = snapshot.nodes.get(name)
     if node is None or node.node_class is None:

@@ -1,1 +1,1 @@
-"""Watches of what the scheduler reads beside pods and nodes."""
+"""Informers of the kinds that the scheduler reads besides pods and nodes."""

@@ -1,1 +1,1 @@
-"""Nodes, grouped by what they offer and what they have left."""
+"""Nodes: classes, free room, topology domains, pools and trust."""

@@ -45,7 +45,7 @@ def candidates(
 ) -> list[Candidate]:
     """Return where pods of the class have room, without reserved node classes and banned nodes.
 
-    Rules about other pods are not applied here (see `arranging`), so this is an upper bound.
+    Rules about other pods are not applied here (see `with_pod_rules`), so this is an upper bound.
     """
     found = []
     for bucket, left in ledger.buckets():

@@ -1,7 +1,7 @@
 """Caches why gangs with rules about other pods do not fit, until something relevant changes.
 
 Placing such a gang, or proving that it cannot fit, visits each node that it could use. The cached answers equal those
-of a new search. If one rule decides, they are counted (see `openings`). Otherwise they are kept until one of these
+of a new search. If one rule decides, they are counted (see `room_tables`). Otherwise they are kept until one of these
 changes: a node's room for the gang's pods, a domain, or a pod that a rule selects.
 """
 
@@ -156,7 +156,7 @@ class Refusals:
         taken: Collection[str] = (),
         given_up: Collection[Held] = (),
     ) -> dict[int, str] | Shortage:
-        """Like `placing.choose`, but cached. If the plan used room the gang could use, it searches again."""
+        """Like `place.choose`, but cached. If the plan used room the gang could use, it searches again."""
         matcher, index = snapshot.matcher, snapshot.buckets
         kept: tuple[_Asked, tuple[object, ...]] | None = None
         if any(is_related(cls, ledger.layer) for cls in groups) and not _is_touched(ledger, groups, matcher):

@@ -1,7 +1,7 @@
 """Caches where pods with rules about other pods have room, and how many the rules allow; updated node by node.
 
 Gangs from one template differ only in the pods that their rules select. While none of those pods runs, they share
-one table. The results equal those of `arranging`, which visits all nodes each time.
+one table. The results equal those of `with_pod_rules`, which visits all nodes each time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Places a gang whose pods have rules about other pods: all of its slots, or none.
 
 1. One pass applies each rule of each class alone. What it rules out is impossible.
-2. Each class is filled in one pass (see `filling`), once for each place where required affinity may begin.
+2. Each class is filled in one pass (see `one_class`), once for each place where required affinity may begin.
 3. Where several rules meet, step 2 may fail although the gang fits. Then a bounded search tries every arrangement
-   (see `searching`). If it stops early, the result is `gave_up`.
+   (see `exhaustive`). If it stops early, the result is `gave_up`.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _starts(
 ) -> Iterator[Starts]:
     """Yield starting domains for each set of pods that classes must be near and that has no pod yet.
 
-    All classes with that rule, and the classes that it selects, go to one domain: the one that fits them with the
-    least room to spare. The last start has no guidance.
+    All classes with that rule, and the classes that it selects, go to one domain. It is the domain that fits them
+    with the least room to spare. The last start has no guidance.
     """
     sets = dict.fromkeys(
         cls.relations.near

@@ -1,1 +1,1 @@
-"""Pods: what they ask for, and what they ask of other pods."""
+"""Pods: requirements, classes, and rules about other pods."""

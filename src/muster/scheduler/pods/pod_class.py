@@ -35,7 +35,7 @@ class PodClass:
         number: a small integer, in order of first appearance.
         request: resources as integers, including `pods: 1` and the share of a whole node.
         selector: nodeSelector.
-        terms: required node affinity, one of which must match; None without it.
+        terms: terms of required node affinity; at least one must match; None without it.
         volume_terms: (claim, terms) of each bound volume that is tied to nodes; each needs a matching term.
         label_keys: node labels that the constraints read.
         alone: the pod is a slot of a gang that takes whole nodes: at most one slot of a gang per node.

@@ -1,7 +1,7 @@
 """Persistent volume claims of pods: a bound claim ties its pod to nodes, an unbound one makes it wait or refuses it.
 
 If the class of a claim waits for its first consumer (volumeBindingMode WaitForFirstConsumer), the class's
-allowedTopologies constrain the pod. The volume is provisioned when the pod has a node (see `provisioning`).
+allowedTopologies constrain the pod. The volume is provisioned when the pod has a node (see `volume_provisioning`).
 Kubernetes: "Storage Classes".
 """
 

@@ -1,1 +1,1 @@
-"""Chooses gangs that leave so that another fits."""
+"""Chooses victims for a gang that does not fit."""

@@ -44,7 +44,7 @@ def why_it_stays(snapshot: Snapshot, gang: Gang, now: float) -> NodeReason | Non
 
 
 def may_go(snapshot: Snapshot, gang: Gang, now: float) -> bool:
-    """Return whether the gang may go as far as known; cheaper than `why_it_stays`."""
+    """Return whether the gang may be evicted, if eviction applies; cheaper than `why_it_stays`."""
     if not by_eviction(gang):
         return True
     tried = gang.tried
@@ -52,7 +52,7 @@ def may_go(snapshot: Snapshot, gang: Gang, now: float) -> bool:
 
 
 def is_tried(gang: Gang, now: float) -> bool:
-    """Return whether a recent dry run of evicting the whole gang was answered, or none is needed."""
+    """Return whether a recent dry run of evicting the whole gang was answered, or is not needed."""
     return not by_eviction(gang) or (gang.tried is not None and now < gang.tried.until)
 
 

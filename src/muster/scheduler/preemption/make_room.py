@@ -111,7 +111,7 @@ def _choose(
     stuck: int,
     closed: Collection[int],
 ) -> MadeRoom | None:
-    """Choose victims among the candidates, of which the first `stuck` do not run."""
+    """Choose victims among the candidates. The first `stuck` candidates do not run."""
     slots = {slot for members in groups.values() for slot in members}
     beside = gang.nodes_beside(slots) | {node for slot, node in gang.failed_nodes if slot in slots}
     room = _Room(draft, gang, may, stuck, closed, beside)

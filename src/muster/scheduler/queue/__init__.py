@@ -1,1 +1,1 @@
-"""The order of gangs that wait, and who may run before them."""
+"""Queues of waiting gangs, reservations for the head, and backfill."""

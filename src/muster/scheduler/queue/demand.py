@@ -36,7 +36,7 @@ def demands(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Deman
     """Yield the conditions to write, given why gangs wait.
 
     A gang behind another one is not a demand yet, because the gang ahead would get new nodes. A demand stays while
-    its gang waits for nodes. It is withdrawn when the gang is no longer complete or approved.
+    its gang waits for nodes. It is withdrawn when the gang is incomplete or not approved any more.
     """
     for key, reason in waiting.items():
         gang = snapshot.gangs[key]
