@@ -47,7 +47,7 @@ class ClusterTimeoutError(ClusterError):
 
 
 class Status(NamedTuple):
-    """How a cluster is.
+    """The state of a cluster.
 
     Attributes:
         spec: its shape.
@@ -79,21 +79,21 @@ def status(layout: Layout) -> Status | None:
 
 
 def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] = lambda stage: None) -> ClusterSpec:
-    """Start a cluster and wait until it is ready; a stored one is started with what it holds, jobs included.
+    """Start a cluster and wait until it is ready; a stored one continues with its objects, jobs included.
 
-    A cluster that cannot be started, or whose start is interrupted, leaves nothing behind if it is new.
+    A new cluster that cannot be started, or whose start is interrupted, leaves nothing behind.
 
     Args:
         layout: its folder.
         wanted: its shape; ports that are 0 are chosen.
-        on_stage: told what is being waited for.
+        on_stage: called with what the start waits for.
 
     Returns:
         The shape it runs with.
 
     Raises:
         ClusterConflictError: a port is in use, the stored cluster has another shape, the folder holds other things, or
-            somebody else starts it.
+            another process starts it.
         ClusterTimeoutError: it was not ready in time.
         ClusterError: one of its programs does not start; the message ends with its last lines.
     """
@@ -128,7 +128,7 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
 
 
 def starting(layout: Layout) -> bool:
-    """Whether some process is within start() for this folder now."""
+    """Returns whether some process is within start() for this folder now."""
     if not layout.root.is_dir():
         return False
     with _alone(layout) as alone:
@@ -136,18 +136,18 @@ def starting(layout: Layout) -> bool:
 
 
 def join(layout: Layout, on_stage: Callable[[str], None] = lambda stage: None) -> ClusterSpec:
-    """Wait until a cluster that somebody else starts, or has started, is ready.
+    """Wait until a cluster that another process starts, or has started, is ready.
 
     Args:
         layout: its folder.
-        on_stage: told what is being waited for.
+        on_stage: called with what the start waits for.
 
     Returns:
         The shape it runs with.
 
     Raises:
         ClusterTimeoutError: it was not ready in time.
-        ClusterError: it was given up.
+        ClusterError: its start was given up.
     """
     _wait_ready(layout, on_stage, given_up=lambda: not starting(layout))
     spec = layout.read_spec()
@@ -171,7 +171,7 @@ def stop(layout: Layout) -> bool:
 def remove(layout: Layout, *, folder_too: bool = True) -> None:
     """End every process of a cluster and delete its folder, or only what is in it."""
     _stop_processes(layout)
-    if not layout.root.exists():  # somebody else's `muster down` was quicker
+    if not layout.root.exists():  # another `muster down` was faster
         return
     if folder_too:
         shutil.rmtree(layout.root)
@@ -194,7 +194,7 @@ def bring_back(layout: Layout, node: str) -> bool:
 
 
 def kill_rank(layout: Layout, pod_uid: str, rank: int | None = None) -> int:
-    """Kill a rank's process in a pod, the lowest one if none is named; returns its number, raises ControlError."""
+    """Kill a rank's process in a pod, by default the lowest; returns its number. Raises ControlError."""
     return int(ask(layout.control_socket, op="kill-rank", podUID=pod_uid, rank=rank)["rank"])
 
 
@@ -224,7 +224,7 @@ def _with_ports(spec: ClusterSpec, asked: int) -> ClusterSpec:
 
 @contextlib.contextmanager
 def _alone(layout: Layout, within_s: float = 0.0) -> Iterator[bool]:
-    """Hold the lock of whoever starts a cluster, on the folder itself; False where another process keeps it."""
+    """Hold the start lock on the folder itself; False if another process keeps it."""
     folder = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
     deadline = time.monotonic() + within_s
     try:
@@ -245,7 +245,7 @@ def _locked(folder: int) -> bool:
 
 def _start_daemon(layout: Layout) -> None:
     """Start the daemon in a session of its own, with nothing of ours but its log."""
-    layout.kubeconfig.unlink(missing_ok=True)  # written anew by the API server: then it is there
+    layout.kubeconfig.unlink(missing_ok=True)  # the API server writes it again when it serves
     with layout.log("daemon").open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "muster.embedded.daemon", f"--state-dir={layout.root}"],

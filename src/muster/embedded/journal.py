@@ -102,7 +102,7 @@ class Journal:
 
     @property
     def wants_compaction(self) -> bool:
-        """Whether the log has outgrown the snapshot."""
+        """Returns whether the log has outgrown the snapshot."""
         return self._bytes > self._compact_at
 
     def compact(self, version: int, records: Iterable[Record]) -> None:

@@ -69,7 +69,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return [f"node-{number}" for number in range(self.nodes)]
 
     def same_shape(self, other: Self) -> bool:
-        """Whether both ask for the same nodes and network."""
+        """Returns whether both ask for the same nodes and network."""
         mine, theirs = ((each.nodes, each.gpus, each.network, each.real) for each in (self, other))
         return mine == theirs
 
@@ -108,7 +108,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Returns whether this very process still runs."""
         return ProcessId.of(self.pid) == self
 
     def signal(self, number: signal.Signals) -> bool:
@@ -123,7 +123,7 @@ class ProcessId(msgspec.Struct, frozen=True):
 
 
 class Layout:
-    """Where an embedded cluster keeps what."""
+    """The files of an embedded cluster."""
 
     def __init__(self, root: Path) -> None:
         """Nothing is read or made."""
@@ -152,7 +152,7 @@ class Layout:
         return self.logs / f"{process}.log"
 
     def read_spec(self) -> ClusterSpec | None:
-        """The stored shape, or None where there is no cluster."""
+        """The stored shape, or None without a cluster."""
         return _read(self.spec_file, ClusterSpec)
 
     def write_spec(self, spec: ClusterSpec) -> None:
@@ -185,7 +185,7 @@ def clusters_root() -> Path:
 
 
 def valid_name(name: str) -> bool:
-    """Whether a cluster can have this name: a DNS label of at most 40 characters."""
+    """Returns whether a cluster can have this name: a DNS label of at most 40 characters."""
     return _NAME.fullmatch(name) is not None
 
 

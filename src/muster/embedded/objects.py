@@ -14,7 +14,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Clock(Protocol):
-    """Where the time comes from: the wall, or a simulation."""
+    """The source of time: the wall clock, or a simulation."""
 
     def now(self) -> float:
         """Return seconds since the epoch."""

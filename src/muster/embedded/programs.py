@@ -14,7 +14,7 @@ from muster.embedded.layout import ClusterSpec, Layout
 APISERVER, CONTROLLER = "apiserver", "controller"
 NODES_PER_RACK = 4
 THIS_MACHINE = "this-machine"
-"""What `image` says where there are no images: a container sees this machine's files."""
+"""The value of `image`: this cluster has no images, and a container sees this machine's files."""
 
 _OUR_BIN = str(Path(sys.executable).parent)
 

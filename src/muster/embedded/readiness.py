@@ -43,7 +43,7 @@ async def poll(what: str, check: Callable[[], Awaitable[bool]], timeout_s: float
 
 
 async def answers(client: Client) -> bool:
-    """Whether the API server is ready."""
+    """Returns whether the API server is ready."""
     return await client.request("GET", "/readyz") is not None
 
 
@@ -90,7 +90,7 @@ async def ready_nodes(client: Client) -> set[str]:
 
 
 async def healthy(port: int) -> bool:
-    """Whether a process's /readyz on this machine answers 200."""
+    """Returns whether a process's /readyz on this machine answers 200."""
     timeout = aiohttp.ClientTimeout(total=5)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,

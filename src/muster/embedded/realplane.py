@@ -23,12 +23,12 @@ NODE_RULES: Final[tuple[Rule, ...]] = (
     {"apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"]},
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "patch"]},
 )
-"""What process kubelets call, and no more: one account for all nodes of a cluster on one machine."""
+"""The rights that process kubelets need: one account for all nodes of a cluster on one machine."""
 _TOKEN_S: Final = 365 * 24 * 3600
 """Tokens are issued at each start of the cluster."""
 UNAVAILABLE: Final = (ControlPlaneUnavailableError, NotBuiltError)
 FAILED: Final = (*UNAVAILABLE, ControlPlaneError, KubectlError)
-"""What the functions here raise, beside what is said."""
+"""Errors that the functions here raise, beside the documented ones."""
 
 
 def build() -> None:

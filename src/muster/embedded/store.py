@@ -1,7 +1,7 @@
 """The store: every object of every kind under one resourceVersion, with indexes and an event log for each kind.
 
-It belongs to one event loop and is synchronous: a change is written to the journal, applied and told to watchers before
-`put` or `delete` returns, so no reader ever sees half of it.
+It belongs to one event loop and is synchronous. Before `put` or `delete` returns, a change is written to the journal,
+applied and sent to watchers, so readers never see a partial change.
 """
 
 from __future__ import annotations
@@ -193,10 +193,10 @@ class Store:
         return item
 
     def delete(self, resource: str, key: str, last: Obj | None = None) -> Item:
-        """Remove an object; watchers are told its last state (`last`, or what is stored) at the version of the removal.
+        """Remove an object; watchers get its last state (`last`, or what is stored) at the version of the removal.
 
         Raises:
-            KeyError: there is no such object.
+            KeyError: the object does not exist.
         """
         table = self.define(resource)
         old = table.items[key]

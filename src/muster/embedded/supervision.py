@@ -21,7 +21,7 @@ STEADY_S = 60.0
 
 
 class Supervised:
-    """One program: wanted or not, running or waiting to be started again."""
+    """One program and its state: wanted or not, running or waiting to be restarted."""
 
     def __init__(self, program: Program, log: Path, env: Mapping[str, str], clock: Callable[[], float]) -> None:
         """Nothing runs until tick()."""
@@ -91,5 +91,5 @@ class Supervised:
 
 
 def clock() -> float:
-    """Seconds on a clock that nobody sets."""
+    """Seconds on a monotonic clock."""
     return time.monotonic()

@@ -1,9 +1,9 @@
 """The watch hub: one ordered, bounded event log for a kind, fanned out to many watchers.
 
-Each event is encoded once for each representation asked for, and the bytes are shared by all watchers. A watcher sits
-in one bucket (everything, a namespace, an object, or a value of an indexed field), so an event costs only the watchers
-whose bucket it touches. A watcher that does not keep up is dropped: its client watches again from the last version it
-saw, as with kube-apiserver.
+Each event is encoded once for each requested representation, and all watchers share the bytes. A watcher is in one
+bucket (everything, a namespace, an object, or a value of an indexed field), so an event costs only the watchers whose
+bucket it touches. A watcher that does not keep up is dropped: its client watches again from the last version it saw, as
+with kube-apiserver.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Expired(Exception):
 
 
 class Item:
-    """One object at one version: its JSON, encoded once, and what selectors look at."""
+    """One object at one version: its JSON, encoded once, and the fields that selectors read."""
 
     __slots__ = ("data", "fields", "key", "labels", "name", "namespace", "owners", "terminating", "uid", "version")
 
@@ -82,7 +82,7 @@ class Item:
 
 
 class Selection(Protocol):
-    """Which objects a watcher wants."""
+    """The objects that a watcher selects."""
 
     @property
     def bucket(self) -> Bucket:
@@ -90,16 +90,16 @@ class Selection(Protocol):
         ...
 
     def matches(self, item: Item) -> bool:
-        """Whether the object is selected."""
+        """Returns whether the object is selected."""
         ...
 
 
 class View(Protocol):
-    """How a watcher wants its objects written; views with the same key write the same bytes."""
+    """The representation of objects for a watcher; views with the same key write the same bytes."""
 
     @property
     def key(self) -> str | None:
-        """What tells this view from others, None where its bytes are not shared."""
+        """Returns the identity of this view, None if its bytes are not shared."""
         ...
 
     def encode(self, item: Item) -> bytes:
@@ -134,7 +134,7 @@ class Event:
         self._frames: dict[tuple[str, str], bytes] = {}
 
     def type_for(self, selection: Selection) -> str | None:
-        """Return the event a selection sees: entering it is an ADDED, leaving it a DELETED, None is nothing."""
+        """Return the event type for a selection: ADDED on entering it, DELETED on leaving, MODIFIED within, or None."""
         before = self.old is not None and selection.matches(self.old)
         if self.type == DELETED:
             return DELETED if before or (self.old is None and selection.matches(self.item)) else None
@@ -143,7 +143,7 @@ class Event:
         return DELETED if before else None
 
     def frame(self, type_: str, view: View) -> bytes:
-        """Return the line of the watch stream that tells this event as `type_`."""
+        """Return the line of the watch stream for this event, as `type_`."""
         if view.key is None:
             return frame(type_, view.encode(self._item_for(type_)))
         key = (type_, view.key)
@@ -171,7 +171,7 @@ class Watcher:
     def __init__(self, hub: Hub, selection: Selection, view: View, version: int, backlog: int) -> None:
         self.selection = selection
         self.view = view
-        self.version = version  # the newest version this watcher has been told of, or has no interest in
+        self.version = version  # the newest version that this watcher got, or that does not concern it
         self.closed = False
         self.overrun = False
         self._hub = hub

@@ -1,7 +1,7 @@
 """The API server without sockets: a request goes in, an answer or an open watch comes out.
 
-`ApiCore.handle` is synchronous and takes its time from a clock and its randomness from a generator that it is given, so
-the simulator can run it on virtual time.
+`ApiCore.handle` is synchronous. It takes its time from a given clock and its randomness from a given generator, so the
+simulator can run it on virtual time.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _VERBS = {"POST": "CREATE", "PUT": "UPDATE", "PATCH": "PATCH", "DELETE": "DELETE
 
 
 class Metrics:
-    """What one server counted."""
+    """Counters of one server."""
 
     def __init__(self, core: ApiCore) -> None:
         self._core = core

@@ -95,7 +95,7 @@ class KubeletProxy:
 
 
 def _refusal(code: int, text: str) -> StatusError:
-    """What a kubelet that refused a request with this code and text means for the client."""
+    """Returns the client's error for a request that the kubelet refused with this code and text."""
     return StatusError(code, {400: "BadRequest", 404: "NotFound", 401: "Unauthorized"}.get(code, "InternalError"), text)
 
 

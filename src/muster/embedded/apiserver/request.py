@@ -1,4 +1,4 @@
-"""What goes into the API core and what comes out of it; no sockets here."""
+"""Requests and answers of the API core, without sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.embedded.objects import Obj, encode
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """Who asks."""
+    """The authenticated user of a request."""
 
     name: str
     uid: str = ""
@@ -45,10 +45,10 @@ class Request:
         return text is not None and text.lower() not in ("", "0", "false")
 
     def number(self, name: str) -> int | None:
-        """Return a whole-number query parameter, None where absent.
+        """Return a whole-number query parameter, None if absent.
 
         Raises:
-            StatusError: 400 where it is no number.
+            StatusError: 400 if it is not a number.
         """
         text = self.query.get(name)
         if text is None:

@@ -22,7 +22,7 @@ class Route:
 
 @functools.lru_cache(maxsize=1024)
 def parse(path: str) -> Route | None:
-    """Take a path apart; None where it is no resource path."""
+    """Take a path apart; None if it is not a resource path."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     if parts[0] == "api":
         group, rest = "", parts[1:]

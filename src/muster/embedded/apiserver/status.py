@@ -1,4 +1,4 @@
-"""Failures as Kubernetes tells them: `metav1.Status` with the codes, reasons and wording kube-apiserver uses.
+"""Errors as kube-apiserver reports them: `metav1.Status` with its codes, reasons and wording.
 
 Source: k8s.io/apimachinery `pkg/api/errors` and `pkg/util/validation/field`.
 """
@@ -139,7 +139,7 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
 
 
 def no_such_resource() -> StatusError:
-    """404 for a resource nobody serves."""
+    """404 for a resource that does not exist."""
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 

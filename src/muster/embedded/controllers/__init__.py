@@ -1,1 +1,1 @@
-"""What kube-controller-manager does for the kinds here: garbage, namespaces, nodes, eviction, quotas, budgets."""
+"""The controllers of kube-controller-manager for these kinds: garbage, namespaces, nodes, eviction, quotas, budgets."""

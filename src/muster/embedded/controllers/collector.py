@@ -19,7 +19,7 @@ Place = tuple[str, str]  # resource, key
 
 
 class Collector:
-    """Deletes what nobody owns any more."""
+    """Deletes objects whose owners are all gone."""
 
     def __init__(self, core: ApiCore) -> None:
         self._core = core

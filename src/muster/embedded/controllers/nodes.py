@@ -1,6 +1,6 @@
 """Node lifecycle: a node whose Lease is not renewed is unknown, and conditions become taints.
 
-Source: kubernetes pkg/controller/nodelifecycle. There are no zones and no eviction rate: every node stands for itself.
+Source: kubernetes pkg/controller/nodelifecycle. Zones and eviction rates are left out: every node is judged alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pods of nodes that are no more are failed and removed.
+"""Fails and removes pods whose nodes no longer exist.
 
 Source: kubernetes pkg/controller/podgc (gcOrphaned), which waits as long before it believes that a node is gone.
 """

@@ -1,7 +1,7 @@
-"""Runs the embedded controllers: each hears of every change, and does its work in small synchronous steps.
+"""Runs the embedded controllers: each sees every change, and works in small synchronous steps.
 
-All of them run in the API server's own event loop on its clock, so that in a simulation the same changes lead to the
-same writes in the same order.
+All of them run in the API server's own event loop on its clock. So in a simulation the same changes lead to the same
+writes in the same order.
 """
 
 from __future__ import annotations

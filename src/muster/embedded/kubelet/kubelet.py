@@ -1,4 +1,4 @@
-"""The process kubelet: a node and its pods, until told to stop."""
+"""The process kubelet: a node and its pods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Kubelet:
-    """One node."""
+    """Runs one node."""
 
     def __init__(self, settings: Settings, config: ClusterConfig) -> None:
         """Nothing is contacted or made yet."""
@@ -141,7 +141,7 @@ class Kubelet:
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[object]) -> bool:
-    """Do `work` to its end, unless told to stop first; returns whether it ended."""
+    """Wait for `work` unless `stop` is set first; returns whether it ended."""
     task = asyncio.ensure_future(work)
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)

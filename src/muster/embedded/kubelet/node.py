@@ -56,7 +56,7 @@ class NodeRegistration:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What the node registers with."""
+        """Returns the labels that the node registers with."""
         machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
         return {
             "kubernetes.io/hostname": self._settings.node,
@@ -67,7 +67,7 @@ class NodeRegistration:
 
     @property
     def capacity(self) -> dict[str, str]:
-        """What the node has, and all of it is allocatable."""
+        """Returns the node's capacity; all of it is allocatable."""
         settings = self._settings
         found = {"cpu": settings.cpus, "memory": settings.memory, "pods": str(settings.max_pods)}
         if settings.gpus:
@@ -104,7 +104,7 @@ class NodeRegistration:
             await asyncio.sleep(max(0.0, pause_s))
 
     async def keep_status(self) -> None:
-        """Report the status again from time to time, and soon where somebody doubts it: we may have stood still.
+        """Report the status periodically, and soon if the API server shows the node as not ready.
 
         Source: kubernetes pkg/kubelet/kubelet_node_status.go (nodeStatusUpdateFrequency, nodeStatusReportFrequency).
         """
@@ -215,5 +215,5 @@ class NodeRegistration:
             except (AlreadyExists, Conflict):
                 log.debug("lease %s was made meanwhile", name)
             except NotFound:
-                # Nobody made the namespace: the API server of a real cluster does, a moment after its start.
+                # The namespace is missing: the API server of a real cluster makes it a moment after its start.
                 raise

@@ -1,4 +1,4 @@
-"""What one kubelet is told."""
+"""Settings of one kubelet."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ class Settings:
 
     @property
     def pods_dir(self) -> Path:
-        """Where each pod has a folder of its own, named by its UID."""
+        """Returns the parent of the pods' folders; each is named by the pod's UID."""
         return self.state_dir / "pods"

@@ -73,7 +73,7 @@ def _remove(segments: set[str]) -> None:
 
 
 def end_orphans() -> None:
-    """Kill and reap children of this process that are no shims: what a killed shim left to us, its subreaper."""
+    """Kill and reap children of this process that are not shims: a killed shim leaves them to this subreaper."""
     if spawning() or _children() <= SHIMS:
         return
     for pid, (parent, started) in process_table().items():

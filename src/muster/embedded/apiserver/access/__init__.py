@@ -1,1 +1,1 @@
-"""Who asks: tokens, certificates and reviews."""
+"""Authentication: tokens, certificates and reviews."""

@@ -1,4 +1,4 @@
-"""Who asks: the administrator's bearer token, or a service account's."""
+"""Authenticates requests: the administrator's bearer token, or a service account's."""
 
 from __future__ import annotations
 

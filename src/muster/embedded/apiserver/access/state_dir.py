@@ -13,7 +13,7 @@ from muster.kube.pki import CertificateAuthority, KeyPair, new_signing_key, writ
 
 @dataclasses.dataclass(frozen=True)
 class StateDir:
-    """What the folder holds; made on first use and kept from then on."""
+    """The files of the state folder; created on first use and kept."""
 
     folder: Path
     certificate: Path

@@ -35,7 +35,7 @@ class InvalidToken(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """What a valid token proves."""
+    """The identity that a valid token proves."""
 
     user: User
     audiences: tuple[str, ...]
@@ -107,7 +107,7 @@ class TokenAuthority:
         """Check a token for any of these audiences.
 
         Raises:
-            InvalidToken: it is malformed, forged, expired, for somebody else, or what it is bound to is gone.
+            InvalidToken: it is malformed, forged, expired, for another audience, or bound to a deleted object.
         """
         claims = self._verified(token)
         now = self._context.clock.now()

@@ -1,1 +1,1 @@
-"""What is special about each built-in kind."""
+"""Behaviour of built-in kinds that differs from the default."""

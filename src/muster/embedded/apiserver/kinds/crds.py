@@ -1,6 +1,6 @@
 """CustomResourceDefinitions: validated, established at once, and served.
 
-Only the storage version is served: there is no conversion.
+Only the storage version is served; the server does not convert between versions.
 """
 
 from __future__ import annotations

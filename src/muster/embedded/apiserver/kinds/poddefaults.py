@@ -1,4 +1,4 @@
-"""What the server fills in on a pod.
+"""Fills in defaults of a pod.
 
 Source: kubernetes pkg/apis/core/v1/defaults.go, and the admission plugins ServiceAccount, DefaultTolerationSeconds and
 Priority.

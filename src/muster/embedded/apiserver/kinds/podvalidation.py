@@ -1,4 +1,4 @@
-"""Which pods the server refuses, in its own words: the common mistakes, not every rule.
+"""Validates pods with the API server's messages: the common mistakes, not every rule.
 
 Source: kubernetes pkg/apis/core/validation/validation.go.
 """

@@ -1,1 +1,1 @@
-"""What `kubectl get` prints."""
+"""Tables for `kubectl get`."""

@@ -1,4 +1,4 @@
-"""What a fresh cluster holds: its namespaces and system priority classes."""
+"""Objects of a fresh cluster: its namespaces and system priority classes."""
 
 from __future__ import annotations
 

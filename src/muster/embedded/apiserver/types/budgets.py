@@ -1,6 +1,6 @@
-"""Pod disruption budgets: how many pods may go.
+"""Pod disruption budgets: how many pods may be evicted.
 
-Unlike kube-controller-manager, expected pods are the pods the selector finds, whoever owns them.
+Unlike in kube-controller-manager, the expected pods are all pods that the selector finds, whatever owns them.
 """
 
 from __future__ import annotations

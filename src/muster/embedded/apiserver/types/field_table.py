@@ -3,11 +3,15 @@
 The table is `builtinfields.txt`. It holds facts of the API alone, no descriptions: field_writer.py reads them from the
 OpenAPI documents of a real API server, and a scenario test compares both.
 
-A line `[core.v1]` begins a group; `Name field:type ...` is a type of it, and lines that begin with a space go on with
-the type before. A field that ends in `!` is required. Types: `s` string, `b` boolean, `i` and `j` integers of 64 and 32
-bits, `f` a number, `q` a quantity, `x` an integer or a string, `t` and `u` times in seconds and microseconds, `B`
-base64, `o` any object, `a` any value; `[T]` is a list and `{T}` a map; every other word is a type, of another group
-where it has a dot.
+Format:
+- A line `[core.v1]` begins a group.
+- `Name field:type ...` is a type of the group; lines that begin with a space continue the type before.
+- A field that ends in `!` is required.
+- Simple types: `s` string, `b` boolean, `i` and `j` integers of 64 and 32 bits, `f` a number, `q` a quantity, `x` an
+  integer or a string.
+- Others: `t` and `u` times in seconds and microseconds, `B` base64, `o` any object, `a` any value.
+- `[T]` is a list and `{T}` a map.
+- Every other word is a type, of another group if it has a dot.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from muster.embedded.apiserver.types.registry import Registry, ResourceType
 from muster.embedded.objects import Obj, encode
 
 V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-"""What kube-apiserver answers with: kubectl asks for `v2@v1.0`, which it cannot parse itself as a media type."""
+"""The content type of kube-apiserver's answer: kubectl asks for `v2@v1.0`, which it cannot parse as a media type."""
 _SCALAR_SCHEMAS: Final[dict[str, Obj]] = {
     "s": {"type": "string"},
     "b": {"type": "boolean"},

@@ -41,7 +41,7 @@ def _violates(why: str, retry_after_s: int = 0) -> StatusError:
 
 
 class PodSubresources:
-    """What can be done to a pod besides reading and writing it."""
+    """The subresources of pods, beside reading and writing."""
 
     def __init__(self, context: Context, deletes: Deletes, pods: ResourceType) -> None:
         self._context = context
@@ -158,10 +158,10 @@ class PodSubresources:
     def proxy(
         self, namespace: str, name: str, subresource: str, query: Mapping[str, str], raw_query: str
     ) -> ProxyResponse:
-        """Return where the kubelet answers.
+        """Return the kubelet's address for a request.
 
         Raises:
-            StatusError: 400 or 404 where there is no such container, or no kubelet to ask.
+            StatusError: 400 or 404 if the container does not exist, or the pod has no kubelet.
         """
         pod = self._get(namespace, name).object()
         container = self._container(pod, name, query.get("container", ""))

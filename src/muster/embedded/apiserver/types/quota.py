@@ -202,7 +202,7 @@ def _scoped(quota: Obj) -> bool:
 
 
 def in_scope(quota: Obj, pod: Obj) -> bool:
-    """Whether a quota counts a pod."""
+    """Returns whether a quota counts a pod."""
     spec, pod_spec = section(quota, "spec"), section(pod, "spec")
     rules = [{"scopeName": scope, "operator": "Exists"} for scope in items(spec, "scopes")]
     rules += items(section(spec, "scopeSelector"), "matchExpressions")

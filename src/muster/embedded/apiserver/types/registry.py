@@ -69,7 +69,7 @@ class ResourceType:
 
     @property
     def has_status(self) -> bool:
-        """Whether there is a status subresource."""
+        """Returns whether the kind has a status subresource."""
         return any(sub.name == "status" for sub in self.subresources)
 
     def describe(self, obj: Obj) -> dict[str, str]:

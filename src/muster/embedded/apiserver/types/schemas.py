@@ -89,7 +89,7 @@ def default(value: Any, schema: Obj) -> None:
 
 
 def validate(value: Any, schema: Obj, path: str = "") -> list[FieldError]:
-    """Return what of the value breaks the schema."""
+    """Return the fields of the value that violate the schema."""
     errors: list[FieldError] = []
     _validate(value, schema, path, errors)
     return errors

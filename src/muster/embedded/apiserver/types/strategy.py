@@ -1,4 +1,4 @@
-"""What is special about a kind: how it is defaulted, validated, changed and deleted. The base serves plain kinds."""
+"""The rules of a kind: how it is defaulted, validated, changed and deleted. The base class serves plain kinds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Context:
-    """What strategies may look at."""
+    """The server's state that strategies may read."""
 
     store: Store
     registry: Registry
@@ -86,7 +86,7 @@ class Strategy:
         return []
 
     def spec_changed(self, new: Obj, old: Obj) -> bool:
-        """Whether the generation counts this change."""
+        """Returns whether the generation counts this change."""
         return bool(new.get("spec") != old.get("spec"))
 
     def grace_s(self, obj: Obj, asked: int | None) -> int | None:

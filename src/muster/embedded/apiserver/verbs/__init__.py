@@ -1,1 +1,1 @@
-"""What each verb does with a request: get, list, watch, create, update, patch, delete."""
+"""The verbs of the API: get, list, watch, create, update, patch, delete."""

@@ -1,4 +1,4 @@
-"""How an object leaves the server: as it is, in another version, as PartialObjectMetadata, as a row of a Table."""
+"""Writes objects for clients: unchanged, in another version, as PartialObjectMetadata, or as a row of a Table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TableView:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What the Accept header asks for: "" plain, Table, PartialObjectMetadata, PartialObjectMetadataList."""
+    """The form in the Accept header: "" plain, Table, PartialObjectMetadata, PartialObjectMetadataList."""
 
     name: str = ""
 

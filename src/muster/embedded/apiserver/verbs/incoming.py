@@ -1,4 +1,4 @@
-"""What a client sends, against the field table: 400 for a value of another type, unknown fields as the request asks."""
+"""Checks objects from clients against the field table: 400 for a wrong type, unknown fields as the request asks."""
 
 from __future__ import annotations
 

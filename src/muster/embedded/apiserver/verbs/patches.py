@@ -16,7 +16,7 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 MAX_OPERATIONS = 10_000
 COPIED_BYTES_MAX = 3 << 20
-"""What the copy operations of one patch may add, as in kube-apiserver."""
+"""Limit for what the copy operations of one patch may add, as in kube-apiserver."""
 
 
 def json_patch(document: Obj, operations: Any) -> Obj:
@@ -163,7 +163,7 @@ def change_for(content_type: str, body: bytes, *, custom: bool) -> Callable[[Obj
     """Return the function that applies a patch request's body.
 
     Raises:
-        StatusError: 400 for a body that is no patch, 415 for a format this kind does not take.
+        StatusError: 400 for a body that is not a patch, 415 for a format this kind does not take.
     """
     media = content_type.partition(";")[0].strip()
     allowed = (

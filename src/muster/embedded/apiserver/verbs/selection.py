@@ -57,11 +57,11 @@ class Selected:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing but the namespace narrows this."""
+        """Returns whether only the namespace narrows the selection."""
         return not self.labels.requirements and not self.fields
 
     def matches(self, item: Item) -> bool:
-        """Whether the object is selected."""
+        """Returns whether the object is selected."""
         if self.namespace and item.namespace != self.namespace:
             return False
         for field, equal, value in self.fields:

@@ -123,6 +123,6 @@ def _ordered(values: list[Any], order: list[Any], key: str) -> list[Any]:
 
 
 def _interleave(values: list[Any], listed: list[Any], wanted: list[Any], identity: Any) -> list[Any]:
-    # What the order does not name keeps its place among the rest.
+    # items that the order does not name keep their place among the rest
     queue = iter(listed)
     return [next(queue) if identity(item) in wanted else item for item in values]

@@ -1,4 +1,4 @@
-"""How long a container that keeps ending waits before its next start.
+"""Delays between restarts of a container that keeps ending.
 
 Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-restarts
 """
@@ -11,7 +11,7 @@ RESET_AFTER_S = 600.0
 
 
 class RestartBackoff:
-    """Ten seconds, doubling up to five minutes, anew after a run of ten minutes. The first restart is at once."""
+    """Ten seconds, doubling up to five minutes, reset after a run of ten minutes. The first restart has no delay."""
 
     def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
         self._first_s = first_s

@@ -27,7 +27,7 @@ class ContainerGroup:
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel killed something in here for want of memory."""
+        """Returns whether the kernel killed a process of the group because of its memory limit."""
         for folder in self.folders:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError, ValueError):
@@ -66,7 +66,7 @@ class ControlGroups:
         self._looked = False
 
     def container(self, container_id: str, memory_bytes: int, processes: int) -> ContainerGroup:
-        """Make the groups of a container with these limits; 0 is no limit."""
+        """Make the groups of a container with these limits; 0 means unlimited."""
         wanted = {"memory": memory_bytes, "pids": processes}
         folders: list[Path] = []
         if any(wanted.values()) and not self._looked:

@@ -106,12 +106,12 @@ class ContainerRunner:
         return self._context.ip
 
     def end_soon(self, grace: Grace, message: str) -> None:
-        """Begin to end it, for somebody who does not wait."""
+        """Begin to end it, without waiting."""
         self._ending_soon = asyncio.create_task(self.end(grace, message))
 
     @property
     def done(self) -> bool:
-        """Whether it ended for good."""
+        """Returns whether it ended for good."""
         ended = self.status.state.terminated if self.status.state else None
         return ended is not None and not self._restarts(ended.exit_code)
 
@@ -227,7 +227,7 @@ class ContainerRunner:
             self._changed()
 
     async def _prepare(self) -> launch.Launch:
-        """What to run; tries again while its configuration is missing something."""
+        """Prepares the start; tries again while its configuration is incomplete."""
         retry_s = _CONFIG_RETRY_S
         while True:
             try:

@@ -24,7 +24,7 @@ class UnknownField(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class PodFacts:
-    """What the downward API tells of a pod beyond the object itself.
+    """Facts about a pod for the downward API that the object itself does not hold.
 
     Attributes:
         pod: the object.

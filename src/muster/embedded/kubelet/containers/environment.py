@@ -20,7 +20,7 @@ class ConfigError(Exception):
 
 
 def machine_environment(folder: Path) -> dict[str, str]:
-    """What every container gets: PATH (beginning with our own Python), HOME and TMPDIR in the pod's folder, LANG."""
+    """Environment of every container: PATH (our own Python first), HOME and TMPDIR in the pod's folder, LANG."""
     binaries = str(Path(sys.executable).parent)
     path = os.environ.get("PATH", "") or _FALLBACK_PATH
     return {

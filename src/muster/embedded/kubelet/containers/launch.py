@@ -80,11 +80,11 @@ class Launch:
 
 
 async def prepare(context: PodContext, container: Container, container_id: str) -> Launch:
-    """Decide one start of a container.
+    """Prepare one start of a container.
 
     Raises:
-        ConfigError: it refers to something that is not there.
-        CreateError: it has no command (there is no image to take one from), or a volume mount makes no sense.
+        ConfigError: it refers to an object that does not exist.
+        CreateError: it has no command (there is no image to take one from), or a volume mount is invalid.
     """
     services = context.services
     declared = await declared_environment(context.facts, container, services.objects, services.service_variables)
@@ -135,7 +135,10 @@ async def prepare(context: PodContext, container: Container, container_id: str) 
 
 
 def _devices(context: PodContext, container: Container) -> Sequence[int]:
-    """Which of its pod's GPUs a container may use: main containers share them out, init containers come before that."""
+    """Returns the pod's GPUs that a container may use.
+
+    Main containers share them out; an init container runs before them and may use the same ones.
+    """
     resource = context.services.settings.gpu_resource
     before = 0
     for other in context.pod.spec.containers if container in context.pod.spec.containers else ():
@@ -150,7 +153,7 @@ def _gpus(container: Container, resource: str) -> int:
 
 
 def _user(pod: Pod, container: Container) -> tuple[int | None, int | None, Sequence[int] | None]:
-    """Who it runs as; only root may change that, anybody else runs everything as themselves."""
+    """Returns the user of a container; only root may change it, any other user runs all containers as itself."""
     shared, own = pod.spec.security_context or PodSecurityContext(), container.security_context or SecurityContext()
     uid = shared.run_as_user if own.run_as_user is None else own.run_as_user
     gid = shared.run_as_group if own.run_as_group is None else own.run_as_group
@@ -163,6 +166,6 @@ def _user(pod: Pod, container: Container) -> tuple[int | None, int | None, Seque
 
 
 def wants_gpus(pod: Pod, resource: str) -> int:
-    """How many GPUs a pod holds: as many as its containers together, or its hungriest init container."""
+    """Returns the number of GPUs of a pod: the sum over its containers, or the largest init container."""
     main = sum(_gpus(container, resource) for container in pod.spec.containers)
     return max(main, *(_gpus(container, resource) for container in pod.spec.init_containers), 0)

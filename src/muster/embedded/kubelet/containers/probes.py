@@ -67,7 +67,7 @@ class ContainerProbes:
                 good, bad = 0, bad + 1
                 if bad >= (probe.failure_threshold or 3):
                     self._end_container(probe, kind)
-                    await asyncio.Event().wait()  # whoever waits for us is gone with this start
+                    await asyncio.Event().wait()  # this start is over; nothing waits for its probes
             await asyncio.sleep(probe.period_seconds or 10)
 
     async def _readiness(self, probe: Probe) -> None:

@@ -57,9 +57,9 @@ class ProcessSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Exit:
-    """How a process ended: `code` is 128 + `signal` where a signal did it; `time_s` is Unix time.
+    """The end of a process: `code` is 128 + `signal` if a signal ended it; `time_s` is Unix time.
 
-    `swept` says that its shim ended everything below it; where the shim was killed, nobody did.
+    `swept`: its shim ended everything below it. It is false if the shim itself was killed.
     """
 
     code: int
@@ -145,7 +145,7 @@ _spawning = 0
 
 
 def spawning() -> bool:
-    """Whether a child is being made right now, whose pid nobody knows yet."""
+    """Returns whether a child is being started whose pid is not known yet."""
     return _spawning > 0
 
 
@@ -176,7 +176,7 @@ async def _spawn(spec: ProcessSpec) -> asyncio.subprocess.Process:
 async def run_helper(argv: Sequence[str], timeout_s: float = 30.0) -> tuple[int, str]:
     """Run a short program of this machine; returns its exit code and what it said."""
     global _spawning
-    _spawning += 1  # it is no orphan
+    _spawning += 1  # the child is not an orphan
     try:
         program = await asyncio.create_subprocess_exec(
             *argv,

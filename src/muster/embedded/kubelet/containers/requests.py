@@ -1,4 +1,4 @@
-"""What probes and hooks ask over the network, as the kubelet asks it."""
+"""Network requests of probes and hooks, as the kubelet makes them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """The parent of a container's main process: a program of its own, standard library only, that leaves nothing behind.
 
-It is a child subreaper, so whatever the container starts (double forks and new sessions included) stays below it, and
-it ends all of that when the main process ends, when the kubelet asks, or when the kubelet is gone. It talks JSON lines:
-the first line of stdin is what to run, later ones are `{"signal": N}` (to the main process) or `{"kill": true}` (to
-everything); stdout gets `{"started": PID}` or `{"startError": TEXT}`, then `{"exited": {"code", "signal", "time"}}`.
-The end of stdin means that the kubelet died.
+It is a child subreaper, so whatever the container starts stays below it (double forks and new sessions included). It
+ends all of that when the main process ends, when the kubelet asks, or when the kubelet is gone.
+
+It uses JSON lines. The first line of stdin is what to run; later ones are `{"signal": N}` (to the main process) or
+`{"kill": true}` (to everything). stdout gets `{"started": PID}` or `{"startError": TEXT}`, then `{"exited": {"code",
+"signal", "time"}}`. The end of stdin means that the kubelet died.
 """
 
 from __future__ import annotations
@@ -88,11 +89,11 @@ def rotated_logs(log: str) -> list[str]:
 
 
 class LogFile:
-    """A container's log on disk: bounded by rotation, and no failure of the disk ends its writer.
+    """A container's log on disk: bounded by rotation; a failure of the disk does not end its writer.
 
     When the file reaches `max_bytes` it is renamed, and the oldest of more than `max_files` files is removed. If it
-    cannot be renamed, it is emptied: the bound holds in any case. What cannot be written is dropped, and a line says
-    how much, once the disk takes lines again.
+    cannot be renamed, it is emptied: the bound holds in any case. Lines that cannot be written are dropped; a line
+    reports how many, once the disk takes lines again.
     """
 
     def __init__(self, path: str, max_bytes: int, max_files: int) -> None:

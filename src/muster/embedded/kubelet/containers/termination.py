@@ -14,7 +14,7 @@ _LOG_BYTES, _LOG_LINES = 2048, 80
 
 
 def termination_message(file: Path, policy: str, log: Path, failed: bool) -> str:
-    """What the container wrote to its message file, or the end of its log where the policy falls back to that."""
+    """Returns the termination message: the message file, or the log's end if the policy falls back to that."""
     text = ""
     if file.is_file():
         with file.open("rb") as stream:

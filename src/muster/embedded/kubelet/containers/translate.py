@@ -1,7 +1,7 @@
-"""Paths a container was promised, as they are on this machine.
+"""Translates a container's mount paths to real paths on this machine.
 
-A process container has no mount namespace, so a `mountPath` in its command, arguments, environment or working
-directory is replaced by the folder (or file) that the volume really is.
+A process container has no mount namespace. So a `mountPath` in its command, arguments, environment or working directory
+is replaced by the real folder (or file) of the volume.
 """
 
 from __future__ import annotations

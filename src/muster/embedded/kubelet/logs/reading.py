@@ -27,12 +27,12 @@ _HEAD_BYTES = 128
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """What a reader wants; the fields of PodLogOptions.
+    """A reader's options; the fields of PodLogOptions.
 
     Attributes:
-        follow: go on with what is written later, until the container ends.
+        follow: continue with later lines, until the container ends.
         tail_lines: only the last so many lines.
-        since: only what was written at or after that time.
+        since: only lines written at or after that time.
         timestamps: begin each line with its time.
         limit_bytes: end after so many bytes.
     """
@@ -150,7 +150,7 @@ def _following(stream: IO[bytes] | None, file: Path) -> IO[bytes] | None:
 
 
 def _find(stream: IO[bytes], paths: Sequence[str]) -> int | None:
-    """Which of the paths is the file that `stream` reads, or holds it compressed; None if it was removed."""
+    """Returns the index of the path whose file `stream` reads, also if compressed; None if it was removed."""
     own = os.fstat(stream.fileno())
     for number, path in enumerate(paths):
         with contextlib.suppress(FileNotFoundError):

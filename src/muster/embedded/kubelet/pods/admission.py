@@ -1,4 +1,4 @@
-"""Whether a node takes a pod that was bound to it: the checks the kubelet itself makes. Pure.
+"""Decides whether a node admits a pod bound to it, by the kubelet's own checks. Pure.
 
 Binding never checks capacity, so these do (pkg/kubelet/lifecycle/predicate.go; the reasons and messages are those).
 """

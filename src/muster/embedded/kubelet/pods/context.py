@@ -1,4 +1,4 @@
-"""What the containers of one pod share, and what the node gives to all its pods."""
+"""State shared by the containers of one pod, and services of the node for all its pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EventSink = Callable[[Pod, str, str, str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NodeServices:
-    """What a node's pods share."""
+    """Services that a node's pods share."""
 
     settings: Settings
     client: Client
@@ -64,7 +64,7 @@ class PodContext:
 
     @property
     def facts(self) -> PodFacts:
-        """What the downward API tells."""
+        """Returns the facts for the downward API."""
         return PodFacts(self.pod, self.ip, self.services.settings.address, self.services.allocatable)
 
     def make_folders(self) -> None:
@@ -77,7 +77,7 @@ class PodContext:
             (self.folder / name).chmod(access)
 
     def own_variables(self, container_id: str, devices: Sequence[int]) -> dict[str, str]:
-        """What the kubelet itself puts into a container's environment; `devices` are the GPUs it may use."""
+        """Environment that the kubelet itself sets in a container; `devices` are the GPUs it may use."""
         variables = machine_environment(self.folder)
         if devices:
             variables["NVIDIA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
@@ -91,5 +91,5 @@ class PodContext:
         }
 
     def log_folder(self, container: str) -> Path:
-        """Where a container's logs lie, one file per start: `0.log`, `1.log`, ..."""
+        """Returns the folder of a container's logs, one file per start: `0.log`, `1.log`, ..."""
         return self.folder / "logs" / container

@@ -41,7 +41,7 @@ class PodNetwork(Protocol):
 
 
 class HostNetwork:
-    """Addresses of 127.0.0.0/8, all of which every process of this machine may bind."""
+    """Addresses of 127.0.0.0/8; every process of this machine may bind all of them."""
 
     def __init__(self, cidr: str, node_address: str) -> None:
         self._pool = AddressPool(cidr, reserved=(node_address,))

@@ -57,7 +57,7 @@ class ObjectSource:
 
 
 class TokenSource:
-    """Service account tokens bound to pods, asked for anew before they expire."""
+    """Service account tokens bound to pods, renewed before they expire."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client

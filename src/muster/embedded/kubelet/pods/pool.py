@@ -1,4 +1,4 @@
-"""What a node gives to pods one by one: addresses and GPUs."""
+"""Pools of resources that a node assigns to pods: addresses and GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AddressPool:
     """
 
     def __init__(self, cidr: str, reserved: Sequence[str] = ()) -> None:
-        """Hold `cidr` such as 127.11.0.0/16; raises ValueError where that is no network."""
+        """Hold `cidr` such as 127.11.0.0/16; raises ValueError if it is not a network."""
         self._network = ipaddress.ip_network(cidr)
         self._reserved = {ipaddress.ip_address(address) for address in reserved}
         self._used: set[ipaddress.IPv4Address | ipaddress.IPv6Address] = set()

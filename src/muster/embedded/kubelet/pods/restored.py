@@ -1,4 +1,4 @@
-"""What a kubelet knows of a pod from before it was started: its last report, kept beside the pod's logs."""
+"""A pod's last report before the kubelet started, which is kept beside the pod's logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.kube.pod import PodStatus
 from muster.kube.struct import decode, encode
 
 _FILE = "status.json"
-_UNKNOWN_EXIT = 255  # what containerd reports of a container whose end nobody saw
+_UNKNOWN_EXIT = 255  # containerd's exit code for a container whose end it did not see
 
 
 def load_status(folder: Path) -> PodStatus | None:
@@ -33,7 +33,7 @@ def save_status(folder: Path, status: PodStatus) -> None:
 
 
 def after_reboot(status: ContainerStatus) -> ContainerStatus:
-    """A container as a new kubelet finds it: what ran has ended, and nobody saw how."""
+    """A container as a new kubelet finds it: what ran has ended, with an unknown exit."""
     running = status.state.running if status.state else None
     if running is None:
         return status

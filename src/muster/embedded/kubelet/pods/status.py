@@ -22,15 +22,15 @@ _TERMINAL = {"Failed": "PodFailed", "Succeeded": "PodCompleted"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PodFindings:
-    """What the kubelet knows of a pod.
+    """The kubelet's state of a pod.
 
     Attributes:
         init, main: the containers' states, in the order of the spec; those not made yet are missing.
         terminal: nothing of it runs, and nothing will again.
         sandbox: it has its address and folders.
-        reason, message: why it failed as a whole, where it did (rejected, deadline).
-        pod_ip, host_ip: addresses; "" where there is none yet.
-        start_time: when the kubelet took it on.
+        reason, message: why it failed as a whole (rejected, deadline), if it did.
+        pod_ip, host_ip: addresses; "" before there are any.
+        start_time: when the kubelet accepted it.
     """
 
     init: Sequence[ContainerStatus] = ()
@@ -45,7 +45,7 @@ class PodFindings:
 
 
 def is_sidecar(container: Container) -> bool:
-    """Whether an init container keeps running beside the main ones."""
+    """Returns whether an init container keeps running beside the main ones."""
     return container.restart_policy == "Always"
 
 
@@ -81,7 +81,7 @@ def pod_status(pod: Pod, findings: PodFindings, previous: PodStatus, now: dateti
 def pod_phase(spec: PodSpec, findings: PodFindings) -> str:
     """Pending, Running, Succeeded or Failed.
 
-    The last two only once the pod is terminal: whoever hears of them may give its GPUs away at once.
+    The last two only once the pod is terminal: its GPUs may be reassigned as soon as they are reported.
     """
     init = {status.name: status for status in findings.init}
     pending_init = failed_init = 0
@@ -126,7 +126,7 @@ def _runs(status: ContainerStatus) -> bool:
 
 
 def _exit_code(status: ContainerStatus | None) -> int | None:
-    """How a container last ended, where it does not run now; None where it never did."""
+    """Returns the last exit code of a container that does not run; None if it never ran."""
     if status is None or _runs(status):
         return None
     for state in (status.state, status.last_state):

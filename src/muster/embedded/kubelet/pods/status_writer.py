@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class StatusWriter:
-    """Writes one pod's status whenever it differs from what was last reported.
+    """Writes one pod's status whenever it differs from the last report.
 
     Attributes:
         pod: the newest version of the pod.
-        pod_gone: there is nobody to report to.
-        reported: what the API server was last told.
+        pod_gone: the pod's object does not exist any longer.
+        reported: the last status that the API server accepted.
     """
 
     def __init__(

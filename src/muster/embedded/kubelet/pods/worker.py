@@ -1,4 +1,4 @@
-"""One pod on the node, from admission to the last of its processes."""
+"""Runs one pod on the node, from admission to the last of its processes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class PodWorker:
         return next((runner for runner in self.runners if runner.spec.name == container), None)
 
     def log_folder(self, container: str) -> Path:
-        """Where a container's logs lie."""
+        """Returns the folder of a container's logs."""
         return self._context.log_folder(container)
 
     def update(self, pod: Pod) -> None:
@@ -161,7 +161,7 @@ class PodWorker:
 
     async def _live(self) -> None:
         if all(runner.done for runner in self._main):
-            return  # ended before the kubelet was started anew
+            return  # it ended before the kubelet was restarted
         await self._set_up()
         refreshing = asyncio.create_task(self._keep_volumes_fresh())
         sidecars: set[asyncio.Task[ContainerStateTerminated]] = set()
@@ -280,7 +280,7 @@ class PodWorker:
         self._writer.changed()
 
     def _under_way(self) -> bool:
-        """Whether the pod is only being started, or ended: a report of now would be outdated at once."""
+        """Returns whether the pod is just starting or ending: a report would be outdated at once."""
         if not self.active:
             return False
         waiting = [runner.status.state.waiting for runner in self._main if runner.status.state is not None]
@@ -289,7 +289,7 @@ class PodWorker:
         return any(state is not None and state.reason in _STARTING for state in waiting)
 
     def _status(self) -> PodStatus:
-        """What to report now."""
+        """Returns the status to report now."""
         if self._rejection is not None:
             return PodStatus(
                 phase="Failed", reason=self._rejection.reason, message=f"Pod was rejected: {self._rejection.message}",

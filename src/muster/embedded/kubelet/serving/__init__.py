@@ -1,1 +1,1 @@
-"""What the kubelet serves to its API server."""
+"""The kubelet's server for its API server."""

@@ -1,4 +1,4 @@
-"""What a kubelet serves to its API server: logs, exec, pods."""
+"""Serves logs, exec and pods of a kubelet to its API server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHUTDOWN_S = 1.0
 
 
 class KubeletServer:
-    """HTTPS on the node's address, for whoever has the token or the right client certificate.
+    """HTTPS on the node's address, for clients with the token or the right client certificate.
 
     Attributes:
         manager: the pods, once there are any; 503 before.
