@@ -73,7 +73,7 @@ class Homes:
         return self._home(known) if known is not None else None
 
     async def ask(self, namespace: str) -> Home | None:
-        """Ask the API server about a namespace that may be too new for the watch; None if there is no answer."""
+        """Ask the API server about a namespace that may be too new for the watch; None without an answer."""
         try:
             async with asyncio.timeout(_ASK_S):
                 return self._home(await self._client.get(Namespace, namespace))

@@ -57,8 +57,8 @@ class AgentApi:
         """Send one request. After a 401, send it once more with fresh credentials.
 
         Raises:
-            ApiError: it was refused, or there is no answer (muster.kube.errors says which).
-            ConfigError: there are no usable credentials.
+            ApiError: it was refused or not answered (see muster.kube.errors).
+            ConfigError: usable credentials are missing.
         """
         credentials = self._config.credentials
         for attempt in (0, 1):

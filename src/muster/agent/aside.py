@@ -54,7 +54,7 @@ class Aside:
             self._busy = False  # before the caller is notified and calls again
             try:
                 loop.call_soon_threadsafe(settle, result, trouble)
-            except RuntimeError:  # the loop is closed, so there is no caller left
+            except RuntimeError:  # the loop is closed: the caller has gone
                 return
 
         # A daemon thread: a thread that is stuck in the kernel must not keep the agent from ending.

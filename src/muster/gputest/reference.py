@@ -136,7 +136,7 @@ class ReferenceBackend(Backend):
         return max(time.thread_time() - began, 1e-9)
 
     def release(self) -> None:
-        """Do nothing: there is no cache."""
+        """Do nothing: numpy does not cache."""
 
     def join(self, device: int, rank: int, ranks: int, address: str, port: int, timeout_s: float) -> Communicator:
         """Join over TCP."""

@@ -42,7 +42,7 @@ class Session:
     def __init__(self, setup: Setup, watch: Callable[[Request, Event], None]):
         self.opened: Opened | None = None
         self.unavailable: str = ""
-        """Why there are no GPUs to test; "" if there are."""
+        """Why GPUs cannot be tested; "" if they can."""
         self.tests: list[ProbeRun] = []
         self.failures: list[Failure] = []
         self.figures: dict[str, dict[str, float]] = {}

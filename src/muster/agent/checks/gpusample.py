@@ -93,7 +93,7 @@ class GpuHistory:
         self._most = max(self._most, len(sample.on_bus), len(sample.gpus))
         if sample.problem is not None:
             if self._expected is None and not self._most:
-                return Seen()  # the node has no GPU, so none is missing
+                return Seen()  # the node has never had a GPU
             code, words = sample.problem
             return Seen((*states, Sight(CHECK, "", code, words, looks=_LOOKS_COUNT)))
         for gpu in sample.gpus:

@@ -1,8 +1,9 @@
 """Calls NVIDIA's management library through ctypes: only the few functions that the agent needs, to save memory.
 
-Names, structures and numbers: NVML API Reference Guide. A session is short: an open one prevents the reset of GPUs and
-the replacement of the driver. The library is unloaded after the session, so that the next one loads the installed
-version.
+Names, structures and numbers: NVML API Reference Guide.
+
+A session is short, because an open one prevents the reset of GPUs and the replacement of the driver. The library is
+unloaded after it, so that the next session loads the installed version.
 
 Loading and unloading may block forever too: they run the library's code, from a disk that may be faulty. ctypes would
 hold the interpreter's lock during that, and block all other threads. So dlopen and dlclose are called as foreign

@@ -39,7 +39,7 @@ class Options(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         members_file: all nodes as JSON, `[{"name": ..., "address": ..., "domains": [ZONE, SWITCH]}]`, read again when
-            it changes. Without it there are no peers.
+            it changes. Without it, no peers are probed.
         port: of the agents.
     """
 

@@ -1,7 +1,7 @@
 """Follows a kernel log file through rotation: reads every line once, and reports what was lost.
 
-The rotated file `path.1` is read first, and then the file from its beginning, so that lines from before this process
-started are not missed (NVIDIA/NVSentinel#1532). A file that was renamed is read to its end before the new one is begun
+The rotated file `path.1` is read first, and then the file from its beginning. So lines from before this process started
+are not missed (NVIDIA/NVSentinel#1532). A file that was renamed is read to its end before the new one is begun
 (#1417). A file that was truncated and filled again (copytruncate) is detected by its size, or by the bytes before the
 read position.
 """

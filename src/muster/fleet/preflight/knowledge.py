@@ -271,7 +271,7 @@ def _held(node: _Node, tolerated: tuple[Toleration, ...]) -> str:
 
 
 def _wanted_since(session: NodeRemediation | None, node: _Node, record: PreflightSpec | None) -> float | None:
-    """Return the time after which a test must end to end the quarantine (remediation/exits.py); None if not needed."""
+    """Return after when a test must end to release the node (remediation/ladder/exits.py); None if not needed."""
     if session is None or session.spec.node_uid != node.identity.node_uid:
         return None
     since = tested_after(session, None)

@@ -240,7 +240,7 @@ class Carrier:
         return "described"
 
     async def _ours(self, known: NodeView) -> Node | None:
-        """Return the current node if it is the same one, in quarantine, and nobody has cordoned or excluded it."""
+        """Return the current node if it is the same one, in quarantine, and neither cordoned nor excluded."""
         node = await self._client.get(Node, known.name)
         theirs = node.spec.unschedulable or node.metadata.labels.get(LABEL_HEALTH) == HEALTH_IGNORE
         return node if node.uid == known.uid and not theirs and quarantined(node) else None

@@ -25,7 +25,7 @@ class Growth:
         answers: the outcome for each gang.
         actions: the sizes as actions.
         wanted: pools that a gang waits for: their idle nodes are kept.
-        wake_at: when a gang has waited long enough; None if none is about to.
+        wake_at: when a gang has waited long enough; None without such a gang.
     """
 
     sizes: dict[str, int] = field(default_factory=dict)

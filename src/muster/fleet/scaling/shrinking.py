@@ -92,7 +92,7 @@ def forget(pools: Iterable[PoolSpec], groups: Mapping[str, Group], nodes: Iterab
 
 
 def next_idle(pool: PoolSpec, states: Mapping[str, Tracked], memory: PoolMemory, now: float) -> float | None:
-    """Return when the next node is idle or cordoned for long enough, or late; None if none is about to be."""
+    """Return when the next node is idle or cordoned for long enough, or late; None without such a node."""
     due = []
     for tracked in states.values():
         if tracked.state is NodeState.IDLE:

@@ -1,1 +1,1 @@
-"""How nodes are emptied within budgets."""
+"""Drains of nodes: plans, budgets and evictions."""

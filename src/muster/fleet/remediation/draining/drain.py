@@ -1,7 +1,7 @@
 """Plans drains: a gang is evicted from all drained nodes at once, after spares are reserved; other pods one by one.
 
-An evicted pod of a TrainingJob is an infrastructure fault: the job saves its work, its attempt ends once, and no user
-is charged (docs/whose-fault.md, `evicted`). The Eviction API respects every PodDisruptionBudget.
+The eviction of a TrainingJob's pod is an infrastructure fault (docs/whose-fault.md, `evicted`): the job saves its
+work, its attempt ends once, and it is not charged to the user. The Eviction API respects every PodDisruptionBudget.
 """
 
 from __future__ import annotations

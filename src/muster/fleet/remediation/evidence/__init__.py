@@ -1,1 +1,1 @@
-"""What asks for something to be done about a node."""
+"""Evidence against nodes: findings, failed tests, deaths, and faults that many nodes share."""

@@ -1,1 +1,1 @@
-"""The ladder: which rung a session is on, and how its status is written and read."""
+"""The ladder of remediation: its rungs, the next step of a session, and how a session is written and read."""

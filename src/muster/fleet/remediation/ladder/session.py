@@ -193,7 +193,7 @@ class Ladder:
             self.enter(session, "Human", text, phase="Handed")
             return
         if any(not (dead and pod.terminating) for pod in pods):
-            return  # `draining` decides which of them are evicted now
+            return  # `draining/drain.py` decides which of them are evicted now
         status = session.status
         if record.last(status, record.EMPTY) is None:
             changed = record.noted(

@@ -1,1 +1,1 @@
-"""Pods that reset or reboot a machine, and providers that replace it."""
+"""Repairs: pods that reset or reboot a machine, and providers that replace it."""
