@@ -1,4 +1,4 @@
-"""Decides which nodes change hands. Pure: equal holdings give equal plans; a plan that was executed leaves none to do.
+"""Decides which nodes change hands. Pure: equal holdings give equal plans; after a plan the next one is empty.
 
 The rules:
 

@@ -135,7 +135,7 @@ class Reporter:
         self._event(gang, WARNING, "Preempting", why)
 
     def stays(self, gang: Gang, why: str, *, by: Gang | None = None) -> None:
-        """Report a refused eviction of the gang or its pod; on `by`, the preempting gang, before any pod left."""
+        """Report a refused eviction on the gang; a refused dry run is reported on `by`, the preempting gang."""
         if by is None:
             self._event(gang, WARNING, EVICTION_REFUSED, why)
         else:

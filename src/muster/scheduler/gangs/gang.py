@@ -177,10 +177,10 @@ class Gang:
 
     @property
     def order(self) -> Order:
-        """Sort key of the queue: priority, then the place recorded by the job, then arrival, then name.
+        """Sort key of the queue: rank, priority, the job's own priority (`queue_priority`), arrival, key.
 
-        Borrowers come after all gangs that do not borrow, and balloons last. They would have to return at once what
-        they took before an owner's gang.
+        By rank, borrowers come after all gangs that do not borrow, and balloons come last. They would have to return
+        at once what they took before an owner's gang.
         """
         return (Rank.OTHER - self.traits.rank, -self.priority, -self.traits.queue_priority, self.arrival, self.key)
 

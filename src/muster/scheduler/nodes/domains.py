@@ -19,7 +19,7 @@ Labels = Mapping[str, str]
 _NONE: Counter[str] = Counter()
 _NO_LABELS: Labels = {}
 _LOOKED_BACK = 1000
-"""Number of node changes remembered for outdated universes, if there are fewer nodes than this."""
+"""Number of node changes (or of nodes, if larger) that are remembered for universes that are not up to date."""
 _UNIVERSES = 64
 """Size of the cache of universes; rules beyond it are computed again."""
 

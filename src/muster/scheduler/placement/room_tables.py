@@ -100,7 +100,8 @@ class Openings:
     def allowed(self, cls: PodClass, need: int, domains: Domains) -> int | None:
         """Return how many of `need` pods of a class of this shape fit; None if only a trial can show it.
 
-        The number is known if the class has at most one rule about itself and no running pod is subject to a rule.
+        The number is known if the class has at most one rule about itself, and its rules and those of others do not
+        involve any existing pod (see `is_met`).
         """
         asked, own = cls.relations or NONE, own_rules(cls)
         if len(own) > 1 or (own and asked.near is not None) or is_met(cls, domains):
@@ -183,6 +184,6 @@ class Openings:
 
 
 def is_met(cls: PodClass, domains: Domains) -> bool:
-    """Return whether a running pod is subject to a rule of the class, or has a rule about the class."""
+    """Return whether a rule of the class selects an existing pod, or an existing pod has a rule about the class."""
     about = (cls.relations or NONE).about
     return any(peers in domains.came for peers in about) or any(peers in domains.against for peers in cls.matches)

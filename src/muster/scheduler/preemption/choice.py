@@ -23,7 +23,7 @@ WORK_MAX = 200_000
 SPARED_MAX = 256
 """With more gangs than this, the search does not test for each one whether it may be spared."""
 SPLITS_MAX = 256
-"""Limit on answers tried if some may not leave together. `SPLIT_WORK_MAX` limits answers times gangs."""
+"""Limit on answers tried if some victims may not leave together. `SPLIT_WORK_MAX` limits answers times gangs."""
 SPLIT_WORK_MAX = 3000
 
 Level = tuple[int, float]
