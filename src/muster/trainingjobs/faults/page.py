@@ -19,8 +19,8 @@ _HEAD: Final = """# Whose fault
 
 <!-- Written by {how}; change src/muster/trainingjobs/faults/table.py instead. -->
 
-Each fault of a TrainingJob is charged to one of three budgets, so that broken hardware does not use up the retries of a
-correct program:
+Each fault of a TrainingJob is charged to one of three budgets. So broken hardware does not use up the retries
+of a correct program:
 
 | cause | counted in | bounded by | default |
 |---|---|---|---|
@@ -30,22 +30,27 @@ correct program:
 
 `status.faults[].rule` holds the id of the row that decided.
 
-How one incident with many traces is judged:
+How the controller judges one incident with many traces:
 
-- Each trace matches the first row that speaks of it. The row with the lowest tier decides; within a tier, what happened
-  first. Ranks that die because another one did are in a tier of their own and decide nothing while something else does;
-  until then the slot whose connection broke is named, where there is one.
-- The restart does not wait for the verdict. Evidence of a lower tier that comes later moves the charge and gives it
-  back: while the restart is under way for everything, and up to {window:.0f} s after the fault for hardware.
-- A job fails for good only {settle:.0f} s after its last fault, and not while one of its supervisors is silent.
-- A node that is not Ready while its supervisor talks is no fault. A supervisor whose connection broke is lost after
-  {cut:.0f} s, or after {contact:.0f} s where its node has renewed its Lease since or the connection did not break.
-  While more than half of all supervisors are silent, the API's word on nodes and pods is waited for, up to
-  {blackout:.0f} s.
+- Each trace matches the first row that describes it. The row with the lowest tier decides. Within a tier,
+  the first event decides.
+- Ranks that fail because another rank failed have a tier of their own. They decide only if other traces are
+  missing. Until another trace decides, the controller names the slot whose connection broke, if it knows
+  one.
+- The restart does not wait for the verdict. Later evidence of a lower tier moves the charge and refunds the
+  old one. Any evidence counts while the restart is under way. Evidence of hardware counts up to
+  {window:.0f} s after the fault.
+- A job fails for good only {settle:.0f} s after its last fault, and not while one of its supervisors is
+  silent.
+- A node that is not Ready while its supervisor talks is not a fault.
+- A supervisor whose connection broke is lost after {cut:.0f} s. It is lost after {contact:.0f} s if its
+  node has renewed its Lease since, or if the connection did not break.
+- While more than half of all supervisors are silent, the controller waits for the API server's view of
+  nodes and pods, for at most {blackout:.0f} s.
 
-"Replaced": the slot gets a new pod; without it ranks start again in the pods they had. "Excluded": the new pod keeps
-away from the node; once it has waited {exclusion:.0f} s for another one in vain (`muster controller --exclusion`), it
-may use the node if that is Ready.
+In the column *slot*, *replaced* means that the slot gets a new pod; otherwise ranks restart in their pods.
+*Excluded* means that the new pod avoids the node. If it has waited {exclusion:.0f} s for another node
+(`muster controller --exclusion`), it may use the node if that is Ready.
 
 """
 
