@@ -30,7 +30,7 @@ _UNKNOWN: Final = (
 
 
 class Knowledge(Protocol):
-    """What the webhook needs to know about the cluster."""
+    """The knowledge about the cluster that the webhook needs."""
 
     def get(self, namespace: str) -> Home | None:
         """Return the entry of a namespace; None if it is not known."""

@@ -40,7 +40,7 @@ _LOOP: Final = "certificates"
 
 
 class ClientConfig(KubeStruct):
-    """How the API server verifies the webhook."""
+    """The settings with which the API server verifies the webhook."""
 
     ca_bundle: bytes = b""
 

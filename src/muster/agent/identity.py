@@ -15,7 +15,7 @@ _VERSION_MAX: Final = 64
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the kernel reports about the node."""
+    """The boot ID, driver version and number of GPUs that the kernel reports."""
 
     boot_id: str = ""
     driver: str = ""

@@ -56,7 +56,7 @@ class Pace:
             self._grown_s = now_s
 
     def confirmed(self, now_s: float) -> None:
-        """Note that a report still holds, for a confirmation at most once a minute: without it, it no longer counts."""
+        """Note that a report still holds. The controller counts it only while it is confirmed, here once a minute."""
         if self._confirmed_s is None:
             self._confirmed_s = now_s
 

@@ -60,7 +60,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is tested at a level.
+    """The amounts of data and work at a level.
 
     Attributes:
         memory_share: share of the free memory.

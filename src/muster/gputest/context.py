@@ -47,7 +47,7 @@ class Context:
 
     @property
     def sizes(self) -> Sizes:
-        """How much to test."""
+        """The amounts of data and work at this level."""
         return self.backend.sizes(self.setup.level)
 
     def release(self) -> None:

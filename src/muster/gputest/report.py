@@ -24,7 +24,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeRun(msgspec.Struct, frozen=True, kw_only=True):
-    """How one test ended. `message` says why it was skipped, hung or crashed."""
+    """The end of one test. `message` says why it was skipped, hung or crashed."""
 
     name: str
     outcome: Outcome

@@ -61,7 +61,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def summary(report: Report, bytes_max: int = BYTES_MAX) -> bytes:
-    """Return the report as JSON of at most so many bytes. Texts are cut first, then figures; never the result."""
+    """Return the report as JSON within a byte limit. Texts are cut first, then figures; never the result."""
     last = b""
     for each in _ever_less(report):
         last = msgspec.json.encode(each)

@@ -36,7 +36,7 @@ class Limits(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How full a file system is. A file system with 0 inodes has no limit on them."""
+    """The free space and inodes of a file system. With 0 inodes, their number is not limited."""
 
     place: str
     size_bytes: int

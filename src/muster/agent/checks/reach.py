@@ -27,7 +27,7 @@ _CONNECT_S: Final = 4.0
 _TRIES: Final = 2
 _LOOKS: Final = 2
 CONFIRM_S: Final = 60.0
-"""A peer that is still not reached is reported again so often. The controller counts a report against a node only if it
+"""The interval at which an unreached peer is reported again. The controller counts a report against a node only if it
 is newer than the node's last sign of life (`fleet/remediation/evidence/dead_nodes.py`)."""
 _FILE_BYTES_MAX: Final = 8 << 20
 

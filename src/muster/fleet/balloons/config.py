@@ -54,7 +54,7 @@ class BalloonPool(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def request(self) -> dict[str, int]:
-        """What each balloon takes: CPU in millicores, other resources in units."""
+        """The resources of each balloon: CPU in millicores, others in units."""
         return {name: amount(name, value) for name, value in self.resources.items()}
 
 

@@ -26,7 +26,7 @@ Amounts = Mapping[str, int]
 
 
 class NodeUse(StrEnum):
-    """What a node of a pool means for balloons. Values are in metrics: never rename one."""
+    """The use of a pool's node for balloons. Values are in metrics: never rename one."""
 
     USABLE = "Usable"
     NOT_READY = "NotReady"

@@ -51,7 +51,7 @@ class _Taking(msgspec.Struct, frozen=True):
 
 
 class Occupancy:
-    """What is on which node, updated by changes of pods and Placements.
+    """The resources and slots taken on each node, updated by changes of pods and Placements.
 
     Args:
         clock: seconds since the epoch. A balloon's age counts from when it was first seen, because the API server's

@@ -29,7 +29,7 @@ _PAIRS_MIN: Final = 2
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node last reported.
+    """The last report of one node about others.
 
     Attributes:
         time_s: when it reported, Unix seconds.

@@ -31,7 +31,7 @@ UNKNOWN_CODE: Final = "unknown"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What one code of one check means."""
+    """The meaning of one code of one check."""
 
     what: str
     action: Action

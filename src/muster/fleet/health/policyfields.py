@@ -16,7 +16,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?
 
 
 class EntryText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What a code means. `what`, `action` and `fault` are required unless the entry changes an existing one."""
+    """The meaning of a code. `what`, `action` and `fault` are required unless the entry changes an existing one."""
 
     what: Text | None = None
     action: Action | None = None

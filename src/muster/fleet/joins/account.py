@@ -14,7 +14,7 @@ from muster.kube.node import Node
 
 
 class JoinAccount(msgspec.Struct, frozen=True, rename="camel"):
-    """How a node joins. Times are in RFC 3339 format.
+    """The progress of a node's join. Times are in RFC 3339 format.
 
     Attributes:
         state: Joining while it is held back, Joined after it was opened.

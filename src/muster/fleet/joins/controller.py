@@ -103,7 +103,7 @@ class JoinController:
 
     @property
     def coming_max(self) -> int:
-        """How many nodes may be on their way at once."""
+        """The number of nodes that may be on their way at once."""
         return paces.coming_max(self.pace, self._bounds)
 
     async def run(self, term: Term | None = None) -> None:

@@ -32,7 +32,7 @@ HORIZON_S = 120.0
 
 
 class Verdict(StrEnum):
-    """What the API server can take. Values are in metrics and in Events: never rename one."""
+    """The judgement of the API server's load. Values are in metrics and in Events: never rename one."""
 
     ROOM = "Room"
     STRAINED = "Strained"
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why a verdict was reached. Values are in the ConfigMap's annotation and must not change."""
+    """The cause of a verdict. Values are in the ConfigMap's annotation and must not change."""
 
     NONE = "None"
     REFUSED = "RequestsRefused"
@@ -53,7 +53,7 @@ class Cause(StrEnum):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What the API server can take, the cause, and a text for people."""
+    """The verdict on the API server's load, its cause, and a text for people."""
 
     verdict: Verdict
     cause: Cause
@@ -69,7 +69,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How many nodes may be opened in a period, and why."""
+    """The number of nodes that may be opened in a period, and the reason."""
 
     nodes: float
     verdict: Verdict = Verdict.UNKNOWN

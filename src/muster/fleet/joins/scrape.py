@@ -47,7 +47,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Signals(msgspec.Struct, frozen=True):
-    """What happened between two readings of one replica, and its current state.
+    """The load of one replica between two readings, and its current state.
 
     Attributes:
         answered: requests except watches.

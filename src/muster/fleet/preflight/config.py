@@ -51,7 +51,7 @@ class Levels(_Text):
 
 
 class Retests(_Text):
-    """When idle nodes are tested again, and how many at the same time."""
+    """The interval and number of tests of idle nodes."""
 
     every_hours: Annotated[float, schema(minimum=1, maximum=100_000)] = 168.0
     at_once: Whole = 5

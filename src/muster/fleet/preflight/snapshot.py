@@ -60,7 +60,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def doubt(self) -> Doubt:
-        """Why it is not trusted."""
+        """The reason why it is not trusted."""
         return doubt(self.identity, tested(self.record) if self.record is not None else None)
 
     @property
@@ -79,7 +79,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """How a test's pod ended: with a record, or without one and why."""
+    """The end of a test's pod: its record, or why there is none."""
 
     record: PreflightSpec | None
     why: str = ""

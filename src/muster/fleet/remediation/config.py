@@ -51,14 +51,14 @@ class Breaker(_Text):
 
 
 class SharedFaults(_Text):
-    """How many nodes must have the same fault before it counts as shared instead of each node's own."""
+    """The number of nodes from which the same fault counts as shared instead of each node's own."""
 
     nodes: Whole = 5
     window_s: Seconds = msgspec.field(default=600.0, name="windowSeconds")
 
 
 class Limits(_Text):
-    """How many nodes may be out of use at the same time because of Muster: in all, per pool, per team."""
+    """Limits on nodes that are out of use at the same time because of Muster: in all, per pool, per team."""
 
     all: Amount = "20%"
     pool: Amount = "25%"
@@ -66,7 +66,7 @@ class Limits(_Text):
 
 
 class WorkLimits(Limits):
-    """How many nodes may be worked on at the same time."""
+    """Limits on nodes that are worked on at the same time."""
 
     all: Amount = 20
     pool: Amount = 10
@@ -74,7 +74,7 @@ class WorkLimits(Limits):
 
 
 class Deadlines(_Text):
-    """How long a rung may take before the next one is entered, in seconds."""
+    """Deadlines of rungs in seconds; after a deadline, the next rung is entered."""
 
     quarantine_s: Seconds = msgspec.field(default=604800.0, name="quarantineSeconds")
     drain_s: Seconds = msgspec.field(default=1800.0, name="drainSeconds")
@@ -85,7 +85,7 @@ class Deadlines(_Text):
 
 
 class Dead(_Text):
-    """When a node counts as dead before Kubernetes marks it not Ready."""
+    """The conditions under which a node counts as dead before Kubernetes marks it not Ready."""
 
     enabled: bool = True
     peers: Positive = 2

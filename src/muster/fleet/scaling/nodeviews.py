@@ -27,7 +27,7 @@ _KEPT_ANNOTATIONS = (ANNOTATION_RECORD, STAYS)
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Who cordoned a node, since when and why. `state` is Draining or Deleting. It outlives the node's instance."""
+    """The record of a cordon: its writer, time and reason. `state`: Draining or Deleting. It outlives the instance."""
 
     state: str
     since: str

@@ -1,4 +1,4 @@
-"""What is remembered of a pool: the requested size, missing instances, and why requests are paused."""
+"""The memory of a pool between plans: the requested size, missing instances, and why requests are paused."""
 
 from __future__ import annotations
 

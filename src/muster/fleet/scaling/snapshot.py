@@ -72,7 +72,7 @@ class PoolSpec(msgspec.Struct, frozen=True):
 
 
 class Fault(StrEnum):
-    """Why a provider did not do what was requested. Values are reasons of conditions and metrics: never rename one."""
+    """The kinds of provider failures. Values are reasons of conditions and metrics: never rename one."""
 
     NO_CAPACITY = "NoCapacity"
     QUOTA = "QuotaExceeded"
@@ -197,7 +197,7 @@ class GangDemand(msgspec.Struct, frozen=True):
 
 
 class PoolMemory(msgspec.Struct, frozen=True):
-    """What is remembered of a pool. Times are in seconds since the epoch.
+    """The memory of a pool between plans. Times are in seconds since the epoch.
 
     Attributes:
         asked: the last requested size; -1 before the first time.

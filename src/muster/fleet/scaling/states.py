@@ -70,7 +70,7 @@ TRANSITIONS: Mapping[NodeState, frozenset[NodeState]] = MappingProxyType(
 
 
 class Tracked(msgspec.Struct, frozen=True):
-    """What is remembered of a node between plans. Times are in seconds since the epoch.
+    """The memory of a node between plans. Times are in seconds since the epoch.
 
     Attributes:
         state: its state in the last plan.

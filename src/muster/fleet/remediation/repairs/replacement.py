@@ -20,7 +20,7 @@ class Replacer(Protocol):
         """Return whether the node's machine can be replaced."""
 
     async def replace(self, node: Node) -> None:
-        """Ask for a replacement; asking again changes nothing. Raises ProviderError."""
+        """Request a replacement; repeating it changes nothing. Raises ProviderError."""
 
 
 class ByProvider:
