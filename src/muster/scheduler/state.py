@@ -180,7 +180,7 @@ class ClusterState:
         return self._table.nodes[name].labels if self._table.exists(name) else None
 
     def set_daemons(self, daemons: DaemonSet) -> None:
-        """Add or update a DaemonSet; room is reserved for its pods where they are missing."""
+        """Add or update a DaemonSet; room is reserved on nodes that lack its pod."""
         self._table.set_daemons(daemons)
 
     def remove_daemons(self, uid: str) -> None:
@@ -517,7 +517,7 @@ class ClusterState:
             if given_up.get(slot) != gang.given_up.get(slot) and slot in gang.members_by_slot:
                 self._refresh(gang, slot)
 
-    # Workloads of others
+    # Foreign workloads
 
     def set_workload(self, workload: Workload, now: float) -> None:
         """Add or update a workload object, with its description of its pods."""

@@ -243,7 +243,7 @@ def _gangs_ending(snapshot: Snapshot, gang: Gang, cls: PodClass, missing: int, b
 def _gain(snapshot: Snapshot, gang: Gang, cls: PodClass, beside: Collection[str], known: _Known) -> int:
     """Return how many more pods of the class would fit without the gang."""
     if not gang.holds and len(gang.pending) == len(gang.pods):
-        return 0  # it is on no node
+        return 0  # the gang is not on any node
     leaving: dict[str, tuple[PodClass, ...]] = {}
     for name, taken in gang.takes():
         leaving[name] = (*leaving.get(name, ()), taken)

@@ -165,7 +165,7 @@ def explain(
 
 
 def _reason(snapshot: Snapshot, gang: Gang, now: float, settings: Settings) -> tuple[Reason | None, Start | None]:
-    """Return why it waits, and when it starts, as far as known."""
+    """Return why the gang waits, and when it starts; None for what is unknown."""
     plan = decide(snapshot, now, settings)
     found = plan.waiting.get(gang.key)
     if found is not None or gang.queued_as is None:

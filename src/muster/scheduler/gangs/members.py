@@ -55,7 +55,7 @@ class Roster:
         self._slot_of: dict[Identity, int] = {}
         self._identity: dict[int, Identity] = {}
 
-    # How many
+    # Counts
 
     @property
     def present(self) -> int:

@@ -133,7 +133,7 @@ def _room_for(
     ):
         return None  # fast path for the usual case: its reservation suffices, and the node is not overcommitted
     if (node.fully_held and not ours) or (node.fully_held > 1 and held[1] is None):
-        return NodeReason(NodeWhy.IN_USE, "another gang's slot")  # if both hold it, both were placed here
+        return NodeReason(NodeWhy.IN_USE, "another gang's slot")  # if ours is held too, both had room before
     if node.fully_held:
         bucket = Bucket(bucket.key, bucket.node_class, node.free_without_holds(), bucket.ports)
     if ours and held[1] is not None:

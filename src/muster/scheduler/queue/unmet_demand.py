@@ -73,7 +73,7 @@ def _short(snapshot: Snapshot, ledger: Ledger, gang: Gang, reason: Reason) -> It
             groups.setdefault(pod.cls, []).append(slot)
     taken = gang.nodes_beside(gang.pending)
     for cls, slots in groups.items():
-        if is_related(cls, ledger.layer):  # with rules about other pods the plan's count is the best known
+        if is_related(cls, ledger.layer):  # with rules about other pods, the plan's count is the best estimate
             room = max(0, len(slots) - max(1, reason.need - reason.have)) if reason.why is not Why.BEHIND else 0
         else:
             room = min(len(slots), sum(each.room for each in candidates(ledger, snapshot.matcher, cls, (), taken)))
