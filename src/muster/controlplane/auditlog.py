@@ -34,19 +34,19 @@ class Reference(msgspec.Struct, rename="camel"):
 
 
 class User(msgspec.Struct):
-    """Who asked."""
+    """The user of a request."""
 
     username: str = ""
 
 
 class Status(msgspec.Struct):
-    """What was answered."""
+    """The answer to a request."""
 
     code: int = 0
 
 
 class AuditEntry(msgspec.Struct, rename="camel"):
-    """One request, at one stage of it: a watch has two."""
+    """One request at one of its stages: a watch has two."""
 
     verb: str = ""
     stage: str = ""
@@ -59,7 +59,7 @@ class AuditEntry(msgspec.Struct, rename="camel"):
 
     @property
     def forbidden(self) -> bool:
-        """Whether authorization refused it: quota and admission policies answer 403 as well."""
+        """Returns whether authorization refused it: quota and admission policies answer 403 as well."""
         return self.annotations.get(_DECISION) == "forbid"
 
 
@@ -77,7 +77,7 @@ class AuditLog:
 
     @property
     def apiserver_arguments(self) -> list[str]:
-        """What kube-apiserver needs to be told."""
+        """Returns the arguments of kube-apiserver for this log."""
         return [
             f"--audit-policy-file={self._policy}",
             f"--audit-log-path={self._log}",
@@ -86,7 +86,7 @@ class AuditLog:
         ]
 
     def position(self) -> int:
-        """Where the log ends now, in bytes."""
+        """Returns the current end of the log, in bytes."""
         return self._log.stat().st_size if self._log.exists() else 0
 
     def entries(self, since: int = 0, until: int | None = None) -> Iterator[AuditEntry]:

@@ -23,7 +23,7 @@ def rendered(
     """The objects of some of the chart's templates, such as `rbac`, with its default values but for NAME=VALUE.
 
     Raises:
-        NotBuiltError: there is no helm, and none can be built (or `build` does not allow it), or it refuses the chart.
+        NotBuiltError: helm is missing, and cannot be built (or `build` does not allow it), or it refuses the chart.
     """
     helm = find_built("helm", build=build) / "helm"
     shown = [f"--show-only=templates/{template}.yaml" for template in templates]

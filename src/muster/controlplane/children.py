@@ -27,16 +27,16 @@ except OSError as error:
 
 
 class Child:
-    """A running program whose output goes to a log file.
+    """A running program with its output in a log file.
 
-    The kernel kills it when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), so start it from the main
+    The kernel kills it when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). So start it from the main
     thread or one that lives as long as the child should.
     """
 
     def __init__(self, command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> None:
         """Start `command` (a path and its arguments) with stdout and stderr appended to `log`.
 
-        What cannot be run exits with 1, and the log says why.
+        A command that cannot be run exits with 1, and the log says why.
         """
         self.name = Path(command[0]).name
         self.log = log
@@ -57,7 +57,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """What it exited with (negative: the signal that ended it), or None while it runs."""
+        """Returns its exit code (negative: the signal that ended it), or None while it runs."""
         return self._process.poll()
 
     def log_tail(self, lines: int = 20) -> str:

@@ -1,4 +1,4 @@
-"""Ports of this machine for programs that are told theirs before they start."""
+"""Chooses ports of this machine for programs that need theirs before they start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ restarts."""
 
 
 def port_in_use(port: int) -> bool:
-    """Whether something listens on a port of 127.0.0.1."""
+    """Returns whether something listens on a port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -25,10 +25,10 @@ def port_in_use(port: int) -> bool:
 
 
 def free_port(taken: Container[int] = ()) -> int:
-    """Return a port of 127.0.0.1 on which nobody listens, and none of `taken`.
+    """Return a port of 127.0.0.1 that is not in use, and not in `taken`.
 
     Raises:
-        OSError: there is none.
+        OSError: all ports are in use.
     """
     for port in random.SystemRandom().sample(range(_FIRST, _END), 200):
         if port not in taken and not port_in_use(port):

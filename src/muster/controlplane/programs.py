@@ -27,7 +27,7 @@ PROGRAMS_WITH_PORTS: Final = ("kube-apiserver", "etcd", "etcd-peer", "kube-contr
 
 
 class ControlPlaneUnavailableError(Exception):
-    """There is no control plane to run here; the message says why and what would change it."""
+    """The control plane cannot run here; the message says why, and how to change that."""
 
 
 class ControlPlaneError(Exception):
@@ -197,7 +197,7 @@ class ControlPlane:
             f"--secure-port={self._port}",
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
-            "--endpoint-reconciler-type=none",  # a loopback address is no valid endpoint
+            "--endpoint-reconciler-type=none",  # the API server refuses a loopback address as an endpoint
             f"--etcd-servers={self._etcd_url}",
             f"--etcd-cafile={pki / 'etcd-ca.crt'}",
             f"--etcd-certfile={pki / 'etcd-client.crt'}",
@@ -300,8 +300,8 @@ class ControlPlane:
         write_private(self.directory / "service-accounts.key", private)
         (self.directory / "service-accounts.pub").write_bytes(public)
         cluster = {"server": self.url, "certificate-authority-data": inline(authority.certificate)}
-        # Nobody has a role yet when the first administrator comes, hence the built-in group; the names of the two
-        # components have their roles from kube-apiserver's own bootstrap policy.
+        # The first administrator is in a built-in group, because no role exists yet. The names of the two components
+        # have their roles from kube-apiserver's own bootstrap policy.
         for file, user, groups in (
             ("admin", "muster-admin", ("system:masters",)),
             ("kube-controller-manager", "system:kube-controller-manager", ()),
@@ -316,7 +316,7 @@ class ControlPlane:
 
 
 def _answers(port: int, path: str, tls: ssl.SSLContext) -> bool:
-    """Whether a GET of `path` on this machine is answered with 200."""
+    """Returns whether a GET of `path` on this machine is answered with 200."""
     connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=tls)
     try:
         connection.request("GET", path)

@@ -19,7 +19,7 @@ _CONNECT_S = 40.0
 
 
 class Link:
-    """A connection to the controller, made when needed and made anew after it was lost."""
+    """A connection to the controller; opened when needed, and again after it was lost."""
 
     def __init__(self, url: str, tls: ssl.SSLContext) -> None:
         """Nothing is contacted yet."""
@@ -30,7 +30,7 @@ class Link:
 
     @property
     def open(self) -> bool:
-        """Whether there is a connection."""
+        """Returns whether there is a connection."""
         return self._streams is not None
 
     async def post(self, path: str, token: str, body: dict[str, Any], timeout_s: float) -> tuple[int, dict[str, Any]]:
@@ -54,7 +54,7 @@ class Link:
         return int(lines[0].split(" ", 2)[1]), answer
 
     def cut(self) -> None:
-        """Close at once, whoever waits for an answer."""
+        """Closes at once; open requests fail."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None

@@ -25,7 +25,7 @@ from muster.kube.watch import BOOKMARK, DELETED
 from muster.sim import nodeobjects, podstatus
 
 LEASE_PERIOD_S = 10.0
-"""How often a kubelet renews (Kubernetes docs, "Node heartbeats"): a quarter of the 40 s a Lease lasts."""
+"""Period of a kubelet's renewals (Kubernetes docs, "Node heartbeats"): a quarter of the 40 s a Lease lasts."""
 UNREACHABLE = "node.kubernetes.io/unreachable"
 _BOUND = "spec.nodeName!="
 _WRITES_AT_ONCE = 64
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class PodRuntime(Protocol):
-    """What happens inside simulated pods."""
+    """Runs the content of simulated pods."""
 
     async def start(self, pod: Pod, address: str, ended: Callable[[int], None]) -> None:
         """The containers start; the pod is Running when this returns. `ended` takes the exit code if they end."""
@@ -182,7 +182,7 @@ class SimNodes:
         await self._post_status(node)
 
     def leave(self, name: str) -> None:
-        """The machine is gone for good; its Node object stays until somebody deletes it."""
+        """Removes the machine for good; its Node object stays until it is deleted."""
         self.lose(name)
         del self.nodes[name]
 
@@ -202,7 +202,7 @@ class SimNodes:
         labels: Mapping[str, str] = NO_LABELS,
         taints: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """Make the Node object of a deleted node anew; `recover` then brings its kubelet back."""
+        """Create the Node object of a deleted node again; `recover` then brings its kubelet back."""
         node = self.nodes[name]
         await self._client.create(nodeobjects.node(name, node.host, node.boot, capacity, labels, self._now(), taints))
 
@@ -276,7 +276,7 @@ class SimNodes:
     # ---- the kubelets
 
     async def _follow(self) -> None:
-        """One list and watch of bound pods for all kubelets."""
+        """Lists and watches bound pods once for all kubelets."""
         while True:
             try:
                 listing = await self._client.list_all(Pod, field_selector=_BOUND)
@@ -342,7 +342,7 @@ class SimNodes:
         if await self._write_status(sim.pod, patch) and sim.phase == "starting":
             sim.phase = "running"
             self._changed()
-            if sim.code is not None:  # they ended before anybody was told that they run
+            if sim.code is not None:  # they ended before the API server heard that they run
                 await self.end(sim.pod.uid, sim.code)
 
     async def _stop(self, sim: SimPod, running: bool) -> None:
@@ -358,7 +358,7 @@ class SimNodes:
             await self._client.delete(Pod, pod.name, namespace=pod.namespace, uid=pod.uid, grace_s=0)
 
     async def _write_status(self, pod: Pod, patch: bytes) -> bool:
-        """Whether the pod was still there."""
+        """Writes a pod's status; returns whether the pod still existed."""
         with contextlib.suppress(NotFound):
             written = await self._client.patch(Pod, pod.name, patch, namespace=pod.namespace, subresource="status")
             return written.uid == pod.uid
@@ -376,7 +376,7 @@ class SimNodes:
         sim.node.pods.pop(sim.pod.uid, None)
 
     async def _renew(self) -> None:
-        """Renew every Lease once a period, evenly spread; a slow answer holds up nobody else's."""
+        """Renews every Lease once a period, evenly spread; a slow answer does not delay other renewals."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:

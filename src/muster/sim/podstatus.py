@@ -1,4 +1,4 @@
-"""What a kubelet writes into a pod's status, as merge patches."""
+"""Merge patches that a kubelet writes into a pod's status."""
 
 from __future__ import annotations
 

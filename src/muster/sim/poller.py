@@ -15,17 +15,17 @@ PAUSE_MAX_S = 15.0
 
 
 class Link(Protocol):
-    """A connection to the controller, made when needed and made anew after it was lost."""
+    """A connection to the controller; opened when needed, and again after it was lost."""
 
     @property
     def open(self) -> bool:
-        """Whether there is a connection."""
+        """Returns whether there is a connection."""
 
     async def post(self, path: str, token: str, body: dict[str, Any], timeout_s: float) -> tuple[int, dict[str, Any]]:
         """Send one request; returns status and answer. Raises OSError, EOFError, ValueError or TimeoutError."""
 
     def cut(self) -> None:
-        """Close at once, whoever waits for an answer."""
+        """Closes at once; open requests fail."""
 
     def reset(self) -> None:
         """Close as a machine that is gone."""
@@ -79,7 +79,7 @@ class Poller:
                     await self._wake.wait()
 
     def tell(self) -> None:
-        """What `body` says has changed."""
+        """Wakes the poller to send the new content of `body`."""
         self._news = True
         self._wake.set()
 

@@ -20,7 +20,7 @@ SHELL_PORT = 30000
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How long the ranks take.
+    """Durations of the ranks' work.
 
     Attributes:
         stop_s: from SIGTERM to the last rank's end.
@@ -46,13 +46,13 @@ class Work:
 
 
 class Program:
-    """What the ranks of a job know of each other. Here every rank is by itself."""
+    """The ranks' knowledge of each other. In this base class every rank is by itself."""
 
     def begun(self, attempt: int, node_rank: int, slot: int, run: dict[str, Any]) -> None:
         """The ranks of a slot start as a directive says."""
 
     def together(self, attempt: int) -> bool:
-        """Whether every node of the attempt runs it or has ended well: a step takes all ranks."""
+        """Returns whether every node of the attempt runs it or has ended well: a step takes all ranks."""
         return True
 
     def reported(self, attempt: int) -> None:
@@ -62,13 +62,13 @@ class Program:
         """The ranks of a node ended well; with mpi node rank 0 stands for the launcher."""
 
     def others_ended(self, attempt: int) -> bool:
-        """Whether all ranks but those of node rank 0 have ended well."""
+        """Returns whether all ranks but those of node rank 0 have ended well."""
         return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Whose supervisor this is."""
+    """The pod of a supervisor."""
 
     job: str
     slot: int
@@ -83,14 +83,14 @@ class SimSupervisor:
     Args:
         identity: its pod.
         links: to the controller, for supervising.
-        report_link: to the controller, for what node rank 0's program reports.
+        report_link: to the controller, for reports of node rank 0's program.
         token: of its pod.
         work: how long ranks take.
         rng: jitter of retries.
         on_change: called when its state changes.
-        on_exit: called with its exit code when it was told to end.
-        wall: seconds since the epoch, for what a rank's exit says.
-        program: what ranks know of each other.
+        on_exit: called with its exit code when it was directed to exit.
+        wall: seconds since the epoch, for the times of ranks' exits.
+        program: the ranks' knowledge of each other.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class SimSupervisor:
         return await self._checkpoint_wanted
 
     def freeze(self, frozen: bool) -> None:
-        """Stop as by SIGSTOP, the machine goes on; or go on."""
+        """Stops the processes as by SIGSTOP while the machine runs on; or continues them."""
         self._poller.freeze(frozen)
 
     def vanish(self) -> None:

@@ -69,11 +69,11 @@ class SupervisorRuntime:
         return TlsLink(env["MUSTER_URL"], self._context(env["MUSTER_CA_DATA"]))
 
     def work_of(self, job: str) -> Work:
-        """How long ranks of a job (`namespace/name`) take."""
+        """Returns the durations of a job's ranks (`namespace/name`)."""
         return self._work
 
     def program_of(self, job: str) -> Program:
-        """What the ranks of a job (`namespace/name`) know of each other."""
+        """Returns the program that connects a job's ranks (`namespace/name`)."""
         return Program()
 
     async def stop(self, pod: Pod) -> None:

@@ -21,7 +21,7 @@ from muster.sim.replay.published import CLUSTERS, Statistics
 _STEPS = 32
 """Halvings of a bisection: the parameters end up exact to more digits than were published."""
 OFFERED_LOAD = 0.8
-"""Where no number of jobs is given: as many as ask for this share of the cluster's GPU time."""
+"""If no number of jobs is given: as many as ask for this share of the cluster's GPU time."""
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ def _sizes(statistics: Statistics) -> tuple[tuple[int, ...], tuple[float, ...]]:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where an increasing function is 0."""
+    """Finds the root of an increasing function."""
     for _ in range(_STEPS):
         middle = (low + high) / 2
         if function(middle) < 0:

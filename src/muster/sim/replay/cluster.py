@@ -39,7 +39,7 @@ from muster.sim.replay.room import InvariantBroken, Room
 from muster.sim.replay.run import Run
 
 Evicted = Callable[[Run, bool], None]
-"""Told of a job whose pods are about to be removed, and whether it could save its work first."""
+"""Called with a job whose pods are about to be removed, and whether it could save its work first."""
 Decide = Callable[[Snapshot, float, Settings], Plan]
 _ROUNDS_MAX = 1000
 """Plans for one moment: far more than any needs, far fewer than forever."""
@@ -110,7 +110,7 @@ class Cluster:
         self._state.set_node(node_of(self._shapes[name], ready=True))
 
     def replace(self, run: Run, slot: int, now: float) -> None:
-        """The pod of the slot is lost: its owner makes it anew. A pod without a gang becomes another gang of one."""
+        """The slot's pod is lost, and its owner creates it again. A pod without a gang becomes another gang of one."""
         self._remove(run, run.pods[slot], now)
         self._make(run, slot, now, PodMaker(run.job, run.attempt, START_S + now))
         if not run.job.gang:
@@ -119,7 +119,7 @@ class Cluster:
             self._runs[run.key] = run
 
     def settle(self, now: float, evicted: Evicted) -> tuple[list[Run], float | None]:
-        """Plan and carry out until nothing is left to do; `evicted` is told of jobs that lose pods by it.
+        """Plan and carry out until nothing is left to do; calls `evicted` with jobs that lose pods by it.
 
         Returns the jobs that became whole, and when to come back even if nothing happens. Raises InvariantBroken.
         """
@@ -230,6 +230,6 @@ class Cluster:
 
 
 def _foretell(run: Run, start: Start) -> None:
-    """What was said first counts."""
+    """Keeps the first forecast of a job's start."""
     if run.started_s is None and run.forecast is None:
         run.forecast = (start.earliest - START_S, start.latest - START_S)

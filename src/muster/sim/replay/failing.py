@@ -32,7 +32,7 @@ class Stage(Protocol):
 
 
 class Failing(Protocol):
-    """What makes nodes fail."""
+    """A source of node failures."""
 
     failures: int
 

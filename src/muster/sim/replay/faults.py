@@ -1,4 +1,4 @@
-"""Faults of all kinds, as often as published, and what whoever cares for the nodes does about them."""
+"""Faults of all kinds, as often as published, and the reaction of the care that nodes get."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from muster.sim.replay.failing import HOUR_S, Stage
 from muster.sim.replay.run import Run
 
 Kind = Literal["program", "announced", "wearing", "said", "silent", "crash"]
-"""What a fault looks like from outside.
+"""Visible symptoms of a fault.
 
-`program`: the job's own, the node is well. `announced`: the cloud says that the node will stop. `wearing`: the job
-works on, until it does not. `said`: programs die of it, and the kernel log or a counter says why. `silent`: programs
-die of it, and nothing says so. `crash`: the node stops.
+`program`: the job's own, the node is well. `announced`: the cloud announces that the node will stop. `wearing`: the job
+works on until it suddenly fails. `said`: programs die of it, and the kernel log or a counter shows why. `silent`:
+programs die of it, and nothing shows why. `crash`: the node stops.
 """
 
 
@@ -56,15 +56,15 @@ CAUSES_MTBF_HOURS = CAUSES_NODES * CAUSES_DAYS * 24 / sum(cause.count for cause 
 
 
 class Care(msgspec.Struct, frozen=True):
-    """Who looks after nodes, and how.
+    """The care of nodes: who repairs them, and how.
 
     Attributes:
-        acts: what nodes say of their faults takes them out of use, `acts_after_s` later; otherwise a person does,
-            after `person_hours` in the mean. So it is with what nodes do not say, whoever cares.
-        saves: jobs on a node that still works are told to save their work before they leave it.
+        acts: findings take a node out of use `acts_after_s` later; otherwise a person does, after `person_hours` in the
+            mean. A person also handles faults without findings.
+        saves: jobs on a node that still works save their work before they leave it.
         tests: a node comes back only after tests that a broken one does not pass; otherwise after its reboot.
-        reboot_minutes: until a node that was taken out automatically is back, and `reboot_mends` how many of these
-            are well then. The others need a repair, as all do where nothing is automatic.
+        reboot_minutes: until a node that was taken out automatically is back. `reboot_mends` is the share of these that
+            are well then. The others need a repair, as all do without automatic care.
         repair_hours: in the mean.
     """
 
@@ -94,7 +94,7 @@ NOTICE_MINUTES = 15.0
 
 
 class Faults:
-    """Nodes with faults of all kinds, under somebody's care. The same faults come at the same times whoever cares."""
+    """Nodes with faults of all kinds, under a given care. The same faults come at the same times under every care."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Faults:
         self._stage.return_node(name)
 
     def _back_unmended(self, name: str) -> None:
-        """What ails it is said again once there is work on it."""
+        """The fault shows again once the node has work."""
         self._out.discard(name)
         self._stage.return_node(name)
 

@@ -1,4 +1,4 @@
-"""What is replayed: jobs with the time they came and ran for, and the nodes they come to."""
+"""Input of a replay: jobs with their submission and run times, and the nodes of the cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What one member of a job asks of its node; `models` are the GPU models it accepts, all where empty."""
+    """The request of one member of a job; `models` are the GPU models it accepts, all if empty."""
 
     gpus: int
     cpu_milli: int = 0
@@ -45,7 +45,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class NodeShape(msgspec.Struct, frozen=True):
-    """A node. CPU and memory are unlimited (0) where only GPUs are told apart."""
+    """A node. CPU and memory are unlimited (0) if only GPUs are compared."""
 
     name: str
     gpus: int
@@ -89,7 +89,7 @@ def uniform_nodes(count: int, gpus: int) -> list[NodeShape]:
 def within(workload: Workload, nodes: Iterable[NodeShape], *, least_gpus: int, days: float, most: int) -> Workload:
     """Return the jobs to replay, the rest counted: not too small, not larger than the cluster, early enough.
 
-    Where nodes say nothing of their CPU and memory, these come with the GPUs: no job asks for any.
+    If nodes do not give their CPU and memory, these come with the GPUs: no job asks for any.
 
     Args:
         workload: all jobs.
@@ -135,7 +135,7 @@ def _room(shape: Shape, nodes: Mapping[NodeShape, int]) -> int:
 
 
 def serves(node: NodeShape, shape: Shape) -> bool:
-    """Whether the node, empty, takes a member of the shape."""
+    """Returns whether an empty node can take a member of the shape."""
     return (
         shape.gpus <= node.gpus
         and (not node.cpu_milli or shape.cpu_milli <= node.cpu_milli)

@@ -76,14 +76,14 @@ class PodMaker:
 
 
 def _amounts(shape: NodeShape | Shape) -> dict[str, str]:
-    """What a node has or a pod asks for; what is 0 is not told apart and left out."""
+    """Returns the resources of a node or pod; resources that are 0 are left out."""
     amounts = {GPU: (shape.gpus, ""), "cpu": (shape.cpu_milli, "m"), "memory": (shape.memory_mib, "Mi")}
     return {resource: f"{value}{unit}" for resource, (value, unit) in amounts.items() if value}
 
 
 @lru_cache(maxsize=4096)
 def _spec(shape: Shape, priority: int, limit_s: int | None) -> SchedulingPodSpec:
-    """One object for all pods that ask for the same."""
+    """One object for all pods with the same request."""
     affinity = None
     if shape.models:
         rule = NodeSelectorRequirement(key=GPU_MODEL, operator="In", values=shape.models)

@@ -1,4 +1,4 @@
-"""What was published about the jobs of four GPU clusters: the numbers arrival models are fitted to.
+"""Published statistics about the jobs of four GPU clusters; arrival models are fitted to these numbers.
 
 Source: the table of cluster statistics in InternLM/AcmeTrace, `data/cluster_summary.csv`, of the paper
 "Characterization of Large Language Model Development in the Datacenter" (NSDI'24); its columns for GPU jobs.

@@ -25,7 +25,7 @@ PROGRESS_EVENTS = 1000
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What happens beside the jobs.
+    """Conditions of a replay beside its jobs.
 
     Attributes:
         seed: of the failures.
@@ -34,7 +34,7 @@ class Conditions(msgspec.Struct, frozen=True):
         repair_hours: mean time until a failed node is back, exponential.
         checkpoint_minutes: a job loses at most this much work to a failure.
         restart_minutes: from having all nodes again until the job works again.
-        care: who looks after nodes that have faults of all kinds; without it nodes only stop and come back.
+        care: the care of nodes with faults of all kinds; without it nodes only stop and come back.
     """
 
     seed: int = 0

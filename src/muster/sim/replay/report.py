@@ -1,4 +1,4 @@
-"""What a replay is boiled down to: plain numbers, the same for the same seed."""
+"""Summarizes a replay in plain numbers, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -63,12 +63,13 @@ class Moment(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class GpuHours(msgspec.Struct, frozen=True, rename="camel"):
-    """Where the GPU time went.
+    """The use of the GPU time.
 
     Attributes:
         capacity: all GPUs, all the time.
-        used: by jobs; `useful` of it for work that lasted, `redone` for work lost since a checkpoint, `stopped` while
-            a job was held up: for a node, and for its restart.
+        used: by jobs; `useful` of it for work that lasted, `redone` for work lost since a checkpoint, `stopped` while a
+        job
+            was held up: for a node, and for its restart.
         down: on failed nodes.
     """
 
@@ -81,14 +82,14 @@ class GpuHours(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Forecasts(msgspec.Struct, frozen=True, rename="camel"):
-    """What the scheduler said about when waiting jobs would start, the first time it said anything.
+    """The scheduler's first forecasts of when waiting jobs would start.
 
     Attributes:
         waited: jobs that did not start when they came.
-        made: of these, for how many it named an interval; those not over at the end of the replay do not count where
-            the job still waits.
-        held: of these, how many started within it.
-        mean_hours: how long these intervals were, in the mean; None where none was made.
+        made: the number of these with a forecast interval; an interval that has not ended at the end of the replay does
+            not count if the job still waits.
+        held: the number of these that started within it.
+        mean_hours: the mean length of these intervals; None without any.
     """
 
     waited: int
@@ -183,7 +184,7 @@ def _moment(hour: float, values: Mapping[str, float], gpus: int) -> Moment:
 
 
 def _forecasts(runs: Sequence[Run], end_s: float) -> Forecasts:
-    """An interval that is not over at the end tells nothing about a job that still waits."""
+    """An interval that has not ended at the end is not counted for a job that still waits."""
     waited = [run for run in runs if run.started_s is None or run.started_s > run.job.submit_s]
     made = held = 0
     length_s = 0.0

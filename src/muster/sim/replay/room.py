@@ -1,4 +1,4 @@
-"""What is on each node, counted apart from the scheduler: it is what the scheduler's binds are checked against."""
+"""Counts the use of each node independently of the scheduler, to check the scheduler's binds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Room:
         gpus: of all nodes.
         busy: GPUs in use.
         down: GPUs of nodes that failed and are not yet repaired, in use or not.
-        split: free GPUs on usable nodes of which other GPUs are in use: room no whole-node gang can have.
+        split: free GPUs on usable nodes whose other GPUs are in use: a whole-node gang cannot use them.
         idle: free GPUs on usable nodes.
     """
 

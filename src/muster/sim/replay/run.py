@@ -1,4 +1,4 @@
-"""One job on its way: what it has done, what it lost, and where its members are. Times are virtual seconds."""
+"""The state of one job: its work done and lost, and the nodes of its members. Times are virtual seconds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def whole(self) -> bool:
-        """Whether all members are bound."""
+        """Returns whether all members are bound."""
         return len(self.nodes) == self.job.members
 
     def work_s(self, now: float) -> float:

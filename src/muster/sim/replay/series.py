@@ -1,4 +1,4 @@
-"""How the cluster stood over time, exactly: every change, added up over intervals of any length afterwards."""
+"""The exact state of the cluster over time: every change, summed over intervals of any length afterwards."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def read_text(path: Path) -> str:
 
 
 class Row:
-    """One line of a table. `columns` says where each column is."""
+    """One line of a table. `columns` gives the position of each column."""
 
     __slots__ = ("_cells", "_columns", "_line", "_path")
 

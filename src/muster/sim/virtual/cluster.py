@@ -46,10 +46,10 @@ class LoopClock:
 
 
 class VirtualCluster:
-    """One API server with what Kubernetes' controllers do to nodes and pods.
+    """One API server, with the effects of Kubernetes' controllers on nodes and pods.
 
     Args:
-        loop: whose time it lives in.
+        loop: its event loop and time.
         rng: source of UIDs and latencies.
     """
 

@@ -1,7 +1,7 @@
-"""The way from supervisors to the controller's replicas without sockets: kept connections, long polls, lost words.
+"""Connections from supervisors to the controller's replicas without sockets: kept open, long polls, lost messages.
 
-A connection leads to one replica, as through a Service. What a replica does with a request happens in its process: one
-that is halted answers late, one that is killed resets its connections.
+A connection leads to one replica, as through a Service. A replica handles a request in its own process. A halted
+replica answers late; a killed one resets its connections.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MUTE_S = 9.0
 
 
 class Roads(Protocol):
-    """How connections between a node and the controller fare."""
+    """The condition of connections between nodes and the controller."""
 
     def way_s(self, node: str) -> float:
-        """How long the next words take in one direction."""
+        """Returns the delay of the next message in one direction."""
 
     def breaks_after_s(self, node: str) -> float | None:
-        """When the connection breaks during a request that begins now; None where it does not."""
+        """Returns when the connection breaks during a request that begins now; None if it does not."""
 
     def dark_until(self, node: str) -> float | None:
         """Until when nothing passes, neither words nor a reset; None where all passes."""
@@ -48,13 +48,13 @@ class Exchange:
         """How long nobody tells the server that the asking machine is gone."""
 
     def fail(self, error: Exception) -> None:
-        """Whoever asked gets no answer."""
+        """Fails the request: its sender gets no answer."""
         if not self.answered.done():
             self.answered.set_exception(error)
-            self.answered.exception()  # nobody need hear of it
+            self.answered.exception()  # mark it as retrieved: the sender may be gone
 
     def give_up(self) -> None:
-        """The server learns that nobody waits for its answer."""
+        """Notifies the server that the sender does not wait for the answer any longer."""
         self.given_up = True
         if self.task is not None:
             self.task.cancel()
@@ -101,7 +101,7 @@ class Lines:
         return self._rng.choice((0.0, MUTE_S))
 
     def pick(self) -> Process | None:
-        """The replica to which a new connection leads; None where nobody listens."""
+        """The replica to which a new connection leads; None if no replica listens."""
         servers = list(self._listening)
         return self._rng.choice(servers) if servers else None
 
@@ -161,7 +161,7 @@ class Line:
 
     @property
     def open(self) -> bool:
-        """Whether there is a connection."""
+        """Returns whether there is a connection."""
         return self._server is not None
 
     async def post(self, path: str, token: str, body: dict[str, Any], timeout_s: float) -> tuple[int, dict[str, Any]]:
@@ -188,7 +188,7 @@ class Line:
         return status, msgspec.json.decode(answer)
 
     def cut(self) -> None:
-        """Close at once, whoever waits for an answer."""
+        """Closes at once; open requests fail."""
         self._server = None
         exchange, self._exchange = self._exchange, None
         if exchange is not None:

@@ -1,8 +1,7 @@
 """An event loop of virtual time: when nothing is ready its clock jumps to the next timer.
 
-No threads, sockets, signals or wall clock: whatever asks for one of them gets an error. Callbacks run in the order in
-which they were scheduled, and sets of tasks iterate in the order of their numbers, so that a run depends on nothing but
-what is run.
+Threads, sockets, signals and the wall clock raise errors. Callbacks run in the order in which they were scheduled, and
+sets of tasks iterate in the order of their numbers. So a run depends only on the code that is run.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Handle(msgspec.Struct, eq=False):
         self.cancelled_ = True
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Returns whether it was cancelled."""
         return self.cancelled_
 
     def when(self) -> float:
@@ -131,11 +130,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_soon_threadsafe(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
-        """There are no threads."""
+        """Raises: a simulation has one thread only."""
         raise RuntimeError("simulations have no threads")
 
     def run_in_executor(self, *args: Any) -> Any:  # type: ignore[override]
-        """There are no threads."""
+        """Raises: a simulation has one thread only."""
         raise RuntimeError("simulations have no threads")
 
     def run_soon(self, handle: Handle) -> None:
@@ -155,11 +154,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return False
 
     def is_running(self) -> bool:
-        """Whether callbacks are being run."""
+        """Returns whether callbacks are being run."""
         return self._running
 
     def is_closed(self) -> bool:
-        """Whether it is closed."""
+        """Returns whether it is closed."""
         return self._closed
 
     def close(self) -> None:
@@ -169,7 +168,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An exception that nobody catches fails the run."""
+        """An exception that is not caught fails the run."""
         error = context.get("exception")
         self._failures.append(error if isinstance(error, BaseException) else RuntimeError(context.get("message", "")))
 

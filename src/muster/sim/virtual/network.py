@@ -1,7 +1,7 @@
-"""The way to the API server without sockets: each request and each answer takes time, and either may get lost.
+"""The network to the API server without sockets: each request and answer takes time, and either may get lost.
 
-The server's part happens outside of the client's process, so that a request on its way takes effect (or not) whatever
-becomes of who sent it.
+The server's part happens outside of the client's process. So a request on its way takes effect (or not) independently
+of its sender.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What becomes of one request.
+    """The course of one request.
 
     Attributes:
         there_s: how long it takes to the server.
         back_s: how long the answer takes.
-        refused: the status the server answers with instead of acting; 0 where it acts.
-        unsent: no connection is made.
+        refused: the status that the server answers with instead of acting; 0 if it acts.
+        unsent: the connection cannot be made.
         lost: it never reaches the server, and there is no answer.
         broken: the server acts, but the connection breaks before the answer.
         silent: the server acts, but no answer ever comes.
@@ -49,12 +49,12 @@ class Fate(msgspec.Struct, frozen=True):
 
 
 class WatchFate(msgspec.Struct, frozen=True):
-    """What becomes of one watch.
+    """The course of one watch.
 
     Attributes:
-        refused: no connection is made.
+        refused: the connection cannot be made.
         breaks_after_s: the connection breaks then.
-        silent_after_s: from then on nothing arrives, and nobody says so.
+        silent_after_s: from then on nothing arrives, without an error.
     """
 
     refused: bool = False
@@ -135,11 +135,11 @@ class InProcessTransport:
     """A `muster.kube.transport.Transport` to a core in this process.
 
     Args:
-        core: the API server, or what stands in front of it.
-        client: who asks, in traces.
-        fates: what becomes of requests.
-        trace: told of each request the server sees.
-        user: as whom.
+        core: the API server, or a stage in front of it.
+        client: the client's name, in traces.
+        fates: the course of requests.
+        trace: called with each request that the server sees.
+        user: the user of the requests.
     """
 
     def __init__(self, core: Server, client: str, fates: Fates, trace: Trace, *, user: User = ADMIN) -> None:
@@ -156,7 +156,7 @@ class InProcessTransport:
     async def request(
         self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
     ) -> Answer:
-        """Send one request. Raises NotSent, Unavailable or ServerTimeout where there is no answer."""
+        """Send one request. Raises NotSent, Unavailable or ServerTimeout if no answer arrives."""
         fate = self._fates.request(method, path)
         if fate.unsent:
             await asyncio.sleep(fate.there_s)

@@ -1,7 +1,7 @@
-"""A simulated operating-system process: tasks that run, stand still or are gone together.
+"""A simulated operating-system process: its tasks run, stand still or are gone together.
 
-A task belongs to the process in whose context it was started; so do its children, its timers and its callbacks. What a
-dead or halted process would do next is put aside by the event loop, so nothing of it runs: no `finally`, no goodbye.
+A task belongs to the process in whose context it was started; so do its children, its timers and its callbacks. The
+event loop puts the further steps of a dead or halted process aside, so nothing of it runs: no `finally`, no cleanup.
 """
 
 from __future__ import annotations

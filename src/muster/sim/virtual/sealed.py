@@ -1,8 +1,8 @@
-"""Takes the outer world away while a simulation runs: no wall clock, threads, sockets or randomness without a seed.
+"""Seals a running simulation: it has no wall clock, threads, sockets or randomness without a seed.
 
-What only measures (`time.perf_counter` and its like) gets the virtual time; what would make a run differ from the next
-one raises `LeftTheSimulation`. That holds for the thread that the simulation runs in, which can start no other: what
-runs beside it in the same process keeps its own clock and its sockets.
+Functions that only measure (`time.perf_counter` and its like) return the virtual time. Functions that would make runs
+differ raise `LeftTheSimulation`. That holds for the simulation's own thread, which cannot start another. Other threads
+of the same process keep their clock and sockets.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sealed(loop: VirtualLoop) -> Iterator[None]:
             refuse = _refusal(f"{place.__name__}.{name}".removesuffix(".__init__"))
             stack.enter_context(patch.object(place, name, _only_in(owner, refuse, getattr(place, name))))
         stack.enter_context(patch.object(random, "Random", _seeded_random(owner)))
-        # When the collector runs depends on what ran before in this process, and finalizers are code.
+        # the time of a collection depends on earlier code in this process, and finalizers are code
         collecting = gc.isenabled()
         gc.disable()
         try:
