@@ -1,8 +1,8 @@
 """python -m bench.admission: the webhook on one core, beside a handler that does nothing on the same server.
 
-The server is the real one, over TLS, in a process that is kept to one core; the questions are AdmissionReviews of a
-training job's pod. What it can take is asked with every connection always busy; how long an answer takes is asked at a
-steady pace, from the moment a question is due.
+The server is the real one, over TLS, in a process that is kept to one core. Requests are AdmissionReviews of a training
+job's pod. Throughput is measured with every connection always busy. Latency is measured at a steady pace, from the
+moment a request is due.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TICK_S = 0.001
 
 
 class _Known:
-    """One namespace."""
+    """Answers every lookup of a namespace with the team `red`."""
 
     def get(self, namespace: str) -> Home | None:
         return Home(team="red")

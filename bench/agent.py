@@ -65,7 +65,7 @@ class Cost(NamedTuple):
     rss_mb: float
     """Resident, the most that was seen."""
     own_mb: float
-    """What no other process shares with it (Private_Clean and Private_Dirty)."""
+    """Memory that it shares with no other process (Private_Clean and Private_Dirty)."""
     cpu_percent: float
     """Of one core."""
     threads: int
@@ -132,7 +132,7 @@ def start_peer(server: EmbeddedServer, folder: Path) -> Child:
 
 
 async def written(client: Client, check: str) -> int:
-    """What the findings of this check count in the record."""
+    """Returns the sum of the counts of this check's findings in the record."""
     try:
         health = await client.get(NodeHealth, NODE)
     except NotFound:

@@ -26,8 +26,9 @@ rules:
 class AuditLog(auditlog.AuditLog):
     """The audit log of one API server, in `directory`.
 
-    Lease renewals and questions (TokenReview and the like) are not in it. Refused requests count: they cost as much.
-    What Kubernetes' node lifecycle controller writes about a lost node is the same whoever runs on it: not counted.
+    Left out are Lease renewals and review requests (TokenReview and the like). Refused requests count: they cost as
+    much. The writes of Kubernetes' node lifecycle controller about a lost node are the same for every side: not
+    counted.
     """
 
     def __init__(self, directory: Path, *, ignored_agents: Sequence[str]) -> None:

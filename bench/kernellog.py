@@ -100,7 +100,7 @@ LINE = re.compile(HEADER + b"(" + BEGINNING + b")")
 
 
 def looped(log: Log) -> int:
-    """The peer: line by line; only counts, where the scanner tells incidents, times and messages too."""
+    """The peer: line by line; it only counts, while the scanner also finds incidents, times and messages."""
     found: dict[Sign, int] = {}
     for line in log.text.split(b"\n"):
         match = LINE.match(line)

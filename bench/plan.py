@@ -33,7 +33,7 @@ WAITING_NODES = 2
 
 
 Taken = tuple[float, float]
-"""Milliseconds by the clock, and of CPU: on a machine with other work only the second tells how long the work is."""
+"""Elapsed and CPU milliseconds; on a machine with other work only the CPU time shows the length of the work."""
 
 
 def milliseconds(work: Callable[[], object]) -> Taken:

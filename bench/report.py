@@ -1,4 +1,4 @@
-"""What a bench ends with: a table for people on stderr, one JSON object as the last line of stdout."""
+"""Prints the result of a bench: a table for people on stderr, one JSON object as the last line of stdout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What was wanted, what was measured, and whether that will do."""
+    """A goal, the measured value, and whether it is met."""
 
     name: str
     want: str
@@ -48,7 +48,7 @@ def spread(name: str, values: Sequence[float], figures: dict[str, float]) -> Non
 
 
 def console() -> Console:
-    """Where people read; where it is a file, wide enough for a table."""
+    """Returns the console for people; if it is a file, it is wide enough for a table."""
     return Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 

@@ -69,7 +69,7 @@ def made(count: int) -> list[Node]:
 
 
 def allocated(nodes: Sequence[Node], text: str) -> tuple[World, Plan, float, float]:
-    """Nodes that nobody owns are given out; the world afterwards, the plan, seconds of time and of CPU."""
+    """Assigns nodes without an owner; returns the world afterwards, the plan, seconds of time and of CPU."""
     world = World()
     gc.collect()
     started, started_cpu = time.perf_counter(), time.process_time()
@@ -134,7 +134,7 @@ def in_memory(count: int, rounds: int, scratch_rounds: int) -> dict[str, float]:
 
 
 async def at_rest(count: int, seconds: float) -> dict[str, float]:
-    """The controller gives nodes out; then kubelets report, and every request that is no read is counted."""
+    """The controller assigns nodes; then kubelets report, and every request that is not a read is counted."""
     core = Cluster()
     for kind in KINDS:
         core.ok("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))

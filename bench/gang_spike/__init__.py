@@ -1,1 +1,1 @@
-"""How fast thousands of gang pods that appear at once are bound: Muster beside its peers and the API server's limit."""
+"""Measures how fast thousands of gang pods that appear at once are bound: Muster, its peers, the API server's limit."""

@@ -17,7 +17,7 @@ from muster.kube.config import load_config
 from muster.sim import nodeobjects
 
 SYSTEM = "kube-system"
-"""Where schedulers have their accounts: flow control serves those of this namespace before others."""
+"""The namespace of schedulers' accounts: flow control serves it before others."""
 _WRITES_AT_ONCE = 48
 _CREATOR_RULES = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "delete"]},
@@ -35,7 +35,7 @@ class Cluster:
         plane: the components.
         admin: an administrator's client, for setting up only.
         creator: creates pods; for the raw limit also binds them.
-        watcher: sees what becomes of them.
+        watcher: records the pods' bindings.
         directory: for logs and configurations.
         nodes: names of all nodes.
     """
@@ -57,10 +57,11 @@ async def cluster(
     *,
     apiserver: Sequence[str] = (),
 ) -> AsyncIterator[Cluster]:
-    """Start a control plane with so many nodes; everything of it is gone at the end.
+    """Start a control plane with this many nodes, and remove all of it at the end.
 
-    There is no controller manager, so nothing else writes while a spike is measured; what it would do is done once by
-    hand: the default service account, and no taint on a new node. `apiserver` are more arguments of the API server.
+    The controller manager is left out, so nothing else writes while a spike is measured. Its necessary work is done
+    once by hand: the default service account, and the removal of the taint on a new node. `apiserver` are more
+    arguments of the API server.
     """
     with tempfile.TemporaryDirectory(prefix=f"muster-bench-{side}-") as folder:
         data = Path(folder) / "control-plane"

@@ -16,7 +16,7 @@ SHARE_MIN = 0.8
 """Of the speed of the raw limit."""
 CPU_S_MAX, RSS_MB_MAX = 3.0, 200.0
 LARGE_GANG = Shape(1, 5000)
-"""What the goals for CPU and memory are about."""
+"""The goals for CPU and memory are about this shape."""
 
 Group = list[Outcome]
 
@@ -101,7 +101,10 @@ def _all_bound_s(one: Outcome) -> float | None:
 
 
 def _cpu_to_bound_s(one: Outcome) -> float | None:
-    """Where all cores are busy throughout, this is what the seconds come from, and others' work moves it less."""
+    """CPU seconds until all pods are bound.
+
+    If all cores are busy, they determine the elapsed time, and other work on the machine affects them less.
+    """
     return one.cpu_to_bound_s
 
 

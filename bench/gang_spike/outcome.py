@@ -1,4 +1,4 @@
-"""What one spike came to."""
+"""The result of one spike."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from bench.gang_spike.shape import Shape
 
 @dataclass(frozen=True)
 class Outcome:
-    """One spike.
+    """The result of one spike.
 
     Attributes:
-        side: whose scheduler.
+        side: the scheduler.
         shape: gangs and pods.
         repetition: those of one number were measured one after the other.
         created_s: from the first create to the answer of the last.
-        first_bound_s: until the watcher saw a pod bound; None where it saw none.
-        all_bound_s: until it had seen all; None where time was up before.
+        first_bound_s: until the watcher saw a pod bound; None if it saw none.
+        all_bound_s: until it had seen all; None if the time was up before.
         bound: pods it saw bound.
-        whole_gangs: gangs of which it saw every pod bound.
-        cpu_s: CPU seconds by role (scheduler, apiserver, etcd, clients), a little beyond the last bind included.
-        cpu_to_bound_s: of all roles together until the watcher had seen all; None where it had not in time.
-        rss_peak_mb: the scheduler's; None where there is none.
+        whole_gangs: gangs with every pod seen bound.
+        cpu_s: CPU seconds by role (scheduler, apiserver, etcd, clients), until a little after the last bind.
+        cpu_to_bound_s: of all roles together until the watcher had seen all; None if it had not in time.
+        rss_peak_mb: the scheduler's; None without one.
     """
 
     side: str

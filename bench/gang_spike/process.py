@@ -1,4 +1,4 @@
-"""What a process has used, from /proc (proc(5): stat, status)."""
+"""CPU and memory of a process, from /proc (proc(5): stat, status)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many gangs of how many pods, and the pods themselves: the same for every side but for how they say their gang."""
+"""The number of gangs and pods, and the pods themselves: the same for every side except how they name their gang."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Side:
     Attributes:
         name: as in the report.
         scheduler_name: of its pods.
-        start: runs its scheduler; None where there is none.
-        in_gang: what its pods say of their gang.
+        start: runs its scheduler; None without one.
+        in_gang: the fields that name a pod's gang.
         gang_object: (gang, size) -> an object a gang needs beside its pods.
         feature_gates, runtime_config: what the API server must serve for it.
     """

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class BrokenError(Exception):
-    """A scheduler did not get ready, ended, or bound two pods to one node: there is no figure."""
+    """A scheduler did not get ready, ended, or bound two pods to one node: the run has no figure."""
 
 
 async def measure(side: Side, shape: Shape, nodes: int, repetition: int, timeout_s: float) -> Outcome:

@@ -31,7 +31,7 @@ class BoundPod(KubeObject):
 
 
 class Watcher:
-    """What is there.
+    """The bound pods that a watch has seen.
 
     Attributes:
         node_of: bound pod's name -> node.

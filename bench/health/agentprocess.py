@@ -53,7 +53,7 @@ async def agents(where: Cluster, nodes: Sequence[str], *, token_s: int = 3600) -
 
 
 def logs(where: Cluster) -> Path:
-    """Where the folders of nodes are that hold their kernel logs."""
+    """The parent of the nodes' folders with their kernel logs."""
     return where.directory / "logs"
 
 

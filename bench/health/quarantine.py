@@ -31,11 +31,11 @@ OPEN = "mode: act\nbreaker: {share: 100%}\nshared: {nodes: 0}\nquarantined: {all
 DEFAULT = "mode: act\n"
 XID = "{time} {node} kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
 _HELD_S = 20.0
-"""Nobody may be quarantined beyond the breaker in this time."""
+"""No node may be quarantined beyond the breaker in this time."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run did.
+    """The result of one run.
 
     Attributes:
         quarantined_s: for each node, how long after its line in the log it was seen in quarantine, in order.
@@ -73,7 +73,7 @@ async def fault_many(nodes: int, faulty: int, config: str, *, all_of_them: bool)
             await _works(where, folder, first, seen)
             await asyncio.sleep(
                 PERIOD_S + 1.0
-            )  # nobody breaks right after an agent's first word: it writes once a period
+            )  # an agent writes once a period: no node breaks right after its first report
             pids = (child.pid, where.plane.pid("kube-apiserver"), reporting.pid)
             before = [cpu_s(pid) for pid in pids]
             began = time.monotonic()
@@ -118,7 +118,7 @@ async def _remediation(where: Cluster, config: str) -> AsyncIterator[Child]:
 
 @asynccontextmanager
 async def seen_out(client: Client) -> AsyncIterator[dict[str, float]]:
-    """When each node was first seen in quarantine, by a watch of our own; monotonic seconds."""
+    """Watches when each node was first seen in quarantine; monotonic seconds."""
     seen: dict[str, float] = {}
 
     def changed(old: Node | None, new: Node | None) -> None:
@@ -136,7 +136,7 @@ async def seen_out(client: Client) -> AsyncIterator[dict[str, float]]:
 
 
 async def _works(where: Cluster, folder: Path, name: str, seen: dict[str, float]) -> None:
-    """One node first: from then on everything is known to run."""
+    """Breaks one node first, to show that everything runs."""
     _break(folder, name)
 
     async def there() -> bool:

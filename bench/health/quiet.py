@@ -1,8 +1,8 @@
-"""Who writes how much to the API server while nothing is broken.
+"""Counts the writes to the API server, by writer, while nothing is broken.
 
-All nodes are trusted: each has passed its test a moment ago, so none is due again. Kubelets are modelled by what they
-write of a healthy node that reaches a controller, its status every five minutes; Leases nobody here watches. Agents are
-real ones, on some of the nodes.
+All nodes are trusted: each has just passed its test, so none is due again. Kubelets are modelled by the writes of a
+healthy node that reach a controller: its status every five minutes. No controller here watches Leases. Agents are real
+ones, on some of the nodes.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _HOUR_S = 3600.0
 
 
 class Quiet(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written in so many seconds.
+    """The writes in a number of seconds.
 
     Attributes:
-        seconds: it was watched for.
-        agents: that ran.
+        seconds: the length of the watch.
+        agents: the number of running agents.
         writes: by User-Agent, then by verb and resource.
         agent_writes_most: of the agent that wrote most.
         controller_cpu_s, apiserver_cpu_s: in that time.
@@ -171,7 +171,7 @@ async def quiet(nodes: int, with_agents: int, minutes: float) -> Quiet:
 
 
 async def _is_set_up(client: Client) -> bool:
-    """Whether the controller leads and has written the one thing that it writes at its beginning."""
+    """Returns whether the controller leads and has made its single initial write."""
     try:
         await client.get(ConfigMap, CONFIG_MAP, SYSTEM_NAMESPACE)
     except NotFound:
@@ -223,7 +223,7 @@ def _conditions(began: datetime, now: datetime) -> list[dict[str, Any]]:
 
 
 def _rss_mb(pid: int) -> float:
-    """What is resident now, in MB (10^6 bytes; proc(5))."""
+    """Returns the resident memory now, in MB (10^6 bytes; proc(5))."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6

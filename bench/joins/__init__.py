@@ -1,1 +1,1 @@
-"""What a join of many nodes does to the API server, all at once and at our pace."""
+"""Measures the effect of a join of many nodes on the API server, all at once and at Muster's pace."""

@@ -1,7 +1,7 @@
-"""What runs in the pods of the DaemonSets: agents that read from the API server when they start, each its own client.
+"""Agents in the pods of the DaemonSets: they read from the API server when they start, each with its own client.
 
-A process of its own, so that what agents cost is not paid by who simulates nodes and measures. It reads lines
-`UID KUBECONFIG NODE` and writes `UID SECONDS REFUSED` once that agent has all it needs.
+They run in a process of their own, apart from simulated nodes and measurements. It reads lines `UID KUBECONFIG NODE`
+and writes `UID SECONDS REFUSED` once that agent has all it needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Account:
 
 
 async def _start(uid: str, account: _Account, node: str) -> None:
-    """One agent: a connection of its own, the list of nodes, and of the pods of its node."""
+    """Starts one agent: a connection of its own, the list of nodes, and of the pods of its node."""
     began, refused = time.perf_counter(), 0
     connector = aiohttp.TCPConnector(ssl=account.tls or True, limit=1)
     headers = await account.headers()

@@ -1,8 +1,8 @@
-"""Somebody else with work of their own: reads and writes small objects at a steady pace, from a process of its own.
+"""Another client with its own work: reads and writes small objects at a steady pace, from a process of its own.
 
-`python -m bench.joins.prober KUBECONFIG NAMESPACE` makes its objects, writes `ready`, and asks until its stdin ends.
-Then it writes what it saw as JSON. A request's time begins when it is due, so that a server that makes clients wait is
-seen to do so.
+`python -m bench.joins.prober KUBECONFIG NAMESPACE` makes its objects, writes `ready`, and sends requests until its
+stdin ends. Then it writes its measurements as JSON. A request's time begins when it is due, so that delays by the
+server count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PATCH = {"Content-Type": "application/merge-patch+json"}
 
 
 class Seen(msgspec.Struct):
-    """How long each request took, and how many of them were refused, or failed otherwise."""
+    """The duration of each request, and the number of requests that were refused or failed otherwise."""
 
     taken_ms: list[float] = msgspec.field(default_factory=list)
     refused: int = 0

@@ -1,4 +1,4 @@
-"""One join: a control plane, DaemonSets, nodes that come all at once, and what became of it."""
+"""One join: a control plane, DaemonSets, nodes that come all at once, and the result."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _PROBES: Sequence[Rule] = ({"apiGroups": [""], "resources": ["configmaps"], "ver
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one join did. Times in ms and s as named, CPU in seconds.
+    """The result of one join. Times in ms and s as named, CPU in seconds.
 
     Attributes:
         join_s: from the first Node object until all agents have what they need.
         agents_ms: how long each agent took for that, from its container's start.
         agents_refused: 429s that agents got.
-        probes: what somebody else's requests took.
+        probes: the other client's requests.
         apiserver_p99_ms: of single-object requests, by the API server's own histogram: a bound of a bucket.
         apiserver_refused: 429s of all clients, by the API server's own count.
         apiserver_cpu_s, agents_cpu_s, nodes_cpu_s: of its process, the agents', and the one with simulated nodes.

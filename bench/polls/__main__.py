@@ -109,7 +109,7 @@ def _ask(pipe: Connection, what: str, number: int = 0) -> dict[str, Any]:
 
 
 def _last(pipes: list[Connection], attempt: int) -> float:
-    """When the last supervisor of all heard of the attempt."""
+    """Returns when the last of all supervisors received the attempt."""
     told = [pipe.recv() for pipe in pipes]
     assert all(number == attempt for number, _ in told)
     return float(max(moment for _, moment in told))

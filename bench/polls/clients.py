@@ -18,7 +18,7 @@ _JOINING = 128
 
 
 def poll(pipe: Connection, port: int, ca: str, numbers: range) -> None:
-    """Poll until told to stop. Tells when the last of these heard of an attempt, and how often they connected."""
+    """Poll until the pipe says stop. Reports when the last poller received an attempt, and how often they connected."""
     uvloop.run(_Clients(pipe, port, ca, numbers).run())
 
 
@@ -76,7 +76,7 @@ class _Clients:
         await asyncio.sleep(0.1)
 
     def heard(self, attempt: int) -> None:
-        """One more has heard of it; tell when it was the last."""
+        """Counts one more poller that received it; reports the time of the last."""
         if attempt == 1:
             self._joining.release()
         count = self._heard[attempt] = self._heard.get(attempt, 0) + 1

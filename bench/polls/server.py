@@ -36,7 +36,7 @@ def rss_bytes() -> int:
 
 
 class _Pods:
-    """What the server asks of the controller and of the API server; a token is the pod's number."""
+    """Stands in for the controller and the API server; a token is the pod's number."""
 
     serving = True
 
@@ -66,7 +66,7 @@ class _Pods:
 
 
 def serve(pipe: Connection, count: int) -> None:
-    """Serve until told to stop; see `_Server.answer` for what can be asked."""
+    """Serve until the pipe says stop; `_Server.answer` lists the requests."""
     uvloop.run(_Server(pipe, count).run())
 
 

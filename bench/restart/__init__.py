@@ -1,1 +1,1 @@
-"""How long a gang is away after a fault, and what the way back costs the API server: Muster beside JobSet."""
+"""Measures the recovery of a gang after a fault, and its cost for the API server: Muster beside JobSet."""

@@ -28,7 +28,7 @@ GPU = "nvidia.com/gpu"
 CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti", GPU: "8"}
 KUBELET_AGENT, BENCH_AGENT = "sim-kubelet", "bench"
 START_S = STOP_S = 0.5
-"""What a kubelet takes to start and to stop containers whose image is there; the same for both sides."""
+"""A kubelet's time to start and stop containers whose image is present; the same for both sides."""
 SPARES = 4
 QPS = 1000
 """Client limit of Kubernetes' own components, far above their defaults (20 and 50), for the peer's benefit."""

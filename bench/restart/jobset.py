@@ -1,9 +1,8 @@
 """The peer: JobSet with its failure policy that recreates all pods.
 
-One replicated Job of N indexed pods, the fewest objects a gang can be made of there. Faults are told to the API server
-at once: the pod is marked Failed, and where its node is lost that node is unreachable at once. On a real cluster a lost
-node is noticed after 40 to 50 s only; none of that is charged here. Webhooks are off; what they would fill in is spelt
-out.
+The gang is one replicated Job of N indexed pods, the fewest possible objects. The API server learns of faults at once:
+the pod is marked Failed, and a lost node is unreachable at once. On a real cluster a lost node is noticed only after 40
+to 50 s; none of that is charged here. Webhooks are off; the fields that they would fill in are spelt out.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ async def measure(sizes: list[int], faults: tuple[Fault, ...], repetitions: int)
 
 
 async def _one(where: Cluster, name: str, ranks: int, fault: Fault, attempt: int) -> Outcome:
-    await where.settled_writes(where.audit.position())  # nothing of the last restart goes on
+    await where.settled_writes(where.audit.position())  # nothing of the last restart is left
     victim = next(sim for sim in where.nodes.pods.values() if sim.phase == "running")
     node = victim.node.name
     began, since = asyncio.get_running_loop().time(), where.audit.position()

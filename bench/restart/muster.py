@@ -1,7 +1,7 @@
 """Our side: `muster controller` as a process of its own under the chart's RBAC, real supervisor protocol, real tokens.
 
-A rank is killed inside its pod. A node is lost by falling silent: no Lease, no status, the connections of its pods
-reset; nobody tells the API server.
+A rank is killed inside its pod. A node is lost by falling silent: its Lease and status stop, its pods' connections are
+reset, and the API server is not notified.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Gang:
         stages = {RANKS_RUNNING: await self._all_running() - began}
         recorded = await self._recovered(wall)
         stages |= {name: moment.timestamp() - wall for name, moment in _moments(recorded)}
-        await asyncio.sleep(TAIL_S)  # events and the last status; progress goes on for ever and is no part of it
+        await asyncio.sleep(TAIL_S)  # events and the last status; progress reports never end and are not counted
         writes = where.audit.writes(since)
         if fault == "node_lost":
             await where.nodes.recover(node)
@@ -122,7 +122,7 @@ class _Gang:
         return at
 
     async def _recovered(self, wall: float) -> RecordedFault:
-        """The fault as the job's status tells it, once a step was done beyond it."""
+        """Returns the fault from the job's status, once a step was done beyond it."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 status = (await self._where.client.get(TrainingJob, self._name, NAMESPACE)).status

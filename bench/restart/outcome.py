@@ -1,4 +1,4 @@
-"""What one fault came to."""
+"""The result of one fault."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RANKS_RUNNING = "ranks running"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One fault of one gang.
+    """The result of one fault of one gang.
 
     Attributes:
         side: muster or jobset.
         ranks: size of the gang.
         fault: what was broken.
         stages: seconds from the fault to the end of each stage.
-        writes: writes to the API server by whom and what, until it was quiet again.
+        writes: writes to the API server by writer and object, until it was quiet again.
     """
 
     side: str
