@@ -1,4 +1,4 @@
-"""What users and operators change by accident while jobs run: nodes, labels, Placements, specs and statuses."""
+"""Accidental changes by users and operators while jobs run: nodes, labels, Placements, specs and statuses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SPECS: tuple[dict[str, Any], ...] = (
     {"backoffLimit": 50},
     {"priority": 1},
 )
-"""What users change in the spec of a running job. The API server refuses some; no other may harm the attempt."""
+"""Changes of users in the spec of a running job. The API server refuses some; no other may harm the attempt."""
 STATUSES: tuple[dict[str, Any] | None, ...] = (
     None,
     None,
@@ -74,7 +74,7 @@ STATUSES: tuple[dict[str, Any] | None, ...] = (
     {"startTime": None, "message": "edited"},
     {"progress": None},
 )
-"""What people change in the status of a running job; None wipes it. They do not write an end that did not happen."""
+"""Changes by hand in the status of a running job; None wipes it. None of them writes an end that did not happen."""
 
 
 class Accident(msgspec.Struct, frozen=True):
@@ -182,7 +182,7 @@ class Accidents:
             self._edit(accident)
 
     def _node_of(self, accident: Accident) -> str:
-        """One of the nodes that the job runs on; "" where all of them are spared."""
+        """Returns one of the nodes that the job runs on; "" if all of them are spared."""
         members = [pod for pod in self._view.pods.values() if pod.gang.partition("/")[0] == accident.job]
         names = {pod.node for pod in members if pod.live and pod.node}
         found = sorted(name for name in names - self._away if self._is_up(name) and not self._is_spared(name))

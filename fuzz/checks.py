@@ -1,4 +1,4 @@
-"""What must never be, checked on every state the API server goes through: pods and nodes."""
+"""Invariants on pods and nodes, checked on every state of the API server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Checker:
 
 
 class PatientChecker(Checker):
-    """One that bounds how long something takes: time in which the controllers are disturbed does not count.
+    """A checker that bounds a duration; time in which the controllers are disturbed does not count.
 
     Args:
         view: what the API server holds.
@@ -65,12 +65,12 @@ class PatientChecker(Checker):
         self._since: dict[str, float] = {}
 
     def disturb(self, until: float) -> None:
-        """Somebody disturbs the controllers; they may be slow until then."""
+        """Notes a disturbance of the controllers; they may be slow until then."""
         self.disturbed_until = max(self.disturbed_until, until)
 
 
 def just_bound(old: PodFacts | None, new: PodFacts | None) -> bool:
-    """Whether a change is the binding of a pod."""
+    """Returns whether a change is the binding of a pod."""
     return new is not None and bool(new.node) and (old is None or not old.node)
 
 
@@ -99,7 +99,7 @@ class NoNodeOverCapacity(Checker):
 class NothingWhereItDoesNotFit(Checker):
     """A pod is bound only to a node that is ready, not cordoned, and whose taints and labels suit it.
 
-    What the scheduler could not know yet is forgiven; what never changed (a pool's taint) is not.
+    The scheduler is forgiven for recent changes, but not for lasting facts (a pool's taint).
     """
 
     name = "nothing where it does not fit or tolerate"
@@ -137,9 +137,9 @@ class NothingBesideWhatItKeepsApartFrom(Checker):
 
 
 class NoRoomGivenTwice(Checker):
-    """What is held for the slots of placed gangs, together with what pods take, never exceeds a node.
+    """The slots of placed gangs and the other pods on a node never need more than the node has.
 
-    A gang's plan may name nodes that gangs of less right have still to leave (preemption): those are not counted.
+    A gang's plan may name nodes that gangs of lower rank still have to leave (preemption): those are not counted.
     """
 
     name = "no held slot given away"
@@ -150,7 +150,7 @@ class NoRoomGivenTwice(Checker):
             self._check(new.node, new, new.name)
 
     def placement(self, old: PlacementFacts | None, new: PlacementFacts | None) -> None:
-        """Look at the nodes that a placement names anew."""
+        """Look at the nodes that a placement newly names."""
         if new is None or new.phase in GIVEN_UP:
             return
         member = next(iter(self.view.gangs[new.gang].values()), None)
@@ -183,7 +183,7 @@ class NoRoomGivenTwice(Checker):
                 self.fail(f"{name} has {capacity} m{resource}: pods take {used}, slots keep {kept}; last came {what}")
 
     def _kept_out(self, placement: PlacementFacts, slot: int, node: NodeFacts) -> bool:
-        """Whether the node went to another team: a slot without a pod there keeps no room on it."""
+        """Returns whether the node went to another team: a slot without a pod there keeps no room on it."""
         pods = [pod for pod in self.view.gangs[placement.gang].values() if pod.slot == slot]
         versions = [each for each in self.view.nodes[node.name] if each.until >= self.view.now - self.stale_s]
         owners = [taint for each in versions for taint in each.taints if taint["key"] == LABEL_TEAM]
@@ -194,10 +194,10 @@ class NoRoomGivenTwice(Checker):
         return dict(pods[0].requests) if pods else {}
 
     def _yields(self, pod: PodFacts, to: PodFacts) -> bool:
-        """Whether the pod's gang has less right to a node: less priority, or the same and it came later.
+        """Returns whether the pod's gang has less right to a node: a lower priority, or the same and it came later.
 
-        A gang came with its first pod, whatever became of that one; of two that came in one second the first by name.
-        One whose job was resumed may have lost its place to gangs that came before that.
+        A gang came with its first pod, even if that pod is gone. Of two gangs of the same second, the first by name
+        counts as earlier. A resumed job may have lost its place to gangs that came before its resumption.
         """
         if pod.bundle and pod.bundle == to.bundle:
             return False

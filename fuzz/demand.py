@@ -1,4 +1,4 @@
-"""What is asked of the cluster in a run."""
+"""The demand on the cluster in a run."""
 
 from __future__ import annotations
 

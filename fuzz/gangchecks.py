@@ -1,4 +1,4 @@
-"""What must never be, checked on every state the API server goes through: gangs and their slots."""
+"""Invariants on gangs and their slots, checked on every state of the API server."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class BoundWhereItsSlotIs(Checker):
 
 
 class NoSlotLost(Checker):
-    """A slot changes its node only where the old one no longer serves; a Placement goes only with its job or gang.
+    """A slot changes its node only if the old one cannot be used; a Placement goes only with its job or gang.
 
-    Nodes that a plan names for which others have still to leave are no slots yet: the plan may be made anew.
+    Planned nodes that other gangs still have to leave are not slots yet: the plan may be made again.
     """
 
     name = "no slot lost"
@@ -130,7 +130,7 @@ class NoSlotLost(Checker):
                 self._moved(old, slot, node, uid, new.slots[slot][0])
 
     def _left(self, old: PlacementFacts) -> None:
-        """A gang that is told to leave has its slots until all its pods that were bound have ended."""
+        """A preempted gang keeps its slots until all its bound pods have ended."""
         runs = [pod.name for pod in self.view.gangs[old.gang].values() if pod.node and not pod.ended]
         if runs and self.view.jobs.get(old.gang.partition("/")[2], "gone") not in ENDED:
             self.fail(f"the placement of {old.name}, which is told to leave, went while {', '.join(runs)} runs")
@@ -139,7 +139,7 @@ class NoSlotLost(Checker):
         uid = old.gang.partition("/")[2]
         since = self._podless.get(old.gang, self.view.now)
         if old.gang in self._driven_out or not any(pod.node for pod in self.view.gangs[old.gang].values()):
-            return  # it makes room for others; or waited for room in vain, and nothing lies on its nodes
+            return  # it makes room for others; or it waited for room without success, and nothing is on its nodes
         if self.view.jobs.get(uid, "gone") in ENDED or self._ended.get(uid, -1e9) > self.view.now - self.stale_s:
             return
         if self.view.now - since < self._hold_s:

@@ -1,4 +1,4 @@
-"""What must never be about balloons: waiting at rest, and being where nobody is to be."""
+"""Invariants on balloons: they do not wait at rest, and do not run on nodes that must stay free of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from fuzz.checks import PatientChecker
 from fuzz.view import PodFacts
 
 LEAVES_S = 30.0
-"""A balloon has left a node that is to be left alone by then: it is told at once, and ends within a second."""
+"""A balloon has left a node that must be left alone by then: it is deleted at once, and ends within a second."""
 WAITS_S = 60.0
-"""One that the scheduler does not place is taken back after 15 s."""
+"""A balloon that the scheduler does not place is deleted after 15 s."""
 
 
 class NoBalloonInTheWay(PatientChecker):
@@ -34,7 +34,7 @@ class NoBalloonInTheWay(PatientChecker):
         if not pod.node:
             return "it waits for a node"
         if node is None or not node.ready:
-            return ""  # nobody can end it there before the node is back or gone
+            return ""  # no kubelet can end it there before the node is back or gone
         return node.takes(pod)
 
     def at_rest(self) -> None:

@@ -52,7 +52,7 @@ class CloudWeather(msgspec.Struct, frozen=True):
 
     @property
     def rough(self) -> bool:
-        """Whether any request fares badly."""
+        """Returns whether any request fails."""
         return bool(self.throttled or self.unanswered or self.late)
 
 
@@ -104,10 +104,10 @@ class Cloud:
     Args:
         cluster: where machines register.
         nodes: their kubelets.
-        weather: how requests fare.
-        capacity: of each machine, as its kubelet says it.
+        weather: the failures of requests.
+        capacity: of each machine, as its kubelet reports it.
         rng: source of fates.
-        asked: told of each effect that is about to be: `set_size` or `delete`, the pool, and the size or instance.
+        asked: called before each effect: `set_size` or `delete`, the pool, and the size or instance.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class ScaledPool(msgspec.Struct, frozen=True):
 
 
 def teams_text(shares: Mapping[str, Shares], *, moving: bool = False) -> str:
-    """Who owns what."""
+    """Returns the ConfigMap's text with the shares of teams."""
     lines = ["runningGangs: Move"] if moving else []
     lines.append("allocations:")
     for pool, each in shares.items():

@@ -1,4 +1,4 @@
-"""What Kubernetes' own controllers do about Deployments of balloons: pods made anew, and those too many deleted."""
+"""Kubernetes' own controllers for Deployments of balloons: they recreate missing pods and delete surplus ones."""
 
 from __future__ import annotations
 

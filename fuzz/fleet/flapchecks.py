@@ -1,4 +1,4 @@
-"""What must never be: nodes that change hands because one of them was away for a moment."""
+"""Invariant: nodes do not change hands because one of them was away for a moment."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ TIMING_S = 1.0
 
 
 class NothingMovesForAFlap(Checker):
-    """Where every team has what it is to have, a node changes hands only for one that was broken for long enough.
+    """If every team has its share, a node changes hands only for one that was broken for long enough.
 
-    A new leader takes nodes for what they are when it begins. Looked at once the last configuration is in force, in
-    pools whose numbers leave no choice: of one team at most that has percent.
+    A new leader starts from the nodes' present state. The check applies once the last configuration is in force, in
+    pools whose numbers leave no choice: pools with a percentage for at most one team.
 
     Args:
         view: what the API server holds.
-        door: tells who writes nodes.
-        trace: tells who leads.
+        door: reports who writes nodes.
+        trace: reports who leads.
         stale_s: as for all.
-        shares: who is to own how many, by pool.
+        shares: the number of nodes of each team, by pool.
         begins: when that is known to every leader.
     """
 
@@ -76,7 +76,7 @@ class NothingMovesForAFlap(Checker):
         return all(owners.count(team) == due.get(team, 0) for team in {*owners, *due} if team)
 
     def _is_excused(self, names: Mapping[str, str]) -> bool:
-        """Whether one of the nodes may count as broken, or as broken until now."""
+        """Returns whether one of the nodes may count as broken, or as broken until now."""
         since = self.view.now - HEALTHY_AFTER_S - self.stale_s
         for name in names:
             for start, end in self._outages(name):
@@ -86,7 +86,7 @@ class NothingMovesForAFlap(Checker):
         return False
 
     def _outages(self, name: str) -> list[tuple[float, float]]:
-        """When the node was not well, from when to when."""
+        """Returns the periods in which the node was not well."""
         found: list[tuple[float, float]] = []
         for version in self.view.nodes[name]:
             if is_well(version):
@@ -100,5 +100,5 @@ class NothingMovesForAFlap(Checker):
 
 
 def is_well(node: NodeFacts) -> bool:
-    """Whether pods can go to a node: not what teams' own taints say."""
+    """Returns whether pods can go to a node, apart from teams' own taints."""
     return node.ready and not node.unschedulable and not any(taint["key"] == QUARANTINE for taint in node.taints)

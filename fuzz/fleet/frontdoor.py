@@ -1,4 +1,4 @@
-"""What stands in front of the API server: the webhook that fills in pods, its metrics, and who wrote which node."""
+"""The stage before the API server: the webhook that fills in pods, its metrics, and a record of nodes' writers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from muster.kube.struct import decode as decode_as
 from muster.sim.virtual.network import Trace
 
 NodeWritten = Callable[[str, Item | None, Item | None], None]
-"""Told who changed a node, and what it was before and after."""
+"""Called with the client that changed a node, and the node before and after."""
 _RULES = Rules(team_key=LABEL_TEAM)
 _PODS = re.compile(r"/api/v1/namespaces/([^/]+)/pods")
 
 
 class FrontDoor:
-    """Hands requests on.
+    """Passes requests on to the API server.
 
     Args:
         core: the API server.
-        trace: where its answers are told.
+        trace: records its answers.
 
     Attributes:
-        node_written: told of every change of a node that somebody asked for.
+        node_written: called with every requested change of a node.
     """
 
     def __init__(self, core: ApiCore, trace: Trace) -> None:

@@ -1,4 +1,4 @@
-"""What must never be: a team's gang that waits for those who borrow the team's nodes longer than their grace."""
+"""Invariant: a team's gang does not wait for borrowers of the team's nodes longer than their grace."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ container, 3 s to start one), and slack of the scheduler for controllers that do
 
 
 class NoOwnerWaitsForABorrower(PatientChecker):
-    """The first gang in a team's line is bound within the borrowers' grace once only they are on nodes it needs.
+    """The first gang in a team's line is bound within the borrowers' grace, once only they are on nodes it needs.
 
-    Grace counts twice, for the last checkpoint and for the end of pods; a borrower that is being bound is told after.
+    Grace counts twice, for the last checkpoint and for the end of pods; a borrower that is being bound is stopped after
+    that.
     """
 
     name = "no owner waits for a borrower"
@@ -65,7 +66,7 @@ class NoOwnerWaitsForABorrower(PatientChecker):
         return grace_s if room >= pods[0].size else None
 
     def _held_by_others(self, name: str, gang: str) -> bool:
-        """Whether a slot is kept there for a gang that borrows nothing."""
+        """Returns whether a slot is kept there for a gang that borrows nothing."""
         return any(
             placement.gang != gang
             and placement.phase not in GIVEN_UP

@@ -1,4 +1,4 @@
-"""Which machines there are and what is asked of them: drawn from files of a real cluster, or from a small model."""
+"""Machines of a run and their demand: drawn from files of a real cluster, or from a small model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OWN_NODES = (NodeShape("", 8, 96_000, 1_048_576, "X8"), NodeShape("", 4, 64_000
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What runs draw from: the machines of a cluster, and tasks of it in the order in which they came."""
+    """The source of a run: the machines of a cluster, and its tasks in the order in which they came."""
 
     nodes: tuple[NodeShape, ...]
     tasks: tuple[Job, ...]
 
     @property
     def kinds(self) -> dict[str, list[NodeShape]]:
-        """Machines with GPUs, by model, of which there are enough for a pool."""
+        """Machines with GPUs, by model; only models with enough machines for a pool."""
         found: defaultdict[str, list[NodeShape]] = defaultdict(list)
         for node in self.nodes:
             if node.gpus:
@@ -61,7 +61,7 @@ def own_source() -> Source:
 
 
 def smallest(nodes: list[NodeShape]) -> NodeShape:
-    """What any of the machines has."""
+    """Returns the resources that each of the machines has at least."""
     return NodeShape(
         "",
         min(node.gpus for node in nodes),
@@ -72,6 +72,6 @@ def smallest(nodes: list[NodeShape]) -> NodeShape:
 
 
 def capacity_of(node: NodeShape) -> dict[str, str]:
-    """What its kubelet says it has."""
+    """Returns the capacity that a machine's kubelet reports."""
     amounts = {"cpu": f"{node.cpu_milli}m", "memory": f"{node.memory_mib}Mi", "pods": "110"}
     return {**amounts, "nvidia.com/gpu": str(node.gpus)} if node.gpus else amounts

@@ -1,4 +1,4 @@
-"""What must never be, checked on every write of a node: two owners, a node taken from a gang, words of others lost."""
+"""Invariants on every write of a node: one owner, no node taken from a gang, other writers' fields kept."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _OURS = (LABEL_TEAM, JOINING, "node.kubernetes.io/unschedulable")
 
 
 class NodesAndOwners(Checker):
-    """Each node has one owner, by label, taint and record alike, and keeps what others wrote on it.
+    """Each node has one owner, by label, taint and record alike, and keeps the fields of other writers.
 
     Args:
         view: what the API server holds.
-        door: tells who writes nodes.
+        door: reports who writes nodes.
         people: who set labels by hand.
-        stale_s: how old the knowledge may be that a write was sent with, when the write takes effect.
+        stale_s: the greatest age of the knowledge behind a write when it takes effect.
     """
 
     name = "no node of two teams"
@@ -70,7 +70,7 @@ class NodesAndOwners(Checker):
             self.fail(f"{client} wrote {node['metadata']['name']}: label {label}, taints {taints}, record {record}")
 
     def _changed_hands(self, client: str, name: str, old: str, new: str) -> None:
-        """Nobody's gang is under it, but one that has only just come; borrowers and balloons leave anyway."""
+        """The node holds no gang, except one that has only just come; borrowers and balloons leave anyway."""
         if self._people.may_move(self.stale_s):
             return
         since = self.view.now - self.stale_s
@@ -83,7 +83,7 @@ class NodesAndOwners(Checker):
             self.fail(f"{client} gave {name} of {old or 'nobody'} to {new or 'nobody'} under {', '.join(pods)}")
 
     def at_rest(self, shares: Mapping[str, Shares]) -> None:
-        """What teams own comes to what they are to own, and with the rest to the pool."""
+        """Each team owns its share, and the pool owns the rest."""
         pools: dict[str, Counter[str]] = {}
         for name in self.view.nodes:
             node = self.view.node(name)
@@ -108,7 +108,7 @@ class NodesAndOwners(Checker):
 
 
 def holders(view: View, node: str) -> list[str]:
-    """Who needs a node: pods but balloons, and slots that are kept there."""
+    """Returns the users of a node: pods except balloons, and slots that are kept there."""
     found = [pod.name for pod in view.on_node[node].values() if not pod.ended and pod.rank < 2]
     found += [
         f"a slot of {placement.name}"

@@ -1,4 +1,4 @@
-"""What people and programs of others do to nodes and ConfigMaps, each at its time."""
+"""Timed changes of nodes and ConfigMaps by people and by other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.kube.errors import NotFound
 from muster.sim.virtual.cluster import VirtualCluster
 
 SYSTEM = "default"
-"""Where Muster itself runs."""
+"""Muster's own namespace."""
 FOREIGN = "example.com/maintenance"
 QUARANTINE = "muster.dev/quarantine"
 MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
@@ -34,14 +34,14 @@ class Deed(msgspec.Struct, frozen=True):
 
 
 class People:
-    """Do the deeds.
+    """Carries out the deeds.
 
     Args:
         cluster: where.
         names: of the nodes, by number.
 
     Attributes:
-        by_hand: node -> the team that somebody said it is of; such a node is nobody else's to change.
+        by_hand: node -> the team that a person set; Muster must not change such a node.
         moving: whether a node may change hands under a running gang by the ConfigMap in force, and since when.
     """
 
@@ -69,7 +69,7 @@ class People:
             return
         kept = [taint for taint in taints if taint["key"] != LABEL_TEAM]
         if deed.kind == "hand":
-            if recorded_team(node) != deed.value:  # else it says what Muster has said, which nobody can tell apart
+            if recorded_team(node) != deed.value:  # else it looks like Muster's own record
                 self.by_hand[name] = deed.value
             kept.append({"key": LABEL_TEAM, "value": deed.value, "effect": "NoSchedule"})
             self._write(name, kept, {LABEL_TEAM: deed.value})
@@ -81,7 +81,7 @@ class People:
         self.by_hand.pop(name, None)
 
     def may_move(self, within_s: float) -> bool:
-        """Whether a ConfigMap of the last `within_s` says that nodes move under running gangs."""
+        """Returns whether a ConfigMap of the last `within_s` lets nodes move under running gangs."""
         return self._moves or self.moves_until > self._cluster.loop.now - within_s
 
     def _configure(self, deed: Deed) -> None:

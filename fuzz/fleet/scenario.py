@@ -42,7 +42,7 @@ class Pool(msgspec.Struct, frozen=True):
 
     @property
     def least(self) -> NodeShape:
-        """What any of them has."""
+        """Returns the resources that each of them has at least."""
         return smallest(list(self.nodes))
 
 
@@ -75,7 +75,7 @@ class FleetScenario(Scenario, frozen=True, kw_only=True):
 
     @property
     def disturbed_until(self) -> float:
-        """When neither weather nor people keep controllers from acting."""
+        """Returns when neither weather nor people keep controllers from acting."""
         ends = [START_S + deed.at for deed in self.deeds] + [each.end for each in self.troubles]
         return max(super().disturbed_until, self.cloud.calm_at, *ends)
 

@@ -1,4 +1,4 @@
-"""How much of a pool each team is to have, and what that comes to: reckoned here with none of the product's code."""
+"""The teams' shares of a pool and their sizes in nodes, computed without the product's code."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Shares(msgspec.Struct, frozen=True):
         return {**self.count, **{team: nodes * part // 100 for team, part in self.percent.items()}}
 
     def rest(self, nodes: int) -> int:
-        """What is nobody's, one at least."""
+        """Returns the number of nodes without an owner, at least one."""
         return max(1, nodes - sum(self.count.values()) - self.of_percent(nodes))
 
     def of_percent(self, nodes: int) -> int:
-        """What all percent come to."""
+        """Returns the number of nodes for all percentages together."""
         return int(Fraction(sum(self.percent.values()) * nodes, 100))
 
 
 def draw_shares(rng: random.Random, teams: tuple[str, ...], nodes: int) -> Shares:
-    """Draw shares of so many nodes, of which one at least is nobody's."""
+    """Draw shares of so many nodes; at least one node has no owner."""
     left = max(0, nodes - 1)
     count: dict[str, int] = {}
     percent: dict[str, int] = {}
