@@ -1,4 +1,4 @@
-"""What must never be, checked on every version of a training job's status."""
+"""Invariants on every version of a training job's status."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from fuzz.view import View
 from muster.embedded.objects import Obj, section
 
 FREE = ("Stopping", "Suspended")
-"""Phases from which an attempt follows that nobody is charged for."""
+"""Phases that are followed by an attempt without a charge to any budget."""
 
 
 def restarts(status: Obj) -> int:
-    """How many attempts ended for a fault, whosever it was."""
+    """Returns the number of attempts that ended for a fault of any cause."""
     charged = section(status, "restarts")
     return sum(int(charged.get(cause, 0)) for cause in ("user", "infrastructure", "unknown"))
 
 
 class AttemptsEndOnce(Checker):
-    """Each attempt is followed by the next one, and its end is charged once: to one budget, or to nobody."""
+    """Each attempt is followed by the next one, and its end is charged once: to one budget, or to none."""
 
     name = "an attempt ends once"
 
@@ -86,7 +86,7 @@ class RankChecker(Checker):
         self._ranks = ranks
 
     def truth_of(self, name: str, attempt: int) -> AttemptTruth | None:
-        """What became of an attempt of the job with this name; None if no rank of it ever ran."""
+        """Returns the true course of an attempt of the job with this name; None if no rank of it ever ran."""
         program = next((each for key, each in self._ranks.programs.items() if key.endswith(f"/{name}")), None)
         return program.attempts.get(attempt) if program is not None else None
 
@@ -119,7 +119,7 @@ class SucceededMeansDone(RankChecker):
 
 
 class RecordStays(RankChecker):
-    """What is recorded of an attempt does not change while it lasts, and is what its ranks were directed."""
+    """The record of an attempt does not change while it lasts, and equals what its ranks were directed to do."""
 
     name = "the record of an attempt never changes"
 

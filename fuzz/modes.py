@@ -1,4 +1,4 @@
-"""What a seed stands for: a run of the scheduler, one of the fleet's controllers, or one with node health."""
+"""The kind of a seed's run: of the scheduler, of the fleet's controllers, or with node health."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must never be: a gang passed over by a later one of its kind, and writes when there is nothing to do."""
+"""Invariants: a later gang does not pass an earlier one of its kind, and nothing is written when idle."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ class NoGangPassedOver(Checker):
         self._suspected = left
 
     def _could_use(self, pod: PodFacts, placement: PlacementFacts) -> bool:
-        """Whether the pod would fit one of the placement's nodes, were it empty, and was allowed there all along."""
+        """Returns whether the pod would fit one of the placement's nodes, and was always allowed there.
+
+        Each node counts as if it were empty.
+        """
         for name, uid in placement.slots.values():
             node = self.view.node(name)
             if node is not None and node.fits(pod) and not self.view.refused_lately(name, pod, uid, self.stale_s):

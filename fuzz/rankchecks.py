@@ -1,4 +1,4 @@
-"""What must never be, checked whenever a supervisor changes its state: where and when ranks run."""
+"""Invariants on where and when ranks run, checked whenever a supervisor changes its state."""
 
 from __future__ import annotations
 

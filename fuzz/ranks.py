@@ -1,4 +1,4 @@
-"""What runs in the pods of training jobs: modelled supervisors whose ranks take their time, save and fail."""
+"""The programs in the pods of training jobs: modelled supervisors whose ranks take their time, save and fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AttemptTruth:
 
     @property
     def unfinished(self) -> str:
-        """What is missing to a success; "" where nothing is."""
+        """Returns what is missing for a success; "" if nothing is."""
         if not self.reported:
             return "its last step was not reported"
         needed = {0} if self.launcher == "mpi" else set(range(self.nodes))
@@ -119,7 +119,7 @@ class Ranks(SupervisorRuntime):
         return Work(stop_s=self._stop_s, step_s=STEP_S, steps=steps, saved_steps=SAVED_STEPS, shares=drawn.rank_shares)
 
     def program_of(self, job: str) -> Program:
-        """What is known of all attempts of the job."""
+        """Returns the knowledge of all attempts of the job."""
         if job not in self.programs:
             self.programs[job] = JobProgram(lambda: self.of(job))
         return self.programs[job]

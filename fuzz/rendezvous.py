@@ -17,7 +17,7 @@ class _Question:
 
 
 def serve(server: RendezvousServer) -> Serve:
-    """What a replica does with requests of supervisors and of ranks."""
+    """Returns a replica's handler for requests of supervisors and of ranks."""
     handlers = {"/v1/supervise": server.supervise, "/v1/report": server.report}
 
     async def answer(path: str, headers: Mapping[str, str], body: bytes) -> Reply:

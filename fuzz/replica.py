@@ -36,7 +36,7 @@ _METRICS = CollectorRegistry()
 
 
 class Replica:
-    """Started, killed, halted and started again by the run.
+    """One replica, which the run starts, kills, halts and starts again.
 
     Args:
         cluster: where it runs.
@@ -45,7 +45,7 @@ class Replica:
         rng: source of its jitter.
         skew_s: how far its clock is ahead.
         lease_s: how long its lease lasts; renewed and given up as `muster controller --lease-duration` does.
-        failed: told of an exception that ends it.
+        failed: called with an exception that ends it.
         lines: where its supervisors reach it; without, no controller of training jobs runs in it.
         parts: which controllers run in it beside the scheduler.
         providers: of nodes.

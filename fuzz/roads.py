@@ -1,4 +1,4 @@
-"""What goes wrong between supervisors and controllers, drawn from the seed; after `calm_at` nothing does."""
+"""Failures between supervisors and controllers, drawn from the seed; there are none after `calm_at`."""
 
 from __future__ import annotations
 

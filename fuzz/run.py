@@ -1,4 +1,4 @@
-"""Carries a scenario out and tells what came of it."""
+"""Carries a scenario out and reports its outcome."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ END_S = 1200.0
 TAKEOVER_S = 45.0
 """A lease ends after 15 s, requests of its holder are waited out for 10 s more; then releasing takes a moment."""
 STOP_RANKS_S = 240.0
-"""A new leader hears all supervisors anew for 45 s; where more than half of them are silent it waits for 120 s more."""
+"""A new leader waits 45 s for all supervisors to report; if more than half of them are silent, 120 s more."""
 SETTLE_S = 30.0
 LAST_WORDS_S = 35.0
-"""What is left to say of the last job is said by then."""
+"""The last reports about the last job are written by then."""
 REST_S = 30.0
 CAPACITY = {"cpu": "96", "memory": "1Ti", "pods": "110", GPU: "8"}
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
         seed: of the scenario.
-        violation: the invariant that did not hold and how; "" where all did.
+        violation: the invariant that did not hold and how; "" if all did.
         digest: hash of the trace.
         requests: seen by the API server.
         steps: callbacks run.
@@ -86,8 +86,8 @@ def run(
 
     Args:
         scenario: what happens.
-        saw: told of each request.
-        kind: of run, where the scenario is one of others than the scheduler's.
+        saw: called with each request.
+        kind: of run, for scenarios that are not the scheduler's.
     """
     loop = VirtualLoop.new()
     start = loop.now
@@ -161,7 +161,7 @@ class Run:
         """Make what controllers are given beside the API server."""
 
     def _is_off(self, node: str) -> bool:
-        """Whether a node's machine is off for good."""
+        """Returns whether a node's machine is off for good."""
         return False
 
     def _check(self, stale_s: float) -> NoGangPartBoundForLong:
@@ -268,7 +268,7 @@ class Run:
             self._faults.append(asyncio.create_task(accidents.happens(accident)))
 
     def _is_spared(self, node: str) -> bool:
-        """Whether people leave a node alone, as other faults befall it."""
+        """Returns whether people leave a node alone because it has other faults."""
         return any(self.nodes.nodes[node].number == fault.node for fault in self._scenario.node_faults)
 
     def _waiting(self) -> list[str]:

@@ -26,7 +26,7 @@ TRAINED = 0.4
 
 
 class NodeFault(msgspec.Struct, frozen=True):
-    """What happens to a node from `start` to `end`: `lost`, `deleted` (then registered anew), `cordoned`, `unready`."""
+    """A fault of a node from `start` to `end`: `lost`, `deleted` (then registered again), `cordoned`, `unready`."""
 
     kind: str
     node: int
@@ -35,7 +35,7 @@ class NodeFault(msgspec.Struct, frozen=True):
 
 
 class ReplicaFault(msgspec.Struct, frozen=True):
-    """What happens to a replica at `at`: `kill`, `stop` or `halt`; it starts or goes on `back_s` later.
+    """A fault of a replica at `at`: `kill`, `stop` or `halt`; it starts or continues `back_s` later.
 
     With `steps` it happens that many steps after the replica's next step from `at` on.
     """
@@ -71,7 +71,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def disturbed_until(self) -> float:
-        """When the weather no longer keeps controllers from acting."""
+        """Returns when the weather no longer keeps controllers from acting."""
         weather = self.weather
         ends = [window.end for windows in weather.partitions.values() for window in windows]
         ends += [window.end for window in weather.slow]
@@ -88,12 +88,12 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def trained(self) -> bool:
-        """Whether the controller of training jobs carries the gangs."""
+        """Returns whether the controller of training jobs carries the gangs."""
         return self.roads is not None
 
     @property
     def stale_s(self) -> float:
-        """How old a leader's knowledge may be through no fault of its own."""
+        """Returns how old a leader's knowledge may be without a fault of its own."""
         weather = self.weather
         stale_s = 3.0 + 45.0 * bool(weather.mute)
         if weather.slow:
@@ -142,7 +142,7 @@ def _trained(drawn: Scenario, rng: random.Random) -> Scenario:
     """Have the controller of training jobs carry the gangs in a share of the runs."""
     if rng.random() >= TRAINED:
         return _shaped(drawn, random.Random(f"shapes {drawn.seed}"))
-    # What runs on would have something to report while all is to be at rest.
+    # A job that runs on would report progress while all has to be at rest.
     draw = random.Random(f"whole nodes {drawn.seed}")
     share = draw.choice((0.0, 0.3, 1.0))
     jobs = tuple(job for job in drawn.jobs if job.runs_s != float("inf"))

@@ -22,7 +22,7 @@ APART: dict[str, Any] = {
         ]
     }
 }
-"""The affinity of pods no two of which are to be in one zone."""
+"""The affinity of pods that must all be in different zones."""
 
 
 def kind_of(resource: Resource) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def training_job(spec: JobSpec) -> dict[str, Any]:
 
 
 def _template(spec: JobSpec) -> dict[str, Any]:
-    """What its users write into the template of its pods."""
+    """Returns the users' part of the template of its pods."""
     own = {name: amount for name, amount in spec.limits.items() if name != GPU}
     template: dict[str, Any] = {"containers": [{"name": WORKER_CONTAINER, "resources": {"limits": own}}]}
     if spec.pool:
@@ -58,7 +58,7 @@ def _template(spec: JobSpec) -> dict[str, Any]:
 
 
 class Training:
-    """What users do to the training jobs of a run.
+    """Changes of users to the training jobs of a run.
 
     Args:
         cluster: where they are.
@@ -88,11 +88,11 @@ class Training:
         ]
 
     def runs(self, name: str) -> bool:
-        """Whether the job's status says that it runs."""
+        """Returns whether the job's status says that it runs."""
         return self._phases.get(name) == "Running"
 
     def is_over(self, name: str) -> bool:
-        """Whether the job has succeeded."""
+        """Returns whether the job has succeeded."""
         return self._phases.get(name) == "Succeeded"
 
     def begin(self) -> None:

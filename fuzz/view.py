@@ -1,4 +1,4 @@
-"""What the API server holds, as checkers read it: facts from the stored JSON, with none of the scheduler's code."""
+"""The API server's state for checkers: facts from the stored JSON, without the scheduler's code."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class PodFacts:
 
     @property
     def live(self) -> bool:
-        """Whether it counts as a member: neither leaving nor ended."""
+        """Returns whether it counts as a member: neither leaving nor ended."""
         return not (self.terminating or self.ended)
 
 
 class NodeFacts:
-    """One version of a node, and when it was the present one."""
+    """One version of a node, and when it was current."""
 
     __slots__ = (
         "allocatable", "boot_id", "labels", "name", "ready", "since", "taints", "uid", "unschedulable", "until",
@@ -87,7 +87,7 @@ class NodeFacts:
         self.until = float("inf")
 
     def fits(self, pod: PodFacts) -> bool:
-        """Whether it would have room for the pod if it were empty."""
+        """Returns whether the node would have room for the pod if it were empty."""
         return all(self.allocatable.get(what, 0) >= amount for what, amount in pod.requests.items())
 
     def takes(self, pod: PodFacts) -> str:
@@ -155,7 +155,7 @@ class View:
 
     @contextmanager
     def by_hand(self) -> Iterator[None]:
-        """What is written in this context is written by a person."""
+        """In this context, writes count as made by a person."""
         self.hands_on = True
         try:
             yield
@@ -185,11 +185,11 @@ class View:
         return found.object() if found is not None else None
 
     def arrival(self, pod: PodFacts) -> str:
-        """When the first pod came of those it is bound together with, or its job; for one alone, when it did."""
+        """Returns the arrival of the gang's first pod, or of its job; of the pod itself if it is alone."""
         return self._arrivals[pod.bundle] if pod.bundle else pod.created
 
     def place(self, pod: PodFacts) -> tuple[int, int, str]:
-        """Where the pod stands among those that want the same nodes: the lowest has most right to them."""
+        """Returns the pod's place among those that want the same nodes: the lowest has most right to them."""
         return pod.rank, -pod.priority, self.arrival(pod)
 
     def last_place(self, pod: PodFacts) -> tuple[int, int, str]:
@@ -215,7 +215,7 @@ class View:
         return version.takes(pod)
 
     def refused_lately(self, node: str, pod: PodFacts, uid: str, within_s: float) -> bool:
-        """Whether a version of the node refused the pod, or it was not there, at some moment of the last `within_s`."""
+        """Returns whether at some moment of the last `within_s` the node refused the pod, or was missing."""
         since = self.now - within_s
         covered = self.now
         for version in reversed(self.nodes.get(node, ())):
@@ -301,7 +301,7 @@ class View:
 
 
 def tolerates(pod: PodFacts, taint: Obj) -> bool:
-    """Whether a pod bears a taint (Kubernetes docs, "Taints and Tolerations")."""
+    """Returns whether a pod tolerates a taint (Kubernetes docs, "Taints and Tolerations")."""
     for toleration in pod.tolerations:
         if toleration.get("effect") and toleration["effect"] != taint["effect"]:
             continue
@@ -323,13 +323,13 @@ def _requests(spec: Obj) -> dict[str, int]:
 
 
 def _terms(spec: Obj) -> list[Obj]:
-    """What a pod requires of its node: one of these."""
+    """Returns the pod's node selector terms; a node must match one of them."""
     affinity = section(section(spec, "affinity"), "nodeAffinity")
     return items(section(affinity, "requiredDuringSchedulingIgnoredDuringExecution"), "nodeSelectorTerms")
 
 
 def _matches(term: Obj, labels: Mapping[str, str]) -> bool:
-    """Whether labels suit a term, names aside (Kubernetes docs, "Assigning Pods to Nodes")."""
+    """Returns whether labels match a term, names aside (Kubernetes docs, "Assigning Pods to Nodes")."""
     for each in items(term, "matchExpressions"):
         there, operator = each["key"] in labels, each["operator"]
         listed = labels.get(each["key"]) in each.get("values", ())

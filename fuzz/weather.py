@@ -1,4 +1,4 @@
-"""What goes wrong between a controller and the API server, drawn from the seed; after `calm_at` nothing does."""
+"""Failures between a controller and the API server, drawn from the seed; there are none after `calm_at`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Window(msgspec.Struct, frozen=True):
     end: float
 
     def holds(self, now: float) -> bool:
-        """Whether it is now."""
+        """Returns whether `now` lies in this period."""
         return self.start <= now < self.end
 
 

@@ -31,9 +31,9 @@ from muster.sim.virtual.cluster import VirtualCluster
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
 LOOK_S = 0.5
-"""How soon the owner looks at a job after something changed about it."""
+"""The owner reacts to a change of a job after this."""
 DETECT_S = 8.0
-"""How long a node is lost before the owner replaces its pods."""
+"""A node is lost for this long before the owner replaces its pods."""
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -105,7 +105,7 @@ class JobSpec(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> dict[str, str]:
-        """What each pod asks for."""
+        """Returns the limits of each pod."""
         asked = {"cpu": f"{self.cpu_milli}m" if self.cpu_milli else "1"}
         if self.memory_mib:
             asked["memory"] = f"{self.memory_mib}Mi"
@@ -113,7 +113,7 @@ class JobSpec(msgspec.Struct, frozen=True):
 
     @property
     def models_term(self) -> dict[str, Any]:
-        """What it asks of its nodes' GPU model."""
+        """Returns the job's requirement on its nodes' GPU model."""
         return {"key": GPU_MODEL, "operator": "In", "values": list(self.models)}
 
     @property
@@ -173,7 +173,7 @@ class Owner:
         return sorted(name for name, job in self.jobs.items() if not (self._is_over(job) or job.spec.endless))
 
     def _is_over(self, job: Job) -> bool:
-        """Whether the job has succeeded and its pods are gone, except deleted ones on machines that are off."""
+        """Returns whether the job has succeeded and its pods are gone, except deleted ones on machines that are off."""
         left = (item for item in job.pods.values() if not self._stays(item))
         return job.phase == "Succeeded" and next(left, None) is None
 
@@ -277,7 +277,7 @@ class Owner:
             self._cluster.loop.call_at(job.started_at + due_s, self._look_soon, job.spec.name)
 
     def _replace_broken(self, job: Job, now: float) -> None:
-        """Delete what is broken and make each missing pod anew, all under one new attempt."""
+        """Delete broken pods and recreate each missing one, all under one new attempt."""
         live: dict[int, Item] = {}
         for item in list(job.pods.values()):
             if item.terminating:
@@ -312,7 +312,7 @@ class Owner:
         return True
 
     def _excludes_in_vain(self, job: Job, item: Item) -> bool:
-        """Whether a waiting pod keeps away from a node that is well again: the job may need it."""
+        """Returns whether a waiting pod excludes a node that is well again: the job may need it."""
         nodes = self._cluster.core.store.define("nodes").items
         well = [name for name in job.lost if name in nodes and nodes[name].fields.get("ready") == "True"]
         for name in well:

@@ -25,13 +25,13 @@ TURN_S, TURNS = 5.0, 3
 """Each looks at its peers once in so many turns."""
 DRIVER, NEW_DRIVER = "570.1", "580.2"
 LOOKS = 2
-"""What failed so often in a row is told."""
+"""A failure is reported after this many in a row."""
 TELLS_S, HEARTBEAT_S = 60.0, 301.0
-"""What lasts is told again, and that there is nothing new."""
+"""A lasting finding is reported again after this, and so is an unchanged state."""
 SETTLES_S = 120.0
 """After nodes have come or gone, others look at some: twice each, before the controller waits and says so."""
 BELIEVED_S = 420.0
-"""What was last said so long ago of a peer counts for nobody."""
+"""A report about a peer that is older than this does not count."""
 
 
 def moment(seconds: float) -> str:
@@ -40,7 +40,7 @@ def moment(seconds: float) -> str:
 
 
 class Network:
-    """Which machines reach which, and the API server.
+    """The network between machines, and to the API server.
 
     Args:
         nodes: their kubelets.
@@ -65,7 +65,7 @@ class Network:
             await self._nodes.heal(f"node-{number:05d}")
 
     def reaches(self, name: str, other: str) -> bool:
-        """Whether a machine that is up reaches another one."""
+        """Returns whether a machine that is up reaches another one."""
         node = self._nodes.nodes.get(other)
         return node is not None and node.alive and not self._apart(name, other)
 
@@ -74,7 +74,7 @@ class Network:
         return next((each for cut, each in self._cuts if cut.kind == "island" and name in each), frozenset())
 
     def is_split(self) -> bool:
-        """Whether some do not reach the others: which of them are cut off, nobody can tell."""
+        """Returns whether some machines do not reach the others; it is then undecided which ones are cut off."""
         return any(cut.kind != "deaf" for cut, _ in self._cuts)
 
     def _apart(self, name: str, other: str) -> bool:
@@ -105,7 +105,7 @@ class Agents:
         """By UID of the node, where it is not the first one."""
 
     def later(self, name: str, finding: Obj, after_s: float) -> None:
-        """The agent has seen something, and tells it so much later."""
+        """The agent has found something, and reports it after this delay."""
         at = moment(self._cluster.loop.now)
         self.writing += 1
         self._cluster.loop.call_later(
@@ -196,7 +196,7 @@ class Agents:
         return decode(item.data) if item is not None else None
 
     def is_old_news_believed(self) -> bool:
-        """Whether somebody's word still counts against a node that it reaches by now."""
+        """Returns whether an old report still counts against a node that its author reaches by now."""
         since = self._cluster.loop.now - BELIEVED_S
         return any(at > since and each not in self._failed for each, at in self._told.items())
 
@@ -205,7 +205,7 @@ class Agents:
         return self._cluster.loop.now < self._list_at + SETTLES_S
 
     def watchers(self, name: str) -> list[str]:
-        """Who looks at a node and could say that it is not there."""
+        """Returns the nodes that watch a node and could report it missing."""
         return [
             peer
             for peer, others in self._peers.items()

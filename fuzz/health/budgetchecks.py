@@ -1,4 +1,4 @@
-"""What must never be: more nodes out of use, or worked on, than may be; a fleet for a shared fault."""
+"""Invariants on budgets: nodes out of use or being worked on; a shared fault does not take out the fleet."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class NeverOverBudgetOrBreaker(HealthChecker):
             self._went_out(node, asked=session is not None and session.asked_for)
 
     def _went_out(self, node: NodeState, *, asked: bool) -> None:
-        """What a person asked for counts, and is done whatever else counts."""
+        """A person's request counts, and is carried out in spite of all other limits."""
         out, now = list(self._out.values()), self.view.now
         lately = self._lately[node.pool] = [
             *(one for one in self._lately[node.pool] if one[0] > now - self._window_s),

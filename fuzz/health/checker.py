@@ -1,4 +1,4 @@
-"""What checkers of node health have in common."""
+"""The base of checkers of node health."""
 
 from __future__ import annotations
 

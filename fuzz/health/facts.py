@@ -1,4 +1,4 @@
-"""What checkers of node health read from the stored JSON: taints, findings, tests and sessions."""
+"""Facts about node health for checkers, read from the stored JSON: taints, findings, tests and sessions."""
 
 from __future__ import annotations
 
@@ -70,22 +70,22 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def out(self) -> bool:
-        """Whether it says that the node is out of use."""
+        """Returns whether it says that the node is out of use."""
         return self.phase != "Released" and any(rung == "Quarantine" for rung, _, _ in self.episode)
 
     @property
     def joining(self) -> bool:
-        """Whether the node was not in use yet when it went out of it."""
+        """Returns whether the node was not in use yet when it was taken out."""
         return any(rung == "Quarantine" and reason.startswith("joining") for rung, reason, _ in self.episode)
 
     @property
     def asked_for(self) -> bool:
-        """Whether it went out of use because a person asked for it: no budget is asked then."""
+        """Returns whether a person asked to take the node out of use: budgets do not apply then."""
         return any(rung == "Quarantine" and reason.startswith("asked for by") for rung, reason, _ in self.episode)
 
     @property
     def works(self) -> bool:
-        """Whether something is done about the node."""
+        """Returns whether something is done about the node."""
         return self.phase == "Open" and self.rung in WORKING
 
     @property
@@ -100,7 +100,7 @@ class Session(msgspec.Struct, frozen=True):
 
     @property
     def asks_reboot(self) -> bool:
-        """Whether it says, on the rung that it is on, that the machine is asked to reboot."""
+        """Returns whether its present rung asks the machine to reboot."""
         return self.works and any(
             rung == "Reboot" and reason.startswith("boot ") and generation >= self.entry
             for rung, reason, generation in self.episode
@@ -108,7 +108,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 def goes_out(old: NodeState | None, new: NodeState) -> bool:
-    """Whether a node that had not been out of use, as this very node, is so now."""
+    """Returns whether a node of the same UID went out of use by this change."""
     return new.out and not (old is not None and old.out and old.uid == new.uid)
 
 
@@ -146,19 +146,24 @@ class HealthFacts:
         return next((each for each in self.sessions.values() if each.node_uid == node.uid), None)
 
     def is_out(self, node: NodeState) -> bool:
-        """Whether the node is out of use: its session says so, or the taint that is put before that is written."""
+        """Returns whether the node is out of use by its session, or by the taint that is written before that."""
         session = self.session_of(node)
         if session is not None and session.out:
             return True
         return node.out and (session is None or node.generation > session.generation)
 
     def uncleared(self, uid: str, known_before: float) -> list[Seen]:
-        """What speaks against a node since it passed a test last."""
+        """Returns the findings against a node since it last passed a test."""
         passed = max((each.time for each in self.tests[uid] if each.passed), default=0.0)
         return [each for each in self.against[uid].values() if each.time >= passed and each.known_at <= known_before]
 
     def is_kept_out(self, uid: str, for_s: float) -> bool:
-        """Whether a person has asked for the node to be out of use, for so long at least, and for nothing since."""
+        """Returns whether the newest request is an old enough one to keep the node out of use.
+
+        Args:
+            uid: the node.
+            for_s: the least age of the request, in seconds.
+        """
         asked = self.pleas[uid]
         return bool(asked) and asked[-1].action == "Quarantine" and asked[-1].known_at < self._clock() - for_s
 

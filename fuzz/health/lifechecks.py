@@ -1,4 +1,4 @@
-"""What must never be: a healthy machine replaced, one that lives taken for dead."""
+"""Invariants: a healthy machine is not replaced, and a live one is not taken for dead."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class NoHealthyMachineReplaced(HealthChecker):
 
 
 class NobodyTakenForDead(HealthChecker):
-    """A node is taken for dead only when it is off, or a few are cut off so that nobody could tell.
+    """A node is taken for dead only if it is off, or if so few are cut off that this cannot be distinguished.
 
     Args:
         view: what the API server holds.

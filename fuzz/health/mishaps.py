@@ -1,4 +1,4 @@
-"""What happens to machines, their networks and the people who look after them; how machines do what they are told."""
+"""Mishaps of machines, their networks and their operators; and how machines carry out requests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Plea(msgspec.Struct, frozen=True):
-    """What a person asks for: `Quarantine` or `Release` of a node; before the latter the machine is mended."""
+    """A person's request: `Quarantine` or `Release` of a node; before a release the machine is mended."""
 
     action: str
     node: int
@@ -67,7 +67,7 @@ class Plea(msgspec.Struct, frozen=True):
 
 
 class Habits(msgspec.Struct, frozen=True):
-    """How a machine does what it is told: `works`, `fails` (it says so) or `hangs` (nothing is heard of it again).
+    """How a machine carries out a request: `works`, `fails` (it reports that) or `hangs` (it stays silent).
 
     Attributes:
         off_s, replaced_s: until a machine that is replaced is off, and after that until another one has joined.

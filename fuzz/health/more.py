@@ -1,4 +1,4 @@
-"""What else may be in a run with node health: machines that are gone, networks that are cut, people, pools."""
+"""Further events of a run with node health: machines that are gone, networks that are cut, people, pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must never be: a node touched without evidence, let back without a pass, rebooted twice, emptied for nothing."""
+"""Invariants: a node is not touched without evidence, let back without a pass, rebooted twice, or emptied in vain."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from muster.embedded.apiserver.request import Request
 FAR, ASKED = "reach", "asked for by"
 """In reasons: what others say of a node, or a person."""
 MESH_S = 400.0
-"""What an agent last said of its peers is believed for so long."""
+"""An agent's last report about its peers is believed for this long."""
 
 
 class NothingWithoutEvidence(HealthChecker):
-    """No node goes out of use, and no machine is touched, but for something that speaks against this very node.
+    """A node goes out of use, or its machine is touched, only for evidence against this very node.
 
     Args:
         view: what the API server holds.
         stale_s: as for all.
         facts: of node health.
-        truth: whether a node of which others say that they do not reach it is indeed not reached.
-        slow_s: how far a leader's clock may be behind. By it a test ended before what it answers was found.
+        truth: whether a node that others report as unreachable is indeed not reached.
+        slow_s: how far a leader's clock may be behind: by it a test may end before the finding that it answers.
     """
 
     name = "no healthy node touched without evidence"
@@ -46,7 +46,7 @@ class NothingWithoutEvidence(HealthChecker):
             self._asked.setdefault((new.name, new.entry), self.view.now)
 
     def touched(self, node: str, session_name: str, step: str) -> None:
-        """A machine is about to do what it was told."""
+        """A machine is about to carry out a request."""
         state, known = self._facts.nodes.get(node), self._facts.sessions.get(session_name)
         if state is None or (known is not None and known.node_uid != state.uid):
             return  # the Node object was deleted meanwhile: the step was begun for the one before
@@ -184,7 +184,7 @@ class NobodyLeavesInVain(HealthChecker):
                 self._bound_at[new.uid] = self.view.now
 
     def bound_before(self, pod: PodFacts, moment: float) -> bool:
-        """Whether it had its node by then."""
+        """Returns whether the pod had its node by then."""
         return self._bound_at.get(pod.uid, moment) < moment
 
     def saw(self, now: float, client: str, request: Request, code: int, body: bytes) -> None:

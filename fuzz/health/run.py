@@ -52,7 +52,7 @@ HELD = ("no more than", "at once", "the breaker")
 
 
 class HealthRun(Run):
-    """One run. It lasts until every node is in use, or a person's, or held for a reason that is said."""
+    """One run. It lasts until every node is in use, waits for a person, or is held for a reported reason."""
 
     end_s, settle_s, last_words_s, rest_s = 2400.0, 120.0, 60.0, 90.0
 
@@ -250,12 +250,12 @@ class HealthRun(Run):
         return machine is not None and machine.alive
 
     def _could_be_found_dead(self, name: str) -> bool:
-        """Whether enough others look at a machine that is off, and few enough are off with it."""
+        """Returns whether enough others watch a machine that is off, and few enough are off with it."""
         down = [each for each in self._facts.nodes if not self._is_up(each)]
         return len(down) <= self._health.dead and len(self._ward.agents.watchers(name)) >= PEERS
 
     def _failed_last(self, node: NodeState) -> bool:
-        """Whether its newest test says that it is broken, which a test that hangs does: it is a person's then."""
+        """Returns whether its newest test failed or hangs, so that it waits for a person."""
         tests = self._facts.tests[node.uid]
         return bool(tests) and not tests[-1].passed
 

@@ -14,7 +14,7 @@ from fuzz.workload import JobSpec
 from muster.sim.virtual.loop import START_S
 
 VENDOR = "vendor"
-"""Label of nodes whose machines somebody replaces."""
+"""Label of nodes whose machines a provider replaces."""
 SCALING = f"""
 pools:
 - {{name: {VENDOR}, provider: {VENDOR}, max: 99, template: {{labels: {{{VENDOR}: own}}, capacity: {{cpu: 8}}}}}}
@@ -70,7 +70,7 @@ class HealthScenario(Scenario, frozen=True, kw_only=True):
 
     @property
     def disturbed_until(self) -> float:
-        """When nothing breaks any more, and the weather is good."""
+        """Returns when the last fault is over and the weather is good."""
         ends = [START_S + LAST_WOUND_S, *(START_S + each.end for each in self.cuts)]
         return max(super().disturbed_until, *ends, *(START_S + each.at for each in self.pleas))
 

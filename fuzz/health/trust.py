@@ -17,7 +17,7 @@ UNTESTED = {"key": TAINT_PREFLIGHT, "value": "untested", "effect": "NoSchedule"}
 
 
 def is_trusted(node: NodeFacts, record: Obj | None) -> bool:
-    """Whether the node's newest test was passed, was of this node in this boot, and is not revoked."""
+    """Returns whether the node's newest test was passed, was of this node in this boot, and is not revoked."""
     if record is None or "revokedTime" in record["spec"]:
         return False
     spec = record["spec"]
@@ -62,7 +62,7 @@ class TrustView(View):
                 checker.node(item.name)
 
     def is_trusted(self, name: str) -> bool:
-        """Whether work may come to the node."""
+        """Returns whether work may come to the node."""
         node = self.node(name)
         return node is not None and is_trusted(node, self._records.get(name))
 

@@ -1,4 +1,4 @@
-"""How machines really are, whatever anybody says of them: looked at each second."""
+"""The true state of machines, whatever is reported about them; read each second."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LOOKS_S = 1.0
 
 
 class Truth(HealthChecker):
-    """Remembers by UID of the node when its machine was last so.
+    """Remembers by UID of the node when its machine was last in each state.
 
     Args:
         view: what the API server holds.
         stale_s: as for all.
         facts: of node health.
-        dead: so many nodes in use may be cut off together and be taken for dead: nobody could tell.
+        dead: so many nodes in use may be cut off together and be taken for dead, because the cause cannot be seen.
     """
 
     name = "truth"
@@ -45,20 +45,20 @@ class Truth(HealthChecker):
                 self._split[state.uid] = self.view.now
 
     def _is_alone(self, name: str) -> bool:
-        """Whether it is cut off from all others but for a few; those that are out of use anyway count for nobody."""
+        """Returns whether it is cut off from all but a few others; nodes that are out of use anyway do not count."""
         states = (self._facts.nodes.get(each) for each in self.ward.agents.network.alone_with(name))
         return 0 < sum(each is not None and not each.out for each in states) <= self._dead
 
     def was_down(self, uid: str, within_s: float) -> bool:
-        """Whether the machine was off, or between two boots."""
+        """Returns whether the machine was off, or between two boots."""
         return self._lately(self._down, uid, within_s)
 
     def was_as_dead(self, uid: str, within_s: float) -> bool:
-        """Whether nobody could have told it from one that is off."""
+        """Returns whether it could not be distinguished from a machine that is off."""
         return self.was_down(uid, within_s) or self._lately(self._alone, uid, within_s)
 
     def was_unreached(self, uid: str, within_s: float) -> bool:
-        """Whether others could not reach it."""
+        """Returns whether others could not reach it."""
         return self.was_as_dead(uid, within_s) or self._lately(self._split, uid, within_s)
 
     def _lately(self, seen: dict[str, float], uid: str, within_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Whoever replaces machines: a provider whose instances are nodes of a run, each with an identity of its own."""
+"""A provider that replaces machines: its instances are nodes of a run, each with an identity of its own."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Owned:
 
 
 class Vendor:
-    """A `Provider`. An instance keeps its Node's name, or is known by another one when it was replaced.
+    """A `Provider`. An instance keeps its Node's name, or gets another one when it is replaced.
 
     Args:
         cluster: where machines register.
         ward: the machines.
-        weather: how requests fare.
+        weather: the failures of requests.
         rng: source of fates.
         habits: of machines by number.
         born: registers a machine by its name and number.
-        replaced: told of a machine that is about to be replaced.
+        replaced: called with a machine that is about to be replaced.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Vendor:
         return group
 
     async def set_size(self, pool: PoolSpec, size: int) -> None:
-        """Nobody asks for that here."""
+        """Not used in these runs."""
         raise AssertionError(f"{pool.name} is to have {size}")
 
     async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
@@ -123,7 +123,7 @@ class Vendor:
         del self.instances[instance]
         name = owned.name if habits.same_name else f"{owned.name}-{self._made}"
         if name == owned.name and self._ward.agents.uid(name):
-            name = f"{owned.name}-{self._made}"  # somebody has registered it meanwhile
+            name = f"{owned.name}-{self._made}"  # the name was registered in between
         self._ward.renewed(name)
         await self._born(name, owned.number)
         self.own(name, owned.number)

@@ -52,7 +52,7 @@ class Ward:
         cluster: where they are.
         nodes: their kubelets.
         habits: by number of the node.
-        acts: told of the node, session and step before a machine does what a pod tells it.
+        acts: called with the node, session and step before a machine does what a pod asks.
         ended: when a test on a node ended last, by its UID.
     """
 
@@ -105,7 +105,7 @@ class Ward:
             await self._nodes.recover(name)
 
     def mended(self, name: str) -> None:
-        """Somebody has been there: whatever was wrong is not any more."""
+        """A person has repaired the machine."""
         machine = self.machines[name]
         machine.habits, machine.broken, machine.tests_to_hang = Habits(), False, 0
         if machine.hung or machine.off:
