@@ -132,6 +132,7 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
     for name in names:
         ward.add_node(name)
         ward.renews(name)
+    ward.alive = {*names[1:]}
     ward.add_pod("rank", "n0", gang="job")
     ward.add_pod("other", "n4", gang="job")
 
@@ -166,6 +167,26 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
     parted.run(apart)
 
 
+def test_peers_outside_a_partition_that_probe_few_nodes_inside_it_find_no_death() -> None:
+    """Health seeds 985118 and 990010: two peers outside reported two of the ten nodes inside."""
+    ward = VirtualWard(OPEN)
+    names = [f"n{number:02}" for number in range(12)]
+    for name in names:
+        ward.add_node(name)
+        ward.renews(name)
+
+    async def outside_goes_on() -> None:
+        for _ in range(12):
+            await asyncio.sleep(10)
+            for outside in names[10:]:
+                ward.renews(outside)
+                for inside in names[:2]:
+                    ward.finds(outside, "unreached", "reach", inside)
+        assert not ward.out_of_use()
+
+    ward.run(outside_goes_on)
+
+
 def test_a_dead_node_is_dead_for_the_next_leader_too_until_its_lease_is_renewed() -> None:
     """Issue 11: when its Lease was renewed last is in the session's status."""
     ward = VirtualWard(OPEN.replace("1000", "0"))  # it stays in quarantine: nothing may be worked on
@@ -173,6 +194,7 @@ def test_a_dead_node_is_dead_for_the_next_leader_too_until_its_lease_is_renewed(
     for name in names:
         ward.add_node(name)
         ward.renews(name)
+    ward.alive = {*names[1:]}
 
     async def story() -> None:
         await asyncio.sleep(2)

@@ -17,6 +17,7 @@ from muster.fleet.health.record import observed
 from muster.fleet.remediation.config import Dead
 from muster.fleet.remediation.evidence.dead_nodes import (
     FRESH_S,
+    WITNESSES,
     Death,
     Silence,
     dead,
@@ -24,6 +25,7 @@ from muster.fleet.remediation.evidence.dead_nodes import (
     standing,
     suspects,
     unreached,
+    witnesses,
 )
 from muster.fleet.remediation.evidence.sources import evidence_of, judged
 from muster.fleet.remediation.ladder import record
@@ -303,3 +305,22 @@ def test_old_words_of_peers_are_nobodys() -> None:
     said = Finding(check="reach", component="x", code="unreached", first_s=NOW - 500, last_s=NOW)
     assert unreached([said], NOW) == {"x": NOW}
     assert unreached([said], NOW + FRESH_S + 1) == {}
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(1, 1), (12, 12), (7_500, WITNESSES)])
+def test_witnesses_are_few_spread_over_the_nodes_and_stay_while_suspects_change(nodes: int, most: int) -> None:
+    known = [f"n{number:04}" for number in range(nodes)]
+    every = witnesses((), known)
+    assert len(every) <= most
+    assert every[-1] >= known[nodes - 1 - nodes // WITNESSES]
+    assert witnesses(every[:1], known) == every[1:]
+
+
+def test_a_lease_that_stopped_long_ago_does_not_excuse_a_death_now() -> None:
+    config = Dead(silent_s=20, nodes=3)
+    reports = {name: {"n0": NOW} for name in ("n1", "n2")}
+    long_off = {f"off{number}": Silence(NOW - 5_000, NOW - 30) for number in range(9)}
+    together = {f"off{number}": Silence(NOW - 50, NOW - 30) for number in range(9)}
+    suspect = {"n0": Silence(NOW - 40, NOW - 30)}
+    assert dead(["n0"], suspect | long_off, reports, NOW, config).keys() == {"n0"}
+    assert not dead(["n0"], suspect | together, reports, NOW, config)

@@ -79,6 +79,8 @@ class VirtualWard:
         self.writes: list[tuple[float, str, str]] = []
         self.obeys = True
         self.lease_of: set[str] = set()
+        self.alive: set[str] = set()
+        """Nodes whose kubelets renew their Leases."""
         self.cluster.trace.listeners.append(self._heard)
         self._task: asyncio.Task[None] | None = None
 
@@ -205,6 +207,12 @@ class VirtualWard:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    async def _kubelets(self) -> None:
+        while True:
+            for name in sorted(self.alive):
+                self.renews(name)
+            await asyncio.sleep(10)
+
     async def _machines(self) -> None:
         done: set[str] = set()
         while True:
@@ -231,12 +239,13 @@ class VirtualWard:
 
     def run(self, story: Callable[[], Awaitable[None]]) -> None:
         async def main() -> None:
-            machines = asyncio.create_task(self._machines())
+            others = [asyncio.create_task(each) for each in (self._machines(), self._kubelets())]
             self.start()
             await story()
             await self.kill()
-            machines.cancel()
-            await asyncio.gather(machines, return_exceptions=True)
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
         try:
             self.loop.run(main())

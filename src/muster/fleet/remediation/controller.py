@@ -25,7 +25,7 @@ from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse
 from muster.fleet.remediation.decide import decide
 from muster.fleet.remediation.draining.drain import candidates, drains
 from muster.fleet.remediation.draining.evictions import Evictions
-from muster.fleet.remediation.evidence.dead_nodes import Death, dead, suspects
+from muster.fleet.remediation.evidence.dead_nodes import Death, dead, suspects, witnesses
 from muster.fleet.remediation.evidence.mesh import Mesh, members_of, text_of
 from muster.fleet.remediation.executor import NAME, Carrier
 from muster.fleet.remediation.ladder.record import is_quarantined
@@ -53,7 +53,7 @@ from muster.kube.pod import Pod
 log = logging.getLogger(__name__)
 
 FENCE_S = 10.0
-"""Requests of the previous leader take effect within this time or never (`looking.REQUEST_TIMEOUT_S`)."""
+"""Requests of the previous leader take effect within this time or never (`lookups.REQUEST_TIMEOUT_S`)."""
 IDLE_S = 5.0
 """The longest time between two plans if nothing changes."""
 BUSY_S = 1.0
@@ -126,6 +126,7 @@ class RemediationController:
         self._looker = Looker(self._client, self._clock, evictions, namespace=self._namespace)
         self._mesh, self._mesh_at, self._members = Mesh(), float("-inf"), ""
         self._dead: dict[str, Death] = {}
+        self._suspected: frozenset[str] = frozenset()
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         config = self._config_map(HEALTH_CONFIG_MAP, common)
         scaling = self._config_map(SCALING_CONFIG_MAP, common)
@@ -230,9 +231,10 @@ class RemediationController:
         doubted = suspects(known.reports, known.nodes.keys() - out, config.dead) if acts else ()
         # A node that was found dead stays dead while it is drained, until its Lease is renewed.
         before = self._dead_before()
-        watched = before.keys() | (self._looker.silences.keys() & self._under_way())
+        watched = before.keys() | (self._suspected & self._under_way())
         gone = sorted({*doubted, *(watched & known.nodes.keys())})
-        await self._looker.at_leases(gone)
+        self._suspected = frozenset(gone)
+        await self._looker.at_leases([*gone, *(witnesses(gone, known.nodes) if doubted else ())])
         self._dead = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead, before)
         return View(
             config=config,

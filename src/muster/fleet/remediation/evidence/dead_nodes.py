@@ -10,6 +10,9 @@ an outage that has ended. Agents confirm a report about every minute (`agent/che
 network long before it died is found dead at most that much later.
 
 If more than a few nodes are suspects at once, the cause is a switch or the API server, and no node is touched.
+
+The peers outside a large partition may probe only a few of the nodes inside it. So the Leases of some other nodes are
+read too: if more than a few Leases stopped together, no node is dead either.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ CHECK = "reach"
 CODE = UNREACHED
 FRESH_S = 180.0
 """How long a report counts: agents confirm a valid report within 80 s, and one confirmation may be lost."""
+WITNESSES = 16
+"""How many Leases of other nodes are read beside those of suspects."""
+TOGETHER_S = 60.0
+"""Leases whose last renewals lie at most this far apart stopped together."""
 
 Reports = Mapping[str, Mapping[str, float]]
 """By reporting node: the nodes that it cannot reach, and when it last tried, in seconds since the epoch."""
@@ -100,6 +107,15 @@ def look(before: Mapping[str, Silence], renewed: Mapping[str, float], now: float
     return found
 
 
+def witnesses(suspected: Collection[str], known: Collection[str]) -> tuple[str, ...]:
+    """Return nodes beside the suspects, spread evenly over the sorted names: neighbours often share a rack.
+
+    They stay the same while suspects come and go, because a Lease must be watched for a while.
+    """
+    every = sorted(known)[:: -(-len(known) // WITNESSES) or 1]
+    return tuple(name for name in every if name not in suspected)
+
+
 def standing(reports: Reports, silences: Mapping[str, Silence]) -> dict[str, dict[str, float]]:
     """Return the reports that are newer than the last sign of life of the node that they name."""
     return {
@@ -124,20 +140,23 @@ def dead(
 
     Args:
         names: suspects, and nodes that were found dead before.
-        silences: the known renewals of their Leases.
+        silences: the known renewals of their Leases, and of those of `witnesses`.
         reports: by node, the nodes that it cannot reach.
         now: seconds since the epoch.
-        config: how long a Lease must stay unrenewed, and how many peers must agree.
+        config: how long a Lease must stay unrenewed, how many peers must agree, and how many nodes are too many.
         before: nodes found dead before, also by another leader. They stay dead until their Lease is renewed.
     """
     counted = standing(reports, silences)
     _, agreed = _doubted(counted, config)
+    stopped = [each.alive_s for each in silences.values() if now - each.since >= config.silent_s]
     found = {}
     for name in names:
         silence, known = silences.get(name), before.get(name)
         if known is not None and (silence is None or silence.renewed_s == known.renewed_s):
             found[name] = known
         elif silence is not None and now - silence.since >= config.silent_s and name in agreed:
+            if sum(abs(each - silence.alive_s) <= TOGETHER_S for each in stopped) > config.nodes:
+                continue
             peers = sorted(reporter for reporter, unreachable in counted.items() if name in unreachable)
             more = f" and {len(peers) - 3} more" if len(peers) > 3 else ""
             why = f"its Lease stands still, and {', '.join(peers[:3])}{more} cannot reach it"
