@@ -1,4 +1,4 @@
-"""Where a job keeps its checkpoints: a folder of its own, so that jobs which share a path cannot harm each other."""
+"""The folder of a job's checkpoints: each job has its own, so that jobs with the same path cannot harm each other."""
 
 from __future__ import annotations
 

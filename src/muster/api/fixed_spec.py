@@ -42,7 +42,7 @@ class Effective(NamedTuple):
 
 
 def fixed(spec: TrainingJobSpec) -> FixedSpec:
-    """The spec to keep. Where not all values have room, the largest become digests."""
+    """The spec to keep. If the values are too large together, the largest become digests."""
     values, too_large, left = {}, {}, KEPT_BYTES_MAX
     for name, value in sorted(_set(spec), key=lambda each: (len(encode(each[1])), each[0])):
         left -= len(encode(value)) + len(name) + 4

@@ -9,9 +9,10 @@ _NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 class Handover:
-    """Told by allocation and by remediation after each plan, read by the scheduler of the same process before its own.
+    """Allocation and remediation write it after each plan; the scheduler of the same process reads it before its own.
 
-    A new leader begins with none: until the first plan of those two it schedules as if nothing were to move.
+    It is empty in a new leader: until the first plan of those two, the scheduler works as if no node were about to
+    move.
     """
 
     def __init__(self) -> None:

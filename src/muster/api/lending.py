@@ -1,4 +1,4 @@
-"""How many nodes each team owns, uses, lends and borrows: one way to count for the scheduler, for teams and the CLI."""
+"""Counts how many nodes each team owns, uses, lends and borrows; shared by the scheduler, teams and the CLI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = Literal["owned", "used", "lent", "borrowed"]
 
 
 class NodeUser(NamedTuple):
-    """Whose a pod, or a slot kept for one, is ("": nobody says), and whether it only borrows the node it is on."""
+    """The team of a pod or of a slot kept for one ("": unknown), and whether it only borrows its node."""
 
     team: str
     borrows: bool
@@ -35,7 +35,7 @@ class TeamNodes(msgspec.Struct, frozen=True):
 
 
 def states_of(owner: str, users: Collection[NodeUser]) -> Iterator[tuple[str, State]]:
-    """Yield (team, what one node is to it), each at most once. Nobody lends what nobody ("") owns.
+    """Yield (team, relation of one node to it), each at most once. A node without an owner ("") is not lent.
 
     A borrower on a node of its own team uses it as any other pod of the team does.
     """

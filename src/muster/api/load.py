@@ -33,7 +33,7 @@ _ELSEWHERE: Final = {
 
 
 class Complaint(NamedTuple):
-    """One thing wrong with a manifest; line and column count from 1, 0 where nobody knows."""
+    """One thing wrong with a manifest; line and column count from 1, 0 if unknown."""
 
     line: int
     column: int

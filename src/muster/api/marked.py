@@ -1,4 +1,4 @@
-"""YAML whose every value knows its line: what is wrong with what people wrote is said by line, and is no crash."""
+"""YAML that keeps the line of every value, so that errors in a text are reported by line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """Where something stands, counted from 1; 0 where nobody knows."""
+    """A position in a text, counted from 1; 0 if unknown."""
 
     line: int
     column: int

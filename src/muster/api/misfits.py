@@ -1,4 +1,4 @@
-"""Where a YAML text does not have the fields of a struct: every place at once, each with what was probably meant."""
+"""Finds every place where a YAML text does not have the fields of a struct, and what was probably meant."""
 
 from __future__ import annotations
 

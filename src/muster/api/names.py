@@ -38,21 +38,24 @@ LABEL_POOL: Final = "muster.dev/pool"
 """On nodes that are for gangs alone; its value is the pool's name. They carry the taint of the same key as well."""
 TAINT_POOL: Final = LABEL_POOL
 TAINT_QUARANTINE: Final = "muster.dev/quarantine"
-"""On nodes that are taken out of use until somebody has looked at them: `muster.dev/quarantine=true:NoSchedule`."""
+"""On nodes out of use until an operator has looked at them: `muster.dev/quarantine=true:NoSchedule`."""
 QUARANTINE_VALUE: Final = "true"
 """The one value: reasons live in the node's NodeRemediation."""
 TAINT_PREFLIGHT: Final = "muster.dev/preflight"
-"""On nodes that have not passed their tests: `muster.dev/preflight=pending:NoSchedule`. Its absence is no trust."""
+"""On nodes that have not passed their tests: `muster.dev/preflight=pending:NoSchedule`.
+
+A node without it is not trusted for that.
+"""
 PREFLIGHT_PENDING: Final = "pending"
 LABEL_PREFLIGHT: Final = TAINT_PREFLIGHT
 """On pods that test their node: the level."""
 ANNOTATION_TESTED_WITHIN: Final = "muster.dev/tested-within-hours"
 """On pods: their nodes have to have passed their tests within so many hours."""
 LABEL_HEALTH: Final = "muster.dev/health"
-"""`ignore` on nodes whose health is nobody's business here: they are observed, and nothing is done about them."""
+"""`ignore` on nodes that are not under Muster's care: they are observed, and no action is taken."""
 HEALTH_IGNORE: Final = "ignore"
 HEALTH_CONFIG_MAP: Final = "muster-health"
-"""What findings mean (docs/health.md). How the agents' checks are set up is another one's, the chart's muster-agent."""
+"""The policy that maps findings to actions (docs/health.md). The settings of the agents' checks are in muster-agent."""
 HEALTH_POLICY_KEY: Final = "policy.yaml"
 LABEL_ZONE: Final = "topology.kubernetes.io/zone"
 
@@ -65,11 +68,14 @@ ANNOTATION_SCALE_UP: Final = "muster.dev/scale-up"
 """`approved`, on a TrainingJob or on all pods of a gang: autoscalers may add nodes for it."""
 APPROVED: Final = "approved"
 ANNOTATION_TEAM_RECORD: Final = "muster.dev/team-record"
-"""On nodes: who gave the node to which team, since when and why (JSON); without it the label is somebody else's."""
+"""On nodes: who assigned the node to its team, since when and why (JSON).
+
+A label without it was set by another writer.
+"""
 ANNOTATION_WHOLE_NODE: Final = "muster.dev/whole-node"
 """On pods of a TrainingJob that has its nodes to itself: `any`, or `RESOURCE=COUNT`: only nodes of that GPU count."""
 ANNOTATION_PRIORITY: Final = "muster.dev/priority"
-"""spec.priority of the job: the API server lets nobody set a pod's own priority except through a PriorityClass."""
+"""spec.priority of the job: the API server sets a pod's own priority only from a PriorityClass."""
 
 WORKER_CONTAINER: Final = "worker"
 SUPERVISOR_DIRECTORY: Final = "/muster/bin"

@@ -1,4 +1,4 @@
-"""Preflight: how a node did in its tests, and of which node, boot and driver that was."""
+"""Preflight: the result of a node's tests, and the node, boot and driver that were tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that are taken out of use: whoever put them there, nobody is given one meanwhile."""
+"""Nodes that are out of use: whatever put them there, the scheduler does not use them."""
 
 from __future__ import annotations
 
@@ -8,5 +8,8 @@ from muster.kube.taints import HARD_EFFECTS
 
 
 def quarantined(node: Node) -> bool:
-    """Whether the node is in quarantine; a person may have written the taint with another value, or NoExecute."""
+    """Returns whether the node is in quarantine.
+
+    An operator may have written the taint with another value, or NoExecute.
+    """
     return any(taint.key == TAINT_QUARANTINE and taint.effect in HARD_EFFECTS for taint in node.spec.taints)

@@ -50,7 +50,7 @@ _MAY_CHANGE: Final = (
 
 
 def _may_change(new: Json, old: Json) -> bool:
-    """Whether the whole spec may change: the job is, or becomes, suspended, or it has not begun."""
+    """Returns whether the whole spec may change: the job is or becomes suspended, or has not begun."""
     return bool(_section(new, "spec").get("suspend")) or not _section(old, "status").get("attempt")
 
 
@@ -96,7 +96,7 @@ TRAINING_JOB: Final = (
         if each.encode_name not in MUTABLE_FIELDS
     ),
 )
-"""About a TrainingJob as a whole. What MUTABLE_FIELDS does not name is fixed: a new field is, too."""
+"""Rules about a TrainingJob as a whole. Fields that MUTABLE_FIELDS does not name are fixed, also new ones."""
 
 TRAINING_JOB_SPEC: Final = (
     Rule(

@@ -1,4 +1,4 @@
-"""What an active TrainingJob depends on, as it is kept in the job's status."""
+"""Facts that an active TrainingJob depends on, as its status keeps them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which nodes are trusted with work: those that passed their test as this very node, in this boot, with this driver.
+"""Decides which nodes are trusted with work: those tested as this very node, in this boot, with this driver.
 
-The absence of a taint is never trust: a kubelet puts its taints on a node only when it makes the Node object
+The absence of a taint never means trust. A kubelet puts its taints on a node only when it creates the Node object
 (Kubernetes: KubeletConfiguration, registerWithTaints), so a node that rebooted comes back without them.
 """
 
@@ -37,7 +37,7 @@ class Doubt(StrEnum):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a record has to say for it to be about a node; `driver` is empty where the node does not say it."""
+    """The identity that a record must have to be about a node; `driver` is empty if the node does not report it."""
 
     node_uid: str
     boot_id: str
@@ -45,7 +45,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Tested(msgspec.Struct, frozen=True):
-    """What trust needs of a record: whose it is, how it ended, and when, in seconds since the epoch.
+    """The parts of a record that trust needs: whose it is, how it ended, and when, in seconds since the epoch.
 
     `revoked`: the controller saw another driver after the test.
     """
@@ -65,9 +65,9 @@ def tested(spec: PreflightSpec) -> Tested:
 def doubt(node: Identity, record: Tested | None) -> Doubt:
     """Return why the node is not trusted.
 
-    The driver counts where both sides name one: the node does where GPU feature discovery labels it. A driver that was
-    changed in a running boot on a node without these labels is seen by the node's agent, and the controller revokes
-    the record (fleet/preflight).
+    The driver counts if both sides name one; a node does if GPU feature discovery labels it. If the driver changes in a
+    running boot on a node without these labels, the node's agent sees it, and the controller revokes the record
+    (fleet/preflight).
     """
     if record is None:
         return Doubt.NEVER
@@ -93,19 +93,19 @@ def driver(labels: Mapping[str, str]) -> str:
 
 
 def has_gpus(amounts: Mapping[str, int], labels: Mapping[str, str]) -> bool:
-    """Whether a node with these amounts and labels has GPUs, as its device plugin or GPU feature discovery says."""
+    """Returns whether a node has GPUs, by its device plugin (amounts) or by GPU feature discovery (labels)."""
     if amounts.get(GPU) or labels.get(_PRESENT) == "true":
         return True
     return any(amount > 0 and resource.startswith(_MIG) for resource, amount in amounts.items())
 
 
 def is_ignored(labels: Mapping[str, str]) -> bool:
-    """Whether somebody took the node out of our care: it is used as it is."""
+    """Returns whether an operator took the node out of Muster's care: it is used as it is."""
     return labels.get(LABEL_HEALTH) == HEALTH_IGNORE
 
 
 def needs_test(node: Node) -> bool:
-    """Whether the node has to pass a test before it is trusted."""
+    """Returns whether the node has to pass a test before it is trusted."""
     labels = node.metadata.labels
     return has_gpus(allocatable(node), labels) and not is_ignored(labels)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a TrainingJob beyond its schema, said so that a person knows what to change."""
+"""Checks a TrainingJob beyond its schema; the messages say what to change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from muster.kube.struct import from_dict, to_dict
 
 
 class Problem(NamedTuple):
-    """One thing to change: the field's path, and what is wrong with it."""
+    """One problem: the field's path, and what is wrong with it."""
 
     field: str
     message: str

@@ -29,6 +29,6 @@ def visible(text: str, *, colors: bool = False) -> str:
 
 
 def written(found: re.Match[str]) -> str:
-    r"""How a character that acts is written out: `\x07`, `\u202e`."""
+    r"""Returns the escape of a control character: `\x07`, `\u202e`."""
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
