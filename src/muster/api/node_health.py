@@ -39,7 +39,7 @@ class NodeHealthSpec(KubeStruct):
 
 
 class NodeHealthStatus(KubeStruct):
-    """What the agent saw, and of which node."""
+    """The agent's findings, and the node they are about."""
 
     node_uid: Annotated[str, Meta(description="UID of the node: another one of the same name is not it.")] = field(
         default="", name="nodeUID"
@@ -64,7 +64,7 @@ class NodeHealthStatus(KubeStruct):
 
 
 class NodeHealth(KubeObject, kw_only=True):
-    """What the agent of the node of the same name observed. Nobody else may write it."""
+    """The findings of a node's agent, under the name of the node. No other program may write it."""
 
     RESOURCE: ClassVar[Resource] = Resource(
         group=GROUP, version=VERSION, plural="nodehealths", kind="NodeHealth", namespaced=False

@@ -23,7 +23,7 @@ PASSES_MAX: Final = 8
 
 
 class RemediationRequest(KubeStruct, kw_only=True):
-    """What a person asked for; the newest request counts."""
+    """A person's request; the newest one counts."""
 
     action: Annotated[
         RequestedAction,
@@ -59,7 +59,7 @@ class RemediationStep(KubeStruct):
 
 
 class NodeRemediationStatus(KubeStruct):
-    """How far it is."""
+    """The progress of a remediation."""
 
     phase: Annotated[
         RemediationPhase,
@@ -98,7 +98,7 @@ class NodeRemediationStatus(KubeStruct):
 
 
 class NodeRemediation(KubeObject, kw_only=True):
-    """What is being done about one node, from what opened it until it is in use again or a person's."""
+    """The remediation of one node, from its cause until the node is in use again or needs an operator."""
 
     RESOURCE: ClassVar[Resource] = Resource(
         group=GROUP, version=VERSION, plural="noderemediations", kind="NodeRemediation", namespaced=False

@@ -26,7 +26,7 @@ class PlacedSlot(KubeStruct):
 
 
 class GivenUpSlot(KubeStruct):
-    """A slot the gang goes on without, as no spare node was there for it (noSpare: Shrink)."""
+    """A slot that the gang runs without, because no spare node was free for it (noSpare: Shrink)."""
 
     slot: Annotated[int, Meta(ge=0, description="The slot.")]
     attempt: Annotated[

@@ -16,7 +16,7 @@ FAILURES_MAX = 32
 
 
 class GpuFigures(KubeStruct):
-    """What was measured on one GPU."""
+    """Measurements of one GPU."""
 
     uuid: Annotated[str, Meta(description="UUID of the GPU.")]
     name: Annotated[str, Meta(description="Its model.")] = ""
@@ -27,7 +27,7 @@ class GpuFigures(KubeStruct):
 
 
 class PreflightFailure(KubeStruct):
-    """One thing that was wrong."""
+    """One failed check."""
 
     test: Annotated[str, Meta(description="The test that found it.")]
     code: Annotated[str, Meta(description="What was wrong.")]

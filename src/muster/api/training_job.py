@@ -384,7 +384,7 @@ class Backoff(KubeStruct):
 
 
 class Progress(KubeStruct):
-    """What the program said last; written at a bounded pace, so a little behind."""
+    """The program's newest report; written at a bounded pace, so a little behind."""
 
     step: Annotated[int, Meta(description="The newest step.")] = 0
     total_steps: Annotated[int | None, Meta(description="Steps in all, where the program said so.")] = None
@@ -399,7 +399,7 @@ class Progress(KubeStruct):
 
 
 class Quiet(KubeStruct):
-    """How long an attempt has reported nothing. Counted only while the controller could have heard it."""
+    """For how long an attempt has reported nothing. Counted only while the controller could have heard it."""
 
     attempt: Annotated[int, Meta(description="The attempt.")] = 0
     step: Annotated[int | None, Meta(description="Its newest step; absent if it has not reported one.")] = None
@@ -438,7 +438,7 @@ class CheckpointStatus(KubeStruct):
 
 
 class CheckpointSource(KubeStruct):
-    """What spec.checkpoint.from turned out to be."""
+    """The checkpoint that spec.checkpoint.from named."""
 
     job: Annotated[str, Meta(description="The job that wrote it, where that is known.")] = ""
     uid: Annotated[str, Meta(description="UID of that job.")] = ""
@@ -462,7 +462,7 @@ class Timeline(KubeStruct):
 
 
 class Fault(KubeStruct):
-    """One incident that ended an attempt, and whose fault it was."""
+    """One incident that ended an attempt, and the cause it was charged to."""
 
     attempt: Annotated[int, Meta(description="The attempt it ended.")]
     slot: Annotated[int, Meta(description="The slot that failed first.")]
@@ -487,7 +487,7 @@ class Fault(KubeStruct):
 
 
 class TrainingJobStatus(KubeStruct):
-    """Where the job stands. At most 16 KB."""
+    """The state of the job. At most 16 KB."""
 
     observed_generation: Annotated[int, Meta(description="The generation of spec this status speaks of.")] = 0
     phase: Annotated[Phase, Meta(description="Where the job is in its life.")] = "Pending"
@@ -599,5 +599,5 @@ class TrainingJob(KubeObject, kw_only=True):
 
     @property
     def exclusive(self) -> bool:
-        """Whether the job has its nodes to itself. A job that began before this was recorded shares them."""
+        """Returns whether the job has its nodes to itself. A job that began before this was recorded shares them."""
         return self.status.node_use is not None and self.status.node_use.sharing == "Exclusive"
