@@ -28,17 +28,17 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of many seeds.
+    """The result of many seeds.
 
     Attributes:
         first: the first seed.
-        seeds: how many were run, those that an earlier run kept included.
-        events: steps of tasks, between any two of which a fault may fall.
+        seeds: the number of seeds, including those that an earlier run kept.
+        events: steps of tasks; a fault may fall between any two.
         requests: seen by the API servers.
         virtual_hours: of all runs together.
         cpu_s: of this run, in all its processes.
         wall_s: of this run.
-        digest: of all traces in the order of their seeds: equal where two runs were the same.
+        digest: of all traces in the order of their seeds; equal for two equal runs.
         findings: the seeds in which an invariant did not hold.
     """
 

@@ -20,10 +20,10 @@ MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """One thing done at `at` seconds after the start.
+    """One action at `at` seconds after the start.
 
     Kinds: `hand` (labels and taints a node for team `value`), `unhand` (takes that away), `strip` (takes label and
-    taint of a team away, whoever set them), `taint` and `untaint` (key `value`), `config` (writes the ConfigMap of
+    taint of a team away, whatever set them), `taint` and `untaint` (key `value`), `config` (writes the ConfigMap of
     teams), `unconfig` (deletes it).
     """
 

@@ -41,8 +41,8 @@ CLASSES = {"high": 1000, BORROWER_CLASS: -1, PRIORITY_CLASS: -5}
 class FleetRun(Run):
     """One run, with a longer end.
 
-    A node that was broken counts as that for five minutes more, balloons that waited in vain are tried again after as
-    long, and pools of a cloud that failed are not trusted for ten minutes.
+    A repaired node counts as broken for five more minutes. Balloons that found no room are tried again after as long.
+    Pools of a cloud that failed are not trusted for ten minutes.
     """
 
     end_s, settle_s, last_words_s, rest_s = 2400.0, 420.0, 340.0, 90.0

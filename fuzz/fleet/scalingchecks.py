@@ -1,4 +1,4 @@
-"""What must never be asked of the cloud, and what is told of its pools in the end."""
+"""Invariants on requests to the cloud, and on the final status of its pools."""
 
 from __future__ import annotations
 

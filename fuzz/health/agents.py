@@ -113,7 +113,7 @@ class Agents:
         )
 
     def _tell(self, name: str, uid: str, finding: Obj) -> None:
-        """What was seen on another node of the name is not in its record."""
+        """The agent reports a finding, unless another node has the name by now."""
         if self.uid(name) != uid or self._silent(name) or not uid:
             self.writing -= 1
         elif not self._hears(name):

@@ -25,11 +25,15 @@ codes:
 
 
 class Wound(msgspec.Struct, frozen=True):
-    """What happens to a node `at` seconds after the start.
+    """A fault of a node `at` seconds after the start.
 
-    Kinds: `fault` (its GPU is broken, and its agent says so), `silent` (broken, but only a test sees it), `alarm` (the
-    agent says so, and nothing is wrong), `driver` (the same, on many nodes in a row, with another driver), `reboot` (it
-    restarts by itself), `dies` (the machine stops altogether, for good).
+    Kinds:
+    - `fault`: its GPU is broken, and its agent reports it.
+    - `silent`: broken, but only a test sees it.
+    - `alarm`: the agent reports a fault, and nothing is wrong.
+    - `driver`: the same, on many nodes in a row, with another driver.
+    - `reboot`: it restarts by itself.
+    - `dies`: the machine stops altogether, for good.
 
     Attributes:
         code: what the agent sees.

@@ -1,4 +1,5 @@
-"""Invariants: a node is not touched without evidence, let back without a pass, rebooted twice, or emptied in vain."""
+"""Invariants: nodes are not touched without evidence, let back without a pass, rebooted twice, or emptied for nothing.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class NothingWithoutEvidence(HealthChecker):
             return  # the Node object was deleted meanwhile: the step was begun for the one before
         session = self._facts.session_of(state)
         if session is None or not any(rung == "ResetGPU" for rung, _, _ in session.episode):
-            # After a reset, that this was in vain speaks against it. From when a reboot was asked for, no test counts.
+            # A failed reset is evidence against the node. Once a reboot was asked for, no test counts.
             asked = self._asked.get((session.name, session.entry)) if session is not None else None
             self.speaks_against(state, f"is told to {step}", by=asked)
         if not state.out:
@@ -200,7 +201,7 @@ class NobodyLeavesInVain(HealthChecker):
             return
         if not node.out:
             self.fail(f"{pod.name} is evicted from {node.name}, which is not in quarantine: it may come back")
-        # Who came later came by a scheduler that could not know yet that the node is out of use.
+        # A later pod comes from a scheduler that could not know yet that the node is out of use.
         if self.bound_before(pod, self._tainted_at.get(node.uid, 0.0)):
             attempts = self._moved[(session.name, session.entry, pod.gang)]
             attempts.add(pod.attempt)

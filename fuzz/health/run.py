@@ -48,7 +48,7 @@ NODES_PER_RACK = 4
 PEERS = 2
 """So many have to say that they do not reach a node."""
 HELD = ("no more than", "at once", "the breaker")
-"""What a session says whose node a budget or breaker leaves in use."""
+"""The reason of a session whose node a budget or breaker leaves in use."""
 
 
 class HealthRun(Run):

@@ -36,17 +36,17 @@ class HealthScenario(Scenario, frozen=True, kw_only=True):
     """Everything about such a run but the code it tests.
 
     Attributes:
-        wounds, cuts, pleas: what happens to nodes beside their faults.
+        wounds, cuts, pleas: events of nodes beside their faults.
         habits: of the machines.
         tainted_at_birth: kubelets register with the taint of preflight.
         breaker: nodes of a pool that may go into quarantine within `window_s`.
-        shared: from how many nodes on the same fault is nobody's own.
+        shared: from this many nodes on, the same fault counts as shared.
         quarantined, working: budgets: of all, of a pool, of a team.
         dead: so many suspects at most may be dead on their own account.
-        pools, teams: whose nodes there are, in turn; "" for nobody's.
+        pools, teams: of the nodes, in turn; "" for none.
         racks: nodes have labels of racks.
-        vendor: numbers of nodes whose machines somebody replaces.
-        asking: how requests to them fare.
+        vendor: numbers of nodes whose machines a provider replaces.
+        asking: the failures of requests to them.
         retests: idle nodes are tested again, those in doubt after ten minutes.
     """
 

@@ -1,4 +1,4 @@
-"""`muster capacity`: what each pool of nodes has, and what of it is free."""
+"""`muster capacity`: what each pool of nodes has, and how much of it is free."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ LOOK_S = 15.0
 async def read_team_key(client: Client, namespace: str = SYSTEM_NAMESPACE, known: str = "") -> str:
     """Return the key in force.
 
-    Where the ConfigMap is away, empty or cannot be read, nodes keep their owners, and so their key: what is `known`,
-    else what most nodes were given to a team by.
+    If the ConfigMap is missing, empty or cannot be read, nodes keep their owners, and so their key. The result is then
+    `known`, else the key that most nodes were given to a team by.
     """
     try:
         listed = await client.list(ConfigMap, namespace, field_selector=f"metadata.name={TEAMS_CONFIG_MAP}")
@@ -43,7 +43,7 @@ async def _written_key(client: Client) -> str:
 
 
 async def until_team_key_changes(client: Client, namespace: str, key: str) -> None:
-    """Return once another key is in force: who ends then, and is started anew, uses one key throughout."""
+    """Return once another key is in force. The caller then ends and is restarted, and so uses one key throughout."""
     while True:
         await asyncio.sleep(LOOK_S)
         now = await read_team_key(client, namespace, key)
