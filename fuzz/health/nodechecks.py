@@ -1,5 +1,4 @@
-"""Invariants: nodes are not touched without evidence, let back without a pass, rebooted twice, or emptied for nothing.
-"""
+"""Invariants: nodes are not touched without evidence, let back untested, rebooted twice, or emptied for nothing."""
 
 from __future__ import annotations
 
