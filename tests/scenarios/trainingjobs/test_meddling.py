@@ -103,7 +103,7 @@ async def test_a_force_deleted_pod_of_a_whole_node_job_costs_one_restart(arena: 
 async def test_a_slot_is_not_kept_on_a_node_that_was_deleted_and_came_back_with_other_gpus(arena: Arena) -> None:
     """Issue 11.5: a gang never mixes counts. The running attempt goes on."""
     await arena.whole(4)
-    await arena.submit("train", UNTIL_DONE.format(folder=str(arena.folder)), gpusPerNode=None)
+    await arena.submit("train", UNTIL_DONE.format(folder=str(arena.folder)))
     await arena.phase("train", "Running", 1)
     pods = {pod.metadata.labels[LABEL_SLOT]: pod for pod in await arena.pods("train")}
     (node,) = [each for each in arena.nodes if each.name == pods["0"].spec.node_name]
