@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 
+from muster.embedded.apiserver.request import Request
 from muster.fleet.remediation.evidence.mesh import KEY
 from tests.unit.remediation.virtualward import OPEN, VirtualWard
 
@@ -185,6 +186,40 @@ def test_peers_outside_a_partition_that_probe_few_nodes_inside_it_find_no_death(
         assert not ward.out_of_use()
 
     ward.run(outside_goes_on)
+
+
+def test_node_that_is_replaced_while_leases_are_read_is_not_judged_by_the_one_before_it() -> None:
+    """Health seed 990017."""
+    ward = VirtualWard(OPEN)
+    ward.way.leases_take_s = 3.0
+    names = [f"n{number}" for number in range(8)]
+    for name in names:
+        ward.add_node(name)
+        ward.renews(name)
+    ward.alive = {*names}
+    reads: list[float] = []
+
+    def heard(now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        if client == "controller" and request.method == "GET" and request.path.endswith("leases/n5"):
+            reads.append(now)
+
+    ward.cluster.trace.listeners.append(heard)
+
+    async def story() -> None:
+        await asyncio.sleep(2)
+        for name in names[1:4]:  # a suspect whose Lease is read again and again, and moves
+            ward.finds(name, "unreached", "reach", "n5")
+        await ward.until("Leases are read", lambda: bool(reads), 30)
+        ward.finds("n0")
+        seen = len(reads)
+        await ward.until("the finding was judged", lambda: len(reads) > seen, 30)
+        ward.call("DELETE", "/api/v1/nodes/n0")
+        ward.add_node("n0")
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert not ward.out_of_use()
+
+    ward.run(story)
 
 
 def test_a_dead_node_is_dead_for_the_next_leader_too_until_its_lease_is_renewed() -> None:

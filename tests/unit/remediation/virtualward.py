@@ -51,9 +51,11 @@ class Way(Calm):
     """A way to the API server that may be cut."""
 
     away = False
+    leases_take_s = 0.0
 
     def request(self, method: str, path: str) -> Fate:
-        return replace(super().request(method, path), unsent=self.away)
+        fate = replace(super().request(method, path), unsent=self.away)
+        return replace(fate, back_s=self.leases_take_s) if self.leases_take_s and "kube-node-lease" in path else fate
 
     def watch(self, path: str) -> WatchFate:
         return WatchFate(refused=self.away, breaks_after_s=3.0)

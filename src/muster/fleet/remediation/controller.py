@@ -235,6 +235,7 @@ class RemediationController:
         gone = sorted({*doubted, *(watched & known.nodes.keys())})
         self._suspected = frozenset(gone)
         await self._looker.at_leases([*gone, *(witnesses(gone, known.nodes) if doubted else ())])
+        known.judge(self._policy.policy, self._clock())  # nodes may have been replaced while the Leases were read
         self._dead = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead, before)
         return View(
             config=config,
