@@ -138,8 +138,8 @@ class NoSlotLost(Checker):
     def _gone(self, old: PlacementFacts) -> None:
         uid = old.gang.partition("/")[2]
         since = self._podless.get(old.gang, self.view.now)
-        if old.gang in self._driven_out or not any(pod.node for pod in self.view.gangs[old.gang].values()):
-            return  # it makes room for others; or it waited for room without success, and nothing is on its nodes
+        if old.gang in self._driven_out or not any(pod.node and pod.live for pod in self.view.gangs[old.gang].values()):
+            return  # it makes room for others; or it waited for room without success, and no pod of it runs on
         if self.view.jobs.get(uid, "gone") in ENDED or self._ended.get(uid, -1e9) > self.view.now - self.stale_s:
             return
         if self.view.now - since < self._hold_s:

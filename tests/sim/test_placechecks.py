@@ -47,8 +47,8 @@ class Stage:
         status = {"phase": "Running", "conditions": [suspended] if resumed else []}
         self.store.put("trainingjobs.muster.dev", f"default/{name}", {"metadata": meta, "spec": {}, "status": status})
 
-    def pod(self, gang: str, created: str, node: str = "") -> None:
-        meta = {
+    def pod(self, gang: str, created: str, node: str = "", *, leaves: bool = False) -> None:
+        meta: Obj = {
             "name": f"{gang}-0",
             "namespace": "default",
             "uid": f"{gang}-0-uid",
@@ -56,6 +56,8 @@ class Stage:
             "labels": {"muster.dev/gang": gang, "muster.dev/slot": "0"},
             "annotations": {"muster.dev/gang-uid": f"{gang}-uid"},
         }
+        if leaves:
+            meta["deletionTimestamp"] = created
         spec = {"containers": [{"name": "worker", "resources": {"requests": {"nvidia.com/gpu": "8"}}}]}
         pod = {"metadata": meta, "spec": spec | ({"nodeName": node} if node else {}), "status": {}}
         self.store.put("pods", f"default/{gang}-0", pod)
@@ -150,4 +152,17 @@ def test_only_users_take_the_placement_of_a_leaving_gang_away_while_it_runs(by_h
         stage.view.by_hand() if by_hand else nullcontext(),
         nullcontext() if by_hand else pytest.raises(Violated, match="which is told to leave"),
     ):
+        stage.store.delete("placements.muster.dev", "default/early")
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_gang_whose_pods_have_all_left_or_leave_may_give_its_placement_back(leaves: bool) -> None:
+    """Health seed 990844: a gang lost all its nodes at once, and one old pod still had its grace."""
+    stage = Stage(View)
+    NoSlotLost(stage.view, Trace(), STALE_S, 30.0)
+    stage.node()
+    stage.job("early", "2027-01-15T08:00:00Z")
+    stage.pod("early", "2027-01-15T08:06:00Z", "n", leaves=leaves)
+    stage.place("early")
+    with nullcontext() if leaves else pytest.raises(Violated, match="went while its job is Running"):
         stage.store.delete("placements.muster.dev", "default/early")
