@@ -15,7 +15,7 @@ CATCHES = {
     "breaker_counts_nothing": 2,
     "budget_of_teams_ignored": 278,
     "silence_is_health": 80,
-    "a_boot_is_a_boot": 216,
+    "a_boot_is_a_boot": 2089,
     "do_it_again": 7,
     "empty_before_it_is_closed": 7,
     "touch_without_looking": 7,
