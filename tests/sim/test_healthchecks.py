@@ -29,7 +29,7 @@ LONG_S = 60.0
 T = TypeVar("T")
 
 
-class Told:
+class Stage:
     """A run in which the test writes what agents, tests and remediation would write about one node."""
 
     def __init__(self, run: HealthRun, loop: VirtualLoop, name: str = NODE) -> None:
@@ -37,9 +37,9 @@ class Told:
         self._steps: list[dict[str, Any]] = []
         self.session, self.uid = f"session-of-{name}", ""
 
-    def of(self, name: str) -> Told:
+    def of(self, name: str) -> Stage:
         """Return the same for another node."""
-        return Told(self._run, self._loop, name)
+        return Stage(self._run, self._loop, name)
 
     def checker(self, kind: type[T]) -> T:
         """Return the run's checker of a kind."""
@@ -94,7 +94,7 @@ class Told:
         looking.cancel()
 
 
-def tell(story: Callable[[Told], Awaitable[None]], skew_s: float = 0.0) -> None:
+def play(story: Callable[[Stage], Awaitable[None]], skew_s: float = 0.0) -> None:
     """Run a story where nothing is late but the clock of the controller, and the breaker lets one node out of use."""
     scenario = health_scenario(970267)
     weather = replace(scenario.weather, slow=(), partitions={}, unsent=0.0)
@@ -107,7 +107,7 @@ def tell(story: Callable[[Told], Awaitable[None]], skew_s: float = 0.0) -> None:
         run = HealthRun(scenario, loop)
         run.cluster.start()
         run.view.begin()
-        await story(Told(run, loop))
+        await story(Stage(run, loop))
 
     try:
         with sealed(loop):
@@ -116,117 +116,115 @@ def tell(story: Callable[[Told], Awaitable[None]], skew_s: float = 0.0) -> None:
         loop.wind_up()
 
 
-async def replaced_after_a_pass(told: Told) -> None:
-    told.finds(REPLACES)
-    await asyncio.sleep(10.0)
-    told.passes()
-    told.enters("Quarantine", "xid")
-    told.enters("Replace", "xid")
+async def is_replaced(stage: Stage) -> None:
+    stage.enters("Quarantine", "xid")
+    stage.enters("Replace", "xid")
     await asyncio.sleep(LONG_S)
-    told.checker(NoHealthyMachineReplaced).replaced(NODE, told.uid)
+    stage.checker(NoHealthyMachineReplaced).replaced(NODE, stage.uid)
 
 
-async def replaced_for_a_finding_of_the_second_in_which_a_test_ended(told: Told) -> None:
-    told.finds(REPLACES)
+async def replaced_after_a_pass(stage: Stage) -> None:
+    stage.finds(REPLACES)
+    await asyncio.sleep(10.0)
+    stage.passes()
+    await is_replaced(stage)
+
+
+async def replaced_for_a_finding_of_the_second_in_which_a_test_ended(stage: Stage) -> None:
+    stage.finds(REPLACES)
     await asyncio.sleep(0.02)
-    told.passes()
-    told.enters("Quarantine", "xid")
-    told.enters("Replace", "xid")
-    await asyncio.sleep(LONG_S)
-    told.checker(NoHealthyMachineReplaced).replaced(NODE, told.uid)
+    stage.passes()
+    await is_replaced(stage)
 
 
-async def replaced_for_a_lesser_finding(told: Told) -> None:
-    told.finds(QUARANTINES)
-    told.enters("Quarantine", "xid")
-    told.enters("Replace", "xid")
-    await asyncio.sleep(LONG_S)
-    told.checker(NoHealthyMachineReplaced).replaced(NODE, told.uid)
+async def replaced_for_a_lesser_finding(stage: Stage) -> None:
+    stage.finds(QUARANTINES)
+    await is_replaced(stage)
 
 
-async def reboot_asked_before_a_pass(told: Told) -> None:
-    told.finds(REBOOTS)
-    told.enters("Quarantine", "xid")
-    told.enters("Reboot", "xid")
-    told.enters("Reboot", "boot boot-1")
+async def reboot_asked_before_a_pass(stage: Stage) -> None:
+    stage.finds(REBOOTS)
+    stage.enters("Quarantine", "xid")
+    stage.enters("Reboot", "xid")
+    stage.enters("Reboot", "boot boot-1")
     await asyncio.sleep(10.0)
-    told.passes()
+    stage.passes()
     await asyncio.sleep(LONG_S)
-    told.checker(NothingWithoutEvidence).touched(NODE, told.session, "reboot")
+    stage.checker(NothingWithoutEvidence).touched(NODE, stage.session, "reboot")
 
 
-async def reboot_asked_long_after_a_pass(told: Told) -> None:
-    told.finds(REBOOTS)
-    told.enters("Quarantine", "xid")
+async def reboot_asked_long_after_a_pass(stage: Stage) -> None:
+    stage.finds(REBOOTS)
+    stage.enters("Quarantine", "xid")
     await asyncio.sleep(10.0)
-    told.passes()
-    told.enters("Reboot", "xid")
+    stage.passes()
+    stage.enters("Reboot", "xid")
     await asyncio.sleep(LONG_S)
-    told.enters("Reboot", "boot boot-1")
-    told.checker(NothingWithoutEvidence).touched(NODE, told.session, "reboot")
+    stage.enters("Reboot", "boot boot-1")
+    stage.checker(NothingWithoutEvidence).touched(NODE, stage.session, "reboot")
 
 
-async def second_node_out_after_the_first_is_deleted(told: Told) -> None:
-    told.finds(REBOOTS)
+async def second_node_out_after_the_first_is_deleted(stage: Stage) -> None:
+    stage.finds(REBOOTS)
     await asyncio.sleep(5.0)
-    told.is_deleted()
-    told.of(OTHER).finds(REBOOTS)
+    stage.is_deleted()
+    stage.of(OTHER).finds(REBOOTS)
 
 
-async def second_node_out_after_the_first_is_written_and_deleted(told: Told) -> None:
-    told.finds(REBOOTS)
-    told.enters("Quarantine", "xid")
+async def second_node_out_after_the_first_is_written_and_deleted(stage: Stage) -> None:
+    stage.finds(REBOOTS)
+    stage.enters("Quarantine", "xid")
     await asyncio.sleep(5.0)
-    told.is_deleted()
-    told.of(OTHER).finds(REBOOTS)
+    stage.is_deleted()
+    stage.of(OTHER).finds(REBOOTS)
 
 
-async def second_node_out_long_after_a_taint_without_a_session(told: Told) -> None:
-    told.finds(REBOOTS)
+async def second_node_out_long_after_a_taint_without_a_session(stage: Stage) -> None:
+    stage.finds(REBOOTS)
     await asyncio.sleep(LONG_S)
-    told.is_deleted()
-    told.of(OTHER).finds(REBOOTS)
+    stage.is_deleted()
+    stage.of(OTHER).finds(REBOOTS)
 
 
 def test_replacement_is_no_violation_if_a_slow_clock_dates_the_pass_before_the_finding() -> None:
-    tell(replaced_after_a_pass, skew_s=-32.0)
+    play(replaced_after_a_pass, skew_s=-32.0)
 
 
 def test_pass_need_not_answer_a_finding_of_the_same_second() -> None:
-    tell(replaced_for_a_finding_of_the_second_in_which_a_test_ended)
+    play(replaced_for_a_finding_of_the_second_in_which_a_test_ended)
 
 
 def test_replacement_after_a_pass_is_a_violation() -> None:
     with pytest.raises(Violated, match="is replaced, and nothing speaks against it"):
-        tell(replaced_after_a_pass)
+        play(replaced_after_a_pass)
 
 
 def test_replacement_for_a_lesser_finding_is_a_violation() -> None:
     with pytest.raises(Violated, match="is replaced, and nothing is wrong with it"):
-        tell(replaced_for_a_lesser_finding, skew_s=-32.0)
+        play(replaced_for_a_lesser_finding, skew_s=-32.0)
 
 
 def test_reboot_asked_for_before_a_pass_is_known_is_no_violation() -> None:
-    tell(reboot_asked_before_a_pass)
+    play(reboot_asked_before_a_pass)
 
 
 def test_reboot_asked_for_long_after_a_pass_is_a_violation() -> None:
     with pytest.raises(Violated, match="is told to reboot, and nothing speaks against it"):
-        tell(reboot_asked_long_after_a_pass)
+        play(reboot_asked_long_after_a_pass)
 
 
 def test_breaker_need_not_count_a_node_deleted_before_its_session_is_written() -> None:
-    tell(second_node_out_after_the_first_is_deleted)
+    play(second_node_out_after_the_first_is_deleted)
 
 
 @pytest.mark.parametrize(
     "story",
     [second_node_out_after_the_first_is_written_and_deleted, second_node_out_long_after_a_taint_without_a_session],
 )
-def test_breaker_counts_deleted_nodes(story: Callable[[Told], Awaitable[None]]) -> None:
+def test_breaker_counts_deleted_nodes(story: Callable[[Stage], Awaitable[None]]) -> None:
     with pytest.raises(Violated, match="node-00001: 2 nodes of its pool within"):
-        tell(story)
+        play(story)
 
 
 def test_mesh_is_not_at_rest_just_after_its_members_changed() -> None:
-    tell(Told.peers_change)
+    play(Stage.peers_change)

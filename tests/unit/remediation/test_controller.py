@@ -129,10 +129,7 @@ def is_broken(ward: VirtualWard) -> bool:
 
 def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone() -> None:
     ward = VirtualWard(OPEN)
-    names = [f"n{number}" for number in range(8)]
-    for name in names:
-        ward.add_node(name)
-        ward.renews(name)
+    names = ward.add_renewed(8)
     ward.alive = {*names[1:]}
     ward.add_pod("rank", "n0", gang="job")
     ward.add_pod("other", "n4", gang="job")
@@ -171,10 +168,7 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
 def test_peers_outside_a_partition_that_probe_few_nodes_inside_it_find_no_death() -> None:
     """Health seeds 985118 and 990010: two peers outside reported two of the ten nodes inside."""
     ward = VirtualWard(OPEN)
-    names = [f"n{number:02}" for number in range(12)]
-    for name in names:
-        ward.add_node(name)
-        ward.renews(name)
+    names = ward.add_renewed(12)
 
     async def outside_goes_on() -> None:
         for _ in range(12):
@@ -192,10 +186,7 @@ def test_node_that_is_replaced_while_leases_are_read_is_not_judged_by_the_one_be
     """Health seed 990017."""
     ward = VirtualWard(OPEN)
     ward.way.leases_take_s = 3.0
-    names = [f"n{number}" for number in range(8)]
-    for name in names:
-        ward.add_node(name)
-        ward.renews(name)
+    names = ward.add_renewed(8)
     ward.alive = {*names}
     reads: list[float] = []
 
@@ -225,10 +216,7 @@ def test_node_that_is_replaced_while_leases_are_read_is_not_judged_by_the_one_be
 def test_a_dead_node_is_dead_for_the_next_leader_too_until_its_lease_is_renewed() -> None:
     """Issue 11: when its Lease was renewed last is in the session's status."""
     ward = VirtualWard(OPEN.replace("1000", "0"))  # it stays in quarantine: nothing may be worked on
-    names = [f"n{number}" for number in range(8)]
-    for name in names:
-        ward.add_node(name)
-        ward.renews(name)
+    names = ward.add_renewed(8)
     ward.alive = {*names[1:]}
 
     async def story() -> None:
@@ -249,10 +237,7 @@ def test_a_dead_node_is_dead_for_the_next_leader_too_until_its_lease_is_renewed(
 def test_a_node_that_came_back_is_not_dead_when_it_loses_the_api_server_alone() -> None:
     """Issue 11: old reports of its peers still counted (seeds 930112 and 930176); so for each leader."""
     ward = VirtualWard(OPEN)
-    names = [f"n{number}" for number in range(8)]
-    for name in names:
-        ward.add_node(name)
-        ward.renews(name)
+    names = ward.add_renewed(8)
 
     async def story() -> None:
         await asyncio.sleep(2)

@@ -102,6 +102,14 @@ class VirtualWard:
         self.call("POST", "/api/v1/nodes", made)
         self.boot(name, "boot-0")
 
+    def add_renewed(self, nodes: int) -> list[str]:
+        """Add nodes that have renewed their Leases once; their names in order."""
+        names = [f"n{number:0{len(str(nodes - 1))}}" for number in range(nodes)]
+        for name in names:
+            self.add_node(name)
+            self.renews(name)
+        return names
+
     def boot(self, name: str, boot: str) -> None:
         self.call("PATCH", f"/api/v1/nodes/{name}/status", {"status": {"nodeInfo": {"bootID": boot}}})
 
