@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from muster.api.training_job import RankState
 
 _TROUBLE = {"stopped": "is stopped (SIGSTOP or a debugger)", "zombie": "is a zombie", "gone": "has no process"}
@@ -10,6 +12,12 @@ _TROUBLE = {"stopped": "is stopped (SIGSTOP or a debugger)", "zombie": "is a zom
 def counted(count: int, what: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{count} {what}{'s' if count != 1 else ''}"
+
+
+def few(names: Iterable[str]) -> str:
+    """Join up to three names, and count the others."""
+    listed = sorted(names)
+    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
 
 
 def rank_text(each: RankState) -> str:

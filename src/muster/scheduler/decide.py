@@ -20,10 +20,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from muster.api.words import few
 from muster.scheduler.gangs.gang import Gang, Order
 from muster.scheduler.gangs.placed import CarryingOn
 from muster.scheduler.gangs.placements import is_leaving
-from muster.scheduler.gangs.slots import SlotReview, few, gives_back, old_pods, runs_nowhere
+from muster.scheduler.gangs.slots import SlotReview, gives_back, old_pods, runs_nowhere
 from muster.scheduler.placement.place import Groups, Shortage
 from muster.scheduler.plan import Bind, DeletePlacement, Plan, Settings
 from muster.scheduler.pods.pod_class import PodClass

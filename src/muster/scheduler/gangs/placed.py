@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from muster.api.words import counted
+from muster.api.words import counted, few
 from muster.scheduler.draft import Draft
 from muster.scheduler.gangs.gang import Gang, PodRecord, seconds
 from muster.scheduler.gangs.placements import is_leaving, is_open, started_at
-from muster.scheduler.gangs.slots import SlotReview, few, never_ran, old_pods, review
+from muster.scheduler.gangs.slots import SlotReview, never_ran, old_pods, review
 from muster.scheduler.plan import Bind, DeletePlacement, MarkBound, ReleaseGang, RemoveMember, StayOn
 from muster.scheduler.preemption.eviction import by_eviction, evict, is_tried, to_evict, try_eviction
 from muster.scheduler.preemption.victims import Vacating, leaves_by, vacating

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from muster.api.words import few
 from muster.kube.resources import plus
 from muster.scheduler.gangs.gang import Gang, PodRecord
 from muster.scheduler.nodes.buckets import Bucket
@@ -212,9 +213,3 @@ def _with(bucket: Bucket, classes: list[PodClass]) -> Bucket:
 def old_pods(looked: SlotReview) -> Reason:
     """Return the reason for a gang whose slots wait for pods of an earlier attempt."""
     return Reason(Why.WAITING_FOR_OLD_POD, len(looked.wait), detail=few(looked.wait.values()))
-
-
-def few(names: Iterable[str]) -> str:
-    """Join up to three names, and count the others."""
-    listed = sorted(names)
-    return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from muster.api.words import few
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.peers import UNREACHED
 from muster.fleet.remediation.config import Dead
@@ -157,8 +158,7 @@ def dead(
         elif silence is not None and now - silence.since >= config.silent_s and name in agreed:
             if sum(abs(each - silence.alive_s) <= TOGETHER_S for each in stopped) > config.nodes:
                 continue
-            peers = sorted(reporter for reporter, unreachable in counted.items() if name in unreachable)
-            more = f" and {len(peers) - 3} more" if len(peers) > 3 else ""
-            why = f"its Lease stands still, and {', '.join(peers[:3])}{more} cannot reach it"
+            peers = few(reporter for reporter, unreachable in counted.items() if name in unreachable)
+            why = f"its Lease stands still, and {peers} cannot reach it"
             found[name] = Death(why, silence.renewed_s)
     return found
