@@ -305,6 +305,8 @@ class ClusterState:
             record.node, record.assumed, record.bound_since = node, True, now
             self._count(record)
             self._refresh_slot(record, now)
+        else:
+            self._holding.look(gang, record.slot)  # a node of another team keeps no room without a bind
 
     def _count(self, record: PodRecord) -> None:
         """Count the pod on its node; usually it takes the reservation of its slot."""

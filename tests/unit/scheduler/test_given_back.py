@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from muster.scheduler.plan import Bind
 from tests.unit.scheduler.teamwork import add, owned
 from tests.unit.scheduler.world import World, node, reason_of
 
@@ -110,6 +111,39 @@ def test_slot_keeps_its_room_again_when_its_node_comes_back() -> None:
     world.run()
     assert set(world.nodes_of("train").values()) == {"a", "b"}
     assert world.nodes_of("filler") == {}
+
+
+def bind_in_flight() -> tuple[World, Bind]:
+    """A pod is being bound to node `a` while that node goes to team blue, whose gang `home` waits for a node."""
+    world = World()
+    owned(world, "", "a")
+    world.add_gang("train", 1)
+    world.carry_out(world.decide().actions[0])
+    (bind,) = world.decide().actions
+    assert isinstance(bind, Bind)
+    world.state.begin_bind(bind.uid, bind.node)
+    owned(world, "blue", "a")
+    add(world, "home", 1, "blue")
+    return world, bind
+
+
+def test_slot_keeps_its_room_on_a_node_that_went_to_a_team_while_its_pod_is_being_bound() -> None:
+    """Fleet seed 990879: the bind took effect, and the node was promised to two gangs."""
+    world, bind = bind_in_flight()
+    plan = world.run()
+    assert world.slots_of("home") == {}
+    assert reason_of(plan, world, "home") == "NotEnoughNodes"
+    world.bind(bind)
+    world.state.end_bind(bind.uid, world.now, node=bind.node)
+    world.run()
+    assert world.slots_of("home") == {}
+
+
+def test_slot_frees_its_room_on_a_node_that_went_to_a_team_when_the_bind_fails() -> None:
+    world, bind = bind_in_flight()
+    world.state.end_bind(bind.uid, world.now, error="refused", retry_at=world.now + 1)
+    world.run()
+    assert world.nodes_of("home") == {0: "a"}
 
 
 def test_gang_that_lost_a_pod_before_the_binds_does_not_keep_nodes_from_others() -> None:

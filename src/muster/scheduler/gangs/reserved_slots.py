@@ -37,6 +37,7 @@ class Holding:
         """Reserve the slot's room on its node exactly while no pod of the slot takes it.
 
         If the node went to another team, reserve nothing: the slot cannot use it, and that team's gangs would wait.
+        A bind in flight may still take effect there, so its room stays reserved until the bind has ended.
         """
         want: tuple[str, PodClass | None] | None = None
         placed = gang.placed.get(slot)
@@ -45,7 +46,8 @@ class Holding:
             for member in gang.members_by_slot.get(slot, {}).values() if not done else ():
                 done = done or member.counted_on == placed[0]
             cls = _slot_class(gang, slot)
-            if not done and not self._table.keeps_out(placed[0], cls):
+            lost = self._table.keeps_out(placed[0], cls) and not self._table.is_arriving(placed[0], gang.key, slot)
+            if not done and not lost:
                 want = placed[0], cls
         have = gang.holds.get(slot)
         if want == have:

@@ -206,6 +206,10 @@ class NodeTable:
             record.arriving.add((gang, slot)) if is_ else record.arriving.discard((gang, slot))
             self._dirty[name] = None
 
+    def is_arriving(self, name: str, gang: str, slot: int) -> bool:
+        """Return whether a pod of the slot is being bound to the node."""
+        return (gang, slot) in self.nodes[name].arriving
+
     def _touch_all(self) -> None:
         """Mark all nodes for an update of their indexes."""
         self._dirty = dict.fromkeys(self.nodes)
