@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from fuzz.checks import GIVEN_UP, Checker, PatientChecker, just_bound
 from fuzz.shapes import OF_OTHERS
 from fuzz.view import PlacementFacts, PodFacts, View
@@ -73,7 +75,8 @@ class BoundWhereItsSlotIs(Checker):
 class NoSlotLost(Checker):
     """A slot changes its node only if the old one cannot be used; a Placement goes only with its job or gang.
 
-    Planned nodes that other gangs still have to leave are not slots yet: the plan may be made again.
+    Planned nodes that other gangs still have to leave are not slots yet: the plan may be made again. A slot without
+    a pod may leave a node that a gang with more right to it has planned to take.
     """
 
     name = "no slot lost"
@@ -88,6 +91,8 @@ class NoSlotLost(Checker):
         self._ended: dict[str, float] = {}
         self._kept_away: dict[tuple[str, int], tuple[float, PodFacts]] = {}
         self._only_planned: dict[str, set[int]] = {}
+        self._takers: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        """Of each node, the gangs that planned to preempt others there, and until when."""
 
     def pod(self, old: PodFacts | None, new: PodFacts | None) -> None:
         """Note since when a gang has no live pod, and which gangs have to make room for others."""
@@ -115,6 +120,9 @@ class NoSlotLost(Checker):
                 self.fail(f"{new.name} went from revision {old.attempt} back to {new.attempt}")
         if old is not None and new is None and old.phase == "Preempting" and not self.view.hands_on:
             self._left(old)
+        for version, until in ((old, self.view.now), (new, float("inf"))):
+            if version is not None and version.preempting:
+                self._takes(version, until)
         planned = self._only_planned.pop(old.uid, set()) if old is not None else set()
         if new is not None and new.preempting:
             self._only_planned[new.uid] = planned | _named_anew(old, new)
@@ -162,12 +170,47 @@ class NoSlotLost(Checker):
         members = [pod for pod in self.view.gangs[old.gang].values() if pod.slot == slot]
         if node in self._denied or any(pod.node == to for pod in members):
             return
+        if members and all(self._is_taken(node, pod) for pod in members):
+            return  # it makes room for another gang
         at, gone = self._kept_away.get((old.gang, slot), (-1e9, None))
         if gone is not None and node in gone.without and self.view.now - at <= self.stale_s:
             return  # the pod that kept away from the node has only just gone
         serves = all(not self.view.refused_lately(node, pod, uid, self.stale_s) for pod in members)
         if serves:
             self.fail(f"slot {slot} of {old.name} was moved from {node} to {to}, though {node} serves")
+
+    def _takes(self, plan: PlacementFacts, until: float) -> None:
+        for node, _ in plan.slots.values():
+            self._takers[node][plan.gang] = until
+
+    def _is_taken(self, node: str, pod: PodFacts) -> bool:
+        """Returns whether a gang with more right to the node planned lately to take the room of the pod's slot.
+
+        A pod that runs keeps its slot, and so does one that has room beside that gang.
+        """
+        takers = (
+            member
+            for gang, until in self._takers[node].items()
+            if gang != pod.gang and until >= self.view.now - self.stale_s
+            for member in self.view.gangs[gang].values()
+        )
+        if pod.node and pod.live:
+            return False
+        mine = self.view.last_place(pod)
+        return any(self.view.place(taker) < mine and not self._have_room(node, pod, taker) for taker in takers)
+
+    def _have_room(self, name: str, pod: PodFacts, taker: PodFacts) -> bool:
+        """Returns whether both fit on the node, beside pods there that do not make room for the taker."""
+        node, place = self.view.node(name), self.view.place(taker)
+        stay = [
+            other
+            for other in self.view.on_node[name].values()
+            if not other.ended and other.gang not in (pod.gang, taker.gang) and self.view.last_place(other) <= place
+        ]
+        return node is not None and all(
+            sum(one.requests.get(resource, 0) for one in (pod, taker, *stay)) <= capacity
+            for resource, capacity in node.allocatable.items()
+        )
 
 
 def _named_anew(old: PlacementFacts | None, new: PlacementFacts) -> set[int]:

@@ -47,7 +47,7 @@ class Stage:
         status = {"phase": "Running", "conditions": [suspended] if resumed else []}
         self.store.put("trainingjobs.muster.dev", f"default/{name}", {"metadata": meta, "spec": {}, "status": status})
 
-    def pod(self, gang: str, created: str, node: str = "", *, leaves: bool = False) -> None:
+    def pod(self, gang: str, created: str, node: str = "", *, leaves: bool = False, gpus: int = 8) -> None:
         meta: Obj = {
             "name": f"{gang}-0",
             "namespace": "default",
@@ -58,14 +58,14 @@ class Stage:
         }
         if leaves:
             meta["deletionTimestamp"] = created
-        spec = {"containers": [{"name": "worker", "resources": {"requests": {"nvidia.com/gpu": "8"}}}]}
+        spec = {"containers": [{"name": "worker", "resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}]}
         pod = {"metadata": meta, "spec": spec | ({"nodeName": node} if node else {}), "status": {}}
         self.store.put("pods", f"default/{gang}-0", pod)
 
-    def place(self, gang: str, phase: str = "Open") -> None:
+    def place(self, gang: str, phase: str = "Open", *, node: str = "n", preempting: bool = False) -> None:
         meta = {"name": gang, "namespace": "default", "uid": f"{gang}-placement"}
-        slots = [{"slot": 0, "node": "n", "nodeUID": "n-uid"}]
-        spec = {"gang": gang, "gangUID": f"{gang}-uid", "size": 1, "slots": slots}
+        slots = [{"slot": 0, "node": node, "nodeUID": f"{node}-uid"}]
+        spec = {"gang": gang, "gangUID": f"{gang}-uid", "size": 1, "slots": slots, "preempting": preempting}
         self.store.put(
             "placements.muster.dev", f"default/{gang}", {"metadata": meta, "spec": spec, "status": {"phase": phase}}
         )
@@ -166,3 +166,58 @@ def test_gang_whose_pods_have_all_left_or_leave_may_give_its_placement_back(leav
     stage.place("early")
     with nullcontext() if leaves else pytest.raises(Violated, match="went while its job is Running"):
         stage.store.delete("placements.muster.dev", "default/early")
+
+
+def one_waits_for_a_pod_where_another_wants_to(*, taker: str = "early", gpus: int = 8) -> Stage:
+    """Both jobs restart; the slot of `late` or `early` is on the node that the other, the taker, plans to take.
+
+    Each needs `gpus` of the node's 8 GPUs.
+    """
+    stage = Stage(View)
+    NoSlotLost(stage.view, Trace(), STALE_S, 30.0)
+    stage.node()
+    for name, created in (("early", "2027-01-15T08:00:00Z"), ("late", "2027-01-15T08:05:00Z")):
+        stage.job(name, created)
+        stage.pod(name, created, gpus=gpus)
+    stage.place("late" if taker == "early" else "early")
+    stage.now = 60.0
+    stage.place(taker, preempting=True)
+    return stage
+
+
+@pytest.mark.parametrize("taken_s", [0.0, STALE_S])
+def test_slot_may_move_from_a_node_that_a_gang_with_more_right_takes(taken_s: float) -> None:
+    """Fleet seed 990525: the plan to preempt was written, and the preempted gang found another node for its slot."""
+    stage = one_waits_for_a_pod_where_another_wants_to()
+    stage.now = 90.0
+    if taken_s:
+        stage.place("early")  # the node is free
+        stage.now += taken_s
+    stage.place("late", node="other")
+
+
+def test_slot_moved_long_after_a_plan_to_preempt_has_ended_is_a_violation() -> None:
+    stage = one_waits_for_a_pod_where_another_wants_to()
+    stage.place("early", node="other")
+    stage.now += STALE_S + 0.1
+    with pytest.raises(Violated, match="slot 0 of late was moved from n to other, though n serves"):
+        stage.place("late", node="other")
+
+
+def test_slot_moved_from_a_node_that_a_later_gang_plans_to_take_is_a_violation() -> None:
+    stage = one_waits_for_a_pod_where_another_wants_to(taker="late")
+    with pytest.raises(Violated, match="slot 0 of early was moved from n to other, though n serves"):
+        stage.place("early", node="other")
+
+
+def test_slot_of_a_pod_that_runs_is_not_moved_for_a_gang_with_more_right() -> None:
+    stage = one_waits_for_a_pod_where_another_wants_to()
+    stage.pod("late", "2027-01-15T08:05:00Z", "n")
+    with pytest.raises(Violated, match="slot 0 of late was moved from n to other, though n serves"):
+        stage.place("late", node="other")
+
+
+def test_slot_moved_from_a_node_with_room_for_both_gangs_is_a_violation() -> None:
+    stage = one_waits_for_a_pod_where_another_wants_to(gpus=4)
+    with pytest.raises(Violated, match="slot 0 of late was moved from n to other, though n serves"):
+        stage.place("late", node="other")
