@@ -367,3 +367,22 @@ async def test_the_last_look_before_a_deletion_is_at_the_api_server(cloud: Cloud
     assert (await carrier.carry_out(Delete("a", instance, name, "another", "idle"), spec)).refused
     assert (await carrier.carry_out(delete, spec)).done
     assert cloud.simulated.deleted == [(spec.group, instance)]
+
+
+async def test_an_instance_that_joined_behind_a_late_watch_is_not_deleted_as_overdue(cloud: Cloud) -> None:
+    """A plan from a cache without the Node asks for a deletion without a node: the API server has the last word."""
+    client, spaces = cloud.cluster.client, cloud.cluster.namespace
+    cloud.group("a", size=2)
+    cloud.simulated.advance()
+    joined, missing = f"{spaces}-a-1", f"{spaces}-a-2"
+    spec = PoolSpec("a", "simulated", f"{spaces}-a", 0, 4, 1.0, Template({}, (), {}))
+    carrier = Carrier(client, {"simulated": cloud.simulated}, time.time)
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"{spaces}-late"}}
+    await client.create({**node, "spec": {"providerID": f"simulated:///zone/{joined}"}})
+    try:
+        late = await carrier.carry_out(Delete("a", joined, "", "", "not joined in 1 s"), spec)
+        assert late.refused == f"it has joined as node {spaces}-late"
+        assert (await carrier.carry_out(Delete("a", missing, "", "", "not joined in 1 s"), spec)).done
+        assert cloud.simulated.deleted == [(spec.group, missing)]
+    finally:
+        await client.delete(Node, f"{spaces}-late")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from muster.api.placement import Placement
-from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD, Record, placement_keeps, pod_keeps, record_of
+from muster.fleet.scaling.nodeviews import ANNOTATION_RECORD, Record, instance_of, placement_keeps, pod_keeps, record_of
 from muster.fleet.scaling.plan import Action, Cordon, Delete, ForgetNode, SetSize, Uncordon
 from muster.fleet.scaling.providers.base import Provider, ProviderError
 from muster.fleet.scaling.snapshot import Fault, PoolSpec
@@ -73,11 +73,11 @@ class Carrier:
 
     async def _delete(self, action: Delete, pool: PoolSpec) -> Carried:
         if action.node:
-            reason = await self._needed(action.node)
-            if not reason:
-                reason = await self._mark(action, "Deleting")
-            if reason:
-                return Carried(action, refused=reason)
+            reason = await self._needed(action.node) or await self._mark(action, "Deleting")
+        else:
+            reason = await self._joined(action)
+        if reason:
+            return Carried(action, refused=reason)
         await self._providers[pool.provider].delete(pool, action.instance, replace=action.replace)
         return Carried(action)
 
@@ -90,6 +90,13 @@ class Carrier:
         for placement in (await self._client.list_all(Placement)).items:
             if node in placement_keeps(placement):
                 return f"a slot of {placement.key} is kept there"
+        return ""
+
+    async def _joined(self, action: Delete) -> str:
+        """Return which Node an instance has, by a consistent read; "" if it has none. A watch can be minutes late."""
+        for node in (await self._client.list_all(Node)).items:
+            if instance_of(node, {action.instance: action.pool})[0]:
+                return f"it has joined as node {node.name}"
         return ""
 
     async def _mark(self, action: Cordon | Uncordon | Delete, state: str) -> str:

@@ -98,7 +98,7 @@ def node_views(
     views = []
     for node in nodes:
         record = record_of(node)
-        instance, name = _instance(node, owners)
+        instance, name = instance_of(node, owners)
         if not name and record is not None and record.pool in specs:
             instance, name = record.instance, record.pool
         if not name:
@@ -116,7 +116,7 @@ def external_pool(node: Node, pools: Iterable[PoolSpec]) -> str:
     return ""
 
 
-def _instance(node: Node, owners: Mapping[str, str]) -> tuple[str, str]:
+def instance_of(node: Node, owners: Mapping[str, str]) -> tuple[str, str]:
     """Return (instance ID, pool), found by the node's name, its providerID, or the end of that after a slash."""
     if node.name in owners:
         return node.name, owners[node.name]
