@@ -12,6 +12,7 @@ from tests.sim.healthmutants import HEALTH_MUTANTS
 HEALTH = Mode("python -m fuzz --health", health=True)
 SEEDS = (0, 3, 9, 10, 56)
 CATCHES = {
+    "woken_leader_writes": 990865,
     "breaker_counts_nothing": 2,
     "budget_of_teams_ignored": 278,
     "silence_is_health": 80,

@@ -1,9 +1,9 @@
 """Elects one leader by a Lease (the protocol of client-go's leaderelection).
 
-A Lease is not a fence: a request of the old leader may still be on its way when the new one starts. So each term holds
-the latest time at which the previous holder can have started a request; a new leader waits that out before it acts. A
-leader that stops in an orderly way releases the lease. If a write of it may still be on its way, the lease names it for
-one more second.
+A Lease is not a fence: a request of the old leader may still be on its way when the new one starts. So a leader asks
+immediately before each write whether it still leads (`LeaderElector.fence`). Each term holds the latest time at which
+the previous holder can have started a request; a new leader waits that out before it acts. A leader that stops in an
+orderly way releases the lease. If a write of it may still be on its way, the lease names it for one more second.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -120,7 +121,8 @@ class LeaderElector:
     @property
     def leading(self) -> bool:
         """Returns whether this process may act now; false at the renew deadline, even before `lost` is set."""
-        return self._term is not None and self._now() < self._renewed_at + self._renew_deadline_s
+        # Not the loop's time: uvloop reads that once an iteration, and the process may have been stopped since.
+        return self._term is not None and time.monotonic() < self._renewed_at + self._renew_deadline_s
 
     @property
     def term(self) -> Term | None:
@@ -131,6 +133,14 @@ class LeaderElector:
     def holder(self) -> str:
         """Returns the last known holder of the lease."""
         return (self._observed.spec.holder_identity or "") if self._observed is not None else ""
+
+    def fence(self, client: Client) -> Client:
+        """Return a client that sends no write unless this process still leads at that moment.
+
+        A process that was stopped and wakes would otherwise send what it decided long ago, before it sees that its
+        term is over.
+        """
+        return client.fenced(lambda: self.leading)
 
     async def while_leading(self, work: Callable[[Term], Coroutine[Any, Any, None]], name: str) -> None:
         """Runs `work` in each term and cancels it when the term is over, until cancelled.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import unquote
@@ -19,12 +21,25 @@ from muster.kube.errors import ApiError, Invalid, NotFound, ServerTimeout, TooMa
 from muster.kube.meta import Resource
 from muster.kube.metrics import KubeMetrics, kube_metrics
 from muster.kube.struct import decode
-from muster.kube.transport import Answer, HttpTransport, NotSent, Transport
+from muster.kube.transport import Answer, Fence, HttpTransport, NotLeading, NotSent, Transport
 
 _JSON = "application/json"
 _RETRIES = 6
 _BACKOFF_BASE_S = 0.1
 _BACKOFF_MAX_S = 10.0
+
+
+@dataclass(slots=True)
+class _Writes:
+    """Writes of one connection to the API server that may still take effect.
+
+    Attributes:
+        under_way: how many were sent and are not answered.
+        unanswered_at: when the newest one ended without an answer, by the event loop's clock.
+    """
+
+    under_way: int = 0
+    unanswered_at: float = float("-inf")
 
 
 class RestClient:
@@ -68,8 +83,8 @@ class RestClient:
         self._transport = transport or HttpTransport(config, user_agent=user_agent, connections=connections)
         self._resources: dict[tuple[str, str], Resource] = {}
         self._counted: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-        self._writing = 0
-        self._unanswered_at = float("-inf")
+        self._writes = _Writes()
+        self._may_write: Callable[[], bool] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,6 +97,15 @@ class RestClient:
     async def close(self) -> None:
         """Close all connections."""
         await self._transport.close()
+
+    def fenced(self, may_write: Callable[[], bool]) -> Self:
+        """Return a client on the same connections that asks `may_write` immediately before it sends each write.
+
+        If the answer is False, the write raises NotLeading. Leases and Events are exempt, see `may_be_writing`.
+        """
+        fenced = copy.copy(self)
+        fenced._may_write = may_write
+        return fenced
 
     async def request(
         self,
@@ -115,13 +139,20 @@ class RestClient:
         sent_headers.update(headers or {})
         clock = asyncio.get_running_loop().time
         give_up_at = clock() + self._retry_for_s
+        write = _is_write(method, path)
         for attempt in range(_RETRIES):
             error: ApiError
             started = time.perf_counter()
             try:
-                with self._noted(method, path):
+                with self._noted(write):
                     answer = await self._transport.request(
-                        method, path, params=params or {}, body=body, headers=sent_headers, timeout_s=self._timeout_s
+                        method,
+                        path,
+                        params=params or {},
+                        body=body,
+                        headers=sent_headers,
+                        timeout_s=self._timeout_s,
+                        fence=self._fence(method, path) if write else None,
                     )
                 self._count(verb, answer, started)
                 if answer.status < 300:
@@ -144,23 +175,35 @@ class RestClient:
 
         Writes of Leases and Events do not count: Leases have preconditions, and no decision depends on Events.
         """
-        return self._writing > 0 or asyncio.get_running_loop().time() - self._unanswered_at < within_s
+        writes = self._writes
+        return writes.under_way > 0 or asyncio.get_running_loop().time() - writes.unanswered_at < within_s
+
+    def _fence(self, method: str, path: str) -> Fence | None:
+        may_write = self._may_write
+        if may_write is None:
+            return None
+
+        def fence() -> None:
+            if not may_write():
+                raise NotLeading(method, path)
+
+        return fence
 
     @contextmanager
-    def _noted(self, method: str, path: str) -> Iterator[None]:
-        if method == "GET" or "/leases" in path or "/events" in path:
+    def _noted(self, write: bool) -> Iterator[None]:
+        if not write:
             yield
             return
-        self._writing += 1
+        self._writes.under_way += 1
         try:
             yield
         except NotSent:
             raise
         except BaseException:
-            self._unanswered_at = asyncio.get_running_loop().time()
+            self._writes.unanswered_at = asyncio.get_running_loop().time()
             raise
         finally:
-            self._writing -= 1
+            self._writes.under_way -= 1
 
     def stream(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None
@@ -217,9 +260,13 @@ def _check_path(path: str) -> None:
         raise Invalid(0, "InvalidPath", f"{path!r} cannot be requested: a segment of it is empty, '.' or '..'")
 
 
+def _is_write(method: str, path: str) -> bool:
+    return method != "GET" and "/leases" not in path and "/events" not in path
+
+
 def _may_retry(error: ApiError, idempotent: bool, retry_refused: bool) -> bool:
     if isinstance(error, NotSent):
-        return error.reason != "TLSFailure"
+        return error.reason != "TLSFailure" and not isinstance(error, NotLeading)
     if isinstance(error, TooManyRequests):
         return retry_refused
     if isinstance(error, Unavailable) and error.retry_after_s is not None:

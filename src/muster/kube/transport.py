@@ -7,7 +7,7 @@ import errno
 import ipaddress
 import ssl
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,6 +46,17 @@ class NotSent(Unavailable):
     """No connection could be made: the server has certainly not seen the request."""
 
 
+class NotLeading(NotSent):
+    """This process no longer leads, so the write was not sent. Sending it again does not help."""
+
+    def __init__(self, method: str, path: str) -> None:
+        super().__init__(0, "NotLeading", f"{method} {path} was not sent: this process no longer leads")
+
+
+Fence = Callable[[], None]
+"""Called immediately before a request is sent. Raises NotLeading if it must not be sent any more."""
+
+
 class _Refused(Exception):
     """The server answered a WebSocket's handshake with something else."""
 
@@ -67,9 +78,17 @@ class Transport(Protocol):
     """Carries requests to an API server; simulated clusters have their own."""
 
     async def request(
-        self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params,
+        body: bytes | None,
+        headers: Headers,
+        timeout_s: float,
+        fence: Fence | None = None,
     ) -> Answer:
-        """Send one request. Raises NotSent, Unavailable or ServerTimeout if no answer arrives."""
+        """Send one request if `fence` allows it. Raises NotSent, Unavailable or ServerTimeout if no answer arrives."""
 
     def chunks(self, path: str, *, params: Params, stall_s: float) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """GET a stream. Raises ApiError if refused, Unavailable when it breaks, ServerTimeout after `stall_s` idle."""
@@ -112,13 +131,23 @@ class HttpTransport:
             await self._sockets.cut()
 
     async def request(
-        self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params,
+        body: bytes | None,
+        headers: Headers,
+        timeout_s: float,
+        fence: Fence | None = None,
     ) -> Answer:
         """Send one request, and once more with fresh credentials after a 401."""
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         async with self._slots:
             for attempt in (0, 1):
                 authorization = await self._config.credentials.authorization()
+                if fence is not None:
+                    fence()  # here, because waiting for a slot and for credentials takes time
                 try:
                     async with self._open(method, path, params, body, headers, authorization, timeout) as response:
                         answer = Answer(response.status, await response.read(), _retry_after_s(response.headers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -59,7 +59,7 @@ class Shared:
     """Arguments that all controllers share.
 
     Attributes:
-        client: the API server.
+        client: the API server; writes of controllers pass the elector's fence.
         namespace: where Muster itself runs.
         identity: this process, in records and Events.
         elector: of the lease they work under.
@@ -109,6 +109,7 @@ def works_of(
         providers: of nodes, in addition to scaling's own.
         step_image: the image that resets and reboots machines.
     """
+    shared = replace(shared, client=shared.elector.fence(shared.client))
     demands, handover = Demands(shared.clock), Handover()
     if jobs is not None and parts.health:
         jobs.follow_leaving(handover)

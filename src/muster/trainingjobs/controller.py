@@ -88,6 +88,7 @@ class TrainingJobController:
         rng: random.Random | None = None,
     ) -> None:
         """Nothing is contacted before `run`."""
+        client = elector.fence(client) if elector is not None else client
         self._client = client
         self._elector = elector
         self._settings = settings or Settings()

@@ -14,7 +14,7 @@ from muster.kube.client import Client
 from muster.kube.config import ClusterConfig
 from muster.kube.core import Namespace
 from muster.kube.metrics import kube_metrics
-from muster.kube.transport import Answer, Headers, HttpTransport, Params
+from muster.kube.transport import Answer, Fence, Headers, HttpTransport, Params
 from tests.support.apiserver import ApiServer
 from tests.support.namespaces import install_kinds, make_namespace
 from tests.support.teamclusters import TeamCluster
@@ -48,9 +48,19 @@ class Audited(HttpTransport):
         self.writes: list[tuple[str, str, int]] = []
 
     async def request(
-        self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params,
+        body: bytes | None,
+        headers: Headers,
+        timeout_s: float,
+        fence: Fence | None = None,
     ) -> Answer:
-        answer = await super().request(method, path, params=params, body=body, headers=headers, timeout_s=timeout_s)
+        answer = await super().request(
+            method, path, params=params, body=body, headers=headers, timeout_s=timeout_s, fence=fence
+        )
         if method != "GET":
             self.writes.append((method, path, answer.status))
         return answer

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +17,11 @@ from prometheus_client import CollectorRegistry
 from muster.kube.client import Client
 from muster.kube.coordination import Lease
 from muster.kube.core import ConfigMap
+from muster.kube.errors import NotFound
 from muster.kube.leader import LeaderElector
 from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import kube_metrics
+from muster.kube.transport import NotLeading
 from tests.support.waiting import until
 from tests.unit.kube.fakeapi import FakeApi, fake_api, status
 
@@ -148,6 +152,49 @@ async def test_a_frozen_leader_sees_that_it_no_longer_leads(client: Client, api:
         await until("it no longer leads", lambda: not one.leading)
         await until("it has lost the lease", one.lost.is_set)
         api.before.clear()
+
+
+async def test_a_leader_that_was_stopped_does_not_send_what_it_decided_before(
+    client: Client, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_s = 0.0
+    monkeypatch.setattr("muster.kube.leader.time", SimpleNamespace(monotonic=lambda: time.monotonic() + stopped_s))
+    one = elector(client, "one", lease_duration_s=60.0, renew_deadline_s=50.0)
+    fenced = one.fence(client)
+    before, late = (ConfigMap(metadata=ObjectMeta(name=name, namespace="default")) for name in ("before", "late"))
+    async with competing(one):
+        await until("it leads", one.acquired.is_set)
+        await fenced.create(before)
+        stopped_s = 50.0
+        assert one.acquired.is_set()  # its tasks have not noticed
+        with pytest.raises(NotLeading):
+            await fenced.create(late)
+        assert not client.may_be_writing(60.0)
+        assert (await fenced.get(ConfigMap, "before", "default")).name == "before"
+        with pytest.raises(NotFound):
+            await client.get(ConfigMap, "late", "default")
+
+
+async def test_a_write_that_waits_for_a_connection_asks_again_whether_it_may_be_sent(api: FakeApi) -> None:
+    leads, arrived, answer = True, asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> None:
+        arrived.set()
+        await answer.wait()
+
+    api.before.append(slow)
+    async with Client(api.config(), connections=1, metrics=kube_metrics(CollectorRegistry())) as client:
+        fenced = client.fenced(lambda: leads)
+        first = asyncio.create_task(fenced.create(ConfigMap(metadata=ObjectMeta(name="first", namespace="default"))))
+        await arrived.wait()
+        second = asyncio.create_task(fenced.create(ConfigMap(metadata=ObjectMeta(name="second", namespace="default"))))
+        await asyncio.sleep(0)  # it waits for the only connection
+        leads = False
+        answer.set()
+        assert (await first).name == "first"
+        with pytest.raises(NotLeading):
+            await second
+    assert api.count("POST") == 1
 
 
 async def test_a_leader_never_believes_longer_than_the_server_has_known(client: Client, api: FakeApi) -> None:

@@ -21,7 +21,7 @@ from muster.embedded.apiserver.request import ADMIN, Request, Response, User
 from muster.embedded.apiserver.verbs.watches import WatchResponse
 from muster.kube.errors import ServerTimeout, Unavailable
 from muster.kube.struct import encode
-from muster.kube.transport import Answer, Headers, NotSent, Params
+from muster.kube.transport import Answer, Fence, Headers, NotSent, Params
 
 CONNECT_TIMEOUT_S = 10.0
 
@@ -154,9 +154,19 @@ class InProcessTransport:
         """Nothing is open."""
 
     async def request(
-        self, method: str, path: str, *, params: Params, body: bytes | None, headers: Headers, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params,
+        body: bytes | None,
+        headers: Headers,
+        timeout_s: float,
+        fence: Fence | None = None,
     ) -> Answer:
-        """Send one request. Raises NotSent, Unavailable or ServerTimeout if no answer arrives."""
+        """Send one request if `fence` allows it. Raises NotSent, Unavailable or ServerTimeout if no answer arrives."""
+        if fence is not None:
+            fence()
         fate = self._fates.request(method, path)
         if fate.unsent:
             await asyncio.sleep(fate.there_s)
