@@ -306,7 +306,7 @@ class ClusterState:
             self._count(record)
             self._refresh_slot(record, now)
         else:
-            self._holding.look(gang, record.slot)  # a node of another team keeps no room without a bind
+            self._holding.look(gang, record.slot)  # the bind may have been the only reason to reserve room
 
     def _count(self, record: PodRecord) -> None:
         """Count the pod on its node; usually it takes the reservation of its slot."""

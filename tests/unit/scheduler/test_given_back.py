@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from muster.scheduler.plan import Bind
 from tests.unit.scheduler.teamwork import add, owned
 from tests.unit.scheduler.world import World, node, reason_of
@@ -113,8 +115,8 @@ def test_slot_keeps_its_room_again_when_its_node_comes_back() -> None:
     assert world.nodes_of("filler") == {}
 
 
-def bind_in_flight() -> tuple[World, Bind]:
-    """A pod is being bound to node `a` while that node goes to team blue, whose gang `home` waits for a node."""
+def bind_in_flight(team: str = "blue") -> tuple[World, Bind]:
+    """A pod is being bound to node `a` while that node goes to a team, or stays without one; `home` waits for it."""
     world = World()
     owned(world, "", "a")
     world.add_gang("train", 1)
@@ -122,8 +124,11 @@ def bind_in_flight() -> tuple[World, Bind]:
     (bind,) = world.decide().actions
     assert isinstance(bind, Bind)
     world.state.begin_bind(bind.uid, bind.node)
-    owned(world, "blue", "a")
-    add(world, "home", 1, "blue")
+    owned(world, team, "a")
+    if team:
+        add(world, "home", 1, team)
+    else:
+        world.add_gang("home", 1)
     return world, bind
 
 
@@ -144,6 +149,21 @@ def test_slot_frees_its_room_on_a_node_that_went_to_a_team_when_the_bind_fails()
     world.state.end_bind(bind.uid, world.now, error="refused", retry_at=world.now + 1)
     world.run()
     assert world.nodes_of("home") == {0: "a"}
+
+
+@pytest.mark.parametrize("bound", [True, False])
+def test_bind_in_flight_keeps_its_room_although_the_placement_was_deleted(*, bound: bool) -> None:
+    world, bind = bind_in_flight("")
+    world.state.remove_placement(world.placements.pop("default/train"))
+    world.run()
+    assert world.slots_of("home") == {}
+    if bound:
+        world.bind(bind)
+        world.state.end_bind(bind.uid, world.now, node=bind.node)
+    else:
+        world.remove_pod(bind.pod)
+    world.run()
+    assert world.slots_of("home") == ({} if bound else {0: "a"})
 
 
 def test_gang_that_lost_a_pod_before_the_binds_does_not_keep_nodes_from_others() -> None:

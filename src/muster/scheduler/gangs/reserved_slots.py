@@ -37,19 +37,19 @@ class Holding:
         """Reserve the slot's room on its node exactly while no pod of the slot takes it.
 
         If the node went to another team, reserve nothing: the slot cannot use it, and that team's gangs would wait.
-        A bind in flight may still take effect there, so its room stays reserved until the bind has ended.
+        A bind in flight may still take effect, so its room stays reserved until it has ended, whatever changes.
         """
         want: tuple[str, PodClass | None] | None = None
-        placed = gang.placed.get(slot)
-        if placed is not None and self._table.exists(*placed):
+        have, placed = gang.holds.get(slot), gang.placed.get(slot)
+        if have is not None and self._table.exists(have[0]) and self._table.is_arriving(have[0], gang.key, slot):
+            want = have[0], _slot_class(gang, slot)
+        elif placed is not None and self._table.exists(*placed):
             done = gang.roster is not None and slot in gang.roster.done
             for member in gang.members_by_slot.get(slot, {}).values() if not done else ():
                 done = done or member.counted_on == placed[0]
             cls = _slot_class(gang, slot)
-            lost = self._table.keeps_out(placed[0], cls) and not self._table.is_arriving(placed[0], gang.key, slot)
-            if not done and not lost:
+            if not done and not self._table.keeps_out(placed[0], cls):
                 want = placed[0], cls
-        have = gang.holds.get(slot)
         if want == have:
             return
         if have is not None:
@@ -73,7 +73,8 @@ class Holding:
         """Reserve the slots that a write in flight gives up: `before` and `held` were the gang's slots."""
         for slot, (node, uid) in before.items():
             done = gang.roster is not None and slot in gang.roster.done
-            if done or gang.placed.get(slot, ("",))[0] == node or not self._table.exists(node, uid):
+            stays = node in (gang.placed.get(slot, ("",))[0], gang.holds.get(slot, ("",))[0])
+            if done or stays or not self._table.exists(node, uid):
                 continue
             # also while a pod takes the room: the pod may end before the write does
             cls = held[slot][1] if slot in held else _slot_class(gang, slot)
