@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from msgspec.structs import replace
 
+from muster.api.names import remediation_name
 from muster.fleet.health.policy import Action as HealthAction
 from muster.fleet.remediation.config import Breaker, Limits, RemediationConfig, SharedFaults, WorkLimits
 from muster.fleet.remediation.decide import HARDWARE
@@ -38,6 +41,38 @@ def test_a_condition_is_set_and_taken_back_and_the_node_stays_in_use() -> None:
     world.settle(1.0)
     assert world.rung("n0") == "Released"
     assert not world.nodes["n0"].conditions
+
+
+@pytest.mark.parametrize("mode", ["act", "observe"])
+def test_missing_evidence_does_not_clear_a_node_that_is_not_ready(mode: Literal["act", "observe"]) -> None:
+    world = World(config=RemediationConfig(mode=mode))
+    world.fault("n0", "condition")
+    world.settle()
+    described = dict(world.nodes["n0"].conditions)
+    world.nodes["n0"] = replace(world.nodes["n0"], ready=False)
+    del world.evidence["n0"]  # those that reported about it are gone
+    world.settle(600.0)
+    assert world.rung("n0") != "Released"
+    assert world.nodes["n0"].conditions == described
+    world.nodes["n0"] = replace(world.nodes["n0"], ready=True)
+    world.settle(1.0)
+    assert world.rung("n0") == "Released"
+    assert not world.nodes["n0"].conditions
+
+
+def test_a_leftover_taint_goes_when_the_breaker_holds_the_reopened_session() -> None:
+    world = World(10, replace(ACT, breaker=Breaker(nodes=1), shared=SharedFaults(nodes=0)))
+    world.fault("n0", "quarantine")
+    world.settle()
+    tainted = world.nodes["n0"]
+    world.test("n0")
+    world.settle()
+    world.nodes["n0"] = replace(world.nodes["n0"], tainted=True, record=tainted.record)  # this write had failed
+    world.fault("n0", "quarantine", code="48")  # the breaker has counted its one node
+    world.settle()
+    assert world.rung("n0") == "Condition"
+    assert "not in quarantine" in world.sessions[remediation_name("n0", world.nodes["n0"].uid)].status.message
+    assert not world.tainted()
 
 
 def test_quarantine_waits_for_the_test_and_nothing_else() -> None:

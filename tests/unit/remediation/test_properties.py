@@ -45,7 +45,9 @@ class Watched(World):
         if isinstance(action, Move) and action.status.phase == "Released":
             self._released(action)
         if isinstance(action, Release):
-            assert self.sessions[action.session].status.phase == "Released"
+            session = self.sessions[action.session]
+            assert not record.is_quarantined(session.status)
+            assert not record.is_put(session, self.nodes[action.node.name]), "a taint that its session still records"
         if isinstance(action, RunStep):
             assert self.nodes[action.node.name].tainted
             assert not self.pods.get(action.node.name)

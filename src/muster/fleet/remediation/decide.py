@@ -18,7 +18,7 @@ from muster.fleet.remediation.draining.drain import Leaving, leaving
 from muster.fleet.remediation.evidence.shared_faults import shared_faults
 from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.ladder.rungs import ORDER, TARGET, WORKING
-from muster.fleet.remediation.ladder.session import Ladder, is_wanted
+from muster.fleet.remediation.ladder.session import NOT_READY, Ladder, is_wanted
 from muster.fleet.remediation.lastingfacts import with_lasting_facts
 from muster.fleet.remediation.plan import (
     Action,
@@ -176,10 +176,17 @@ def _taint_of(session: NodeRemediation, node: NodeView) -> bool:
 
 
 def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
-    """Yield the taint of a node in quarantine if the node does not have it."""
+    """Yield the taint of a node in quarantine if it is missing, and remove it if it remained from before that.
+
+    A session that was opened again may stay below quarantine: a budget holds it there, or its new evidence asks for
+    less. The taint of its last quarantine is then removed here.
+    """
     status = session.status
     entry = record.last(status, rung="Quarantine")
-    if entry is not None and not (node.tainted and _taint_of(session, node)):
+    if entry is None:
+        if _taint_of(session, node) and not record.is_put(session, node):
+            yield Release(node=node, session=session.name, generation=status.generation)
+    elif not (node.tainted and _taint_of(session, node)):
         yield Quarantine(
             node=node, session=session.name, generation=entry.generation, since=entry.time.timestamp(),
             why=entry.reason,
@@ -206,6 +213,8 @@ def _observe(
             ladder.actions.append(Move(session=session, status=status, why=evidence.why))
         elif _taint_of(session, node):
             effects.append(Release(node=node, session=session.name, generation=session.status.generation))
+    elif evidence is None and not node.ready:
+        ladder.hold_count(NOT_READY)
     elif evidence is None:
         released = f"{record.RELEASED}: nothing that counts is there any more"
         ladder.enter(session, "Observe", released, phase="Released")
@@ -280,6 +289,8 @@ def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> It
         if node.name in later:
             continue
         mine = evidence.get(node.name)
+        if mine is None and not (node.ready or node.ignored):
+            continue  # as for its session: missing evidence does not clear a node that cannot report
         wanted: dict[str, str] = {}
         if mine is not None and not node.ignored and ORDER[TARGET[mine.action]] >= ORDER["Condition"]:
             wanted[HARDWARE if mine.fault == "hardware" else PROBLEM] = f"{mine.rule}: {mine.why}"[:1024]

@@ -18,7 +18,14 @@ from muster.fleet.remediation.cache import Known
 from muster.fleet.remediation.draining.evictions import Evictions
 from muster.fleet.remediation.evidence.mesh import CONFIG_MAP as MESH_CONFIG_MAP
 from muster.fleet.remediation.evidence.mesh import KEY as MESH_KEY
-from muster.fleet.remediation.ladder.record import ANNOTATION_RECORD, QUARANTINE, asks, record_of, unfolded
+from muster.fleet.remediation.ladder.record import (
+    ANNOTATION_RECORD,
+    QUARANTINE,
+    asks,
+    is_quarantined,
+    record_of,
+    unfolded,
+)
 from muster.fleet.remediation.ladder.session import is_wanted
 from muster.fleet.remediation.ladder.states import stage_of
 from muster.fleet.remediation.lookups import REQUEST_TIMEOUT_S, Looker
@@ -206,8 +213,9 @@ class Carrier:
         return written.outcome.value.lower()
 
     def _is_over(self, name: str) -> bool:
+        """Return whether the session has no node in quarantine: it is closed, or was opened again below that."""
         session = self._known.sessions.get(name)
-        return session is None or session.status.phase == "Released"
+        return session is None or not is_quarantined(session.status)
 
     async def _release(self, action: plans.Release) -> str:
         def change(node: Node) -> NodeChange | None:

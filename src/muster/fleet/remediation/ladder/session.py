@@ -17,6 +17,8 @@ from muster.fleet.remediation.ladder.states import NodeCare, state_of
 from muster.fleet.remediation.plan import Action, Move, Quarantine, ReplaceMachine, RunStep
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
 
+NOT_READY = "NotReady"
+"""The node cannot report, and the nodes that reported about it may have gone: missing evidence does not clear it."""
 STEP_OF: dict[Rung, str] = {"ResetGPU": "reset", "Reboot": "reboot"}
 
 
@@ -112,7 +114,10 @@ class Ladder:
             self._is_out(session, node, evidence, node.record.why if node.record is not None else "")
             return
         if evidence is None:
-            self._release(session, "nothing that counts is there any more")
+            if node.ready:
+                self._release(session, "nothing that counts is there any more")
+            else:
+                self.hold_count(NOT_READY)
             return
         want, why = TARGET[evidence.action], _because(evidence)
         if ORDER[want] < ORDER["Quarantine"]:
