@@ -26,7 +26,7 @@ CATCHES = {
     "who_is_not_reached_is_dead": 57,
     "partitions_are_deaths": 10,
     "a_word_is_kept_once": 23,
-    "an_old_pass_is_what_people_ask_for": 56,
+    "an_old_pass_is_what_people_ask_for": 14,
 }
 """The seed that catches a mutant, where it is not the first. Where the controllers have changed, it may be another."""
 
