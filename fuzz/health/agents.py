@@ -196,9 +196,18 @@ class Agents:
         return decode(item.data) if item is not None else None
 
     def is_old_news_believed(self) -> bool:
-        """Returns whether an old report still counts against a node that its author reaches by now."""
+        """Returns whether an old report still counts that its author would not write now.
+
+        Its author reaches the node by now; or it reported nothing, has stopped since, and others miss its peers.
+        """
         since = self._cluster.loop.now - BELIEVED_S
-        return any(at > since and each not in self._failed for each, at in self._told.items())
+        if any(at > since and each not in self._failed for each, at in self._told.items()):
+            return True
+        missed = {peer for _, peer in self._failed}
+        return any(
+            at > since and not self._speaks(name) and not missed.isdisjoint(self._peers.get(name, ()))
+            for name, at in self._said_at.items()
+        )
 
     def is_settling(self) -> bool:
         """Whether some look at other peers than before, and the controller may not have said yet what they see."""
@@ -209,5 +218,9 @@ class Agents:
         return [
             peer
             for peer, others in self._peers.items()
-            if name in others and peer in self._nodes.nodes and self._hears(peer) and not self._silent(peer)
+            if name in others and self._speaks(peer)
         ]
+
+    def _speaks(self, name: str) -> bool:
+        """Returns whether the agent of a node runs and its reports arrive."""
+        return name in self._nodes.nodes and self._hears(name) and not self._silent(name)
