@@ -215,11 +215,7 @@ class Agents:
 
     def watchers(self, name: str) -> list[str]:
         """Returns the nodes that watch a node and could report it missing."""
-        return [
-            peer
-            for peer, others in self._peers.items()
-            if name in others and self._speaks(peer)
-        ]
+        return [peer for peer, others in self._peers.items() if name in others and self._speaks(peer)]
 
     def _speaks(self, name: str) -> bool:
         """Returns whether the agent of a node runs and its reports arrive."""
