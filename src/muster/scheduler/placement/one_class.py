@@ -44,12 +44,30 @@ class Group:
     on_next: int = 0
 
 
-def own_rules(cls: PodClass) -> list[str]:
-    """Return the names of rules that pods of the class have about each other, except required affinity."""
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Required anti-affinity between pods of one class: one pod in each domain of the label `key`."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvenSpread:
+    """A required spread of the pods of one class: the class's own spread with this number."""
+
+    number: int
+
+
+OwnRule = Apart | EvenSpread
+"""A rule that pods of one class have about each other."""
+
+
+def own_rules(cls: PodClass) -> list[OwnRule]:
+    """Return the rules that pods of the class have about each other, except required affinity."""
     asked = cls.relations or NONE
     apart = {key for peers, key in asked.apart if peers in cls.matches}
-    spread = [rule.key for rule in asked.spread if rule.peers in cls.matches]
-    return [f"apart {key}" for key in sorted(apart)] + [f"spread {number}" for number in range(len(spread))]
+    spread = sum(rule.peers in cls.matches for rule in asked.spread)
+    return [*map(Apart, sorted(apart)), *map(EvenSpread, range(spread))]
 
 
 def sites(
@@ -103,14 +121,14 @@ class Filling:
         cls: PodClass,
         open_sites: Sequence[Site],
         need: int,
-        only: str | None = None,
+        only: OwnRule | None = None,
     ) -> None:
         self._ledger, self._cls, self._need = ledger, cls, need
         asked = cls.relations or NONE
         rules = own_rules(cls) if only is None else [only]
-        self._apart = [rule.split(" ", 1)[1] for rule in rules if rule.startswith("apart ")]
+        self._apart = [rule.key for rule in rules if isinstance(rule, Apart)]
         own = [state for state in spreads(cls, ledger.layer, matcher) if state.own]
-        self._spreads = [state for number, state in enumerate(own) if f"spread {number}" in rules]
+        self._spreads = [state for number, state in enumerate(own) if EvenSpread(number) in rules]
         self._even = [SpreadCounts(rule, cls, ledger.layer, matcher) for rule in asked.even] if only is None else []
         self._wishes: Sequence[Wish] = asked.wishes if only is None else ()
         free = only is None and asked.near is not None and attracted(cls, ledger.layer) is None

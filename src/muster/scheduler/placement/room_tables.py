@@ -14,7 +14,7 @@ from muster.scheduler.nodes.domains import Domains
 from muster.scheduler.placement.candidates import Candidate, preference
 from muster.scheduler.placement.ledger import fits
 from muster.scheduler.placement.matching import Match, Matcher
-from muster.scheduler.placement.one_class import own_rules
+from muster.scheduler.placement.one_class import Apart, own_rules
 from muster.scheduler.placement.spreading import Scope
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.pods.relations import NONE, Spread
@@ -112,8 +112,8 @@ class Openings:
             return 0
         must = frozenset([*asked.near_keys, *(rule.key for rule in asked.spread)])
         most = self._remember(("room", must), lambda: sum(times for _, times in self._sites(must)))
-        if most >= need and own and own[0].startswith("apart "):
-            key = own[0].removeprefix("apart ")
+        if most >= need and own and isinstance(own[0], Apart):
+            key = own[0].key
             most = min(most, self._remember(("apart", key, must), lambda: self._apart(key, must)))
         elif most >= need and own:
             rule = next(rule for rule in asked.spread if rule.peers in cls.matches)
