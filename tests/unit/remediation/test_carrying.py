@@ -66,20 +66,41 @@ def released() -> World:
     return world
 
 
-def test_a_release_takes_nothing_back_that_came_after_it() -> None:
-    session = next(iter(released().sessions.values()))
+def after_a_release(world: World, *, tainted_in: int, released_in: int) -> set[str]:
+    """Return the nodes with the taint after a Release of one generation meets a taint of another."""
+    session = next(iter(world.sessions.values()))
     ward = VirtualWard()
     ward.add_node("n0")
     uid = ward.node("n0")["metadata"]["uid"]
-    mark = {"session": session.name, "generation": 5, "since": "", "why": ""}
+    mark = {"session": session.name, "generation": tainted_in, "since": "", "why": ""}
     taint = {"key": "muster.dev/quarantine", "value": "true", "effect": "NoSchedule"}
     meta = {"annotations": {"muster.dev/quarantine-record": json.dumps(mark)}}
     ward.call("PATCH", "/api/v1/nodes/n0", {"metadata": meta, "spec": {"taints": [taint]}})
     known = Known(lambda: None)
     known.sessions[session.name] = session
-    node = NodeView(name="n0", uid=uid)
-    carried_out(ward, known, Plan(actions=(Release(node=node, session=session.name, generation=3),)))
-    assert ward.out_of_use() == {"n0"}
+    release = Release(node=NodeView(name="n0", uid=uid), session=session.name, generation=released_in)
+    carried_out(ward, known, Plan(actions=(release,)))
+    return ward.out_of_use()
+
+
+def test_a_release_takes_nothing_back_that_came_after_it() -> None:
+    assert after_a_release(released(), tainted_in=5, released_in=3) == {"n0"}
+
+
+def test_release_removes_the_old_taint_of_a_reopened_session_that_is_not_in_quarantine() -> None:
+    world = released()
+    world.fault("n0", "condition")
+    world.settle(1.0)
+    assert world.rung("n0") == "Condition"
+    assert after_a_release(world, tainted_in=2, released_in=3) == set()
+
+
+def test_release_keeps_the_taint_of_a_session_that_is_in_quarantine_again() -> None:
+    world = released()
+    world.fault("n0", "quarantine", "31")
+    world.settle(1.0)
+    assert world.rung("n0") == "Quarantine"
+    assert after_a_release(world, tainted_in=2, released_in=3) == {"n0"}
 
 
 def test_no_node_is_put_into_quarantine_for_a_session_that_is_over_or_by_another_nodes_name() -> None:

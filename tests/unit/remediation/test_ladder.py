@@ -75,6 +75,21 @@ def test_a_leftover_taint_goes_when_the_breaker_holds_the_reopened_session() -> 
     assert not world.tainted()
 
 
+@pytest.mark.parametrize("mode", ["dry-run", "observe"])
+def test_a_leftover_taint_goes_when_the_reopened_session_is_only_observed(mode: Literal["dry-run", "observe"]) -> None:
+    world = World()
+    world.fault("n0", "quarantine")
+    world.settle()
+    world.test("n0")
+    world.step(lambda action: not isinstance(action, Release))  # this write fails
+    world.config = RemediationConfig(mode=mode)
+    world.now += 1
+    world.fault("n0", "quarantine", code="48")
+    world.settle()
+    assert world.rung("n0") == "Observe"
+    assert not world.tainted()
+
+
 def test_quarantine_waits_for_the_test_and_nothing_else() -> None:
     world = World()
     world.pods["n0"] = [pod("runs-on")]

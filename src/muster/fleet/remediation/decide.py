@@ -176,21 +176,25 @@ def _taint_of(session: NodeRemediation, node: NodeView) -> bool:
 
 
 def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
-    """Yield the taint of a node in quarantine if it is missing, and remove it if it remained from before that.
-
-    A session that was opened again may stay below quarantine: a budget holds it there, or its new evidence asks for
-    less. The taint of its last quarantine is then removed here.
-    """
+    """Yield the taint of a node in quarantine if it is missing, and remove it if its quarantine has ended."""
     status = session.status
     entry = record.last(status, rung="Quarantine")
     if entry is None:
-        if _taint_of(session, node) and not record.is_put(session, node):
-            yield Release(node=node, session=session.name, generation=status.generation)
+        yield from _leftover(session, node)
     elif not (node.tainted and _taint_of(session, node)):
         yield Quarantine(
             node=node, session=session.name, generation=entry.generation, since=entry.time.timestamp(),
             why=entry.reason,
         )  # fmt: skip
+
+
+def _leftover(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
+    """Yield the removal of a taint that remained from an ended quarantine of a session that was opened again.
+
+    Such a session may stay below quarantine: a budget or the mode holds it there, or its new evidence asks for less.
+    """
+    if record.is_left(session, node):
+        yield Release(node=node, session=session.name, generation=record.ended(session.status))
 
 
 def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
@@ -220,6 +224,8 @@ def _observe(
         ladder.enter(session, "Observe", released, phase="Released")
     else:
         ladder.say(session, _would(ladder, node, evidence), "Observed")
+    if status.phase != "Released":
+        effects += _leftover(session, node)
 
 
 def _would(ladder: Ladder, node: NodeView, evidence: Evidence) -> str:

@@ -191,8 +191,18 @@ def is_put(session: NodeRemediation, node: NodeView) -> bool:
     mark = node.record
     if mark is None or mark.session != session.name or is_quarantined(session.status):
         return False
-    ended = [step.generation for step in session.status.history if is_a(step, RELEASED)]
-    return mark.generation > max(ended, default=0)
+    return mark.generation > ended(session.status)
+
+
+def is_left(session: NodeRemediation, node: NodeView) -> bool:
+    """Return whether the node still has a taint of this session whose quarantine has ended."""
+    mark = node.record
+    return mark is not None and mark.session == session.name and mark.generation <= ended(session.status)
+
+
+def ended(status: NodeRemediationStatus) -> int:
+    """Return the generation in which the session was last released; 0 if it never was."""
+    return max((step.generation for step in status.history if is_a(step, RELEASED)), default=0)
 
 
 def is_quarantined(status: NodeRemediationStatus) -> bool:
