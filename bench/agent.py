@@ -2,9 +2,9 @@
 
 Then a flood of 800,000 kernel messages: what it costs to read, the most memory and whether all are counted.
 
-The agent is the real program with every check that finds something on this machine, with a kernel log into which a line
-is written each second, and an API server over TLS that it writes to. Beside it, in the same run, what the usual client
-alone costs: a process that imports `muster.kube.client`, connects once and sleeps.
+The agent is the real program with every check that finds something on this machine. A line is written into
+its kernel log each second. It writes to an API server over TLS. Beside it, in the same run, what the usual
+client alone costs: a process that imports `muster.kube.client`, connects once and sleeps.
 """
 
 from __future__ import annotations

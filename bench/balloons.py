@@ -1,8 +1,8 @@
 """What balloons cost a gang: from its first pod to its last one running, on nodes full of balloons and on empty ones.
 
-A real control plane (its own Deployment and ReplicaSet controllers make the balloons), simulated kubelets that take
-0.5 s to start and to stop a container, our scheduler and our controller of balloons in this process. The two sides take
-turns on the same nodes.
+A real control plane, whose own Deployment and ReplicaSet controllers make the balloons. Simulated kubelets
+take 0.5 s to start and to stop a container. Our scheduler and our controller of balloons run in this
+process. The two sides take turns on the same nodes.
 """
 
 from __future__ import annotations

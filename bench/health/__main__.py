@@ -1,11 +1,12 @@
 """How long it takes until many nodes that break at once are out of use, and their gangs run elsewhere.
 
-A real control plane with nodes that say they are ready, the controller as the chart installs it, and a node agent for
-each node that breaks: the clock starts at the line in the kernel's log. Agents share one process, and all share the
-cores with the API server. With default settings so many at once are nobody's own fault: then nearly all stay in use.
+A real control plane with nodes that report Ready, the controller as the chart installs it, and a node agent
+for each node that breaks. The clock starts at the line in the kernel's log. Agents share one process, and
+all share the cores with the API server. With default settings so many at once are nobody's own fault: then
+nearly all stay in use.
 
-Gangs run on modelled nodes with modelled supervisors, a rank a node, with 10 s to stop and a PodDisruptionBudget each;
-there the clock starts when the first agent's finding is written.
+Gangs run on modelled nodes with modelled supervisors, a rank a node, with 10 s to stop and a
+PodDisruptionBudget each. There the clock starts when the first agent's finding is written.
 
 The side `quiet` breaks nothing: it counts for an hour what is written meanwhile, and by whom.
 """

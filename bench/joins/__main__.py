@@ -1,10 +1,11 @@
 """What a join of many nodes does to the API server, all at once and at our pace.
 
-A real control plane with simulated nodes. Once a node is open to pods, the DaemonSet controller makes its pods,
-kube-scheduler binds them, and the agent in each lists nodes and the pods of its node over a connection of its own, as
-agents do when they start. Meanwhile somebody else reads and writes small objects at a steady pace: how long that takes
-is what is measured, and how often the API server refused anybody (429). Agents and the one who measures are processes
-of their own, and service accounts: an administrator is exempt from the API server's priority and fairness.
+A real control plane with simulated nodes. Once a node is open to pods, the DaemonSet controller makes its
+pods and kube-scheduler binds them. Each agent then lists nodes and the pods of its node over its own
+connection, as agents do when they start. Meanwhile somebody else reads and writes small objects at a steady
+pace: how long that takes is what is measured, and how often the API server refused anybody (429). Agents
+and the one who measures are processes of their own, and service accounts: an administrator is exempt from
+the API server's priority and fairness.
 """
 
 from __future__ import annotations

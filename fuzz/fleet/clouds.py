@@ -29,8 +29,12 @@ _FORGOTTEN_S = 60.0
 class Trouble(msgspec.Struct, frozen=True):
     """What goes wrong at the cloud from `start` to `end`, virtual seconds since the epoch.
 
-    Kinds: `full` (no more machines), `silent` (the same, and it does not say so), `deaf` (says yes to a size and keeps
-    the old one), `strangers` (the next machines never join), `reclaimed` (takes one machine away).
+    Kinds:
+        full: no more machines.
+        silent: the same, and the cloud does not report it.
+        deaf: accepts a size and keeps the old one.
+        strangers: the next machines never join.
+        reclaimed: takes one machine away.
     """
 
     kind: str

@@ -22,9 +22,13 @@ MAPS = f"/api/v1/namespaces/{SYSTEM}/configmaps"
 class Deed(msgspec.Struct, frozen=True):
     """One action at `at` seconds after the start.
 
-    Kinds: `hand` (labels and taints a node for team `value`), `unhand` (takes that away), `strip` (takes label and
-    taint of a team away, whatever set them), `taint` and `untaint` (key `value`), `config` (writes the ConfigMap of
-    teams), `unconfig` (deletes it).
+    Kinds:
+        hand: labels and taints a node for team `value`.
+        unhand: takes that away.
+        strip: takes label and taint of a team away, whatever set them.
+        taint, untaint: the taint with key `value`.
+        config: writes the ConfigMap of teams.
+        unconfig: deletes it.
     """
 
     kind: str

@@ -51,10 +51,10 @@ def handed_out_with(nodeid: str) -> str:
 def longest_first(items: list[pytest.Item]) -> None:
     """Sort so that of several processes none is left alone with a long file at the end.
 
-    What takes longest comes first (it mostly waits), then the rest of what runs processes; simulations and unit tests,
-    which take all the CPU there is, come last: one process begins with these (tests/conftest.py). pytest-xdist hands
-    files out in this order with --no-loadscope-reorder: its own begins with those that have the most tests, however
-    quick these are.
+    The longest files come first (they mostly wait), then other files that run processes. Simulations and
+    unit tests come last, as they use all the CPU; one process begins with these (tests/conftest.py).
+    pytest-xdist keeps this order with --no-loadscope-reorder. Its own order begins with the files that have
+    the most tests.
     """
     seconds: Counter[str] = Counter()
     for item in items:

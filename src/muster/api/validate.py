@@ -59,8 +59,8 @@ _OURS_IN_TEMPLATE: Final = {
     "schedulingGates": "the gang is placed as one",
 }
 NO_CLAIMS: Final = (
-    "cannot be used yet: Muster's scheduler does not allocate devices of DRA drivers (dynamic resource allocation), it "
-    "counts those of device plugins; remove the claims and ask for GPUs by resource name, in a TrainingJob with "
+    "cannot be used yet: Muster's scheduler does not allocate devices of DRA drivers (dynamic resource allocation); it "
+    "counts those of device plugins. Remove the claims. Ask for GPUs by resource name: in a TrainingJob, set "
     "spec.gpusPerNode and spec.gpuResource (docs/scheduling.md, Dynamic resource allocation)"
 )
 _ENV_NAME: Final = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")

@@ -1,8 +1,8 @@
 """Writes out the characters that act on a terminal, so that text of programs and users can be shown anywhere.
 
-A terminal takes commands from what it displays: titles (OSC), cursor moves, answers that are typed for the user,
-text in another order (bidirectional controls). kubectl escapes ESC alone, and YAML refuses most of these characters.
-Source: CVE-2021-25743 (kubectl), Unicode TR36 and Trojan Source.
+A terminal takes commands from what it displays: titles (OSC), cursor moves, answers that are typed for the
+user, text in another order (bidirectional controls). Even so, kubectl escapes ESC alone, and YAML refuses
+most of these characters. Source: CVE-2021-25743 (kubectl), Unicode TR36 and Trojan Source.
 """
 
 from __future__ import annotations

@@ -174,8 +174,9 @@ def _load(kubeconfig: str, context: str) -> ClusterConfig:
 def _has_kubeconfig() -> bool:
     """Return whether the user's kubeconfig chooses a cluster.
 
-    KUBECONFIG always does: where it cannot be used, another cluster would be a surprise. ~/.kube/config does where it
-    names a current context, or where it cannot be read, which is an error when it is loaded.
+    KUBECONFIG always does: if it cannot be used, another cluster would be a surprise. The file
+    ~/.kube/config does if it names a current context, or if it cannot be read, which is an error when it is
+    loaded.
     """
     from muster.kube.config import kubeconfig_files
     from muster.kube.errors import ConfigError

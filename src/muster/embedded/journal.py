@@ -1,9 +1,10 @@
 """The store on disk: a snapshot and an append-only log after it, in one folder that one process may hold.
 
-Every record is in the log before anybody sees the change, so a killed process loses nothing that was answered;
-`fdatasync` follows in groups, at most `SYNC_INTERVAL_S` later, so a machine that loses power may lose that much.
-A record is `length, crc32, msgpack`; a torn or damaged tail is cut off when the log is read. Compaction writes the next
-generation's snapshot beside the old one and renames it into place; the newest complete snapshot is the truth.
+Every record is in the log before a client sees the change, so a killed process loses nothing that was
+answered. `fdatasync` follows in groups, at most `SYNC_INTERVAL_S` later, so a machine that loses power may
+lose that much. A record is `length, crc32, msgpack`; a torn or damaged tail is cut off when the log is
+read. Compaction writes the next generation's snapshot beside the old one and renames it into place; the
+newest complete snapshot is the truth.
 """
 
 from __future__ import annotations

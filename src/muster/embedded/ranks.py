@@ -14,8 +14,8 @@ _SUPERVISORS = b"MUSTER_RANK_SOCKET="
 def kill_rank(pod_uid: str, rank: int | None = None) -> int | None:
     """Kill (SIGKILL) the process of a pod's lowest rank, or of the given one; returns the rank, None where none runs.
 
-    A rank's process is the topmost one of the pod whose environment names a rank, except for the supervisor's own part
-    between launcher and rank: killing that one looks as if the launcher had stopped the rank.
+    A rank's process is the topmost one of the pod whose environment names a rank. The supervisor's own part
+    between launcher and rank does not count: killing it looks as if the launcher had stopped the rank.
     """
     table = process_table()
     tops = _rank_processes(pod_uid, table)

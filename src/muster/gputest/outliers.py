@@ -66,8 +66,9 @@ def outliers(readings: Iterable[Reading], *, margin_min: float = 0.0) -> tuple[O
 def cut_off(samples: int) -> float:
     """Return the standard deviations, estimated by the MAD, that one in a hundred healthy groups of this size exceeds.
 
-    It is the quantile of the largest of that many figures, plus a term for the MAD of few (fitted to 20,000 simulated
-    groups of each size from 6 to 512 and fewer up to 8,192: 0.5% to 1.1% exceed it).
+    It is the quantile of the largest of that many figures, plus a term for the MAD of few figures. The term
+    is fitted to 20,000 simulated groups of each size from 6 to 512 and fewer up to 8,192: 0.5% to 1.1%
+    exceed it).
     """
     return NormalDist().inv_cdf(1 - 0.01 / samples) + 40 / samples
 

@@ -1,8 +1,8 @@
 """Kubernetes events about objects: deduplicated, aggregated and rate-limited, so that no loop can flood the API server.
 
-The limits are client-go's (tools/record/events_cache.go): a repeated event only raises its count; from the 11th
-different message about one object and reason in ten minutes on they become one; 25 events an object, then one in five
-minutes.
+The limits are client-go's (tools/record/events_cache.go): a repeated event only raises its count. From the
+11th different message about one object and reason in ten minutes on, they become one. An object gets 25
+events, then one in five minutes.
 """
 
 from __future__ import annotations

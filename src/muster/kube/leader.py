@@ -40,8 +40,8 @@ class Term:
 
     Attributes:
         acquired_at: when this process got the lease.
-        previous_holder: the holder before, which may be this process itself: its requests from a lost term may still be
-            on their way. "" if there was none, or it released the lease properly.
+        previous_holder: the holder before, which may be this process itself. Its requests from a lost term
+        may still be on their way. Empty if there was none, or if it released the lease properly.
         previous_deadline: the latest moment at which the previous holder can have started a request.
         transitions: how often the lease changed hands: grows with each term.
     """

@@ -14,8 +14,8 @@ _LOOKS, _LOOK_S = 1000, 0.001
 class Sockets:
     """Makes the sockets of an aiohttp connector, and cuts those that are open once it is closed.
 
-    A connector forgets each TLS connection that it closed in the middle of an answer, as every watch ends. asyncio then
-    waits up to 30 s until the server has said goodbye as well: longer than many an event loop has left to run.
+    A connector forgets each TLS connection that it closed in the middle of an answer, as every watch ends.
+    Then asyncio waits up to 30 s for the server's close message. Many event loops end before that.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """A simulated rank supervisor: the real protocol over real TLS, ranks that only take time.
 
-It moves between the same states and reports in the same order as muster.trainingjobs.supervisor, whose `ControllerLink`
-and `Supervisor.follow` are what is followed here: a changed state goes out at once on the connection that is free, and
-the directive's attempt decides what is stopped.
+It moves between the same states and reports in the same order as muster.trainingjobs.supervisor. It does what
+`ControllerLink` and `Supervisor.follow` do there: it sends a changed state at once on the free connection, and
+the directive's attempt decides what it stops.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The recipes of our images, step by step as a builder takes them, in a folder and with this machine's packages.
 
-No container engine and no registry is here, so two things are not as they will be: packages are this environment's,
-where the recipe installs the pinned ones (what is pinned is checked apart), and there is no base image.
+This machine has no container engine and no registry, so two things differ from a real build. Packages are
+this environment's, not the pinned ones (another test checks the pins). The base image is missing.
 """
 
 from __future__ import annotations

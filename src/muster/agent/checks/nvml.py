@@ -5,9 +5,9 @@ Names, structures and numbers: NVML API Reference Guide.
 A session is short, because an open one prevents the reset of GPUs and the replacement of the driver. The library is
 unloaded after it, so that the next session loads the installed version.
 
-Loading and unloading may block forever too: they run the library's code, from a disk that may be faulty. ctypes would
-hold the interpreter's lock during that, and block all other threads. So dlopen and dlclose are called as foreign
-functions, which release the lock.
+Loading and unloading may block forever too: they run the library's code, from a disk that may be faulty.
+During that, ctypes would hold the interpreter's lock and block all other threads. So dlopen and dlclose are
+called as foreign functions, which release the lock.
 """
 
 from __future__ import annotations

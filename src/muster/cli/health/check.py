@@ -32,8 +32,8 @@ _STDIN: Final = "<stdin>"
 def command(files: tuple[str, ...], kind: str | None) -> int:
     """Say every line of policy.yaml, remediation.yaml or preflight.yaml that is wrong, and what to change.
 
-    No cluster is asked. What a FILE is follows from its name, or else from its fields; ConfigMaps as kubectl or helm
-    print them and values of the chart are looked through, too. - is standard input.
+    No cluster is asked. The kind of a FILE follows from its name, or else from its fields. ConfigMaps as
+    kubectl or helm print them and values of the chart are looked through, too. - is standard input.
     """
     from muster.cli.health.texts import texts
 

@@ -31,11 +31,13 @@ _HEAD: Final = f"""# Metrics
 
 <!-- Written by {_HOW}; change the metrics.py of a domain instead. -->
 
-Each process serves them at `/metrics` in the Prometheus text format: the controller on port 9443, the webhook on 9444
-(both are ports named `metrics` of their Services), the agent on port 9446 of its node. `metrics.serviceMonitor.enabled`
-of the chart makes monitors for the Prometheus Operator. Every replica exports its own process. What only a leader knows
-is absent or old on a standby, so aggregate gauges with `max`. prometheus_client adds `process_*` and `python_*` of the
-process in the controller and the webhook, and to a histogram the samples `_bucket`, `_sum` and `_count`.
+Each process serves them at `/metrics` in the Prometheus text format. The controller uses port 9443 and the webhook
+9444; both are ports named `metrics` of their Services. The agent uses port 9446 of its node. The chart's value
+`metrics.serviceMonitor.enabled` makes monitors for the Prometheus Operator. Every replica exports its own process.
+What only a leader knows is absent or old on a standby, so aggregate gauges with `max`.
+
+prometheus_client adds `process_*` and `python_*` of the process in the controller and the webhook. A histogram has
+the samples `_bucket`, `_sum` and `_count`.
 """
 
 

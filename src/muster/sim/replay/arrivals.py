@@ -1,7 +1,7 @@
 """Jobs made up after published statistics: a model with few parameters, all of them solved for, and its sampling.
 
-- GPUs: half the jobs have one, the published median; the others have powers of two up to the published maximum, each
-  `ratio` times as frequent as the one before, with the ratio that gives the published mean.
+- GPUs: half the jobs have one, the published median. The others have powers of two up to the published maximum. Each
+  power is `ratio` times as frequent as the one before; the ratio gives the published mean.
 - Run time: log-normal, with a median that grows as a power of the GPUs, cut at the published maximum. Its three
   parameters give the published median and mean of the run time and the published mean of GPU time.
 - Arrivals: a Poisson process, given how many come.

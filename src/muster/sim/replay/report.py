@@ -67,9 +67,10 @@ class GpuHours(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         capacity: all GPUs, all the time.
-        used: by jobs; `useful` of it for work that lasted, `redone` for work lost since a checkpoint, `stopped` while a
-        job
-            was held up: for a node, and for its restart.
+        used: by jobs; the sum of the next three.
+        useful: for work that lasted.
+        redone: for work lost since a checkpoint.
+        stopped: while a job was held up for a node or for its restart.
         down: on failed nodes.
     """
 

@@ -1,8 +1,9 @@
 """A pause before a restart that is charged to the program, longer each time while its attempts get nowhere.
 
-As a Kubernetes Job does: 10 s, doubled each time, at most 6 min (Kubernetes: Jobs, pod backoff failure policy). The
-first restart comes at once, and so does the one after an attempt that got further: it reported a step beyond all
-before, or a checkpoint, or ran for 10 min (as kubelets forget their back-off). The pods stay on their nodes meanwhile.
+As a Kubernetes Job does: 10 s, doubled each time, at most 6 min (Kubernetes: Jobs, pod backoff failure
+policy). The first restart comes at once, and so does the one after an attempt that made progress. Progress
+is a step beyond all before, a checkpoint, or a run of 10 min (as kubelets forget their back-off). The pods
+stay on their nodes meanwhile.
 """
 
 from __future__ import annotations

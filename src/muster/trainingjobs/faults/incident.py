@@ -82,8 +82,8 @@ def reason_of(job: TrainingJob, status: TrainingJobStatus) -> Literal["Restartin
 def _what_follows(job: TrainingJob, status: TrainingJobStatus) -> str:
     """The status' message after a fault.
 
-    `status.attempt` is the next one's number even where a budget is used up: what the ended attempt still reports is
-    refused by it, and late evidence may move the charge, so that there is a restart after all.
+    `status.attempt` is the next one's number even if a budget is used up: reports of the ended attempt are then
+    refused. Late evidence may also move the charge, so that the job restarts after all.
     """
     fault, exhausted = status.faults[-1], builder.exhausted(replace(job, status=status))
     ended = f"attempt {fault.attempt} ended ({fault.rule}, slot {fault.slot})"

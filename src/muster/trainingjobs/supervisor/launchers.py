@@ -54,10 +54,13 @@ def mpi_program(env: Mapping[str, str]) -> str:
 def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str, str]) -> list[str]:
     """The mpiexec command line that starts `supervisor.py rank` on every node through `supervisor.py rsh`.
 
-    -genvnone: a rank has the environment of its own pod, which its node's supervisor gives to the remote command, not
-    that of rank 0's. -localhost: an address the others reach; a pod's host name often has no DNS record.
-    mpiexec finds the agent on its PATH by a bare name: Hydra hands a path on to its proxies without quotes, so that a
-    space in it ends the path there.
+    -genvnone: a rank has the environment of its own pod, not of rank 0's. Its node's supervisor passes it
+    to the remote command.
+
+    -localhost: an address that the others reach. A pod's host name often has no DNS record.
+
+    mpiexec finds the agent on its PATH by a bare name. Hydra passes a path to its proxies without quotes, so
+    a space in it would end the path there.
     """
     program = mpi_program(env)
     try:

@@ -1,7 +1,7 @@
 """exec over WebSocket: v4.channel.k8s.io and v5.channel.k8s.io.
 
-Each message begins with its channel: 0 stdin, 1 stdout, 2 stderr, 3 error (a Status at the end), 4 resize; v5 adds 255,
-which closes the channel named by the next byte (KEP-4006).
+Each message begins with its channel: 0 stdin, 1 stdout, 2 stderr, 3 error (a Status at the end), 4 resize.
+v5 adds 255, which closes the channel named by the next byte (KEP-4006).
 """
 
 from __future__ import annotations
