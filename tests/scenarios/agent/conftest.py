@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -123,11 +124,13 @@ class Agents:
     def __init__(self, client: Client, config: ClusterConfig, namespace: str, folder: Path) -> None:
         self.client, self._config, self.namespace, self._folder = client, config, namespace, folder
         self._running: list[Agent] = []
+        self._machines: list[str] = []
 
     async def machine(self, name: str = "", **settings: Any) -> Machine:
         """A node of the cluster, with files of its own."""
         name = name or f"node-{uuid.uuid4().hex[:8]}"
         await self.client.create(Node(metadata=ObjectMeta(name=name)))
+        self._machines.append(name)
         return Machine(self._folder / name, name, settings)
 
     async def token(self, node: str, account: str = ACCOUNT) -> str:
@@ -185,9 +188,13 @@ class Agents:
         status: NodeHealthStatus = await until(f"{check}/{code} of {node} is written", found, ignoring=(ApiError,))
         return status
 
-    def stop(self) -> None:
+    async def end(self) -> None:
+        """Stop the agents and delete their nodes: the tests of other files use the same cluster."""
         for agent in self._running:
             agent.child.stop(grace_s=2)
+        for name in self._machines:
+            with contextlib.suppress(NotFound):
+                await self.client.delete(Node, name)
 
 
 @pytest.fixture
@@ -230,4 +237,4 @@ async def agents(client: Client, cluster_config: ClusterConfig, tmp_path: Path) 
     try:
         yield made
     finally:
-        made.stop()
+        await made.end()

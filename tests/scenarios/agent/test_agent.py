@@ -206,6 +206,6 @@ async def test_what_is_seen_while_the_api_server_is_away_is_written_when_it_is_b
                 server.start()
                 await agents.until_found(machine.node, "xid", "79")
             finally:
-                agents.stop()
+                await agents.end()
     finally:
         server.stop()

@@ -67,7 +67,7 @@ async def chart(admin_config: ClusterConfig, tmp_path: Path) -> AsyncIterator[Ag
             await until("the policy is at work", lambda: _at_work(agents), ignoring=(ApiError,))
             yield agents
         finally:
-            agents.stop()
+            await agents.end()
             for each in made:
                 await _delete(client, each)
 

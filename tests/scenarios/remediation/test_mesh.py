@@ -107,7 +107,7 @@ async def fabric(ward: Ward, cluster_config: ClusterConfig, tmp_path: Path) -> A
         await made.mount()
         yield made
     finally:
-        agents.stop()
+        await agents.end()
 
 
 async def test_a_switch_is_told_to_people_and_takes_no_node_out_of_use(fabric: Mesh) -> None:
