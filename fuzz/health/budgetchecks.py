@@ -49,7 +49,7 @@ class NeverOverBudgetOrBreaker(HealthChecker):
     def _gone(self, node: NodeState) -> None:
         """Forget a node that was deleted just before its session could say that it is out: breakers count sessions."""
         session = self._facts.session_of(node)
-        if session is None or node.generation > session.generation:
+        if session is None or node.entry.generation > session.generation:
             since = self.view.now - self.stale_s - SLACK_S
             lately = self._lately[node.pool]
             self._lately[node.pool] = [(time, uid) for time, uid in lately if uid != node.uid or time < since]
@@ -70,7 +70,7 @@ class NeverOverBudgetOrBreaker(HealthChecker):
             self._out.pop(node.uid, None)
         elif node.uid in self._out:
             self._out[node.uid] = node
-        elif not node.why.startswith("joining") and not (session is not None and session.joining):
+        elif node.entry.event != "Joining" and not (session is not None and session.joining):
             self._out[node.uid] = node
             self._went_out(node, asked=session is not None and session.asked_for)
 

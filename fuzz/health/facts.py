@@ -17,8 +17,17 @@ RECORD = "muster.dev/quarantine-record"
 WORKING = ("Drain", "ResetGPU", "Reboot", "Replace")
 
 
+class Entry(msgspec.Struct, frozen=True):
+    """A history entry of a session, or our record on a node, which repeats one."""
+
+    rung: str
+    event: str
+    key: str
+    generation: int
+
+
 class NodeState(msgspec.Struct, frozen=True):
-    """One version of a node. `out`: it has our taint; `why` and `generation` are what our record beside that says."""
+    """One version of a node. `out`: it has our taint; `entry` is what our record beside the taint says."""
 
     name: str
     uid: str
@@ -27,8 +36,7 @@ class NodeState(msgspec.Struct, frozen=True):
     team: str
     out: bool
     cordoned: bool
-    why: str
-    generation: int
+    entry: Entry
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -66,22 +74,22 @@ class Session(msgspec.Struct, frozen=True):
     rung: str
     message: str
     generation: int
-    episode: tuple[tuple[str, str, int], ...]
+    episode: tuple[Entry, ...]
 
     @property
     def out(self) -> bool:
         """Returns whether it says that the node is out of use."""
-        return self.phase != "Released" and any(rung == "Quarantine" for rung, _, _ in self.episode)
+        return self.phase != "Released" and any(each.rung == "Quarantine" for each in self.episode)
 
     @property
     def joining(self) -> bool:
         """Returns whether the node was not in use yet when it was taken out."""
-        return any(rung == "Quarantine" and reason.startswith("joining") for rung, reason, _ in self.episode)
+        return any(each.rung == "Quarantine" and each.event == "Joining" for each in self.episode)
 
     @property
     def asked_for(self) -> bool:
         """Returns whether a person asked to take the node out of use: budgets do not apply then."""
-        return any(rung == "Quarantine" and reason.startswith("asked for by") for rung, reason, _ in self.episode)
+        return any(each.rung == "Quarantine" and each.event == "Requested" for each in self.episode)
 
     @property
     def works(self) -> bool:
@@ -92,18 +100,18 @@ class Session(msgspec.Struct, frozen=True):
     def entry(self) -> int:
         """The generation in which the rung was entered that it is on."""
         found = 0
-        for rung, _, generation in reversed(self.episode):
-            if rung != self.rung:
+        for each in reversed(self.episode):
+            if each.rung != self.rung:
                 break
-            found = generation
+            found = each.generation
         return found
 
     @property
     def asks_reboot(self) -> bool:
         """Returns whether its present rung asks the machine to reboot."""
         return self.works and any(
-            rung == "Reboot" and reason.startswith("boot ") and generation >= self.entry
-            for rung, reason, generation in self.episode
+            each.rung == "Reboot" and each.event == "RebootRequested" and each.generation >= self.entry
+            for each in self.episode
         )
 
 
@@ -150,7 +158,7 @@ class HealthFacts:
         session = self.session_of(node)
         if session is not None and session.out:
             return True
-        return node.out and (session is None or node.generation > session.generation)
+        return node.out and (session is None or node.entry.generation > session.generation)
 
     def uncleared(self, uid: str, known_before: float) -> list[Seen]:
         """Returns the findings against a node since it last passed a test."""
@@ -231,20 +239,19 @@ def _state(obj: Obj) -> NodeState:
         labels.get(LABEL_TEAM, ""),
         TAINT_QUARANTINE in keys and RECORD in section(meta, "annotations"),
         bool(spec.get("unschedulable")),
-        mark.get("why", ""),
-        mark.get("generation", 0),
+        Entry("Quarantine", mark.get("event", ""), mark.get("faultKey", ""), mark.get("generation", 0)),
     )
 
 
 def _session(obj: Obj) -> Session:
     spec, status = obj["spec"], section(obj, "status")
     phase = status.get("phase", "Open")
-    episode: list[tuple[str, str, int]] = []
+    episode: list[Entry] = []
     for step in items(status, "history"):
-        if str(step.get("reason", "")).startswith("released"):
+        if step["event"] == "Released":
             episode = []
         else:
-            episode.append((step["rung"], step.get("reason", ""), step.get("generation", 0)))
+            episode.append(Entry(step["rung"], step["event"], step.get("faultKey", ""), step.get("generation", 0)))
     rung, message = status.get("rung", "Observe"), status.get("message", "")
     name = obj["metadata"]["name"]
     generation = status.get("generation", 0)

@@ -10,8 +10,8 @@ from fuzz.health.truth import Truth
 from fuzz.view import PodFacts, View
 from muster.embedded.apiserver.request import Request
 
-FAR, ASKED = "reach", "asked for by"
-"""In reasons: what others say of a node, or a person."""
+DEAD, FAR = "dead", "reach/"
+"""Faults that other nodes report about a node: it was found dead, and the check of the mesh."""
 MESH_S = 400.0
 """An agent's last report about its peers is believed for this long."""
 
@@ -51,7 +51,7 @@ class NothingWithoutEvidence(HealthChecker):
         if state is None or (known is not None and known.node_uid != state.uid):
             return  # the Node object was deleted meanwhile: the step was begun for the one before
         session = self._facts.session_of(state)
-        if session is None or not any(rung == "ResetGPU" for rung, _, _ in session.episode):
+        if session is None or not any(each.rung == "ResetGPU" for each in session.episode):
             # A failed reset is evidence against the node. Once a reboot was asked for, no test counts.
             asked = self._asked.get((session.name, session.entry)) if session is not None else None
             self.speaks_against(state, f"is told to {step}", by=asked)
@@ -63,10 +63,11 @@ class NothingWithoutEvidence(HealthChecker):
     def speaks_against(self, node: NodeState, what: str, by: float | None = None) -> None:
         """Fail unless something known speaks against the node; `by` as for `unanswered`."""
         session = self._facts.session_of(node)
-        whys = [node.why, *(reason for _, reason, _ in session.episode)] if session is not None else [node.why]
-        if any(FAR in why for why in whys) and self._truth.was_unreached(node.uid, MESH_S + self.stale_s):
+        entries = (node.entry, *(session.episode if session is not None else ()))
+        far = any(each.key == DEAD or each.key.startswith(FAR) for each in entries)
+        if far and self._truth.was_unreached(node.uid, MESH_S + self.stale_s):
             return
-        if any(ASKED in why for why in whys) and self._facts.pleas[node.uid]:
+        if any(each.event == "Requested" for each in entries) and self._facts.pleas[node.uid]:
             return
         if not self.unanswered(node.uid, by):
             self.fail(f"{node.name} {what}, and nothing speaks against it")

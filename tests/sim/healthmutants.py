@@ -107,7 +107,7 @@ def empty_before_it_is_closed(stack: ExitStack) -> None:
 
     async def late(self: Any, action: Any) -> str:
         session = self._known.sessions.get(action.session)
-        empty = session is not None and record.last(session.status, record.EMPTY) is not None
+        empty = session is not None and record.last(session.status, "Emptied") is not None
         return await quarantine(self, action) if empty else "later"
 
     def hasty(self: Any, session: Any, node: Any, evidence: Any) -> None:

@@ -61,10 +61,10 @@ class Stage:
         body = {"metadata": {"name": self.session}, "spec": spec}
         self._call("POST", "/apis/muster.dev/v1alpha1/noderemediations", body)
 
-    def enters(self, rung: str, reason: str) -> None:
+    def enters(self, rung: str, event: str = "Entered") -> None:
         """The controller writes that the session enters a rung, or what was done on it."""
         time, generation = moment(self._loop.now), len(self._steps) + 1
-        self._steps.append({"rung": rung, "time": time, "generation": generation, "reason": reason})
+        self._steps.append({"rung": rung, "time": time, "generation": generation, "event": event})
         status = {"phase": "Open", "rung": rung, "generation": generation, "since": time, "history": self._steps}
         self._call("PATCH", f"/apis/muster.dev/v1alpha1/noderemediations/{self.session}/status", {"status": status})
 
@@ -117,8 +117,8 @@ def play(story: Callable[[Stage], Awaitable[None]], skew_s: float = 0.0) -> None
 
 
 async def is_replaced(stage: Stage) -> None:
-    stage.enters("Quarantine", "xid")
-    stage.enters("Replace", "xid")
+    stage.enters("Quarantine")
+    stage.enters("Replace")
     await asyncio.sleep(LONG_S)
     stage.checker(NoHealthyMachineReplaced).replaced(NODE, stage.uid)
 
@@ -144,9 +144,9 @@ async def replaced_for_a_lesser_finding(stage: Stage) -> None:
 
 async def reboot_asked_before_a_pass(stage: Stage) -> None:
     stage.finds(REBOOTS)
-    stage.enters("Quarantine", "xid")
-    stage.enters("Reboot", "xid")
-    stage.enters("Reboot", "boot boot-1")
+    stage.enters("Quarantine")
+    stage.enters("Reboot")
+    stage.enters("Reboot", "RebootRequested")
     await asyncio.sleep(10.0)
     stage.passes()
     await asyncio.sleep(LONG_S)
@@ -155,12 +155,12 @@ async def reboot_asked_before_a_pass(stage: Stage) -> None:
 
 async def reboot_asked_long_after_a_pass(stage: Stage) -> None:
     stage.finds(REBOOTS)
-    stage.enters("Quarantine", "xid")
+    stage.enters("Quarantine")
     await asyncio.sleep(10.0)
     stage.passes()
-    stage.enters("Reboot", "xid")
+    stage.enters("Reboot")
     await asyncio.sleep(LONG_S)
-    stage.enters("Reboot", "boot boot-1")
+    stage.enters("Reboot", "RebootRequested")
     stage.checker(NothingWithoutEvidence).touched(NODE, stage.session, "reboot")
 
 
@@ -173,7 +173,7 @@ async def second_node_out_after_the_first_is_deleted(stage: Stage) -> None:
 
 async def second_node_out_after_the_first_is_written_and_deleted(stage: Stage) -> None:
     stage.finds(REBOOTS)
-    stage.enters("Quarantine", "xid")
+    stage.enters("Quarantine")
     await asyncio.sleep(5.0)
     stage.is_deleted()
     stage.of(OTHER).finds(REBOOTS)

@@ -6,16 +6,32 @@ from datetime import datetime
 from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, field
+from msgspec.structs import force_setattr
 
 from muster.api.names import GROUP, VERSION
 from muster.api.node_health import ObservedFinding
 from muster.api.preflight import PassedTest
+from muster.api.untyped_steps import typed
 from muster.kube.meta import KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
 Rung = Literal["Observe", "Condition", "Quarantine", "Drain", "ResetGPU", "Reboot", "Replace", "Human"]
 RemediationPhase = Literal["Open", "Released", "Handed"]
 RequestedAction = Literal["Quarantine", "Release"]
+StepEvent = Literal[
+    "Opened",
+    "Entered",
+    "Joining",
+    "Requested",
+    "SharedFault",
+    "SpareReserved",
+    "Emptied",
+    "Reset",
+    "RebootRequested",
+    "Booted",
+    "Released",
+]
+"""What a history entry records; `RemediationStep.event` describes each."""
 
 CAUSES_MAX: Final = 16
 HISTORY_MAX: Final = 32
@@ -48,14 +64,44 @@ class NodeRemediationSpec(KubeStruct, kw_only=True):
 
 
 class RemediationStep(KubeStruct):
-    """A rung that was entered, and why."""
+    """A rung that was entered, or something that was done on it, and why."""
 
     rung: Annotated[Rung, Meta(description="The rung.")]
     time: Annotated[datetime, Meta(description="When it was entered.")]
     generation: Annotated[int, Meta(ge=0, description="Generation of the status that entered it.")] = 0
     reason: Annotated[
-        str, Meta(max_length=256, description="What for: the line of the policy, a deadline, a test.")
+        str, Meta(max_length=256, description="Why, for people: the line of the policy, a deadline, a test.")
     ] = ""
+    event: Annotated[
+        StepEvent | None,
+        Meta(
+            description="What the entry records. Opened: the session was opened. Entered: the rung was entered."
+            " Joining: a node that was not in use yet entered Quarantine. Requested: a user asked for Quarantine."
+            " SharedFault: many nodes have the fault at once. SpareReserved: a spare node is reserved for a gang."
+            " Emptied: all pods that must leave the node are gone. Reset: the GPUs were reset. RebootRequested: a"
+            " reboot was requested. Booted: the machine has booted again. Released: the session was closed."
+        ),
+    ] = None
+    fault_key: Annotated[
+        str,
+        Meta(
+            max_length=256, description="CHECK/CODE of the finding that decided; dead for a node that was found dead."
+        ),
+    ] = ""
+    boot_id: Annotated[str, Meta(description="RebootRequested: the boot that the reboot is to end.")] = field(
+        name="bootID", default=""
+    )
+    test_level: Annotated[
+        int | None, Meta(description="Released: level of the passed test that ended the session.")
+    ] = None
+    tested_at: Annotated[datetime | None, Meta(description="Released: when that test ended.")] = None
+    by: Annotated[str, Meta(max_length=128, description="Requested, Released: the user who asked for it.")] = ""
+
+    def __post_init__(self) -> None:
+        """Set the typed fields of an entry that a version without them wrote."""
+        if self.event is None:
+            for name, value in typed(self.reason).items():
+                force_setattr(self, name, value)
 
 
 class NodeRemediationStatus(KubeStruct):

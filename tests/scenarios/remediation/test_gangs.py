@@ -6,7 +6,6 @@ import pytest
 
 from muster.api.names import HEALTH_CONFIG_MAP, HEALTH_POLICY_KEY
 from muster.fleet.remediation.config import CONFIG_KEY
-from muster.fleet.remediation.ladder.record import SPARE
 from muster.kube.core import ConfigMap
 from muster.kube.meta import ObjectMeta
 from tests.scenarios.remediation.conftest import OPEN, Findings
@@ -42,7 +41,7 @@ async def test_a_gang_leaves_two_broken_nodes_at_once_and_its_attempt_ends_once(
         for node in left:
             session = await findings.session(node)
             assert session is not None
-            assert any(step.reason.startswith(SPARE) for step in session.status.history)
+            assert any(step.event == "SpareReserved" for step in session.status.history)
             await findings.tests(node)
 
         async def back() -> bool:

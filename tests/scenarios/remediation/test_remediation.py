@@ -43,7 +43,7 @@ async def test_a_broken_node_is_emptied_rebooted_tested_and_given_back(ward: War
 
     async def booted() -> bool:
         session = await ward.session(node)
-        return session is not None and "booted" in [step.reason for step in session.status.history]
+        return session is not None and "Booted" in [step.event for step in session.status.history]
 
     await until("the boot is seen", booted)
     await ward.tests(node)
@@ -79,7 +79,7 @@ async def test_killed_at_each_rung_it_is_carried_on_by_the_next_leader(ward: War
         session = await until("the next step is written", moved)
         await ward.stop()
         generation, kills = session.status.generation, kills + 1
-        if any(step.reason == "booted" for step in session.status.history):
+        if any(step.event == "Booted" for step in session.status.history):
             await ward.tests(node)
     ward.start()
     await ward.until_out_of_use()

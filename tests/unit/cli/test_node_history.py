@@ -10,7 +10,6 @@ import pytest
 from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, RemediationStep
 from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobSpec, TrainingJobStatus
 from muster.cli.nodes import history as nodehistory
-from muster.fleet.remediation.ladder import record
 from muster.kube.meta import ObjectMeta
 
 THEN = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -22,13 +21,13 @@ def after(seconds: float) -> datetime:
 
 def entries() -> list[nodehistory.Entry]:
     steps = [
-        ("Condition", 1.0, record.OPENED),
-        ("Quarantine", 2.5, "xid/79 (catalogue.yaml:12): GPU has fallen off the bus, and only a reboot brings it back"),
-        ("Drain", 3.0, "xid/79"),
-        ("Drain", 45.0, record.EMPTY),
-        ("Drain", 400.0, record.RELEASED),
+        ("Condition", 1.0, "opened", "Opened"),
+        ("Quarantine", 2.5, "xid/79 (catalogue.yaml:12): off the bus, and only a reboot brings it back", "Entered"),
+        ("Drain", 3.0, "xid/79", "Entered"),
+        ("Drain", 45.0, "empty", "Emptied"),
+        ("Drain", 400.0, "released", "Released"),
     ]
-    history = tuple(RemediationStep(rung, after(at), 1, reason) for rung, at, reason in steps)  # type: ignore[arg-type]
+    history = tuple(RemediationStep(rung, after(at), 1, reason, event) for rung, at, reason, event in steps)  # type: ignore[arg-type]
     session = NodeRemediation(
         metadata=ObjectMeta(name="n"),
         spec=NodeRemediationSpec(node="node-2", node_uid="u"),

@@ -128,7 +128,14 @@ class World:
                 assert action.status.generation > there.status.generation
                 self.sessions[there.name] = self._written(replace(there, status=action.status))
         elif isinstance(action, Quarantine):
-            mark = QuarantineRecord(action.session, action.generation, "then", action.why)
+            mark = QuarantineRecord(
+                action.session,
+                action.generation,
+                "then",
+                action.why,
+                event=action.event,
+                fault_key=action.fault_key,
+            )
             self._node(action.node, tainted=True, record=mark)
         elif isinstance(action, Release):
             self._node(action.node, tainted=False, record=None)

@@ -110,8 +110,16 @@ def test_no_node_is_put_into_quarantine_for_a_session_that_is_over_or_by_another
     known = Known(lambda: None)
     known.sessions[session.name] = session
     node = NodeView(name="n0", uid=ward.node("n0")["metadata"]["uid"])
-    over = Quarantine(node=node, session=session.name, generation=2, since=0.0, why="")
-    other = Quarantine(node=NodeView(name="n0", uid="before"), session="open", generation=2, since=0.0, why="")
+    over = Quarantine(node=node, session=session.name, generation=2, since=0.0, why="", event="Entered", fault_key="")
+    other = Quarantine(
+        node=NodeView(name="n0", uid="before"),
+        session="open",
+        generation=2,
+        since=0.0,
+        why="",
+        event="Entered",
+        fault_key="",
+    )
     carried_out(ward, known, Plan(actions=(over, other)))
     assert ward.out_of_use() == set()
 

@@ -172,7 +172,7 @@ def test_a_reboot_is_confirmed_by_another_boot_id_and_exits_through_its_test() -
     world = World()
     world.fault("n0", "reboot")
     world.settle()
-    asked = record.last(world.session("n0").status, record.BOOT)
+    asked = record.last(world.session("n0").status, "RebootRequested")
     assert asked is not None
     assert asked.reason == "boot b0", "written before it is done"
     world.settle(60.0)
@@ -532,7 +532,7 @@ def test_a_gang_leaves_its_nodes_at_once_and_after_its_spares_are_kept() -> None
     assert world.plan.going == {"ns/g"}
     world.settle()
     assert world.plan.going == set()
-    assert record.last(world.session("n0").status, record.SPARE) is not None
+    assert record.last(world.session("n0").status, "SpareReserved") is not None
 
 
 def test_a_gang_goes_without_a_spare_in_the_end() -> None:

@@ -134,11 +134,10 @@ def _of_sessions(sessions: Sequence[NodeRemediation]) -> Iterator[Entry]:
 
 def _ended(session: NodeRemediation, number: int) -> Mapping[str, float]:
     """The stage of the ladder that the entry with this number ended."""
-    from muster.fleet.remediation.ladder.record import RELEASED, is_a
     from muster.fleet.remediation.ladder.states import stage_of
 
     history = session.status.history[:number]
-    phase = "Released" if is_a(history[-1], RELEASED) else "Open"
+    phase = "Released" if history[-1].event == "Released" else "Open"
     then = msgspec.structs.replace(session.status, history=history, phase=phase)
     stage = stage_of(session, then)
     return dict([stage]) if stage is not None else {}

@@ -156,8 +156,9 @@ def _open(ladder: Ladder, evidence: dict[str, Evidence], *, acts: bool) -> None:
 
 
 def _opened(session: NodeRemediation, evidence: Evidence, now: float) -> NodeRemediationStatus:
-    reason = f"{record.OPENED}: {evidence.rule or evidence.why}"
-    return record.moved(session.status, "Observe", now, reason, message=evidence.why)
+    reason = f"opened: {evidence.rule or evidence.why}"
+    fact = record.Fact(event="Opened", fault_key=record.fault_key(evidence))
+    return record.moved(session.status, "Observe", now, reason, fact=fact, message=evidence.why)
 
 
 def _closed(
@@ -184,7 +185,7 @@ def _effects(session: NodeRemediation, node: NodeView) -> Iterable[Action]:
     elif not (node.tainted and _taint_of(session, node)):
         yield Quarantine(
             node=node, session=session.name, generation=entry.generation, since=entry.time.timestamp(),
-            why=entry.reason,
+            why=entry.reason, event=entry.event or "Entered", fault_key=entry.fault_key,
         )  # fmt: skip
 
 
@@ -203,7 +204,8 @@ def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
     # From then on, the node is not drained, and its deadline does not count.
     working = status.phase == "Open" and status.rung in WORKING
     if request is not None and (working or not record.is_quarantined(status)):
-        ladder.enter(session, "Quarantine", f"{record.ASKED} {request.by}: {request.reason}")
+        fact = record.Fact(event="Requested", by=request.by)
+        ladder.enter(session, "Quarantine", f"asked for by {request.by}: {request.reason}", fact=fact)
 
 
 def _observe(
@@ -220,8 +222,8 @@ def _observe(
     elif evidence is None and not node.ready:
         ladder.hold_count(NOT_READY)
     elif evidence is None:
-        released = f"{record.RELEASED}: nothing that counts is there any more"
-        ladder.enter(session, "Observe", released, phase="Released")
+        released = "released: nothing that counts is there any more"
+        ladder.enter(session, "Observe", released, fact=record.RELEASED, phase="Released")
     else:
         ladder.say(session, _would(ladder, node, evidence), "Observed")
     if status.phase != "Released":
@@ -261,10 +263,11 @@ def _note(ladder: Ladder, found: Leaving, session: NodeRemediation) -> None:
     if status.phase != "Open" or status.rung != "Drain":
         return
     spare = found.noted.get(session.name)
-    if spare is not None and record.last(status, record.SPARE) is None:
+    if spare is not None and record.last(status, "SpareReserved") is None:
         deadline_s = record.seconds(status.deadline, ladder.now) - ladder.now
-        changed = record.noted(status, ladder.now, f"{record.SPARE} {spare}", deadline_s=deadline_s)
-        ladder.actions.append(Move(session=session, status=changed, why=record.SPARE))
+        fact = record.Fact(event="SpareReserved")
+        changed = record.noted(status, ladder.now, f"spare {spare}", fact, deadline_s=deadline_s)
+        ladder.actions.append(Move(session=session, status=changed, why="spare"))
     elif session.name in found.waits:
         ladder.hold(session, "Spare", found.waits[session.name])
 
@@ -277,8 +280,8 @@ def _gone(ladder: Ladder, now: float) -> None:
             continue
         if session.status.phase != "Released":
             what = "is gone" if node is None else "is another one now"
-            why = f"{record.RELEASED}: node {session.spec.node} {what}"
-            ladder.enter(session, session.status.rung, why, phase="Released")
+            why = f"released: node {session.spec.node} {what}"
+            ladder.enter(session, session.status.rung, why, fact=record.RELEASED, phase="Released")
         elif now - record.seconds(session.status.since, now) > KEPT_S:
             ladder.actions.append(Forget(session=session))
 
@@ -308,9 +311,9 @@ def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> It
 def _told(view: View, ladder: Ladder) -> Iterable[Action]:
     """Add Events to the writes: one for each rung that is entered, and one for a shared fault in total."""
     before = {
-        entry.reason
+        entry.fault_key
         for session in view.sessions.values()
-        if (entry := record.last(session.status, record.SHARED)) is not None
+        if (entry := record.last(session.status, "SharedFault")) is not None
     }
     for action in ladder.actions:
         if not isinstance(action, Open | Move) or (isinstance(action, Move) and not action.counts):
@@ -324,10 +327,10 @@ def _words(view: View, name: str, status: NodeRemediationStatus, before: set[str
     if not status.history:
         return None
     entry = status.history[-1]
-    if record.is_a(entry, record.SHARED):
-        if entry.reason in before:
+    if entry.event == "SharedFault":
+        if entry.fault_key in before:
             return None
-        before.add(entry.reason)
+        before.add(entry.fault_key)
         return Tell(node=None, reason="SharedFault", message=entry.reason)
     node = view.nodes.get(name)
     if node is None:

@@ -192,7 +192,14 @@ class Carrier:
         return "done"
 
     async def _quarantine(self, action: plans.Quarantine) -> str:
-        mark = QuarantineRecord(action.session, action.generation, instant(action.since), action.why)
+        mark = QuarantineRecord(
+            action.session,
+            action.generation,
+            instant(action.since),
+            action.why,
+            event=action.event,
+            fault_key=action.fault_key,
+        )
 
         def change(node: Node) -> NodeChange | None:
             session = self._known.sessions.get(action.session)

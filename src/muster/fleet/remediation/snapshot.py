@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from muster.api.node_remediation import NodeRemediation
+from muster.api.node_remediation import NodeRemediation, StepEvent
 from muster.api.preflight import PassedTest
+from muster.api.untyped_steps import typed
 from muster.fleet.health.finding import Finding
 from muster.fleet.health.policy import Action, Fault
 from muster.fleet.remediation.config import RemediationConfig
@@ -17,16 +18,18 @@ from muster.fleet.remediation.config import RemediationConfig
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class QuarantineRecord(msgspec.Struct, frozen=True):
+class QuarantineRecord(msgspec.Struct, frozen=True, rename="camel"):
     """Our record on a node beside the taint: which session wrote it, when and why.
 
     Attributes:
         session: name of the NodeRemediation.
         generation: the generation of the session's status that put the node into quarantine.
         since: in RFC 3339 format.
-        why: the reason as text.
+        why: the reason, for people.
         by: the writer.
         foreign: the node already had the taint from someone else: it stays when we remove our record.
+        event: as in the session's history entry: Entered, Joining or Requested.
+        fault_key: as in that entry.
     """
 
     session: str
@@ -35,6 +38,14 @@ class QuarantineRecord(msgspec.Struct, frozen=True):
     why: str
     by: str = "muster-remediation"
     foreign: bool = False
+    event: StepEvent | None = None
+    fault_key: str = ""
+
+    def __post_init__(self) -> None:
+        """Set the event of a record that a version without it wrote."""
+        if self.event is None:
+            event = typed(self.why)["event"]
+            msgspec.structs.force_setattr(self, "event", event if event in ("Joining", "Requested") else "Entered")
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from collections import Counter
 
 from muster.api.names import remediation_name
 from muster.fleet.remediation.config import Limits, RemediationConfig, amount_of, percent_of
-from muster.fleet.remediation.ladder.record import JOINING, is_put, is_quarantined, pool_of, quarantines, was_in_use
+from muster.fleet.remediation.ladder.record import is_put, is_quarantined, pool_of, quarantines, was_in_use
 from muster.fleet.remediation.ladder.rungs import WORKING
 from muster.fleet.remediation.snapshot import NodeView, View
 
@@ -73,8 +73,8 @@ class Room:
 
     def _joins(self, node: NodeView) -> bool:
         """Return whether the node is not capacity yet. A node that was in use stays counted."""
-        mark = node.record  # written before the session, with the same reason
-        was_in_use = mark is not None and not mark.why.startswith(f"{JOINING}:")
+        mark = node.record  # written before the session, with the same event
+        was_in_use = mark is not None and mark.event != "Joining"
         return node.joining and not was_in_use and node.uid not in self._used
 
     def why_not_quarantine(self, node: NodeView) -> tuple[str, str]:

@@ -114,7 +114,7 @@ def _past(session: NodeRemediation | None) -> tuple[float, tuple[float, ...]]:
     if session is None:
         return 0.0, ()
     history = session.status.history
-    released = max((step.time.timestamp() for step in history if record.is_a(step, record.RELEASED)), default=0.0)
+    released = max((step.time.timestamp() for step in history if step.event == "Released"), default=0.0)
     cleared = max(map(record.cleared, history), default=0.0)
     return cleared, tuple(time for time in record.quarantines(session) if time < released)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.node_remediation import NodeRemediation
-from muster.fleet.remediation.ladder.record import BOOT, BOOTED, RESET, asks, episode, is_a, last, seconds
+from muster.fleet.remediation.ladder.record import asks, episode, last, seconds
 from muster.fleet.remediation.snapshot import Evidence, NodeView, Tested
 
 
@@ -28,18 +28,18 @@ def tested_after(session: NodeRemediation, evidence: Evidence | None) -> float:
     for step, before in zip(steps, (None, *steps), strict=False):
         # A failed reset or reboot may have left the node in any state: earlier tests do not count.
         in_vain = before is not None and before.rung in ("ResetGPU", "Reboot") and step.rung != before.rung
-        if in_vain or is_a(step, RESET) or is_a(step, BOOTED):
+        if in_vain or step.event in ("Reset", "Booted"):
             moment = max(moment, seconds(step.time))
-    if session.status.rung == "Reboot" and last(session.status, BOOT) and not is_booted(session):
+    if session.status.rung == "Reboot" and last(session.status, "RebootRequested") and not is_booted(session):
         return float("inf")
-    if session.status.rung == "ResetGPU" and last(session.status, RESET) is None:
+    if session.status.rung == "ResetGPU" and last(session.status, "Reset") is None:
         return float("inf")
     return max(moment, *(finding.last_s for finding in evidence.findings), 0.0) if evidence is not None else moment
 
 
 def is_booted(session: NodeRemediation) -> bool:
     """Return whether the last requested reboot is done."""
-    asked, booted = last(session.status, BOOT), last(session.status, BOOTED)
+    asked, booted = last(session.status, "RebootRequested"), last(session.status, "Booted")
     return asked is not None and booted is not None and booted.generation > asked.generation
 
 

@@ -1,12 +1,12 @@
 """Reads and writes a session's status: the only memory between two plans and between two controllers.
 
-Every write raises `generation` and requires that the object has not changed. `history` holds what was done: its reasons
-begin with a word that is read again here, and the rest is for people.
+Every write raises `generation` and requires that the object has not changed. `history` holds what was done: each entry
+has an `event` and its facts. Its `reason` is for people, and for versions that have no `event`: they read its first
+word (`api/untyped_steps.py`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -26,6 +26,7 @@ from muster.api.node_remediation import (
     RemediationStep,
     RequestedAction,
     Rung,
+    StepEvent,
 )
 from muster.api.preflight import PassedTest
 from muster.fleet.health.record import observed
@@ -37,30 +38,28 @@ ANNOTATION_RECORD: Final = "muster.dev/quarantine-record"
 """Annotation of nodes: a `QuarantineRecord` as JSON."""
 QUARANTINE: Final = Taint(key=TAINT_QUARANTINE, value=QUARANTINE_VALUE, effect="NoSchedule")
 
-OPENED: Final = "opened"
-"""The first entry after a session was opened."""
-RELEASED: Final = "released"
-"""The last entry of a session."""
-JOINING: Final = "joining"
-"""A node that was not in use yet went into quarantine: breakers do not count it."""
-EMPTY: Final = "empty"
-"""All pods that must leave the node are gone."""
-RESET: Final = "reset"
-"""The GPUs were reset: tests from now on count."""
-BOOT: Final = "boot"
-"""Followed by the boot ID at the time of the request to reboot."""
-BOOTED: Final = "booted"
-"""The node has booted again."""
-SHARED: Final = "shared"
-"""Followed by CHECK/CODE of a fault that many nodes have at once."""
-ASKED: Final = "asked for by"
-"""Followed by the user who asked."""
-SPARE: Final = "spare"
-"""A spare node is reserved for the gang that leaves."""
-
-_PASSED: Final = re.compile(rf"{RELEASED}: level \d+ passed at (\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{6}}\+00:00)")
 _REASON_MAX: Final = 256
 _MESSAGE_MAX: Final = 1024
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """The typed part of a history entry; see `RemediationStep` for the fields."""
+
+    event: StepEvent = "Entered"
+    fault_key: str = ""
+    boot_id: str = ""
+    test_level: int | None = None
+    tested_at: datetime | None = None
+    by: str = ""
+
+
+ENTERED: Final = Fact()
+RELEASED: Final = Fact(event="Released")
+
+
+def fault_key(evidence: Evidence) -> str:
+    """Return CHECK/CODE of the deciding finding; without a finding, the rule, such as `dead`."""
+    return evidence.key or evidence.rule
 
 
 def at(seconds: float) -> datetime:
@@ -88,13 +87,18 @@ def moved(
     now: float,
     reason: str,
     *,
+    fact: Fact = ENTERED,
     deadline_s: float | None = None,
     phase: RemediationPhase = "Open",
     message: str = "",
 ) -> NodeRemediationStatus:
     """Return the status after entering a rung or a phase. Lasting facts (pool, passes) do not change."""
     step = RemediationStep(
-        rung=rung, time=at(now), generation=status.generation + 1, reason=shortened(reason, _REASON_MAX)
+        rung=rung,
+        time=at(now),
+        generation=status.generation + 1,
+        reason=shortened(reason, _REASON_MAX),
+        **msgspec.structs.asdict(fact),
     )
     return msgspec.structs.replace(
         status,
@@ -116,9 +120,9 @@ def _bounded(steps: tuple[RemediationStep, ...]) -> tuple[RemediationStep, ...]:
     over, begin = len(steps) - HISTORY_MAX, 0
     kept: list[RemediationStep] = []
     for index, step in enumerate(steps[:-1]):
-        if over > 0 and is_a(step, RELEASED) and any(is_a(each, RELEASED) for each in steps[index + 1 : -1]):
+        if over > 0 and step.event == "Released" and any(each.event == "Released" for each in steps[index + 1 : -1]):
             ended = steps[begin : index + 1]
-            went = next((each for each in ended if each.rung == "Quarantine" and not is_a(each, RELEASED)), None)
+            went = next((each for each in ended if each.rung == "Quarantine" and each.event != "Released"), None)
             left = [went, step] if went is not None else []
             kept += left
             over, begin = over - (len(ended) - len(left)), index + 1
@@ -126,10 +130,18 @@ def _bounded(steps: tuple[RemediationStep, ...]) -> tuple[RemediationStep, ...]:
 
 
 def noted(
-    status: NodeRemediationStatus, now: float, reason: str, *, deadline_s: float | None = None, message: str = ""
+    status: NodeRemediationStatus,
+    now: float,
+    reason: str,
+    fact: Fact,
+    *,
+    deadline_s: float | None = None,
+    message: str = "",
 ) -> NodeRemediationStatus:
     """Return the status with one more history entry on the same rung; `since` does not change."""
-    status = moved(status, status.rung, now, reason, deadline_s=deadline_s, phase=status.phase, message=message)
+    status = moved(
+        status, status.rung, now, reason, fact=fact, deadline_s=deadline_s, phase=status.phase, message=message
+    )
     return msgspec.structs.replace(status, since=status.since)
 
 
@@ -155,20 +167,17 @@ def episode(status: NodeRemediationStatus) -> tuple[RemediationStep, ...]:
     if status.phase == "Released":
         return ()
     for index in range(len(status.history) - 1, -1, -1):
-        if is_a(status.history[index], RELEASED):
+        if status.history[index].event == "Released":
             return status.history[index + 1 :]
     return status.history
 
 
-def is_a(step: RemediationStep, word: str) -> bool:
-    """Return whether an entry's reason begins with the word."""
-    return step.reason == word or step.reason.startswith((f"{word} ", f"{word}:"))
-
-
-def last(status: NodeRemediationStatus, word: str = "", rung: Rung | None = None) -> RemediationStep | None:
-    """Return the newest entry of the open session with this word and on this rung."""
+def last(
+    status: NodeRemediationStatus, event: StepEvent | None = None, rung: Rung | None = None
+) -> RemediationStep | None:
+    """Return the newest entry of the open session with this event and on this rung."""
     for step in reversed(episode(status)):
-        if (not word or is_a(step, word)) and (rung is None or step.rung == rung):
+        if event in (None, step.event) and rung in (None, step.rung):
             return step
     return None
 
@@ -202,7 +211,7 @@ def is_left(session: NodeRemediation, node: NodeView) -> bool:
 
 def ended(status: NodeRemediationStatus) -> int:
     """Return the generation in which the session was last released; 0 if it never was."""
-    return max((step.generation for step in status.history if is_a(step, RELEASED)), default=0)
+    return max((step.generation for step in status.history if step.event == "Released"), default=0)
 
 
 def is_quarantined(status: NodeRemediationStatus) -> bool:
@@ -212,7 +221,7 @@ def is_quarantined(status: NodeRemediationStatus) -> bool:
 
 def was_in_use(status: NodeRemediationStatus) -> bool:
     """Return whether the node is in quarantine and was in use before."""
-    return any(step.rung == "Quarantine" and not is_a(step, JOINING) for step in episode(status))
+    return any(step.rung == "Quarantine" and step.event != "Joining" for step in episode(status))
 
 
 def asks(session: NodeRemediation, action: RequestedAction) -> bool:
@@ -224,18 +233,20 @@ def quarantines(session: NodeRemediation) -> list[float]:
     """Return when the node was put into quarantine, as far as the history goes back; joining nodes are not counted."""
     found, out = [], False
     for step in session.status.history:
-        if is_a(step, RELEASED):
+        if step.event == "Released":
             out = False
         elif step.rung == "Quarantine" and not out:
             out = True
-            if not is_a(step, JOINING):
+            if step.event != "Joining":
                 found.append(step.time.timestamp())
     return found
 
 
-def released_after(level: int, time_s: float) -> str:
-    """Format which test released a node; `cleared` reads it again."""
-    return f"level {level} passed at {at(time_s).isoformat(timespec='microseconds')}"
+def released_after(level: int, time_s: float) -> tuple[str, Fact]:
+    """Return the text and the fact of a release by a passed test. Versions without typed fields parse the text."""
+    ended = at(time_s)
+    text = f"released: level {level} passed at {ended.isoformat(timespec='microseconds')}"
+    return text, Fact(event="Released", test_level=level, tested_at=ended)
 
 
 def cleared(step: RemediationStep) -> float:
@@ -244,12 +255,11 @@ def cleared(step: RemediationStep) -> float:
     A finding that was seen after the test counts, even if it is reported late. If no test or user ended the session,
     all findings count.
     """
-    if not is_a(step, RELEASED):
+    if step.event != "Released":
         return 0.0
-    passed = _PASSED.fullmatch(step.reason)
-    if passed is not None:
-        return min(datetime.fromisoformat(passed[1]).timestamp(), step.time.timestamp())
-    return step.time.timestamp() if step.reason.startswith(f"{RELEASED}: {ASKED} ") else 0.0
+    if step.tested_at is not None:
+        return min(step.tested_at.timestamp(), step.time.timestamp())
+    return step.time.timestamp() if step.by else 0.0
 
 
 def seconds(moment: datetime | None, default: float = 0.0) -> float:
@@ -268,11 +278,6 @@ def record_of(node: Node) -> QuarantineRecord | None:
 def shortened(text: str, most: int) -> str:
     """Shorten a text that is too long for its field."""
     return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def is_about(shared: RemediationStep, key: str) -> bool:
-    """Return whether the entry of a shared fault is about this fault."""
-    return shared.reason.startswith(f"{SHARED} {key}: ")
 
 
 def pool_of(session: NodeRemediation) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationPhase, Rung
+from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationPhase, Rung, StepEvent
 from muster.fleet.remediation.draining.budgets import NOTHING_HOLDS, Room
 from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.ladder.exits import failed, is_booted, is_own, passed
@@ -89,7 +89,7 @@ class Ladder:
         tested = self.view.tested.get(node.name)
         if tested is None or not passed(session, node, tested, evidence):
             return False
-        self._release(session, record.released_after(tested.level, tested.time_s))
+        self._release(session, *record.released_after(tested.level, tested.time_s))
         return True
 
     def _is_let_back(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> bool:
@@ -103,7 +103,8 @@ class Ladder:
         opened = record.episode(session.status)[0].time.timestamp()
         if request.time.timestamp() <= max(opened, evidence.last_s if evidence is not None else 0.0):
             return False  # the request is older than the evidence
-        self._release(session, f"{record.ASKED} {request.by}: {request.reason}")
+        text = f"released: asked for by {request.by}: {request.reason}"
+        self._release(session, text, record.Fact(event="Released", by=request.by))
         return True
 
     # Below quarantine: the node is in use
@@ -111,22 +112,22 @@ class Ladder:
     def _below(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         status = session.status
         if record.is_put(session, node):
-            self._is_out(session, node, evidence, node.record.why if node.record is not None else "")
+            self._is_out(session, node, evidence)
             return
         if evidence is None:
             if node.ready:
-                self._release(session, "nothing that counts is there any more")
+                self._release(session, "released: nothing that counts is there any more")
             else:
                 self.hold_count(NOT_READY)
             return
         want, why = TARGET[evidence.action], _because(evidence)
         if ORDER[want] < ORDER["Quarantine"]:
             if status.rung != want or status.phase != "Open":
-                self.enter(session, want, why)
+                self.enter(session, want, why, fact=_fact(evidence))
             return
         if status.phase == "Handed":
-            shared = record.last(status, record.SHARED)
-            if shared is None or record.is_about(shared, evidence.key) or evidence.key in self.shared:
+            shared = record.last(status, "SharedFault")
+            if shared is None or shared.fault_key == evidence.key or evidence.key in self.shared:
                 return
         if evidence.key in self.shared:
             self._hand_shared(session, evidence)
@@ -136,18 +137,29 @@ class Ladder:
             self.hold(session, held, f"{why}; not in quarantine: {words}", rung="Condition")
             return
         self.room.take_quarantine(node)
-        self._quarantine(session, node, f"{record.JOINING}: {why}" if node.joining else why)
+        self._quarantine(session, node, evidence)
 
-    def _quarantine(self, session: NodeRemediation, node: NodeView, why: str) -> None:
+    def _quarantine(self, session: NodeRemediation, node: NodeView, evidence: Evidence) -> None:
         """Put the node into quarantine. The taint is written first: one harmless write, which names its session."""
         generation = session.status.generation + 1
-        self.taints.append(Quarantine(node=node, session=session.name, generation=generation, since=self.now, why=why))
-        self.enter(session, "Quarantine", why, deadline_s=self.view.config.deadlines.quarantine_s)
+        event: StepEvent = "Joining" if node.joining else "Entered"
+        why = f"joining: {_because(evidence)}" if node.joining else _because(evidence)
+        taint = Quarantine(
+            node=node, session=session.name, generation=generation, since=self.now, why=why, event=event,
+            fault_key=record.fault_key(evidence),
+        )  # fmt: skip
+        self.taints.append(taint)
+        fact = record.Fact(event=event, fault_key=taint.fault_key)
+        self.enter(session, "Quarantine", why, fact=fact, deadline_s=self.view.config.deadlines.quarantine_s)
 
-    def _is_out(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
+    def _is_out(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         """Record that the taint is there. If no budget holds the drain back, record the drain in the same write."""
         deadline_s = self.view.config.deadlines.quarantine_s
-        status = record.moved(session.status, "Quarantine", self.now, why, deadline_s=deadline_s)
+        mark = node.record
+        assert mark is not None
+        assert mark.event is not None
+        why, fact = mark.why, record.Fact(event=mark.event, fault_key=mark.fault_key)
+        status = record.moved(session.status, "Quarantine", self.now, why, fact=fact, deadline_s=deadline_s)
         drains = (
             evidence is not None
             and evidence.key not in self.shared
@@ -157,14 +169,17 @@ class Ladder:
         if evidence is not None and drains:
             self.room.take_work(node)
             why = _because(evidence)
-            status = record.moved(status, "Drain", self.now, why, deadline_s=self._deadline_s("Drain"))
+            status = record.moved(
+                status, "Drain", self.now, why, fact=_fact(evidence), deadline_s=self._deadline_s("Drain")
+            )
         self.actions.append(Move(session=session, status=status, why=why))
 
     def _hand_shared(self, session: NodeRemediation, evidence: Evidence) -> None:
         window_s = self.view.config.shared.window_s
         text = f"at least {self.view.config.shared.nodes} nodes came by it within {window_s:g} s: no node's own fault"
-        self.hold_count(record.SHARED)
-        self.enter(session, "Human", f"{record.SHARED} {evidence.key}: {text}", phase="Handed")
+        self.hold_count("shared")
+        fact = record.Fact(event="SharedFault", fault_key=evidence.key)
+        self.enter(session, "Human", f"shared {evidence.key}: {text}", fact=fact, phase="Handed")
 
     # In quarantine
 
@@ -175,7 +190,7 @@ class Ladder:
             return  # the taint was removed: it is restored first, because new pods may come until then
         if rung == "Quarantine":
             if is_above(want, rung) and node.tainted:  # without the taint, evicted pods could come back
-                self.enter_work(session, node, "Drain", _because(evidence) if evidence is not None else "")
+                self.enter_work(session, node, "Drain", evidence, _because(evidence))
         elif rung == "Drain":
             self._drain(session, node, evidence, want)
         elif rung == "ResetGPU":
@@ -200,20 +215,20 @@ class Ladder:
         if any(not (dead and pod.terminating) for pod in pods):
             return  # `draining/drain.py` decides which of them are evicted now
         status = session.status
-        if record.last(status, record.EMPTY) is None:
+        if record.last(status, "Emptied") is None:
             changed = record.noted(
-                status, self.now, record.EMPTY, deadline_s=self.view.config.deadlines.test_s,
+                status, self.now, "empty", record.Fact(event="Emptied"), deadline_s=self.view.config.deadlines.test_s,
                 message="the node is empty",
             )  # fmt: skip
-            self.actions.append(Move(session=session, status=changed, why=record.EMPTY))
+            self.actions.append(Move(session=session, status=changed, why="empty"))
         elif is_above(want, "Drain"):
-            self._to(session, node, want, _because(evidence) if evidence is not None else "")
+            self._to(session, node, want, evidence, _because(evidence))
         elif dead:
             self._further(session, node, evidence, "nobody has heard of the node since")
 
     def _reset(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         status, step = session.status, self._step(session)
-        if record.last(status, record.RESET) is not None:
+        if record.last(status, "Reset") is not None:
             return  # its test decides
         if step is None:
             name = step_name(session, "ResetGPU")
@@ -223,30 +238,31 @@ class Ladder:
             )
         elif step.phase == "Succeeded":
             changed = record.noted(
-                status, self.now, record.RESET, deadline_s=self.view.config.deadlines.test_s,
+                status, self.now, "reset", record.Fact(event="Reset"), deadline_s=self.view.config.deadlines.test_s,
                 message="the GPUs were reset; the node is tested",
             )  # fmt: skip
-            self.actions.append(Move(session=session, status=changed, why=record.RESET))
+            self.actions.append(Move(session=session, status=changed, why="reset"))
         elif step.phase == "Failed":
             self._further(session, node, evidence, "the GPUs could not be reset")
 
     def _reboot(self, session: NodeRemediation, node: NodeView) -> None:
         status, step = session.status, self._step(session)
-        asked = record.last(status, record.BOOT)
+        asked = record.last(status, "RebootRequested")
         if asked is None:
+            fact = record.Fact(event="RebootRequested", boot_id=node.boot_id)
             changed = record.noted(
-                status, self.now, f"{record.BOOT} {node.boot_id}", message="the machine is rebooted",
+                status, self.now, f"boot {node.boot_id}", fact, message="the machine is rebooted",
                 deadline_s=self.view.config.deadlines.reboot_s,
             )  # fmt: skip
-            self.actions.append(Move(session=session, status=changed, why=record.BOOT))
+            self.actions.append(Move(session=session, status=changed, why="boot"))
         elif is_booted(session):
             return  # its test decides
-        elif node.boot_id != asked.reason.partition(" ")[2]:
+        elif node.boot_id != asked.boot_id:
             changed = record.noted(
-                status, self.now, record.BOOTED, deadline_s=self.view.config.deadlines.test_s,
+                status, self.now, "booted", record.Fact(event="Booted"), deadline_s=self.view.config.deadlines.test_s,
                 message="the machine has booted; the node is tested",
             )  # fmt: skip
-            self.actions.append(Move(session=session, status=changed, why=record.BOOTED))
+            self.actions.append(Move(session=session, status=changed, why="booted"))
         elif step is None:
             name, boot = step_name(session, "Reboot"), node.boot_id
             self.actions.append(RunStep(name=name, node=node, session=session.name, step="reboot", boot_id=boot))
@@ -274,14 +290,14 @@ class Ladder:
     def _further(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None, why: str) -> None:
         """Enter the rung after the failed one, or the rung that the evidence asks for if that is higher."""
         status = session.status
-        if status.rung == "Drain" and record.last(status, record.EMPTY) is None:
+        if status.rung == "Drain" and record.last(status, "Emptied") is None:
             self.enter(session, "Human", f"{why}: pods do not leave the node", phase="Handed")
             return
         following = self._after(status.rung, node)
         want = TARGET[evidence.action] if evidence is not None else following
         if is_above(want, following) and status.rung != "Quarantine":
             following = want
-        self._to(session, node, following, why)
+        self._to(session, node, following, evidence, why)
 
     def _back_by(self, session: NodeRemediation, node: NodeView) -> float:
         """Return until when a silent node may still be booting. Not if the evidence asks to replace it."""
@@ -295,7 +311,7 @@ class Ladder:
         alive = node.ready and node.name not in self.view.dead
         return further(rung, gpus=node.gpus > 0, alive=alive, replaceable=node.name in self.view.replaceable)
 
-    def _to(self, session: NodeRemediation, node: NodeView, rung: Rung, why: str) -> None:
+    def _to(self, session: NodeRemediation, node: NodeView, rung: Rung, evidence: Evidence | None, why: str) -> None:
         if rung in STEP_OF and is_above(self._after("Drain", node), rung):
             rung = self._after("Drain", node)  # the node cannot be reset or rebooted
         due = self._back_by(session, node) if rung == "Replace" else self.now
@@ -310,18 +326,20 @@ class Ladder:
         elif rung == "Human":
             self.enter(session, "Human", why, phase="Handed")
         elif session.status.rung not in WORKING:
-            self.enter_work(session, node, rung, why)
+            self.enter_work(session, node, rung, evidence, why)
         else:
-            self.enter(session, rung, why, deadline_s=self._deadline_s(rung))
+            self.enter(session, rung, why, fact=_fact(evidence), deadline_s=self._deadline_s(rung))
 
-    def enter_work(self, session: NodeRemediation, node: NodeView, rung: Rung, why: str) -> None:
+    def enter_work(
+        self, session: NodeRemediation, node: NodeView, rung: Rung, evidence: Evidence | None, why: str
+    ) -> None:
         """Enter a rung that works on the node, if the budget allows one more."""
         held, words = self.room.why_not_work(node)
         if held:
             self.hold(session, held, f"{why}; in quarantine, {rung} waits: {words}")
             return
         self.room.take_work(node)
-        self.enter(session, rung, why, deadline_s=self._deadline_s(rung))
+        self.enter(session, rung, why, fact=_fact(evidence), deadline_s=self._deadline_s(rung))
 
     def enter(
         self,
@@ -329,12 +347,15 @@ class Ladder:
         rung: Rung,
         why: str,
         *,
+        fact: record.Fact = record.ENTERED,
         deadline_s: float | None = None,
         phase: RemediationPhase = "Open",
         message: str = "",
     ) -> None:
         """Record that the session enters a rung."""
-        status = record.moved(session.status, rung, self.now, why, deadline_s=deadline_s, phase=phase, message=message)
+        status = record.moved(
+            session.status, rung, self.now, why, fact=fact, deadline_s=deadline_s, phase=phase, message=message
+        )
         self.actions.append(Move(session=session, status=status, why=why))
 
     def hold(self, session: NodeRemediation, kind: str, message: str, rung: Rung | None = None) -> None:
@@ -355,8 +376,8 @@ class Ladder:
         """Count one more node that is held back."""
         self.held[kind] = self.held.get(kind, 0) + 1
 
-    def _release(self, session: NodeRemediation, why: str) -> None:
-        self.enter(session, session.status.rung, f"{record.RELEASED}: {why}", phase="Released")
+    def _release(self, session: NodeRemediation, why: str, fact: record.Fact = record.RELEASED) -> None:
+        self.enter(session, session.status.rung, why, fact=fact, phase="Released")
 
     def _deadline_s(self, rung: Rung) -> float:
         deadlines = self.view.config.deadlines
@@ -376,8 +397,15 @@ class Ladder:
         return self.now >= due
 
 
-def _because(evidence: Evidence) -> str:
+def _because(evidence: Evidence | None) -> str:
+    if evidence is None:
+        return ""
     return f"{evidence.rule}: {evidence.why}" if evidence.rule else evidence.why
+
+
+def _fact(evidence: Evidence | None) -> record.Fact:
+    """Return the fact of an entry that enters a rung because of this evidence."""
+    return record.Fact(fault_key=record.fault_key(evidence)) if evidence is not None else record.ENTERED
 
 
 def _gpus(evidence: Evidence | None) -> tuple[str, ...]:

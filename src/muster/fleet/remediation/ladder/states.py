@@ -32,9 +32,9 @@ def state_of(session: NodeRemediation | None) -> NodeCare:
     if status.phase == "Handed":
         return NodeCare.HANDED
     if status.rung == "Drain":
-        return NodeCare.TESTING if record.last(status, record.EMPTY) is not None else NodeCare.DRAINING
+        return NodeCare.TESTING if record.last(status, "Emptied") is not None else NodeCare.DRAINING
     if status.rung == "ResetGPU":
-        return NodeCare.TESTING if record.last(status, record.RESET) is not None else NodeCare.RESETTING
+        return NodeCare.TESTING if record.last(status, "Reset") is not None else NodeCare.RESETTING
     if status.rung == "Reboot":
         return NodeCare.TESTING if is_booted(session) else NodeCare.REBOOTING
     return {
@@ -60,16 +60,16 @@ def stage_of(session: NodeRemediation, status: NodeRemediationStatus) -> tuple[s
     if not steps:
         return None
     newest, before = steps[-1], steps[:-1]
-    if record.is_a(newest, record.RELEASED):
+    if newest.event == "Released":
         return _since("released", newest, before[-1]) if before else None
-    if record.is_a(newest, record.EMPTY):
+    if newest.event == "Emptied":
         return _since("drained", newest, _first(before, "Quarantine") or newest)
-    if record.is_a(newest, record.RESET) or record.is_a(newest, record.BOOTED):
-        emptied = next((step for step in reversed(before) if record.is_a(step, record.EMPTY)), newest)
+    if newest.event in ("Reset", "Booted"):
+        emptied = next((step for step in reversed(before) if step.event == "Emptied"), newest)
         return _since("repaired", newest, emptied)
     if newest.rung == "Quarantine":
         return _since("quarantined", newest, before[0] if before else newest)
-    if record.is_a(newest, record.OPENED):
+    if newest.event == "Opened":
         return detected(session, newest)
     return None
 
