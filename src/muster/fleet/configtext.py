@@ -11,13 +11,14 @@ import yaml
 
 from muster.api.marked import NotYaml, Place, document, place_of, plain, twice
 from muster.api.misfits import misfits
+from muster.kube.configmapsource import BadConfig
 
 T = TypeVar("T")
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
-class ConfigTextError(ValueError):
+class ConfigTextError(BadConfig):
     """The text is invalid. The message has one line for each problem, with what to change."""
 
 

@@ -12,7 +12,6 @@ pools:
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
@@ -73,12 +72,8 @@ class BalloonsText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image: str = ""
 
 
-@functools.lru_cache(maxsize=8)
 def parse_config(text: str) -> tuple[BalloonPool, ...]:
-    """Return the pools by name. Raises ConfigTextError with every problem.
-
-    Cached, because the controller calls it on every pass and parsing YAML takes milliseconds.
-    """
+    """Return the pools by name. Raises ConfigTextError with every problem."""
     read = ConfigText(text, BalloonsText, PAGE)
     read.check(_problems(read.value))
     pools = [

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -18,19 +17,18 @@ from muster.fleet.balloons.decide import Action, Cap, Drop, Mark, NodeView, Put,
 from muster.fleet.balloons.deployment import DELETION_COST, GOES_FIRST, LABEL_BALLOON_POOL, known, manifest
 from muster.fleet.balloons.metrics import balloon_metrics
 from muster.fleet.balloons.occupancy import Occupancy, RoomPod
-from muster.fleet.configtext import ConfigTextError
-from muster.fleet.following import complete
 from muster.kube.apps import Deployment
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
-from muster.kube.core import ConfigMap
+from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
 from muster.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
-from muster.kube.events import WARNING, EventRecorder
+from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node, lean
+from muster.kube.planloop import PlanLoop, Rest
 from muster.kube.pod import Pod
 from muster.kube.resources import allocatable
 
@@ -77,66 +75,50 @@ class BalloonController:
         self._progress = progress
         self._rng = rng or random.Random()
         self._metrics = balloon_metrics(registry)
-        self._changed = asyncio.Event()
+        self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=2 * IDLE_S, progress=progress)
         self._caps: dict[str, Cap] = {}
 
     async def run(self, term: Term | None = None) -> None:
         """Work until cancelled. First waits until requests of a leader before `term` have ended."""
-        if term is not None:
-            await term.outwait(FENCE_S, NAME)
+        await self._loop.begin(term)
         self._occupancy = Occupancy(self._clock)
-        self._told = ""
         self._nodes: dict[str, NodeView] = {}
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
-        own: dict[str, Any] = {"namespace": self._namespace, **common}
         managed = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_BALLOON_POOL}"
-        self._config = Informer(self._client, ConfigMap, field_selector=f"metadata.name={CONFIG_MAP}", **own)
-        self._deployments = Informer(self._client, Deployment, label_selector=managed, **own)
+        events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        self._config: ConfigMapSource[tuple[BalloonPool, ...]] = ConfigMapSource(
+            config_map_informer(self._client, self._namespace, CONFIG_MAP, **common),
+            lambda found: parse_config(text_of(found, CONFIG_KEY)),
+            (),
+            events=events,
+            meanwhile="balloons stay as they are",
+            changed=self._loop.wake,
+        )
+        self._deployments = Informer(
+            self._client, Deployment, namespace=self._namespace, label_selector=managed, **common
+        )
         nodes = Informer(self._client, Node, transform=lean, stored=identity, **common)
         pods = Informer(self._client, RoomPod, stored=identity, **common)
         placements = Informer(self._client, Placement, **common)
-        self._config.add_handler(lambda old, new: self._changed.set())
-        self._deployments.add_handler(lambda old, new: self._changed.set())
+        self._deployments.add_handler(lambda old, new: self._loop.wake())
         nodes.add_handler(self._node_changed)
-        pods.add_handler(lambda old, new: self._note(self._occupancy.pod_changed(old, new)))
-        placements.add_handler(lambda old, new: self._note(self._occupancy.placement_changed(old, new)))
-        informers: list[Informer[Any]] = [self._config, self._deployments, nodes, pods, placements]
-        self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
-        async with self._events, asyncio.TaskGroup() as group:
-            for informer in informers:
-                group.create_task(informer.run())
-            await complete(NAME, *informers)
-            await self._work()
+        pods.add_handler(lambda old, new: self._loop.wake(self._occupancy.pod_changed(old, new)))
+        placements.add_handler(lambda old, new: self._loop.wake(self._occupancy.placement_changed(old, new)))
+        async with events, asyncio.TaskGroup() as group:
+            await self._loop.follow(group, self._config.informer, self._deployments, nodes, pods, placements)
+            await self._loop.run(self._once)
 
-    async def _work(self) -> None:
-        try:
-            if self._progress is not None:
-                self._progress.expect(NAME, 3 * IDLE_S)
-            while True:
-                self._changed.clear()
-                wait_s = await self._once()
-                if self._progress is not None:
-                    self._progress.mark(NAME)
-                await asyncio.sleep(SETTLE_S)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._changed.wait()
-        finally:
-            if self._progress is not None:
-                self._progress.drop(NAME)
-
-    async def _once(self) -> float:
-        """Plan and execute once. Returns after how many seconds to plan again at the latest."""
-        pools, readable = self._pools()
-        now = self._clock()
-        plan = decide(self._view(pools if readable else None), now)
+    async def _once(self) -> Rest:
+        """Plan and execute once."""
+        self._metrics.config_broken.set(bool(self._config.problem))
+        plan = decide(self._view(None if self._config.problem else self._config.value), self._clock())
         self._caps = dict(plan.caps)
         self._metrics.show(plan.pools)
         for action in plan.actions:
             await self._carry_out(action)
         if plan.actions:
-            return _AGAIN_S
-        return IDLE_S if plan.wake_at is None else min(IDLE_S, max(SETTLE_S, plan.wake_at - now))
+            return Rest(SETTLE_S, _AGAIN_S)
+        return Rest.until(plan.wake_at, self._clock(), settle_s=SETTLE_S, idle_s=IDLE_S)
 
     def _view(self, pools: tuple[BalloonPool, ...] | None) -> View:
         occupancy = self._occupancy
@@ -158,25 +140,6 @@ class BalloonController:
             for each in self._deployments.store.values()
         }
         return View(pools, nodes, tuple(occupancy.balloons.values()), deployments, self._caps)
-
-    def _pools(self) -> tuple[tuple[BalloonPool, ...], bool]:
-        """Return the configured pools, none without the ConfigMap, and whether the text is valid."""
-        config = self._config.get(f"{self._namespace}/{CONFIG_MAP}")
-        said = ""
-        pools: tuple[BalloonPool, ...] = ()
-        if config is not None:
-            try:
-                pools = parse_config(config.data.get(CONFIG_KEY, ""))
-            except ConfigTextError as error:
-                said = str(error)
-            if config.data and CONFIG_KEY not in config.data:
-                said = f"there is no key {CONFIG_KEY}; the data has {', '.join(sorted(config.data))}: rename it"
-            if said and said != self._told:
-                log.warning("ConfigMap %s/%s: %s", self._namespace, CONFIG_MAP, said)
-                self._events.event(config, WARNING, "BadConfig", f"balloons stay as they are: {said}")
-        self._told = said
-        self._metrics.config_broken.set(bool(said))
-        return pools, not said
 
     async def _carry_out(self, action: Action) -> None:
         try:
@@ -237,8 +200,4 @@ class BalloonController:
                 new.spec.taints,
                 allocatable(new),
             )
-        self._note(self._nodes.get(name) != before)
-
-    def _note(self, changed: bool) -> None:
-        if changed:
-            self._changed.set()
+        self._loop.wake(self._nodes.get(name) != before)

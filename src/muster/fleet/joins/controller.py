@@ -12,7 +12,6 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.fleet.configtext import ConfigTextError
-from muster.fleet.following import complete
 from muster.fleet.joins import pace as paces
 from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP, JoinsConfig, parse_config
 from muster.fleet.joins.decide import NodeView, Plan, decide, to_hold
@@ -40,6 +39,7 @@ from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node
+from muster.kube.planloop import complete
 from muster.kube.struct import encode
 from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
 

@@ -22,7 +22,6 @@ from muster.api.preflight import Preflight, last_pass
 from muster.api.trust import doubt, has_gpus, identity, is_ignored, tested
 from muster.fleet.balloons.occupancy import RoomPod
 from muster.fleet.configtext import ConfigTextError
-from muster.fleet.following import complete
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.preflight.comparing import compare
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP, PreflightConfig, parse_config
@@ -45,6 +44,7 @@ from muster.kube.meta import ObjectMeta, OwnerReference
 from muster.kube.meta import identity as bare
 from muster.kube.node import Node
 from muster.kube.node import lean as lean_node
+from muster.kube.planloop import complete
 from muster.kube.pod import Pod
 from muster.kube.resources import allocatable
 from muster.kube.taintwriter import NodeChange, TaintWriter

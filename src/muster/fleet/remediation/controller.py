@@ -18,7 +18,6 @@ from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
 from muster.fleet.configtext import ConfigTextError
-from muster.fleet.following import complete
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.remediation.cache import Known, slim_node
 from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse_config
@@ -48,6 +47,7 @@ from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node
+from muster.kube.planloop import complete
 from muster.kube.pod import Pod
 
 log = logging.getLogger(__name__)

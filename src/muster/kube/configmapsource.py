@@ -1,0 +1,83 @@
+"""A controller's configuration in a ConfigMap. If the text is not valid, the configuration in use stays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from muster.kube.client import Client
+from muster.kube.core import ConfigMap
+from muster.kube.events import WARNING, EventRecorder
+from muster.kube.informer import Informer
+
+C = TypeVar("C")
+
+log = logging.getLogger(__name__)
+
+
+class BadConfig(ValueError):
+    """The ConfigMap is not valid. The message has one line for each problem, with what to change."""
+
+
+def config_map_informer(client: Client, namespace: str, name: str, **options: Any) -> Informer[ConfigMap]:
+    """Return an informer of one ConfigMap; `options` are the informer's."""
+    return Informer(client, ConfigMap, namespace=namespace, field_selector=f"metadata.name={name}", **options)
+
+
+def text_of(found: ConfigMap | None, key: str) -> str:
+    """Return the text under `key`, "" without a ConfigMap. Raises BadConfig if it has only other keys."""
+    if found is None:
+        return ""
+    if found.data and key not in found.data:
+        raise BadConfig(f"there is no key {key}; the data has {', '.join(sorted(found.data))}: rename it")
+    return found.data.get(key, "")
+
+
+class ConfigMapSource(Generic[C]):
+    """The newest valid configuration in a ConfigMap. Each new problem is logged and gets one Event `BadConfig`.
+
+    Args:
+        informer: of the ConfigMap, see `config_map_informer`; its owner runs it.
+        read: returns the configuration in the ConfigMap, or of None if there is none. Raises BadConfig.
+        value: the configuration until one was read.
+        events: receives the Events.
+        meanwhile: what the controller does while the text is not valid, for the Event: `joins go on as before`.
+        changed: called after each change of the ConfigMap.
+    """
+
+    def __init__(
+        self,
+        informer: Informer[ConfigMap],
+        read: Callable[[ConfigMap | None], C],
+        value: C,
+        *,
+        events: EventRecorder,
+        meanwhile: str,
+        changed: Callable[[], object],
+    ) -> None:
+        self.informer = informer
+        self.value = value
+        """The newest valid configuration."""
+        self.problem = ""
+        """Why the newest text is not in use; "" if it is."""
+        self.found: ConfigMap | None = None
+        """The ConfigMap, if there is one."""
+        self._read = read
+        self._events = events
+        self._meanwhile = meanwhile
+        self._changed = changed
+        informer.add_handler(self._config_map_changed)
+
+    def _config_map_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        self.found = new
+        problem = ""
+        try:
+            self.value = self._read(new)
+        except BadConfig as error:
+            problem = str(error)
+        if new is not None and problem and problem != self.problem:
+            log.warning("ConfigMap %s: %s", new.key, problem)
+            self._events.event(new, WARNING, "BadConfig", f"{self._meanwhile}: {problem}")
+        self.problem = problem
+        self._changed()
