@@ -11,7 +11,6 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from muster.fleet.configtext import ConfigTextError
 from muster.fleet.joins import pace as paces
 from muster.fleet.joins.config import CONFIG_KEY, CONFIG_MAP, JoinsConfig, parse_config
 from muster.fleet.joins.decide import NodeView, Plan, decide, to_hold
@@ -31,6 +30,7 @@ from muster.fleet.joins.record import (
 from muster.fleet.joins.scrape import Reading, between, read
 from muster.kube.client import Client
 from muster.kube.clock import instant, steady_time
+from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
 from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError, ServerTimeout, TooManyRequests, Unavailable
 from muster.kube.events import WARNING, EventRecorder
@@ -39,7 +39,7 @@ from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node
-from muster.kube.planloop import complete
+from muster.kube.planloop import PlanLoop, Rest
 from muster.kube.struct import encode
 from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
 
@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 NAME = "joins"
 FENCE_S = 10.0
+STALL_S = 300.0
 SCRAPE_TIMEOUT_S = 5.0
 IDLE_SCRAPE_S = 60.0
 """How often the API server's load is read while no node joins, for autoscalers."""
@@ -89,6 +90,7 @@ class JoinController:
         self._progress = progress
         self._rng = rng or random.Random()
         self._metrics = join_metrics(registry)
+        self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=STALL_S, progress=progress)
         self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=self._rng)
         self._config = JoinsConfig()
         self._plan = Plan((), 0, 0)
@@ -108,54 +110,48 @@ class JoinController:
 
     async def run(self, term: Term | None = None) -> None:
         """Work until cancelled. First waits until requests of a leader before `term` have ended."""
-        if term is not None:
-            await term.outwait(FENCE_S, NAME)
+        await self._loop.begin(term)
         self._nodes: dict[str, NodeView] = {}
         self._to_hold: asyncio.Queue[str] = asyncio.Queue()
         self._readings: OrderedDict[float, Reading] = OrderedDict()
-        self._about: ConfigMap | None = None
-        self._said = ""
+        self._opened = 0
+        self._scraped_at = float("-inf")
         self._pace_written_at = float("-inf")
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
-        selector = f"metadata.name={CONFIG_MAP}"
-        config = Informer(self._client, ConfigMap, namespace=self._namespace, field_selector=selector, **common)
-        nodes = Informer(self._client, Node, stored=identity, **common)
         self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        self._source = ConfigMapSource(
+            config_map_informer(self._client, self._namespace, CONFIG_MAP, **common),
+            lambda found: parse_config(text_of(found, CONFIG_KEY)),
+            self._config,
+            events=self._events,
+            meanwhile="joins go on as before",
+            changed=self._config_changed,
+        )
+        nodes = Informer(self._client, Node, stored=identity, **common)
         async with self._events, asyncio.TaskGroup() as group:
-            group.create_task(config.run())
-            await complete(NAME, config)
-            config.add_handler(lambda old, new: self._config_changed(new))
+            await self._loop.follow(group, self._source.informer)
             self.pace = paces.start(self._bounds)
             nodes.add_handler(self._node_changed)
-            group.create_task(nodes.run())
             for _ in range(HOLDERS):
                 group.create_task(self._hold_new())
-            await complete(NAME, nodes)
-            await self._periods()
+            await self._loop.follow(group, nodes)
+            # A previous leader may have opened nodes a moment ago.
+            await asyncio.sleep(self._config.period_s)
+            await self._loop.run(self._period)
 
-    async def _periods(self) -> None:
-        """Run the periods. The next one begins a whole period after the last node of this one was opened."""
-        opened = 0
-        scraped_at = float("-inf")
-        loop = asyncio.get_running_loop()
-        try:
-            while True:
-                if self._progress is not None:
-                    self._progress.expect(NAME, 10 * self._config.period_s + 60.0)
-                # Also before the first period: a previous leader may have opened nodes a moment ago.
-                await asyncio.sleep(self._config.period_s)
-                joining = any(node.held for node in self._nodes.values())
-                if joining or loop.time() - scraped_at >= IDLE_SCRAPE_S:
-                    scraped_at = loop.time()
-                    await self._look(opened)
-                self._plan = decide(self._nodes.values(), self.pace.allowance)
-                self._metrics.show(self.pace, self._plan)
-                await asyncio.gather(*(self._open(name) for name in self._plan.opens))
-                opened = len(self._plan.opens)
-                await self._show_pace()
-        finally:
-            if self._progress is not None:
-                self._progress.drop(NAME)
+    async def _period(self) -> Rest:
+        """Open the nodes of one period. The next one begins a whole period after the last node was opened."""
+        now = asyncio.get_running_loop().time()
+        joining = any(node.held for node in self._nodes.values())
+        if joining or now - self._scraped_at >= IDLE_SCRAPE_S:
+            self._scraped_at = now
+            await self._look(self._opened)
+        self._plan = decide(self._nodes.values(), self.pace.allowance)
+        self._metrics.show(self.pace, self._plan)
+        await asyncio.gather(*(self._open(name) for name in self._plan.opens))
+        self._opened = len(self._plan.opens)
+        await self._show_pace()
+        return Rest(self._config.period_s, 0.0)
 
     async def _look(self, opened: int) -> None:
         """Read the API server's load and set the pace."""
@@ -167,9 +163,9 @@ class JoinController:
         elif waiting:
             words = pace_words(self.pace, self._config.period_s)
             log.warning("joins: %s", words)
-            if judgement.cause not in self._reported and self._about is not None:
+            if judgement.cause not in self._reported and self._source.found is not None:
                 self._reported.add(judgement.cause)
-                self._events.event(self._about, WARNING, "JoinsSlowed", words)
+                self._events.event(self._source.found, WARNING, "JoinsSlowed", words)
 
     async def _judgement(self) -> paces.Judgement:
         try:
@@ -237,7 +233,7 @@ class JoinController:
         have failed.
         """
         plan, now = self._plan, asyncio.get_running_loop().time()
-        if self._about is None or now - self._pace_written_at < PACE_WRITE_S:
+        if self._source.found is None or now - self._pace_written_at < PACE_WRITE_S:
             return
         waiting = plan.waiting + plan.coming
         record = PaceRecord(
@@ -249,7 +245,7 @@ class JoinController:
             coming_max=self.coming_max,
             cause=self.pace.cause,
         )
-        shown = pace_of(self._about)
+        shown = pace_of(self._source.found)
         if record == shown or not (waiting or (shown is not None and shown.waiting)):
             return
         patch = {"metadata": {"annotations": {ANNOTATION_JOIN_PACE: encode(record).decode()}}}
@@ -264,21 +260,9 @@ class JoinController:
         config = self._config
         return paces.Bounds(config.start_nodes, config.max_nodes, config.period_s)
 
-    def _config_changed(self, new: ConfigMap | None) -> None:
-        """Read the configuration. If it is not valid, everything stays as it is."""
-        self._about = new
-        said = ""
-        try:
-            self._config = parse_config(new.data.get(CONFIG_KEY, "") if new is not None else "")
-            if new is not None and new.data and CONFIG_KEY not in new.data:
-                said = f"there is no key {CONFIG_KEY}; the data has {', '.join(sorted(new.data))}: rename it"
-        except ConfigTextError as error:
-            said = str(error)
-        if new is not None and said and said != self._said:
-            log.warning("ConfigMap %s/%s: %s", self._namespace, CONFIG_MAP, said)
-            self._events.event(new, WARNING, "BadConfig", f"joins go on as before: {said}")
-        self._said = said
-        self._metrics.config_broken.set(bool(said))
+    def _config_changed(self) -> None:
+        self._config = self._source.value
+        self._metrics.config_broken.set(bool(self._source.problem))
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -290,5 +274,5 @@ class JoinController:
             self._to_hold.put_nowait(new.name)
 
     def _is_to_hold(self, node: NodeView) -> bool:
-        made = self._about.metadata.creation_timestamp if self._about is not None else None
+        made = self._source.found.metadata.creation_timestamp if self._source.found is not None else None
         return made is not None and to_hold(node, self._config.node_selector, made.timestamp())
