@@ -35,7 +35,7 @@ def text_of(found: ConfigMap | None, key: str) -> str:
 
 
 class ConfigMapSource(Generic[C]):
-    """The newest valid configuration in a ConfigMap. Each new problem is logged and gets one Event `BadConfig`.
+    """The newest valid configuration in a ConfigMap. Each new problem is logged and gets one Event.
 
     Args:
         informer: of the ConfigMap, see `config_map_informer`; its owner runs it.
@@ -44,6 +44,7 @@ class ConfigMapSource(Generic[C]):
         events: receives the Events.
         meanwhile: what the controller does while the text is not valid, for the Event: `joins go on as before`.
         changed: called after each change of the ConfigMap.
+        reason: of the Events.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ConfigMapSource(Generic[C]):
         events: EventRecorder,
         meanwhile: str,
         changed: Callable[[], object],
+        reason: str = "BadConfig",
     ) -> None:
         self.informer = informer
         self.value = value
@@ -67,6 +69,7 @@ class ConfigMapSource(Generic[C]):
         self._events = events
         self._meanwhile = meanwhile
         self._changed = changed
+        self._reason = reason
         informer.add_handler(self._config_map_changed)
 
     def _config_map_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
@@ -78,6 +81,6 @@ class ConfigMapSource(Generic[C]):
             problem = str(error)
         if new is not None and problem and problem != self.problem:
             log.warning("ConfigMap %s: %s", new.key, problem)
-            self._events.event(new, WARNING, "BadConfig", f"{self._meanwhile}: {problem}")
+            self._events.event(new, WARNING, self._reason, f"{self._meanwhile}: {problem}")
         self.problem = problem
         self._changed()

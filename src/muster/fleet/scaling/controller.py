@@ -12,7 +12,6 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.placement import Placement
-from muster.fleet.configtext import ConfigTextError
 from muster.fleet.scaling.carrying import Carried, Carrier, fault_of
 from muster.fleet.scaling.config import CONFIG_KEY, CONFIG_MAP, EXTERNAL, parse_config
 from muster.fleet.scaling.decide import decide
@@ -31,6 +30,7 @@ from muster.fleet.scaling.telling import Teller
 from muster.fleet.scaling.undoing import undone
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
+from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
 from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.events import EventRecorder
@@ -38,13 +38,13 @@ from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.node import Node
+from muster.kube.planloop import PlanLoop, Rest
 from muster.kube.pod import Pod
 
 log = logging.getLogger(__name__)
 
 NAME = "scaling"
 PAUSE_S = 1.0
-SYNC_TIMEOUT_S = 120.0
 LOOK_TIMEOUT_S = 60.0
 FENCE_S = 30.0
 """How long a request of the previous leader to a provider may still take effect."""
@@ -87,12 +87,10 @@ class ScalingController:
         self._demands = demands
         self._coming_max = coming_max
         self._clock = clock
-        self._progress = progress
         self._rng = rng or random.Random()
         self._metrics = scaling_metrics(registry)
-        common: dict[str, Any] = {"progress": progress, "rng": self._rng}
-        only = f"metadata.name={CONFIG_MAP}"
-        self._configs = Informer(client, ConfigMap, namespace=namespace, field_selector=only, **common)
+        self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=STALL_S, progress=progress, changed=demands.changed)
+        self._common = common = dict[str, Any](progress=progress, rng=self._rng)
         self._nodes = Informer(client, Node, transform=slim_node, **common)
         self._pods = Informer(
             client, Pod, field_selector="spec.nodeName!=", transform=slim_pod, indexes={"node": pod_keeps}, **common
@@ -101,8 +99,6 @@ class ScalingController:
         own: dict[str, Provider] = {"aws": AutoScalingGroups(), EXTERNAL: External(self._nodes_of)}
         self._providers: Mapping[str, Provider] = {**own, **(providers or {})}
         self._carrier = Carrier(client, self._providers, clock)
-        self._pools: tuple[PoolSpec, ...] = ()
-        self._config_error = ""
         self._tracked: Mapping[str, Tracked] = {}
         self._memory: Mapping[str, PoolMemory] = {}
         self._faults: dict[str, tuple[Fault, str, float]] = {}
@@ -110,75 +106,60 @@ class ScalingController:
 
     async def run(self, *, term: Term | None = None) -> None:
         """Scale until cancelled. First waits until requests of a leader before `term` have ended."""
-        if term is not None:
-            await term.outwait(FENCE_S, NAME)
-        self._configs.add_handler(self._config_changed)
+        await self._loop.begin(term)
         recorder = EventRecorder(
             self._client, "muster-scaling", instance=self._identity, clock=self._clock, rng=self._rng
         )
+        self._config = self._config_source(recorder)
         try:
             async with recorder as events, asyncio.TaskGroup() as group:
-                group.create_task(self._configs.run())
-                while not (self._pools or self._config_error):
+                await self._loop.follow(group, self._config.informer)
+                while not (self._config.value or self._config.problem):
                     await self._demands.changed.wait()
                     self._demands.changed.clear()
-                informers: list[Informer[Any]] = [self._nodes, self._pods, self._placements]
-                for informer in informers:
-                    group.create_task(informer.run())
-                for informer in informers:
-                    await informer.wait_synced(SYNC_TIMEOUT_S)
-                await self._plan_on(Teller(events, self._demands, self._namespace))
+                await self._loop.follow(group, self._nodes, self._pods, self._placements)
+                with suppress(ApiError, ConfigError):
+                    self._written = await read_status(self._client, self._namespace)
+                teller = Teller(events, self._demands, self._namespace)
+                await self._loop.run(lambda: self._once(teller))
         finally:
             self._demands.forget()
-            if self._progress is not None:
-                self._progress.drop(NAME)
             for provider in self._providers.values():
                 await provider.close()
 
-    def _config_changed(self, _: ConfigMap | None, new: ConfigMap | None) -> None:
-        """Read the ConfigMap. If it is not valid, the pools stay as they were."""
-        self._config_error = ""
-        if new is None:
-            self._pools = ()
-        elif CONFIG_KEY not in new.data:
-            self._config_error = f"ConfigMap {CONFIG_MAP} has no key {CONFIG_KEY}"
-        else:
-            try:
-                self._pools = parse_config(new.data[CONFIG_KEY], frozenset(self._providers))
-            except ConfigTextError as error:
-                self._config_error = str(error)
-        if self._config_error:
-            log.error("ConfigMap %s: %s", CONFIG_MAP, self._config_error)
-        self._metrics.config_valid.set(not self._config_error)
-        self._demands.changed.set()
+    async def _once(self, teller: Teller) -> Rest:
+        poll_s = min((pool.poll_s for pool in self._config.value), default=POLL_S)
+        if not self._demands.known:
+            return Rest(PAUSE_S, poll_s)
+        view = await self._view()
+        now = self._clock()
+        plan = decide(view, now)
+        teller.planned(plan)
+        await self._carry_out(view, plan, teller)
+        self._metrics.planned(view, plan, now)
+        await self._report(view, plan, teller)
+        return Rest.until(plan.wake_at, self._clock(), settle_s=PAUSE_S, idle_s=poll_s)
 
-    async def _plan_on(self, teller: Teller) -> None:
-        with suppress(ApiError, ConfigError):
-            self._written = await read_status(self._client, self._namespace)
-        if self._progress is not None:
-            self._progress.expect(NAME, STALL_S)
-        while True:
-            self._demands.changed.clear()
-            wait_s = min((pool.poll_s for pool in self._pools), default=POLL_S)
-            if self._demands.known:
-                view = await self._view()
-                now = self._clock()
-                plan = decide(view, now)
-                teller.planned(plan)
-                await self._carry_out(view, plan, teller)
-                self._metrics.planned(view, plan, now)
-                await self._report(view, plan, teller)
-                if plan.wake_at is not None:
-                    wait_s = min(wait_s, max(0.0, plan.wake_at - self._clock()))
-            if self._progress is not None:
-                self._progress.mark(NAME)
-            await asyncio.sleep(PAUSE_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._demands.changed.wait()
+    def _config_source(self, events: EventRecorder) -> ConfigMapSource[tuple[PoolSpec, ...]]:
+        def read(found: ConfigMap | None) -> tuple[PoolSpec, ...]:
+            return parse_config(text_of(found, CONFIG_KEY), frozenset(self._providers)) if found is not None else ()
+
+        def changed() -> None:
+            self._metrics.config_valid.set(not self._config.problem)
+            self._loop.wake()
+
+        return ConfigMapSource(
+            config_map_informer(self._client, self._namespace, CONFIG_MAP, **self._common),
+            read,
+            (),
+            events=events,
+            meanwhile="the pools stay as they were",
+            changed=changed,
+            reason="ScalingConfigInvalid",
+        )
 
     async def _view(self) -> View:
-        pools, faults, self._faults = self._pools, self._faults, {}
+        pools, faults, self._faults = self._config.value, self._faults, {}
         groups: dict[str, Group] = {}
 
         async def look(pool: PoolSpec) -> None:
@@ -239,7 +220,7 @@ class ScalingController:
         return results
 
     async def _report(self, view: View, plan: Plan, teller: Teller) -> None:
-        status = kept_times(status_of(view, plan, self._config_error, self._clock()), self._written)
+        status = kept_times(status_of(view, plan, self._config.problem, self._clock()), self._written)
         teller.status(status)
         if status == self._written:
             return

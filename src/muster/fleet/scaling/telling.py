@@ -28,7 +28,6 @@ class Teller:
         self._config = ObjectReference(api_version="v1", kind="ConfigMap", name=CONFIG_MAP, namespace=namespace)
         self._said: dict[str, Outcome] = {}
         self._available: dict[str, tuple[str, str]] = {}
-        self._error = ""
 
     def planned(self, plan: Plan) -> None:
         """Report the outcome for each gang, if it has changed."""
@@ -59,7 +58,7 @@ class Teller:
             self._events.event(node, NORMAL, words[type(action)], f"pool {action.pool}: {action.why}")
 
     def status(self, status: ScalingStatus) -> None:
-        """Report pools whose requests are newly paused, and new errors in the ConfigMap."""
+        """Report pools whose requests are newly paused."""
         for pool in status.pools:
             condition = pool.conditions[0]
             state = (condition.status, condition.reason)
@@ -67,6 +66,3 @@ class Teller:
                 text = f"pool {pool.name}: {condition.message}"
                 self._events.event(self._config, WARNING, condition.reason, text)
             self._available[pool.name] = state
-        if status.config_error and status.config_error != self._error:
-            self._events.event(self._config, WARNING, "ScalingConfigInvalid", status.config_error)
-        self._error = status.config_error
