@@ -8,7 +8,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.meta import identity
 from muster.kube.node import Node
+from muster.kube.planloop import PlanLoop, Rest, complete
 from muster.kube.pod import Pod
 from muster.teams.decide import decide
 from muster.teams.holdings import Holdings
@@ -33,7 +33,7 @@ from muster.teams.wellness import Wellness, lean_node
 from muster.teams.writing import NodeWriter
 
 NAME = "teams"
-SYNC_TIMEOUT_S = 120.0
+STALL_S = 60.0
 IDLE_S = 15.0
 """Longest time between plans, as a liveness signal."""
 PAUSE_S = 0.02
@@ -61,12 +61,12 @@ class Settings:
 
 
 class Current:
-    """Mutable state: the configuration in force, the newest plan, and whether anything changed since that plan."""
+    """Mutable state: the configuration in force, the newest plan, and the loop that plans."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: PlanLoop) -> None:
         self.source = Source()
         self.plan = Plan()
-        self.changed = asyncio.Event()
+        self.loop = loop
         self.said: frozenset[Caution] = frozenset()
 
 
@@ -90,7 +90,7 @@ class Allocation:
         self._writer = NodeWriter(
             settings.client,
             self._holdings,
-            changed=current.changed.set,
+            changed=current.loop.wake,
             written=self._written,
             metrics=settings.metrics,
             rng=settings.rng,
@@ -115,30 +115,17 @@ class Allocation:
         await together(self._decide_on(informers), self._writer.run(), *(each.run() for each in informers))
 
     async def _decide_on(self, informers: list[Informer[Any]]) -> None:
-        settings = self._settings
-        async with asyncio.TaskGroup() as group:
-            for informer in informers:
-                group.create_task(informer.wait_synced(SYNC_TIMEOUT_S))
-        if settings.progress is not None:
-            settings.progress.expect(NAME, 6 * IDLE_S)
+        await complete(NAME, *informers)
         try:
-            while True:
-                self._current.changed.clear()
-                if not self._configure():
-                    return
-                self._decide()
-                if settings.progress is not None:
-                    settings.progress.mark(NAME)
-                await asyncio.sleep(PAUSE_S)
-                wake_at = self._wellness.wake_at
-                idle_s = IDLE_S if wake_at is None else min(IDLE_S, max(0.0, wake_at - settings.clock()))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(idle_s):
-                        await self._current.changed.wait()
+            await self._current.loop.run(self._once)
         finally:
-            settings.handover.tell(frozenset())
-            if settings.progress is not None:
-                settings.progress.drop(NAME)
+            self._settings.handover.tell(frozenset())
+
+    async def _once(self) -> Rest | None:
+        if not self._configure():
+            return None
+        self._decide()
+        return Rest.until(self._wellness.wake_at, self._settings.clock(), settle_s=PAUSE_S, idle_s=IDLE_S)
 
     def _decide(self) -> None:
         settings, now = self._settings, self._settings.clock()
@@ -200,11 +187,11 @@ class Allocation:
         elif old is not None:
             self._holdings.remove_node(old.name)
             self._wellness.forget(old.name)
-        self._current.changed.set()
+        self._current.loop.wake()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if self._holdings.set_pod(new) if new is not None else old is not None and self._holdings.remove_pod(old.uid):
-            self._current.changed.set()
+            self._current.loop.wake()
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         key = self._keys[1] if self._keys is not None else ""
@@ -212,14 +199,14 @@ class Allocation:
             self._holdings.set_namespace(new.name, new.metadata.labels.get(key, NOBODY))
         elif old is not None:
             self._holdings.set_namespace(old.name, NOBODY)
-        self._current.changed.set()
+        self._current.loop.wake()
 
     def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
         if new is not None:
             self._holdings.set_placement(new)
         elif old is not None:
             self._holdings.remove_placement(old.key)
-        self._current.changed.set()
+        self._current.loop.wake()
 
 
 def _keys(source: Source) -> tuple[str, str] | None:

@@ -12,12 +12,13 @@ from muster.api.handover import Handover
 from muster.api.names import TEAMS_CONFIG_MAP
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
+from muster.kube.configmapsource import config_map_informer
 from muster.kube.core import ConfigMap
 from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
-from muster.kube.informer import Informer
 from muster.kube.leader import Term
-from muster.teams.allocation import NAME, Allocation, Current, Settings, together
+from muster.kube.planloop import PlanLoop
+from muster.teams.allocation import NAME, STALL_S, Allocation, Current, Settings, together
 from muster.teams.metrics import teams_metrics
 from muster.teams.plan import Plan
 from muster.teams.source import source_of
@@ -72,7 +73,8 @@ class TeamsController:
             metrics=teams_metrics(registry),
             handover=handover or Handover(),
         )
-        self._current = Current()
+        loop = PlanLoop(NAME, fence_s=request_timeout_s, stall_s=STALL_S, progress=progress)
+        self._current = Current(loop)
 
     @property
     def plan(self) -> Plan:
@@ -85,15 +87,9 @@ class TeamsController:
         With a `term`, it first waits for requests of the previous leader to end, then lists everything again.
         """
         settings, current = self._settings, self._current
-        if term is not None:
-            await term.outwait(settings.request_timeout_s, NAME)
-        configs = Informer(
-            settings.client,
-            ConfigMap,
-            namespace=settings.namespace,
-            field_selector=f"metadata.name={TEAMS_CONFIG_MAP}",
-            progress=settings.progress,
-            rng=settings.rng,
+        await current.loop.begin(term)
+        configs = config_map_informer(
+            settings.client, settings.namespace, TEAMS_CONFIG_MAP, progress=settings.progress, rng=settings.rng
         )
         found = asyncio.Event()
 
@@ -101,7 +97,7 @@ class TeamsController:
             current.source = source_of(new)
             if new is not None:
                 found.set()
-            current.changed.set()
+            current.loop.wake()
 
         configs.add_handler(config_changed)
         async with EventRecorder(
