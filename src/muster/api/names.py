@@ -67,6 +67,10 @@ ANNOTATION_EXCLUDED: Final = "muster.dev/excluded-nodes"
 ANNOTATION_SCALE_UP: Final = "muster.dev/scale-up"
 """`approved`, on a TrainingJob or on all pods of a gang: autoscalers may add nodes for it."""
 APPROVED: Final = "approved"
+ANNOTATION_REFUSAL: Final = "muster.dev/refusal"
+"""On Events about a refused eviction: the API server's answer."""
+ANNOTATION_REFUSED_UNTIL: Final = "muster.dev/refused-until"
+"""On the same Events: until when the gang is not a candidate (RFC 3339)."""
 ANNOTATION_TEAM_RECORD: Final = "muster.dev/team-record"
 """On nodes: who assigned the node to its team, since when and why (JSON).
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
@@ -88,7 +88,7 @@ class EventRecorder:
         self._clock = clock
         self._rng = rng or random.Random()
         self._outcomes = (metrics or kube_metrics()).events
-        self._pending: asyncio.Queue[Event] = asyncio.Queue(_PENDING_MAX)
+        self._pending: asyncio.Queue[tuple[Event, bool]] = asyncio.Queue(_PENDING_MAX)
         self._seen: OrderedDict[tuple[str, ...], _Seen] = OrderedDict()
         self._similar: OrderedDict[tuple[str, ...], _Similar] = OrderedDict()
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
@@ -124,6 +124,7 @@ class EventRecorder:
         message: str,
         *,
         related: ObjectReference | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
         """Record an event; never blocks and never raises.
 
@@ -133,14 +134,19 @@ class EventRecorder:
             reason: one CamelCase word for machines.
             message: a sentence for people; cut at 1024 bytes, the API's limit.
             related: another object that it is about.
+            annotations: facts for programs; those of the newest of equal events stay.
         """
         reference = about if isinstance(about, ObjectReference) else reference_to(about)
         if not self._allowed(reference.uid or reference.name):
             self._outcomes.labels("suppressed").inc()
             return
-        message = self._aggregated(reference, type_, reason, _cut(message))
+        message = _cut(message)
+        combined = self._is_combined(reference, type_, reason, message)
+        if combined:
+            message = _cut(f"(combined from similar events): {message}")
         try:
-            self._pending.put_nowait(self._made(reference, type_, reason, message, related=related))
+            event = self._made(reference, type_, reason, message, related=related, annotations=annotations)
+            self._pending.put_nowait((event, combined))
         except asyncio.QueueFull:
             self._outcomes.labels("dropped").inc()
 
@@ -164,10 +170,11 @@ class EventRecorder:
         message: str,
         action: str = "",
         related: ObjectReference | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> Event:
         now = datetime.fromtimestamp(self._clock(), UTC)
         return Event(
-            metadata=ObjectMeta(namespace=about.namespace or "default"),
+            metadata=ObjectMeta(namespace=about.namespace or "default", annotations=dict(annotations or {})),
             involved_object=about,
             type=type_,
             reason=reason,
@@ -196,7 +203,8 @@ class EventRecorder:
         bucket.tokens -= 1
         return True
 
-    def _aggregated(self, about: ObjectReference, type_: str, reason: str, message: str) -> str:
+    def _is_combined(self, about: ObjectReference, type_: str, reason: str, message: str) -> bool:
+        """Return whether the event is counted with similar ones, because there are too many different messages."""
         key = (about.kind, about.uid, about.namespace, about.name, type_, reason)
         now = self._now()
         similar = self._similar.get(key)
@@ -206,29 +214,32 @@ class EventRecorder:
         _trim(self._similar)
         if message not in similar.messages:
             if len(similar.messages) >= _SIMILAR_MAX:
-                return _cut(f"(combined from similar events): {message}")
+                return True
             similar.messages.add(message)
-        return message
+        return False
 
     async def _write(self) -> None:
         while True:
-            event = await self._pending.get()
+            event, combined = await self._pending.get()
             try:
-                self._outcomes.labels(await self._write_one(event)).inc()
+                self._outcomes.labels(await self._write_one(event, combined)).inc()
             except (ApiError, ConfigError) as error:
                 self._failed(event.involved_object, event.reason, error)
             finally:
                 self._pending.task_done()
 
-    async def _write_one(self, event: Event) -> str:
+    async def _write_one(self, event: Event, combined: bool) -> str:
         about = event.involved_object
-        combined = event.message.startswith("(combined")
         message_key = "" if combined else event.message
         key = (about.kind, about.uid, about.namespace, about.name, event.type, event.reason, message_key)
         seen = self._seen.get(key)
         now = self._now()
         if seen is not None and now - seen.last_at <= _WINDOW_S:
-            patch = {"count": seen.count + 1, "lastTimestamp": event.last_timestamp, "message": event.message}
+            patch: dict[str, Any] = {
+                "count": seen.count + 1, "lastTimestamp": event.last_timestamp, "message": event.message
+            }  # fmt: skip
+            if event.metadata.annotations:
+                patch["metadata"] = {"annotations": event.metadata.annotations}
             try:
                 await self._client.patch(Event, seen.name, patch, namespace=seen.namespace)
             except NotFound:  # the API server forgets events after an hour

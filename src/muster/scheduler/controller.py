@@ -346,10 +346,12 @@ class SchedulerController:
     async def _evict(self, action: TryEviction | EvictMember, gang: Gang) -> None:
         if isinstance(action, EvictMember):
             refused, by = await self._evictor.evict(action), None
+            until = self._clock() + SPARED_S
         else:
             refused, by = await self._evictor.try_all(action), self.state.gangs.get(action.by)
+            until = gang.tried.until if gang.tried is not None else 0.0
         if refused:
-            self._reporter.stays(gang, refused, by=by)
+            self._reporter.stays(gang, refused, until, by=by)
 
     async def _write(self, action: PlacementAction) -> None:
         gang = self.state.gangs[action.gang]
@@ -358,8 +360,9 @@ class SchedulerController:
         if isinstance(action, TellToLeave):
             self._reporter.told_to_leave(gang, action.message)
         elif isinstance(action, StayOn):
-            self.state.tried(gang, self._clock() + SPARED_S, action.reason)
-            self._reporter.stays(gang, action.reason)
+            until = self._clock() + SPARED_S
+            self.state.tried(gang, until, action.reason)
+            self._reporter.stays(gang, action.reason, until)
         elif isinstance(action, WritePlacement) and not action.placement.spec.preempting:
             self._reporter.placed(gang, action.reason)
         elif isinstance(action, MarkBound):

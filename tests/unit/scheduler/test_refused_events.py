@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
+from muster.kube.core import Event
+from muster.kube.meta import ObjectMeta
 from muster.scheduler.actions.evictor import SPARED_S
+from muster.scheduler.explain import refused_evictions
 from muster.scheduler.explain.loading import load_state
+from muster.scheduler.explain.refused_evictions import EVICTION_REFUSED
 from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.reasons import NodeWhy
 from muster.sim.virtual.network import Calm
@@ -41,3 +46,23 @@ def test_who_explains_from_elsewhere_sees_which_evictions_were_refused_and_for_h
         assert NodeWhy.EVICTION_REFUSED not in await seen(now + SPARED_S)
 
     world.run(story)
+
+
+def refusal(message: str, annotations: dict[str, str]) -> tuple[float, str]:
+    event = Event(
+        metadata=ObjectMeta(annotations=annotations),
+        reason=EVICTION_REFUSED,
+        message=message,
+        last_timestamp=datetime.fromtimestamp(1000.0, UTC),
+    )
+    return refused_evictions._refusal(event)
+
+
+def test_refusal_is_read_from_annotations_not_from_the_message() -> None:
+    facts = refused_evictions.refusal_facts("pod low-0: no", 1005.0)
+    assert refusal("a does not leave for it: pod x: y", dict(facts)) == (1005.0, "pod low-0: no")
+
+
+def test_refusal_of_an_earlier_version_lasts_the_usual_time_and_is_quoted() -> None:
+    said = "default/low does not leave for it: pod low-0: no"
+    assert refusal(said, {}) == (1000.0 + SPARED_S, said)

@@ -20,7 +20,7 @@ from muster.kube.events import NORMAL, WARNING, EventRecorder
 from muster.kube.pod import Pod
 from muster.scheduler.actions.bound_events import Announcer
 from muster.scheduler.actions.event_objects import reference, reference_to_owner
-from muster.scheduler.explain.refused_evictions import EVICTION_REFUSED, stays_for
+from muster.scheduler.explain.refused_evictions import EVICTION_REFUSED, refusal_facts
 from muster.scheduler.explain.why_waiting import explain
 from muster.scheduler.gangs.adapters.membership import Workload
 from muster.scheduler.gangs.gang import Gang
@@ -134,12 +134,21 @@ class Reporter:
         """Report that the gang has to return its nodes."""
         self._event(gang, WARNING, "Preempting", why)
 
-    def stays(self, gang: Gang, why: str, *, by: Gang | None = None) -> None:
-        """Report a refused eviction on the gang; a refused dry run is reported on `by`, the preempting gang."""
+    def stays(self, gang: Gang, why: str, until: float, *, by: Gang | None = None) -> None:
+        """Report a refused eviction on the gang; a refused dry run is reported on `by`, the preempting gang.
+
+        Args:
+            gang: the gang that stays.
+            why: the API server's answer.
+            until: until when the gang is not a candidate, in seconds since the epoch.
+            by: the gang that needs the room, if the eviction was a dry run.
+        """
+        facts = refusal_facts(why, until)
         if by is None:
-            self._event(gang, WARNING, EVICTION_REFUSED, why)
+            self._event(gang, WARNING, EVICTION_REFUSED, why, annotations=facts)
         else:
-            self._event(by, WARNING, EVICTION_REFUSED, stays_for(gang, why), related=reference(gang))
+            text = f"{gang.full_name} does not leave for it: {why}"
+            self._event(by, WARNING, EVICTION_REFUSED, text, related=reference(gang), annotations=facts)
 
     def bound(self, gang: Gang) -> None:
         """Report that the whole gang is bound."""
@@ -208,10 +217,18 @@ class Reporter:
         """Drop a deleted pod."""
         self._refused.pop(uid, None)
 
-    def _event(self, gang: Gang, type_: str, reason: str, message: str, related: ObjectReference | None = None) -> None:
+    def _event(
+        self,
+        gang: Gang,
+        type_: str,
+        reason: str,
+        message: str,
+        related: ObjectReference | None = None,
+        annotations: Mapping[str, str] | None = None,
+    ) -> None:
         about = reference(gang)
         if about is not None:
-            self._events.event(about, type_, reason, message, related=related)
+            self._events.event(about, type_, reason, message, related=related, annotations=annotations)
 
 
 def _unscheduled(reason: str, message: str) -> dict[str, Any]:

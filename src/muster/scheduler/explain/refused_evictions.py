@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final
 
+from muster.api.names import ANNOTATION_REFUSAL, ANNOTATION_REFUSED_UNTIL
 from muster.kube.client import Client
 from muster.kube.core import Event
 from muster.kube.errors import Forbidden, NotFound
 from muster.scheduler.actions.event_objects import reference
 from muster.scheduler.actions.evictor import SPARED_S
-from muster.scheduler.gangs.gang import Gang, seconds
+from muster.scheduler.gangs.gang import seconds
 from muster.scheduler.preemption.eviction import by_eviction
 from muster.scheduler.state import ClusterState
 
-EVICTION_REFUSED = "EvictionRefused"
-_STAYS = "does not leave for it: "
+EVICTION_REFUSED: Final = "EvictionRefused"
 
 
-def stays_for(gang: Gang, why: str) -> str:
-    """Return the message for the gang that needs the room, when another does not leave; see `list_refusals`."""
-    return f"{gang.full_name} {_STAYS}{why}"
+def refusal_facts(why: str, until: float) -> Mapping[str, str]:
+    """Return the annotations of an Event about a refused eviction; `list_refusals` reads them."""
+    moment = datetime.fromtimestamp(until, UTC)
+    return {ANNOTATION_REFUSAL: why, ANNOTATION_REFUSED_UNTIL: moment.isoformat(timespec="microseconds")}
 
 
 async def list_refusals(client: Client, state: ClusterState) -> None:
@@ -34,5 +38,17 @@ async def list_refusals(client: Client, state: ClusterState) -> None:
             about_it = reference(gang) if by_eviction(gang) else None
             told = newest.get(about_it.uid) if about_it is not None else None
             if told is not None:
-                _, _, refused = told.message.rpartition(_STAYS)
-                state.tried(gang, seconds(told.last_timestamp) + SPARED_S, refused)
+                state.tried(gang, *_refusal(told))
+
+
+def _refusal(event: Event) -> tuple[float, str]:
+    """Return until when the gang is no candidate, and the API server's answer.
+
+    Events of earlier versions have no annotations: the usual time is assumed and the whole message is quoted.
+    """
+    facts = event.metadata.annotations
+    try:
+        until = datetime.fromisoformat(facts.get(ANNOTATION_REFUSED_UNTIL, "")).timestamp()
+    except ValueError:
+        until = seconds(event.last_timestamp) + SPARED_S
+    return until, facts.get(ANNOTATION_REFUSAL) or event.message
