@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from muster.kube.client import Client
 from muster.kube.node import Node, Taint
-from muster.kube.taintwriter import NodeChange, TaintWriter
+from muster.kube.taints import NodeChange
+from muster.kube.taintwriter import TaintWriter
 
 EFFECT = "NoSchedule"
 FOREIGN = Taint(key="example.com/foreign", value="theirs", effect=EFFECT)

@@ -20,6 +20,14 @@ HOST = -1
 """The place of an array in pinned host memory, from and to which the device copies."""
 
 
+def check_name(name: str) -> str | None:
+    """Return what is wrong with a name of the form `nvidia`, `cpu` or `cpu:COUNT`; None if it is valid."""
+    kind, colon, count = name.partition(":")
+    if name == "nvidia" or (kind == "cpu" and (not colon or (count.isdecimal() and 0 < int(count) <= 64))):
+        return None
+    return f"no back end {name!r}: nvidia, cpu, or cpu:COUNT with up to 64 devices"
+
+
 class BackendError(Exception):
     """The machine cannot be tested, or its results could not be trusted; `code` has the reason."""
 

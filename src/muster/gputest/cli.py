@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from muster.gputest import show
-from muster.gputest.backends import check_name
+from muster.gputest.backend import check_name
 from muster.gputest.drill import FAULTS
 from muster.gputest.floors import Floors, load
 from muster.gputest.levels import LEVELS, TESTS, plan

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
 
 from muster.kube.affinity import Toleration
 from muster.kube.node import Taint
@@ -10,6 +12,26 @@ from muster.kube.node import Taint
 NO_SCHEDULE, PREFER_NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "PreferNoSchedule", "NoExecute"
 HARD_EFFECTS = (NO_SCHEDULE, NO_EXECUTE)
 """Effects that keep a pod off a node."""
+
+
+TaintId = tuple[str, str]
+"""Key and effect: a node has at most one taint of each (Kubernetes: validation of nodes)."""
+
+
+class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes that one writer wants on a node, all in one write.
+
+    Attributes:
+        put: taints that must exist with this value.
+        drop: taints that must not exist.
+        labels: by key; None removes the label.
+        annotations: by key; None removes the annotation.
+    """
+
+    put: tuple[Taint, ...] = ()
+    drop: tuple[TaintId, ...] = ()
+    labels: Mapping[str, str | None] = msgspec.field(default_factory=dict)
+    annotations: Mapping[str, str | None] = msgspec.field(default_factory=dict)
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

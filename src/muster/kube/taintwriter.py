@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Any
 
@@ -20,29 +20,11 @@ from muster.kube.client import MERGE_PATCH, Client
 from muster.kube.errors import Conflict, NotFound
 from muster.kube.node import Node, Taint
 from muster.kube.struct import to_dict
-
-TaintId = tuple[str, str]
-"""Key and effect: a node has at most one taint of each (Kubernetes: validation of nodes)."""
+from muster.kube.taints import NodeChange, TaintId
 
 _ATTEMPTS = 16
 _PAUSE_S = 0.01
 _PAUSE_MAX_S = 0.5
-
-
-class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that one writer wants on a node, all in one write.
-
-    Attributes:
-        put: taints that must exist with this value.
-        drop: taints that must not exist.
-        labels: by key; None removes the label.
-        annotations: by key; None removes the annotation.
-    """
-
-    put: tuple[Taint, ...] = ()
-    drop: tuple[TaintId, ...] = ()
-    labels: Mapping[str, str | None] = msgspec.field(default_factory=dict)
-    annotations: Mapping[str, str | None] = msgspec.field(default_factory=dict)
 
 
 class Outcome(StrEnum):

@@ -12,8 +12,7 @@ import msgspec
 
 from muster.api.names import ANNOTATION_TEAM_RECORD, LABEL_TEAM
 from muster.kube.node import Taint
-from muster.kube.taints import NO_SCHEDULE
-from muster.kube.taintwriter import NodeChange, TaintId
+from muster.kube.taints import NO_SCHEDULE, NodeChange, TaintId
 
 NOBODY = ""
 """Owner of nodes that no allocation assigns."""

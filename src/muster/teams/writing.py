@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from muster.kube.client import Client
 from muster.kube.errors import ApiError, ConfigError
 from muster.kube.node import Node
-from muster.kube.taints import NO_SCHEDULE
-from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
+from muster.kube.taints import NO_SCHEDULE, NodeChange
+from muster.kube.taintwriter import Outcome, TaintWriter
 from muster.teams.holdings import Holdings
 from muster.teams.metrics import TeamsMetrics
 from muster.teams.plan import Change

@@ -15,7 +15,8 @@ from muster.kube.errors import Conflict
 from muster.kube.metrics import kube_metrics
 from muster.kube.node import Node, Taint
 from muster.kube.struct import from_dict, to_dict
-from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
+from muster.kube.taints import NodeChange
+from muster.kube.taintwriter import Outcome, TaintWriter
 from muster.sim.virtual.network import Calm, Fate, InProcessTransport, Trace
 from tests.support.apicore import Cluster, events
 from tests.support.racing import EFFECT, FOREIGN, ROUNDS, WRITERS, always, check_end, differing, race

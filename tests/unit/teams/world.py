@@ -12,7 +12,7 @@ from muster.api.placement import PlacedSlot, Placement, PlacementSpec, Placement
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeSpec, Taint
 from muster.kube.pod import Pod, PodSpec, PodStatus
-from muster.kube.taintwriter import NodeChange
+from muster.kube.taints import NodeChange
 from muster.teams.config import parse
 from muster.teams.decide import decide
 from muster.teams.holdings import Holdings

@@ -41,7 +41,8 @@ from muster.kube.meta import identity
 from muster.kube.node import Node
 from muster.kube.planloop import PlanLoop, Rest
 from muster.kube.struct import encode
-from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
+from muster.kube.taints import NodeChange
+from muster.kube.taintwriter import Outcome, TaintWriter
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from muster.api.trust import GPU
 from muster.fleet.configschema import Positive, Whole, schema
 from muster.fleet.configtext import ConfigText
 from muster.fleet.podtext import TolerationText, wrong_quantity, wrong_toleration
-from muster.gputest.backends import check_name
+from muster.gputest.backend import check_name
 from muster.kube.struct import KubeStruct
 
 CONFIG_MAP = "muster-preflight"

@@ -47,7 +47,8 @@ from muster.kube.node import lean as lean_node
 from muster.kube.planloop import complete
 from muster.kube.pod import Pod
 from muster.kube.resources import allocatable
-from muster.kube.taintwriter import NodeChange, TaintWriter
+from muster.kube.taints import NodeChange
+from muster.kube.taintwriter import TaintWriter
 
 log = logging.getLogger(__name__)
 

@@ -43,7 +43,8 @@ from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.kube.struct import encode
-from muster.kube.taintwriter import NodeChange, Outcome, TaintWriter
+from muster.kube.taints import NodeChange
+from muster.kube.taintwriter import Outcome, TaintWriter
 
 log = logging.getLogger(__name__)
 
