@@ -1,0 +1,101 @@
+"""Issue 12.3: deciding twice on one snapshot gives the same plan, and leaves the snapshot as it was.
+
+The snapshots are those of simulated clusters where things go wrong: every domain's controller decides twice there.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from fuzz.fleet.machines import own_source
+from fuzz.modes import Mode
+
+CONTROLLERS = {
+    "balloons": "muster.fleet.balloons.controller",
+    "joins": "muster.fleet.joins.controller",
+    "preflight": "muster.fleet.preflight.controller",
+    "remediation": "muster.fleet.remediation.controller",
+    "scaling": "muster.fleet.scaling.controller",
+    "scheduler": "muster.scheduler.controller",
+    "teams": "muster.teams.allocation",
+    "trainingjobs": "muster.trainingjobs.controller",
+}
+RUNS = {
+    "base": (Mode(), 7, {"scheduler", "trainingjobs"}),
+    "health": (Mode("python -m fuzz --health", health=True), 3, {"preflight", "remediation"}),
+    "fleet": (Mode("python -m fuzz --fleet", own_source()), 5, {"balloons", "joins", "scaling", "teams"}),
+}
+EVERY = 7
+"""One in so many calls is checked: comparing snapshots takes longer than deciding."""
+MEMOS = {"Gains", "Matcher", "Refusals", "Vain"}
+"""The scheduler's memos are still part of its snapshot, so decide fills them; the second plan must not show it."""
+LAZY = {"_order", "_moved"}
+"""Fields of the scheduler's buckets that sort names when they are first read: the same names in either state."""
+VALUES = (type(None), bool, int, float, str, bytes)
+
+
+def value_of(item: Any, above: tuple[int, ...] = ()) -> Any:
+    """Everything that can be read from an item, in a form that compares by value."""
+    if isinstance(item, VALUES):
+        return item
+    if id(item) in above:
+        return "itself"
+    if type(item).__name__ in MEMOS:
+        return "memo"
+    above = (*above, id(item))
+    if isinstance(item, Mapping):
+        return "mapping", tuple((value_of(key, above), value_of(each, above)) for key, each in item.items())
+    if isinstance(item, set | frozenset):
+        return "set", frozenset(value_of(each, above) for each in item)
+    if isinstance(item, list | tuple):
+        return tuple(value_of(each, above) for each in item)
+    if isinstance(item, msgspec.Struct):
+        fields = [(name, getattr(item, name)) for name in item.__struct_fields__]
+    else:
+        slots = [name for kind in type(item).__mro__ for name in getattr(kind, "__slots__", ())]
+        fields = [(name, getattr(item, name)) for name in slots if hasattr(item, name)]
+        fields += getattr(item, "__dict__", {}).items()
+        if not fields:
+            return type(item).__name__, repr(item)
+    return type(item).__name__, tuple((name, value_of(each, above)) for name, each in fields if name not in LAZY)
+
+
+def twice(domain: str, decide: Callable[..., Any], decided: Counter[str]) -> Callable[..., Any]:
+    """The domain's decide, called twice; raises AssertionError where plans differ or the arguments changed."""
+
+    def checked(*arguments: Any) -> Any:
+        decided[domain] += 1
+        if decided[domain] % EVERY:
+            return decide(*arguments)
+        given = [tuple(each) if isinstance(each, type({}.values())) else each for each in arguments]
+        before = value_of(given)
+        plan = decide(*given)
+        assert value_of(given) == before, f"{domain}: decide changed what it was given"
+        again = decide(*given)
+        assert value_of(again) == value_of(plan), f"{domain}: the second plan differs"
+        return plan
+
+    return checked
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(run: str) -> None:
+    mode, seed, domains = RUNS[run]
+    decided: Counter[str] = Counter()
+    with ExitStack() as stack:
+        for domain in sorted(domains):
+            module = importlib.import_module(CONTROLLERS[domain])
+            stack.enter_context(patch.object(module, "decide", twice(domain, module.decide, decided)))
+        outcome = mode.run(seed)
+    gc.collect()
+    assert not outcome.violation, f"{outcome.violation}\nwithout this check: {mode.command} --seed {seed}"
+    assert domains == {domain for domain, count in decided.items() if count > 2 * EVERY}
