@@ -11,7 +11,7 @@ import yaml
 
 from muster.api.marked import NotYaml, Place, document, place_of, plain, twice
 from muster.api.misfits import misfits
-from muster.kube.configmapsource import BadConfig
+from muster.kube.errors import BadConfig
 
 T = TypeVar("T")
 

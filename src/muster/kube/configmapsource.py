@@ -8,16 +8,13 @@ from typing import Any, Generic, TypeVar
 
 from muster.kube.client import Client
 from muster.kube.core import ConfigMap
+from muster.kube.errors import BadConfig
 from muster.kube.events import WARNING, EventRecorder
 from muster.kube.informer import Informer
 
 C = TypeVar("C")
 
 log = logging.getLogger(__name__)
-
-
-class BadConfig(ValueError):
-    """The ConfigMap is not valid. The message has one line for each problem, with what to change."""
 
 
 def config_map_informer(client: Client, namespace: str, name: str, **options: Any) -> Informer[ConfigMap]:

@@ -127,3 +127,7 @@ def error_from_status(parsed: Status, status: int = 0, *, retry_after_s: float |
         details.setdefault("retryAfterSeconds", retry_after_s)
     kind = _BY_REASON.get(parsed.reason) or _BY_STATUS.get(code, ApiError)
     return kind(code, parsed.reason, parsed.message, details)
+
+
+class BadConfig(ValueError):
+    """The ConfigMap is not valid. The message has one line for each problem, with what to change."""
