@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from muster.trainingjobs.supervisor.sshd import FOLDERS
+from muster.trainingjobs.supervisor.remoteshell.sshd import FOLDERS
 
 
 def require_openssh() -> None:

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from muster.trainingjobs.supervisor import rsh as client
-from muster.trainingjobs.supervisor import wire
 from muster.trainingjobs.supervisor.basics import SELF
+from muster.trainingjobs.supervisor.remoteshell import rsh as client
+from muster.trainingjobs.supervisor.remoteshell import wire
 from tests.support.supervisor_stub import KEY, Node, StubController
 
 

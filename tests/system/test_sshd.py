@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.trainingjobs.supervisor.sshkeys import SshKey, client_key
+from muster.trainingjobs.supervisor.remoteshell.sshkeys import SshKey, client_key
 from tests.support.openssh import require_openssh
 from tests.support.supervisor_stub import KEY, Node, StubController
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from muster.cli.ranks.stacks import report
-from muster.trainingjobs.supervisor.rankhook import STACK_SIGNAL
+from muster.trainingjobs.supervisor.ranks.hook import STACK_SIGNAL
 from tests.support.supervisor_stub import Node, StubController
 from tests.support.waiting import TIMEOUT_S
 

@@ -235,7 +235,7 @@ import os, socket, subprocess, sys
 if "--version" in sys.argv:
     sys.exit("HYDRA build details")
 from muster.trainingjobs.supervisor.basics import socket_name
-from muster.trainingjobs.supervisor.messages import receive_message, send_message
+from muster.trainingjobs.supervisor.ranks.messages import receive_message, send_message
 door = socket.socket(socket.AF_UNIX)
 with socket_name(os.environ["MUSTER_RANK_SOCKET"]) as name:
     door.connect(name)

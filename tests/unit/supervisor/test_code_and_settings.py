@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 
 from muster.kube.pki import CertificateAuthority
+from muster.trainingjobs.supervisor.attempts.codearchive import install_code
 from muster.trainingjobs.supervisor.basics import SELF, UsageError
-from muster.trainingjobs.supervisor.codearchive import install_code
 from muster.trainingjobs.supervisor.settings import Settings
 from tests.support.supervisor_stub import INSTALL
 
 PACKAGE = Path(__file__).resolve().parents[3] / "src" / "muster"
-SUPERVISOR = sorted((PACKAGE / "trainingjobs" / "supervisor").glob("*.py"))
+SUPERVISOR = sorted((PACKAGE / "trainingjobs" / "supervisor").rglob("*.py"))
 IN_USERS_IMAGES = [*SUPERVISOR, PACKAGE / "__init__.py", *sorted((PACKAGE / "sdk").glob("*.py"))]
 OLDEST = (3, 8)
 
@@ -65,8 +65,8 @@ def test_what_runs_in_users_images_is_python_3_8_and_imports_the_standard_librar
             imported.add((node.module or "").partition(".")[0])
         elif isinstance(node, ast.ImportFrom):
             assert path in SUPERVISOR
-            assert node.level == 1
-            assert path.with_name(f"{node.module}.py") in SUPERVISOR
+            imported_from = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            assert imported_from.with_suffix(".py") in SUPERVISOR
     allowed = {name for name in sys.stdlib_module_names if name not in {"tomllib", "zoneinfo", "graphlib"}}
     assert imported - allowed <= ({"muster"} if path not in SUPERVISOR else set())
 
@@ -206,17 +206,21 @@ def test_what_is_installed_has_the_same_bytes_each_time_and_is_not_compressed(tm
     assert one.read_bytes() == two.read_bytes()
     with zipfile.ZipFile(one) as archive:
         assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
-        names = {Path(name).name for name in archive.namelist()}
-    assert names == {path.name for path in SUPERVISOR}
+        names = set(archive.namelist()) - {"__main__.py"}
+    folder = PACKAGE / "trainingjobs" / "supervisor"
+    assert names == {
+        f"muster_supervisor/{path.relative_to(folder)}" for path in SUPERVISOR if path.name != "__main__.py"
+    }
 
 
-@pytest.mark.parametrize("command", ["rank", "rsh"])
-def test_what_is_started_per_rank_and_node_loads_little(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("module", ["ranks.rank", "remoteshell.rsh"])
+def test_what_is_started_per_rank_and_node_loads_little(tmp_path: Path, module: str) -> None:
+    command = module.rpartition(".")[2]
     installed = install(tmp_path)
     result = subprocess.run(
         [sys.executable, "-I", "-S", "-v", str(installed), command], capture_output=True, text=True, check=False
     )
     assert "usage: supervisor.py " + command in result.stderr
     loaded = set(re.findall(r"^import '?([\w.]+)'? #", result.stderr, re.MULTILINE))
-    assert "muster_supervisor." + command in loaded
+    assert "muster_supervisor." + module in loaded
     assert not loaded & {"ssl", "http.client", "urllib.request", "tarfile", "muster_supervisor.machine"}

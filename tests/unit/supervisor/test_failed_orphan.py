@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from muster.kube.pki import CertificateAuthority
-from muster.trainingjobs.supervisor.attempt import Attempt
-from muster.trainingjobs.supervisor.door import Rank
+from muster.trainingjobs.supervisor.attempts.attempt import Attempt
 from muster.trainingjobs.supervisor.machine import Supervisor
-from muster.trainingjobs.supervisor.output import Stream
-from muster.trainingjobs.supervisor.rankhook import FAILING
+from muster.trainingjobs.supervisor.ranks.door import Rank
+from muster.trainingjobs.supervisor.ranks.hook import FAILING
+from muster.trainingjobs.supervisor.ranks.output import Stream
 from muster.trainingjobs.supervisor.settings import Settings
 
 RUN = {

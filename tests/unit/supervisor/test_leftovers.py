@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.trainingjobs.supervisor.leftovers import remove_leftovers
+from muster.trainingjobs.supervisor.attempts.leftovers import remove_leftovers
 from tests.support.waiting import until
 
 HOLD = """

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.trainingjobs.supervisor.rankhook import FOLDER, STACK_SIGNAL
-from muster.trainingjobs.supervisor.rankwatch import RankWatch
+from muster.trainingjobs.supervisor.ranks.hook import FOLDER, STACK_SIGNAL
+from muster.trainingjobs.supervisor.ranks.watch import RankWatch
 
 LATE = """
 import atexit, gc

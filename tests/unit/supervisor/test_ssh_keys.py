@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.trainingjobs.supervisor import sshd
-from muster.trainingjobs.supervisor.attempt import CannotStart
-from muster.trainingjobs.supervisor.ed25519 import public_key
-from muster.trainingjobs.supervisor.sshkeys import client_key, host_key
+from muster.trainingjobs.supervisor.attempts.attempt import CannotStart
+from muster.trainingjobs.supervisor.remoteshell import sshd
+from muster.trainingjobs.supervisor.remoteshell.ed25519 import public_key
+from muster.trainingjobs.supervisor.remoteshell.sshkeys import client_key, host_key
 
 KEY = bytes(range(32))
 

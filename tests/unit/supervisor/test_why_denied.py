@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.trainingjobs.supervisor import stacks
+from muster.trainingjobs.supervisor.ranks import stacks
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.trainingjobs.supervisor import exits, processes, wire
+from muster.trainingjobs.supervisor import exits, processes
+from muster.trainingjobs.supervisor.remoteshell import wire
 
 KEY = bytes(range(32))
 

@@ -34,7 +34,7 @@ JOB, KEY, POD = "job-uid", "ns/job", "pod-uid"
 AUTHORITY = CertificateAuthority.create()
 REAL = """
 import json, ssl, sys, types, urllib.parse
-from muster.trainingjobs.supervisor.link import ControllerLink
+from muster.trainingjobs.supervisor.controller.link import ControllerLink
 url, ca, token = sys.argv[1:]
 settings = types.SimpleNamespace(
     url=urllib.parse.urlsplit(url), tls=ssl.create_default_context(cafile=ca), token_file=token)

@@ -12,8 +12,8 @@ import pytest
 
 from muster.kube.pki import CertificateAuthority
 from muster.sdk import records
-from muster.trainingjobs.supervisor import look
-from muster.trainingjobs.supervisor.look import Look, is_there
+from muster.trainingjobs.supervisor.attempts import checkpoints as look
+from muster.trainingjobs.supervisor.attempts.checkpoints import Look, is_there
 from muster.trainingjobs.supervisor.settings import Settings
 
 

@@ -9,7 +9,7 @@ import time
 from muster.embedded.kubelet.containers.cgroups import remove_control_groups
 from muster.embedded.kubelet.containers.process import SHIMS, spawning
 from muster.embedded.kubelet.containers.shim import descendants, kill_process, process_table
-from muster.trainingjobs.supervisor.leftovers import SHARED_MEMORY, mapped_files
+from muster.trainingjobs.supervisor.attempts.leftovers import SHARED_MEMORY, mapped_files
 
 CLUSTER_MARKER = "MUSTER_CLUSTER_ID"
 NODE_MARKER = "MUSTER_NODE_NAME"

@@ -32,7 +32,7 @@ _MISSING_SHOWS_AS: Final = ("rank-failed", "rank-crashed")
 _CHARGED_SO_MAX: Final = 3
 """Of all faults in a status, at most this many are charged to a missing checkpoint."""
 LOOK_S: Final = 10.0
-"""A supervisor answers within this which checkpoints it sees (supervisor/look.py)."""
+"""A supervisor answers within this which checkpoints it sees (supervisor/attempts/checkpoints.py)."""
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 All nodes of a job run one image. So each supervisor checks what the attempt needs before it starts anything, also if
 only the first node starts mpiexec. Reports are typed: errno and the program, or exit code 126 or 127. Shells give these
 codes for a command they cannot execute or find (POSIX.1-2024, Shell, 2.8.2 Exit Status for Commands). A rank that ends
-so keeps mpiexec waiting for a moment (supervisor/rank.py), so that the other nodes can report the same.
+so keeps mpiexec waiting for a moment (supervisor/ranks/rank.py), so that the other nodes can report the same.
 """
 
 from __future__ import annotations

@@ -39,7 +39,12 @@ def assemble(package: str, path: str) -> None:
 
     Stored, not deflated: the image's Python may have no zlib.
     """
-    modules = sorted(name for name in os.listdir(package) if name.endswith(".py") and name != "__main__.py")
+    modules = sorted(
+        os.path.relpath(os.path.join(folder, name), package)
+        for folder, _, names in os.walk(package)
+        for name in names
+        if name.endswith(".py") and name != "__main__.py"
+    )
     with open(path, "wb") as file:
         file.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

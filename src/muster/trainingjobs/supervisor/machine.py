@@ -27,26 +27,26 @@ import subprocess
 import time
 from typing import Any, Callable
 
-from .attempt import Attempt, CannotStart
+from .attempts.attempt import Attempt, CannotStart
+from .attempts.checkpoints import Look, tell_of_others
+from .attempts.launchers import mpi_command, mpi_program, torchrun_command, torchrun_program
+from .attempts.leftovers import remove_leftovers
+from .attempts.programs import check_length, check_program
 from .basics import ARCHIVE, SELF, log, write_all
-from .door import Rank, RankDoor
+from .controller.link import ControllerLink
 from .exits import outcome_of, signal_group
-from .launchers import mpi_command, mpi_program, torchrun_command, torchrun_program
-from .leftovers import remove_leftovers
-from .link import ControllerLink
-from .look import Look, tell_of_others
-from .mpiabort import find_abort
-from .output import OutputPump
 from .processes import Child, descendants, oom_kills
-from .programs import check_length, check_program
-from .rankenv import write_rank_env
-from .rankwatch import RankWatch
+from .ranks.door import Rank, RankDoor
+from .ranks.environment import write_rank_env
+from .ranks.mpiabort import find_abort
+from .ranks.output import OutputPump
+from .ranks.stacks import log_in_background
+from .ranks.symptoms import Symptoms
+from .ranks.watch import RankWatch
+from .remoteshell.commands import RemoteCommands
+from .remoteshell.server import ShellServer
+from .remoteshell.sshd import server_command
 from .settings import Settings
-from .shells import RemoteCommands
-from .shellserver import ShellServer
-from .sshd import server_command
-from .stacks import log_in_background
-from .symptoms import Symptoms
 
 GRACE_S = 30.0  # before the controller has said another
 ORPHAN_EXIT_S = 0.2  # a rank whose launcher has stopped it may still end by itself (MPI_Abort) in this time

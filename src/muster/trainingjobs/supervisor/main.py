@@ -14,17 +14,17 @@ def main(arguments: list[str]) -> int:
     name, rest = (arguments[0] if arguments else ""), arguments[1:]
     try:
         if name == "rank":
-            from .rank import command_rank as command
+            from .ranks.rank import command_rank as command
         elif name == "rsh":
-            from .rsh import command_rsh as command
+            from .remoteshell.rsh import command_rsh as command
         elif name == "run":
             from .run import command_run as command
         elif name == "dial":
-            from .dial import command_dial as command
+            from .remoteshell.dial import command_dial as command
         elif name == "session":
-            from .session import command_session as command
+            from .remoteshell.session import command_session as command
         elif name == "stacks":
-            from .stacks import command_stacks as command
+            from .ranks.stacks import command_stacks as command
         elif name == "install":
             from .install import command_install as command
         else:

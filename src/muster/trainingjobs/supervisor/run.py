@@ -10,8 +10,8 @@ import threading
 import traceback
 from typing import NoReturn
 
+from .attempts.codearchive import install_code
 from .basics import PR_SET_CHILD_SUBREAPER, UsageError, prctl
-from .codearchive import install_code
 from .machine import Supervisor
 from .settings import Settings
 

@@ -8,14 +8,15 @@ import threading
 import time
 from typing import Any, Callable, Sequence
 
-from .basics import ARCHIVE, log
-from .settings import Settings
+from ..basics import ARCHIVE, log
+from ..settings import Settings
 
 ANSWER_S = 10.0
 """A file system that has not answered by then (NFS whose server is away) says nothing."""
 AT_ONCE_S = 0.2
 OTHERS_SHOWN = 3
-_package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_supervisor = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_package = os.path.dirname(os.path.dirname(_supervisor))
 RECORDS = os.path.join(
     os.path.join(os.path.dirname(ARCHIVE), "sdk", "muster") if ARCHIVE else _package, "sdk", "records.py"
 )

@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any, Callable, TypeVar
 
-from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, write_all
+from ..basics import PR_SET_PDEATHSIG, UsageError, log, prctl, write_all
 from .wire import (
     COMMAND,
     EXIT,

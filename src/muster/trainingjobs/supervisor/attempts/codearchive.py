@@ -14,8 +14,8 @@ import time
 import urllib.parse
 import urllib.request
 
-from .basics import UsageError, log
-from .settings import Settings
+from ..basics import UsageError, log
+from ..settings import Settings
 
 
 def install_code(settings: Settings) -> None:

@@ -15,9 +15,9 @@ import shutil
 import subprocess
 from typing import Mapping
 
-from .attempt import Attempt, CannotStart
-from .basics import SELF, write_file
-from .settings import Settings
+from ..attempts.attempt import Attempt, CannotStart
+from ..basics import SELF, write_file
+from ..settings import Settings
 from .sshkeys import client_key, host_key
 from .wire import SSHD_MARK
 

@@ -10,14 +10,14 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING, Any, Callable
 
-from .attempt import Attempt
-from .exits import signal_group
-from .messages import send_message
-from .processes import Child
+from ..attempts.attempt import Attempt
+from ..exits import signal_group
+from ..processes import Child
+from ..ranks.messages import send_message
 from .wire import ShellRefused
 
 if TYPE_CHECKING:
-    from .machine import Supervisor
+    from ..machine import Supervisor
 
 
 class RemoteCommands:

@@ -8,9 +8,9 @@ import threading
 import time
 from typing import Any, Callable
 
-from .basics import log
+from ..basics import log
+from ..settings import Settings
 from .lane import Lane, Refused, Sessions
-from .settings import Settings
 
 PROTOCOL = 1
 LANES = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .door import Rank
-from .output import Stream
-from .processes import Child, oom_kills
+from ..processes import Child, oom_kills
+from ..ranks.door import Rank
+from ..ranks.output import Stream
 
 
 class CannotStart(Exception):

@@ -13,10 +13,10 @@ import threading
 import time
 from typing import Mapping
 
-from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name, write_all
-from .exits import outcome_of, signal_group
+from ..basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name, write_all
+from ..exits import outcome_of, signal_group
+from .hook import FOLDER, NAME
 from .messages import receive_message, send_message
-from .rankhook import FOLDER, NAME
 
 NOT_FOUND_CODES = (126, 127)  # of shells, for a command that they cannot execute or find
 LINGER_S = 3.0

@@ -1,4 +1,4 @@
-"""Reads the notes that ranks leave in the supervisor's private folder (`rankhook.py`), and acts on them."""
+"""Reads the notes that ranks leave in the supervisor's private folder (`hook.py`), and acts on them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import importlib
 import os
 import signal
 
-from .basics import log, write_file
-from .processes import start_ticks
-from .rankhook import FAILING, HANDLER, NAME, STACKS
+from ..basics import log, write_file
+from ..processes import start_ticks
+from .hook import FAILING, HANDLER, NAME, STACKS
 
 EXIT_S = 10.0
 """A rank that failed has this long for its own end: handlers of atexit, threads, the last lines of output."""
@@ -21,7 +21,7 @@ class RankWatch:
     def __init__(self, folder: str) -> None:
         self.folder = os.path.join(folder, NAME)
         os.mkdir(self.folder, 0o700)
-        hook = importlib.import_module(".rankhook", __package__)
+        hook = importlib.import_module(".hook", __package__)
         source = hook.__spec__.loader.get_source(hook.__name__)  # type: ignore[union-attr]
         write_file(os.path.join(self.folder, "sitecustomize.py"), source)
         self._noted: dict[int, float] = {}  # processes that fail, and since when that is known

@@ -1,6 +1,6 @@
 """`stacks [--rank N]`: where each rank of this pod is, one JSON object a line; also collected by `run` at a stall.
 
-A rank that registered a handler (`rankhook.py`) is signalled and writes the stacks of its threads itself. No other
+A rank that registered a handler (`hook.py`) is signalled and writes the stacks of its threads itself. No other
 process is ever signalled: the default action of the signal would end it. Instead py-spy is asked if the image has it
 and the kernel lets it trace, and otherwise /proc says what the process waits in.
 """
@@ -18,10 +18,10 @@ import threading
 import time
 from typing import Any, Iterator
 
-from .basics import UsageError, log
-from .processes import parent, process_state, start_ticks
+from ..basics import UsageError, log
+from ..processes import parent, process_state, start_ticks
+from .hook import FOLDER, HANDLER, NAME, STACKS, TAKEN
 from .rank import rank_number
-from .rankhook import FOLDER, HANDLER, NAME, STACKS, TAKEN
 
 WAIT_S = 3.0
 QUIET_S = 0.15  # a file that has not grown for so long is complete

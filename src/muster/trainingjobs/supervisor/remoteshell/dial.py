@@ -8,7 +8,7 @@ import struct
 import time
 from typing import Any
 
-from .basics import PR_SET_PDEATHSIG, UsageError, prctl
+from ..basics import PR_SET_PDEATHSIG, UsageError, prctl
 from .rsh import patiently, shell_config
 from .wire import HANDSHAKE_S, SSHD_MARK, ShellRefused
 

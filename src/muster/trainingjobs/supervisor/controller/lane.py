@@ -8,7 +8,7 @@ import socket
 import ssl
 from typing import Any
 
-from .settings import Settings
+from ..settings import Settings
 
 CONNECT_S = 10.0
 HANDSHAKE_S = 30.0  # thousands may do theirs at once, when a large job starts: giving up costs the controller another

@@ -10,13 +10,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable
 
-from .basics import socket_name
-from .exits import signal_group
+from ..basics import socket_name
+from ..exits import signal_group
 from .messages import receive_message, send_message
 from .output import Stream
 
 if TYPE_CHECKING:
-    from .machine import Supervisor
+    from ..machine import Supervisor
 
 
 class Rank:

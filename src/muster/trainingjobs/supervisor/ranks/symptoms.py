@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Iterable
 
+from ..processes import process_state
 from .door import Rank
-from .processes import process_state
-from .rankwatch import RankWatch
+from .watch import RankWatch
 
 IDLE_MAX, TRACES_MAX = 16, 2
 TRACE_EVERY_S = 30.0

@@ -12,10 +12,10 @@ import threading
 import time
 from typing import Any
 
-from .basics import UsageError, log
-from .processes import Child
-from .settings import Settings
-from .shells import RemoteCommands
+from ..basics import UsageError, log
+from ..processes import Child
+from ..settings import Settings
+from .commands import RemoteCommands
 from .wire import (
     COMMAND,
     EXIT,

@@ -6,8 +6,8 @@ import os
 import signal
 import socket
 
-from .basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name
-from .messages import receive_message, send_message
+from ..basics import PR_SET_PDEATHSIG, UsageError, log, prctl, socket_name
+from ..ranks.messages import receive_message, send_message
 
 
 def command_session(arguments: list[str]) -> int:

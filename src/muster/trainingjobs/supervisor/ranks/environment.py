@@ -6,8 +6,8 @@ import contextlib
 import os
 import shlex
 
-from .attempt import Attempt
-from .basics import ARCHIVE
+from ..attempts.attempt import Attempt
+from ..basics import ARCHIVE
 
 NAME = "rank.env"
 

@@ -8,7 +8,7 @@ import queue
 import selectors
 import threading
 
-from .basics import write_all
+from ..basics import write_all
 
 TAIL_LINES = 20
 TAIL_LINE_CHARS = 400

@@ -16,10 +16,10 @@ import struct
 import subprocess
 from typing import Any, Mapping
 
+from ..basics import SELF, write_file
+from ..remoteshell.sshd import client_command
+from ..settings import Settings
 from .attempt import Attempt, CannotStart
-from .basics import SELF, write_file
-from .settings import Settings
-from .sshd import client_command
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 _AGENT = "muster-agent"

@@ -1,0 +1,1 @@
+"""An attempt on this node: its checks, checkpoints and launcher, and what it leaves behind."""

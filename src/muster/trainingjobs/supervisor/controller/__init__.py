@@ -1,0 +1,1 @@
+"""The connection to the controller: reports go out, directives come in."""

@@ -1,0 +1,1 @@
+"""Ranks on this node: their shims, output, environment, hooks, stacks and signs of trouble."""
