@@ -14,6 +14,8 @@ from muster.embedded.store import Store
 from muster.embedded.watchhub import Item
 
 RECORD = "muster.dev/quarantine-record"
+DEAD = "dead"
+"""Key of the fault of a node that was found dead."""
 WORKING = ("Drain", "ResetGPU", "Reboot", "Replace")
 
 
@@ -70,16 +72,17 @@ class Session(msgspec.Struct, frozen=True):
     name: str
     node: str
     node_uid: str
-    phase: str
+    state: str
     rung: str
     message: str
     generation: int
     episode: tuple[Entry, ...]
+    held_by: str
 
     @property
     def out(self) -> bool:
         """Returns whether it says that the node is out of use."""
-        return self.phase != "Released" and any(each.rung == "Quarantine" for each in self.episode)
+        return self.state != "Released" and any(each.rung == "Quarantine" for each in self.episode)
 
     @property
     def joining(self) -> bool:
@@ -92,9 +95,14 @@ class Session(msgspec.Struct, frozen=True):
         return any(each.rung == "Quarantine" and each.event == "Requested" for each in self.episode)
 
     @property
+    def found_dead(self) -> bool:
+        """Returns whether it says that the node was found dead."""
+        return any(each.key == DEAD for each in self.episode)
+
+    @property
     def works(self) -> bool:
         """Returns whether something is done about the node."""
-        return self.phase == "Open" and self.rung in WORKING
+        return self.state == "Open" and self.rung in WORKING
 
     @property
     def entry(self) -> int:
@@ -245,7 +253,7 @@ def _state(obj: Obj) -> NodeState:
 
 def _session(obj: Obj) -> Session:
     spec, status = obj["spec"], section(obj, "status")
-    phase = status.get("phase", "Open")
+    state = status.get("state", "Open")
     episode: list[Entry] = []
     for step in items(status, "history"):
         if step["event"] == "Released":
@@ -255,7 +263,9 @@ def _session(obj: Obj) -> Session:
     rung, message = status.get("rung", "Observe"), status.get("message", "")
     name = obj["metadata"]["name"]
     generation = status.get("generation", 0)
-    return Session(name, spec["node"], spec["nodeUID"], phase, rung, message, generation, tuple(episode))
+    return Session(
+        name, spec["node"], spec["nodeUID"], state, rung, message, generation, tuple(episode), status.get("heldBy", "")
+    )
 
 
 def _seconds(text: str) -> float:

@@ -10,7 +10,6 @@ from fuzz.health.truth import Truth
 from fuzz.view import View
 from fuzz.weather import LATEST_S
 
-DEAD = "its Lease stands still"
 INCIDENTS = 2
 """So often the same code that asks for a reboot has the default policy replace the machine."""
 LONG_S = 300.0
@@ -48,7 +47,7 @@ class NoHealthyMachineReplaced(HealthChecker):
 
     def _session(self, old: Session | None, new: Session) -> None:
         """Note until when a session was on the rung."""
-        if old is not None and old.phase == "Open" and old.rung == "Replace":
+        if old is not None and old.state == "Open" and old.rung == "Replace":
             self._on_rung[old.node_uid] = self.view.now
 
     def replaced(self, name: str, uid: str) -> None:
@@ -58,10 +57,10 @@ class NoHealthyMachineReplaced(HealthChecker):
         if state is None or state.uid != uid:
             return  # whatever the order was for, it has no Node any more: nothing can be on it
         session = self._facts.session_of(state)
-        now_on = session is not None and session.phase == "Open" and session.rung == "Replace"
+        now_on = session is not None and session.state == "Open" and session.rung == "Replace"
         # What had been sent before may arrive when the rung has been left.
         if not now_on and self._on_rung.get(uid, float("-inf")) < self.view.now - LATEST_S - 1.0:
-            said = f"{session.phase} on {session.rung}" if session is not None else "not there"
+            said = f"{session.state} on {session.rung}" if session is not None else "not there"
             self.fail(f"{name} is replaced, and its session is {said}")
         if not state.out:
             self.fail(f"{name} is replaced, and is in use")
@@ -101,7 +100,7 @@ class NobodyTakenForDead(HealthChecker):
         facts.on_session.append(self._session)
 
     def _session(self, old: Session | None, new: Session) -> None:
-        if DEAD not in new.message or (old is not None and DEAD in old.message):
+        if not new.found_dead or (old is not None and old.found_dead):
             return
         self.found.add(new.node_uid)
         node = self._facts.nodes.get(new.node)

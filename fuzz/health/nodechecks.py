@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from fuzz.health.checker import HealthChecker
-from fuzz.health.facts import HealthFacts, NodeState, Seen, Session, goes_out
+from fuzz.health.facts import DEAD, HealthFacts, NodeState, Seen, Session, goes_out
 from fuzz.health.truth import Truth
 from fuzz.view import PodFacts, View
 from muster.embedded.apiserver.request import Request
 
-DEAD, FAR = "dead", "reach/"
-"""Faults that other nodes report about a node: it was found dead, and the check of the mesh."""
+FAR = "reach/"
+"""Keys of faults that the check of the mesh reports begin with this."""
 MESH_S = 400.0
 """An agent's last report about its peers is believed for this long."""
 
@@ -150,8 +150,8 @@ class OneStepForOneRung(HealthChecker):
         """A machine does it now."""
         known = self._facts.sessions.get(session)
         rung = {"reset": "ResetGPU", "reboot": "Reboot"}[step]
-        if known is None or known.phase != "Open" or known.rung != rung:
-            said = f"{known.phase} on {known.rung}" if known is not None else "not there"
+        if known is None or known.state != "Open" or known.rung != rung:
+            said = f"{known.state} on {known.rung}" if known is not None else "not there"
             self.fail(f"{step} of {session}, which is {said}")
             return
         key = (session, step, known.entry)

@@ -47,8 +47,8 @@ CLASSES = {"high": 1000, PRIORITY_CLASS: -4}
 NODES_PER_RACK = 4
 PEERS = 2
 """So many have to say that they do not reach a node."""
-HELD = ("no more than", "at once", "the breaker")
-"""The reason of a session whose node a budget or breaker leaves in use."""
+HELD = ("Budget", "Breaker")
+"""What holds a session back whose node stays in use."""
 
 
 class HealthRun(Run):
@@ -224,23 +224,23 @@ class HealthRun(Run):
         speaks = self._facts.uncleared(node.uid, self._loop.now)
         if self._facts.is_kept_out(node.uid, 0.0):
             return "" if node.out else "a person wants it out of use"
-        if session is not None and session.phase == "Open":
+        if session is not None and session.state == "Open":
             if session.rung in ("Quarantine", *WORKING):
                 return f"its session is on {session.rung}: {session.message}"
-            if not any(word in session.message for word in HELD):
+            if session.held_by not in HELD:
                 return f"its session is on {session.rung}, and does not say why: {session.message}"
-            if "the breaker" in session.message and self._health.window_s < self.end_s:
+            if session.held_by == "Breaker" and self._health.window_s < self.end_s:
                 return "the breaker will close"
-        if node.out and (session is None or session.phase == "Released"):
+        if node.out and (session is None or session.state == "Released"):
             return "in quarantine, and no session says so"
-        if session is None or session.phase == "Released":
+        if session is None or session.state == "Released":
             if speaks:
                 return "no session for what speaks against it"
             if not alive and self._could_be_found_dead(node.name):
                 return "it is off, and nobody has noticed"
         if alive and not machine.broken and node.out and not self._failed_last(node):
             return "in quarantine, though nothing is wrong with it any more"
-        ladder = session is not None and session.phase != "Released"
+        ladder = session is not None and session.state != "Released"
         if alive and not ladder and not machine.broken and not self._trust.is_trusted(node.name):
             return "not tested"
         return ""

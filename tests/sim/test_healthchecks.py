@@ -65,7 +65,7 @@ class Stage:
         """The controller writes that the session enters a rung, or what was done on it."""
         time, generation = moment(self._loop.now), len(self._steps) + 1
         self._steps.append({"rung": rung, "time": time, "generation": generation, "event": event})
-        status = {"phase": "Open", "rung": rung, "generation": generation, "since": time, "history": self._steps}
+        status = {"state": "Open", "rung": rung, "generation": generation, "since": time, "history": self._steps}
         self._call("PATCH", f"/apis/muster.dev/v1alpha1/noderemediations/{self.session}/status", {"status": status})
 
     def passes(self) -> None:

@@ -122,7 +122,7 @@ KINDS: Final = (
         short_names=("nr",),
         columns=(
             Column("NODE", "string", ".spec.node", "The node."),
-            Column("PHASE", "string", ".status.phase", "Whether it goes on."),
+            Column("STATE", "string", ".status.state", "Whether the controller works on it."),
             Column("RUNG", "string", ".status.rung", "The rung of the ladder it is on."),
             Column("SINCE", "date", ".status.since", "Since the rung was entered."),
             Column("BY", "string", ".spec.request.by", "Who asked for it."),

@@ -16,7 +16,11 @@ from muster.kube.meta import KubeObject, Resource
 from muster.kube.struct import KubeStruct
 
 Rung = Literal["Observe", "Condition", "Quarantine", "Drain", "ResetGPU", "Reboot", "Replace", "Human"]
+RemediationState = Literal["Open", "Released", "NeedsOperator"]
 RemediationPhase = Literal["Open", "Released", "Handed"]
+"""Words of `RemediationState` in versions without `state`, which cannot read others."""
+HeldBy = Literal["Budget", "Breaker", "Spare", "Silent", "Passed", "Observed"]
+"""What keeps the next rung from being entered; `NodeRemediationStatus.held_by` describes each."""
 RequestedAction = Literal["Quarantine", "Release"]
 StepEvent = Literal[
     "Opened",
@@ -32,6 +36,14 @@ StepEvent = Literal[
     "Released",
 ]
 """What a history entry records; `RemediationStep.event` describes each."""
+
+_STATES: Final[dict[RemediationPhase | None, RemediationState]] = {
+    None: "Open",
+    "Open": "Open",
+    "Released": "Released",
+    "Handed": "NeedsOperator",
+}
+_PHASES: Final[dict[str, RemediationPhase]] = {state: phase for phase, state in _STATES.items() if phase is not None}
 
 CAUSES_MAX: Final = 16
 HISTORY_MAX: Final = 32
@@ -73,7 +85,7 @@ class RemediationStep(KubeStruct):
         str, Meta(max_length=256, description="Why, for people: the line of the policy, a deadline, a test.")
     ] = ""
     event: Annotated[
-        StepEvent | None,
+        str | None,
         Meta(
             description="What the entry records. Opened: the session was opened. Entered: the rung was entered."
             " Joining: a node that was not in use yet entered Quarantine. Requested: a user asked for Quarantine."
@@ -107,10 +119,17 @@ class RemediationStep(KubeStruct):
 class NodeRemediationStatus(KubeStruct):
     """The progress of a remediation."""
 
+    state: Annotated[
+        str | None,
+        Meta(
+            description="Open: the controller works on the node. Released: the node is back in use. NeedsOperator: the"
+            " controller does nothing more, and an operator must repair the node."
+        ),
+    ] = None
     phase: Annotated[
-        RemediationPhase,
-        Meta(description="Open; Released when the node is back in use; Handed when it is a person's now."),
-    ] = "Open"
+        RemediationPhase | None,
+        Meta(description="The same for versions without state: Handed stands for NeedsOperator."),
+    ] = None
     rung: Annotated[Rung, Meta(description="The rung of the ladder it is on.")] = "Observe"
     generation: Annotated[int, Meta(ge=0, description="One more at each change: fences writers.")] = 0
     since: Annotated[datetime | None, Meta(description="When the rung was entered.")] = None
@@ -119,6 +138,14 @@ class NodeRemediationStatus(KubeStruct):
         tuple[RemediationStep, ...], Meta(max_length=HISTORY_MAX, description="Rungs entered, oldest first.")
     ] = ()
     message: Annotated[str, Meta(description="What it does or waits for, for people.")] = ""
+    held_by: Annotated[
+        str | None,
+        Meta(
+            description="What keeps the next rung from being entered. Budget, Breaker: a limit of the configuration."
+            " Spare: a gang waits for a spare node. Silent: the node may still be booting. Passed: its newest test was"
+            " passed. Observed: the configuration does not allow the controller to act."
+        ),
+    ] = None
     pool: Annotated[
         str | None,
         Meta(description="Pool of the node when the rung was entered: breakers count it there after it is gone."),
@@ -141,6 +168,12 @@ class NodeRemediationStatus(KubeStruct):
             " the node's Preflight, or it was deleted.",
         ),
     ] = ()
+
+    def __post_init__(self) -> None:
+        """Read `phase` where a version without `state` wrote the status; write it for such a version."""
+        if self.state is None:
+            force_setattr(self, "state", _STATES[self.phase])
+        force_setattr(self, "phase", _PHASES.get(self.state or "", "Open"))
 
 
 class NodeRemediation(KubeObject, kw_only=True):

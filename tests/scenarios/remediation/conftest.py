@@ -165,7 +165,7 @@ class Ward(Findings):
         session = await self.session(name)
         if session is None:
             return ""
-        return session.status.rung if session.status.phase == "Open" else session.status.phase
+        return session.status.rung if session.status.state == "Open" else str(session.status.state)
 
     async def until_rung(self, name: str, *wanted: str) -> NodeRemediation:
         async def there() -> bool:

@@ -69,7 +69,7 @@ async def test_a_gang_leaves_a_node_whose_kubelet_stands_still_and_runs_elsewher
 
         async def back() -> bool:
             found = await findings.session(left)
-            return found is not None and found.status.phase == "Released"
+            return found is not None and found.status.state == "Released"
 
         await until("it is back after a test", back)
         (arena.folder / "done").touch()
@@ -114,7 +114,9 @@ async def test_where_most_nodes_are_cut_off_nobody_is_dead(ward: Ward) -> None:
 
     beating = asyncio.create_task(kubelets())
     try:
-        session = await ward.until_rung(nodes[0], "Handed")  # it is dead, and no provider can replace its machine
+        session = await ward.until_rung(
+            nodes[0], "NeedsOperator"
+        )  # it is dead, and no provider can replace its machine
         assert "its Lease stands still" in str(session.status.history)
         await ward.until_out_of_use(nodes[0])
     finally:

@@ -46,7 +46,7 @@ async def test_a_gang_leaves_two_broken_nodes_at_once_and_its_attempt_ends_once(
 
         async def back() -> bool:
             sessions = [await findings.session(node) for node in left]
-            return all(each is not None and each.status.phase == "Released" for each in sessions)
+            return all(each is not None and each.status.state == "Released" for each in sessions)
 
         await until("the nodes are back", back)
         (arena.folder / "done").touch()

@@ -95,7 +95,7 @@ async def test_a_shared_fault_stops_at_a_person(ward: Ward) -> None:
         await ward.finds(node, "950")
     ward.start()
     for node in nodes[:6]:
-        session = await ward.until_rung(node, "Handed")
+        session = await ward.until_rung(node, "NeedsOperator")
         assert "950" in session.status.message
     await ward.finds(nodes[7], QUARANTINE)
     await ward.until_out_of_use(nodes[7])
@@ -135,7 +135,7 @@ async def test_a_budget_that_never_allows_is_honoured_until_a_person_is_asked(wa
     await ward.guard(node, "never")
     ward.start()
     await ward.finds(node, REBOOT)
-    await ward.until_rung(node, "Handed")
+    await ward.until_rung(node, "NeedsOperator")
     assert await ward.pods_on(node) == {"guarded"}
     assert await ward.out_of_use() == {node}
     assert not ward.rebooted
@@ -148,7 +148,7 @@ async def test_two_budgets_on_one_pod_go_to_a_person(ward: Ward) -> None:
     await ward.guard(node, "one", "two")
     ward.start()
     await ward.finds(node, REBOOT)
-    session = await ward.until_rung(node, "Handed")
+    session = await ward.until_rung(node, "NeedsOperator")
     assert "more than one PodDisruptionBudget" in session.status.message
     assert await ward.pods_on(node) == {"guarded"}
 
@@ -164,7 +164,7 @@ async def test_a_node_made_anew_under_its_name_is_another_session(ward: Ward) ->
     await ward.add_nodes(1)
 
     async def closed() -> bool:
-        return (await ward.client.get(NodeRemediation, old.name)).status.phase == "Released"
+        return (await ward.client.get(NodeRemediation, old.name)).status.state == "Released"
 
     await until("the old session is closed", closed)
     assert await ward.session(node) is None

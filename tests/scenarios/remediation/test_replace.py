@@ -121,7 +121,7 @@ async def test_a_machine_is_replaced_in_quarantine_and_empty_and_its_successor_i
             await client.delete(Pod, pod.name, namespace=pod.namespace, grace_s=0)  # collector does, after 40 s
 
         async def ended() -> bool:
-            return (await client.get(NodeRemediation, old.name)).status.phase == "Released"
+            return (await client.get(NodeRemediation, old.name)).status.state == "Released"
 
         await until("its session ends with it", ended)
         ended_as = await client.get(NodeRemediation, old.name)

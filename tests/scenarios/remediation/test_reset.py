@@ -98,7 +98,7 @@ class Sick:
     async def until_phase(self, wanted: str) -> None:
         async def there() -> bool:
             session = await self.findings.session(self.node.name)
-            return session is not None and session.status.phase == wanted
+            return session is not None and session.status.state == wanted
 
         try:
             await until(f"the session is {wanted}", there)

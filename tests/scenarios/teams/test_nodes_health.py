@@ -73,7 +73,9 @@ async def test_each_node_has_one_state(cluster: TeamCluster, typed: Typed) -> No
             await has_test(cluster, name, passed=True)
     sessions = [
         await remediated(cluster, draining, "Drain", message="two pods are left"),
-        await remediated(cluster, handed, "Human", phase="Handed", message="nobody here can replace the machine"),
+        await remediated(
+            cluster, handed, "Human", state="NeedsOperator", message="nobody here can replace the machine"
+        ),
     ]
     await cluster.client.patch(Node, cordoned, {"spec": {"unschedulable": True}})
     try:
@@ -82,7 +84,7 @@ async def test_each_node_has_one_state(cluster: TeamCluster, typed: Typed) -> No
             idle: "Idle",
             lost: "NotReady",
             draining: "Draining",
-            handed: "Handed",
+            handed: "NeedsOperator",
             untested: "Untested",
             cordoned: "Cordoned",
         }
@@ -93,7 +95,7 @@ async def test_each_node_has_one_state(cluster: TeamCluster, typed: Typed) -> No
         assert "remediation: Draining, on rung Drain since 2026-03-04T05:06:07Z" in why
         said = (await typed.ok("nodes")).splitlines()
         (line,) = [line for line in said if line.startswith(handed)]
-        assert "Handed" in line
+        assert "NeedsOperator" in line
         assert line.endswith("nobody here can replace the machine")
     finally:
         for session in sessions:

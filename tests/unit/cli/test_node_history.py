@@ -31,7 +31,7 @@ def entries() -> list[nodehistory.Entry]:
     session = NodeRemediation(
         metadata=ObjectMeta(name="n"),
         spec=NodeRemediationSpec(node="node-2", node_uid="u"),
-        status=NodeRemediationStatus(rung="Drain", phase="Released", history=history),
+        status=NodeRemediationStatus(rung="Drain", state="Released", history=history),
     )
     timeline = Timeline(
         fault=after(0),

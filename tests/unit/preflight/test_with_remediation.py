@@ -54,7 +54,7 @@ class Ward(World):
 
     def phase(self, name: str) -> str:
         found = [each for each in self.call("GET", SESSIONS)["items"] if each["spec"]["node"] == name]
-        return str(found[0]["status"].get("phase", "Open")) if found else ""
+        return str(found[0]["status"].get("state", "Open")) if found else ""
 
     def taints(self, name: str) -> set[str]:
         return {taint["key"] for taint in self.call("GET", f"/api/v1/nodes/{name}")["spec"].get("taints", ())}

@@ -172,14 +172,15 @@ class World:
         return self.sessions[remediation_name(name, self.nodes[name].uid)]
 
     def rung(self, name: str) -> str:
-        """The rung, or the phase where that is not Open."""
+        """The rung, or the state where that is not Open."""
         status = self.session(name).status
-        return status.rung if status.phase == "Open" else status.phase
+        return status.rung if status.state == "Open" else str(status.state)
 
     def rungs(self) -> Counter[str]:
         """How many sessions are where."""
         return Counter(
-            each.status.rung if each.status.phase == "Open" else each.status.phase for each in self.sessions.values()
+            each.status.rung if each.status.state == "Open" else str(each.status.state)
+            for each in self.sessions.values()
         )
 
     def tainted(self) -> set[str]:

@@ -126,7 +126,7 @@ def test_a_pass_of_too_low_a_level_clears_nothing() -> None:
 
 
 def with_passes(*passes: PassedTest) -> NodeRemediation:
-    spec, status = NodeRemediationSpec(node="n", node_uid="u"), NodeRemediationStatus(phase="Released", passes=passes)
+    spec, status = NodeRemediationSpec(node="n", node_uid="u"), NodeRemediationStatus(state="Released", passes=passes)
     return NodeRemediation(metadata=ObjectMeta(name="n-u"), spec=spec, status=status)
 
 

@@ -135,7 +135,7 @@ def test_a_pass_of_a_lower_level_than_asked_for_is_none() -> None:
 
 @pytest.mark.parametrize(
     ("action", "then"),
-    [("drain", "Drain"), ("reset-gpu", "ResetGPU"), ("reboot", "Reboot"), ("human", "Handed")],
+    [("drain", "Drain"), ("reset-gpu", "ResetGPU"), ("reboot", "Reboot"), ("human", "NeedsOperator")],
 )
 def test_the_node_is_emptied_before_anything_is_done_to_it(action: HealthAction, then: str) -> None:
     world = World()
@@ -205,7 +205,7 @@ def test_what_does_not_help_leads_one_further_up_to_a_person() -> None:
     assert any(isinstance(each, ReplaceMachine) for each in world.done)
     world.now += ACT.deadlines.replace_s
     world.step()
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     assert world.tainted() == {"n0"}
     world.test("n0")
     world.settle()
@@ -231,7 +231,7 @@ def test_without_a_provider_what_is_to_be_replaced_goes_to_a_person() -> None:
     world = World()
     world.fault("n0", "replace")
     world.settle()
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     assert "replace" in world.session("n0").status.message
     assert not any(isinstance(each, ReplaceMachine) for each in world.done)
 
@@ -243,7 +243,7 @@ def test_a_machine_that_does_nothing_in_time_leads_further(action: HealthAction)
     world.settle()
     before = world.rung("n0")
     world.settle(2000.0)
-    assert (before, world.rung("n0")) in (("ResetGPU", "Reboot"), ("Reboot", "Handed"))
+    assert (before, world.rung("n0")) in (("ResetGPU", "Reboot"), ("Reboot", "NeedsOperator"))
 
 
 def test_pods_that_never_leave_go_to_a_person_with_the_node_still_in_quarantine() -> None:
@@ -252,7 +252,7 @@ def test_pods_that_never_leave_go_to_a_person_with_the_node_still_in_quarantine(
     world.fault("n0", "reboot")
     world.settle()
     world.settle(ACT.deadlines.drain_s)
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     assert world.tainted() == {"n0"}
     assert world.pods["n0"]
     assert not world.steps
@@ -264,7 +264,7 @@ def test_two_budgets_on_one_pod_go_to_a_person_at_once() -> None:
     world.pods["n0"] = [pod("twice", refused=text, retry_at=float("inf"), hopeless=True)]
     world.fault("n0", "drain")
     world.settle()
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     assert text in world.session("n0").status.message
 
 
@@ -281,7 +281,7 @@ def test_somebody_elses_cordon_is_left_alone_and_so_is_the_machine() -> None:
     world.pods["n0"] = [pod("moves")]
     world.fault("n0", "reboot")
     world.settle()
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     assert not world.steps
     assert not world.pods["n0"]
     assert world.nodes["n0"].cordoned
@@ -344,7 +344,7 @@ def test_a_shared_fault_stops_at_a_person_once() -> None:
         world.fault(f"n{number}", "reboot", "950")
     world.settle()
     assert not world.tainted()
-    assert world.rungs() == {"Handed": 20}
+    assert world.rungs() == {"NeedsOperator": 20}
     world.fault("n30", "reboot", "950")
     world.fault("n31", "reboot", "79")
     world.settle(30.0)
@@ -366,7 +366,7 @@ def test_nodes_that_went_before_a_fault_was_known_to_be_shared_stay_but_are_not_
     for number in range(1, 6):
         world.fault(f"n{number}", "reboot", "950")
     world.settle(1.0)
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     assert world.tainted() == {"n0"}
 
 
@@ -434,7 +434,7 @@ def test_a_node_made_anew_under_the_same_name_is_another_session() -> None:
     old = world.session("n0").name
     world.remake("n0", "another-uid")
     world.settle(1.0)
-    assert world.sessions[old].status.phase == "Released"
+    assert world.sessions[old].status.state == "Released"
     assert "another one" in world.sessions[old].status.message
     assert not world.tainted(), "the new node is judged by what is found on it"
     world.fault("n0", "quarantine")
@@ -451,7 +451,7 @@ def test_a_dead_node_is_emptied_without_waiting_for_a_spare_or_for_its_kubelet()
     world.gangs["n0"] = frozenset({"ns/g"})
     world.settle()
     assert [each.gang for each in world.done if isinstance(each, Evict)] == ["ns/g"]
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     assert world.tainted() == {"n0"}
 
 

@@ -67,7 +67,7 @@ def test_a_machine_that_nothing_tested_is_not_replaced_for_that() -> None:
         for _ in range(5):
             world.settle(ACT.deadlines.test_s + 1.0)
             world.finish_steps()
-        assert world.rung("n0") == "Handed"
+        assert world.rung("n0") == "NeedsOperator"
         assert "not tested" in world.session("n0").status.message
         assert not any(isinstance(each, ReplaceMachine) for each in world.done)
         assert sum(isinstance(each, RunStep) for each in world.done) == 1
@@ -222,7 +222,7 @@ def test_a_fault_of_its_own_is_never_taken_for_a_shared_one_of_a_like_name() -> 
     for number in range(6):
         world.fault(f"n{number}", "reboot", "79")
     world.settle()
-    assert world.rungs() == {"Handed": 6}
+    assert world.rungs() == {"NeedsOperator": 6}
     world.fault("n0", "reboot", "7")
     world.settle(1.0)
     assert world.tainted() == {"n0"}
@@ -289,13 +289,13 @@ def test_a_machine_is_never_rebooted_by_a_pod_that_nobody_waits_for_any_more(sin
     assert [step.phase for step in world.steps.values()] == ["Pending"]
     if since == "too late":
         world.settle(ACT.deadlines.reboot_s + 1.0)
-        assert world.rung("n0") == "Handed"
+        assert world.rung("n0") == "NeedsOperator"
     elif since == "kept out":
         world.now += 1.0
         ask(world, "n0", "Quarantine")
     elif since == "released":
         session = world.session("n0")
-        over = replace(session.status, phase="Released")
+        over = replace(session.status, state="Released")
         world.sessions[session.name] = replace(session, status=over)
     else:
         world.sessions.clear()

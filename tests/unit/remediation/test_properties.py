@@ -42,7 +42,7 @@ class Watched(World):
             self._granted(action)
         if isinstance(action, Quarantine):
             self._put(action)
-        if isinstance(action, Move) and action.status.phase == "Released":
+        if isinstance(action, Move) and action.status.state == "Released":
             self._released(action)
         if isinstance(action, Release):
             session = self.sessions[action.session]
@@ -95,11 +95,11 @@ class Watched(World):
             if there is None or there.metadata.resource_version != action.session.metadata.resource_version:
                 return
         node = self.nodes.get(action.session.spec.node)
-        if node is None or node.uid != action.session.spec.node_uid or status.phase != "Open":
+        if node is None or node.uid != action.session.spec.node_uid or status.state != "Open":
             return
         others = [each for name, each in self.sessions.items() if name != action.session.name]
         if status.rung in WORKING and action.session.status.rung not in WORKING:
-            working = [each for each in others if each.status.phase == "Open" and each.status.rung in WORKING]
+            working = [each for each in others if each.status.state == "Open" and each.status.rung in WORKING]
             there_ = [each for each in working if self._is_there(each.spec.node_uid)]
             assert len(there_) + 1 <= CONFIG.working.all, "too many are worked on"
             same = [each for each in there_ if self.nodes[each.spec.node].team == node.team != ""]

@@ -60,7 +60,7 @@ def test_the_broken_machine_is_replaced_once_and_its_session_ends_with_its_node(
         assert cloud.deleted == [("g", "n0")]
         ward.call("DELETE", "/api/v1/nodes/n0")
         path = f"/apis/muster.dev/v1alpha1/noderemediations/{session['metadata']['name']}"
-        await ward.until("the session ends", lambda: ward.call("GET", path)["status"]["phase"] == "Released")
+        await ward.until("the session ends", lambda: ward.call("GET", path)["status"]["state"] == "Released")
         assert not ward.out_of_use()
 
     ward.run(story)
@@ -73,7 +73,7 @@ def test_where_no_pool_names_the_node_a_person_is_asked() -> None:
     async def story() -> None:
         await asyncio.sleep(2)
         ward.finds("other", "950")
-        await ward.until("a person is asked", lambda: ward.rung("other") == "Handed")
+        await ward.until("a person is asked", lambda: ward.rung("other") == "NeedsOperator")
         assert not cloud.deleted
 
     ward.run(story)

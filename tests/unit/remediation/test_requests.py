@@ -66,13 +66,13 @@ def test_a_node_that_was_handed_to_a_person_comes_back_after_a_test_that_they_as
     world = World()
     world.fault("n0", "human")
     world.settle()
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     world.test("n0", passed=False)
     del world.evidence["n0"]
     world.settle()
     ask(world, "n0", "Release")
     world.settle()
-    assert world.rung("n0") == "Handed"
+    assert world.rung("n0") == "NeedsOperator"
     world.test("n0")
     world.settle()
     assert world.rung("n0") == "Released"

@@ -184,7 +184,7 @@ class VirtualWard:
         if session is None:
             return ""
         status = session.get("status", {})
-        return str(status["rung"]) if status.get("phase", "Open") == "Open" else str(status["phase"])
+        return str(status["rung"]) if status.get("state", "Open") == "Open" else str(status["state"])
 
     def out_of_use(self) -> set[str]:
         return {

@@ -137,8 +137,8 @@ def _ended(session: NodeRemediation, number: int) -> Mapping[str, float]:
     from muster.fleet.remediation.ladder.states import stage_of
 
     history = session.status.history[:number]
-    phase = "Released" if history[-1].event == "Released" else "Open"
-    then = msgspec.structs.replace(session.status, history=history, phase=phase)
+    state = "Released" if history[-1].event == "Released" else "Open"
+    then = msgspec.structs.replace(session.status, history=history, state=state)
     stage = stage_of(session, then)
     return dict([stage]) if stage is not None else {}
 

@@ -230,7 +230,7 @@ class Knowledge:
         """Handle a change of a remediation session."""
         name = (new or old).name  # type: ignore[union-attr]
         self._sessions.pop(name, None)
-        if new is not None and new.status.phase != "Released":
+        if new is not None and new.status.state != "Released":
             self._sessions[name] = new
         return True
 

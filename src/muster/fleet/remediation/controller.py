@@ -267,7 +267,7 @@ class RemediationController:
     def _under_way(self) -> set[str]:
         """Return the nodes on their way out of use, for which it matters whether they are alive."""
         rungs = ("Quarantine", *WORKING)
-        open_ = (each for each in self.known.sessions.values() if each.status.phase == "Open")
+        open_ = (each for each in self.known.sessions.values() if each.status.state == "Open")
         return {each.spec.node for each in open_ if each.status.rung in rungs}
 
     async def _look_for_spares(self, view: View, plan: Plan) -> bool:

@@ -71,7 +71,7 @@ def decide(view: View, now: float) -> Plan:
         elif not acts:
             if not (record.asks(session, "Release") and ladder.leaves(session, node, mine)):
                 ladder.hold_count("Observing")
-        elif session.status.phase == "Released":
+        elif session.status.state == "Released":
             _closed(ladder, effects, session, node, mine)
         else:
             ladder.climb(session, node, mine)
@@ -151,7 +151,7 @@ def _open(ladder: Ladder, evidence: dict[str, Evidence], *, acts: bool) -> None:
             status = action.status
         del ladder.actions[before:]
         if not acts:
-            status = record.said(status, _would(ladder, node, mine))
+            status = record.said(status, _would(ladder, node, mine), "Observed")
         ladder.actions.append(Open(session=replace(session, status=status)))
 
 
@@ -202,7 +202,7 @@ def _kept_out(ladder: Ladder, session: NodeRemediation) -> None:
     """Keep the node in quarantine because a user asked for it. Mode and budgets do not apply."""
     request, status = session.spec.request, session.status
     # From then on, the node is not drained, and its deadline does not count.
-    working = status.phase == "Open" and status.rung in WORKING
+    working = status.state == "Open" and status.rung in WORKING
     if request is not None and (working or not record.is_quarantined(status)):
         fact = record.Fact(event="Requested", by=request.by)
         ladder.enter(session, "Quarantine", f"asked for by {request.by}: {request.reason}", fact=fact)
@@ -213,7 +213,7 @@ def _observe(
 ) -> None:
     """Record what would be done, and do nothing. Quarantine that a user asked for ends when the request ends."""
     status = session.status
-    if status.phase == "Released":
+    if status.state == "Released":
         if evidence is not None and TARGET[evidence.action] != "Observe":
             status = _opened(session, evidence, ladder.now)
             ladder.actions.append(Move(session=session, status=status, why=evidence.why))
@@ -223,10 +223,10 @@ def _observe(
         ladder.hold_count(NOT_READY)
     elif evidence is None:
         released = "released: nothing that counts is there any more"
-        ladder.enter(session, "Observe", released, fact=record.RELEASED, phase="Released")
+        ladder.enter(session, "Observe", released, fact=record.RELEASED, state="Released")
     else:
         ladder.say(session, _would(ladder, node, evidence), "Observed")
-    if status.phase != "Released":
+    if status.state != "Released":
         effects += _leftover(session, node)
 
 
@@ -252,7 +252,7 @@ def _is_done(view: View, step: StepView) -> bool:
     A failed pod stays until the session is released, because its log has the reason.
     """
     session = view.sessions.get(step.session)
-    if session is None or session.status.phase == "Released":
+    if session is None or session.status.state == "Released":
         return True
     return step.phase != "Failed" and not is_wanted(session, step.name)
 
@@ -260,7 +260,7 @@ def _is_done(view: View, step: StepView) -> bool:
 def _note(ladder: Ladder, found: Leaving, session: NodeRemediation) -> None:
     """Record the progress of a drain in a session that does not move."""
     status = session.status
-    if status.phase != "Open" or status.rung != "Drain":
+    if status.state != "Open" or status.rung != "Drain":
         return
     spare = found.noted.get(session.name)
     if spare is not None and record.last(status, "SpareReserved") is None:
@@ -278,10 +278,10 @@ def _gone(ladder: Ladder, now: float) -> None:
         node = ladder.view.nodes.get(session.spec.node)
         if node is not None and node.uid == session.spec.node_uid:
             continue
-        if session.status.phase != "Released":
+        if session.status.state != "Released":
             what = "is gone" if node is None else "is another one now"
             why = f"released: node {session.spec.node} {what}"
-            ladder.enter(session, session.status.rung, why, fact=record.RELEASED, phase="Released")
+            ladder.enter(session, session.status.rung, why, fact=record.RELEASED, state="Released")
         elif now - record.seconds(session.status.since, now) > KEPT_S:
             ladder.actions.append(Forget(session=session))
 
@@ -335,5 +335,5 @@ def _words(view: View, name: str, status: NodeRemediationStatus, before: set[str
     node = view.nodes.get(name)
     if node is None:
         return None
-    reason = "Released" if status.phase == "Released" else f"Remediation{entry.rung}"
-    return Tell(node=node, reason=reason, message=entry.reason, warning=status.phase != "Released")
+    reason = "Released" if status.state == "Released" else f"Remediation{entry.rung}"
+    return Tell(node=node, reason=reason, message=entry.reason, warning=status.state != "Released")

@@ -182,8 +182,8 @@ class Carrier:
         written = await self._client.replace(replace(session, status=status), subresource="status")
         self._known.written(written)
         for at in unfolded(before, status):
-            if (at.rung, at.phase) != (before.rung, before.phase):
-                self._metrics.rungs.labels(at.rung, at.phase).inc()
+            if (at.rung, at.state) != (before.rung, before.state):
+                self._metrics.rungs.labels(at.rung, at.state).inc()
             stage = stage_of(session, at)
             if stage is not None:
                 self._metrics.stage.labels(stage[0]).observe(stage[1])
@@ -205,7 +205,7 @@ class Carrier:
         def change(node: Node) -> NodeChange | None:
             session = self._known.sessions.get(action.session)
             status = session.status if session is not None else None
-            over = status is not None and status.phase == "Released" and status.generation >= action.generation
+            over = status is not None and status.state == "Released" and status.generation >= action.generation
             if node.uid != action.node.uid or over:
                 return None
             theirs = record_of(node) is None and quarantined(node)
@@ -286,7 +286,7 @@ class Carrier:
         if node is None or mark is None or mark.session != action.session:
             return "refused"
         session = await self._client.get(NodeRemediation, action.session)
-        if session.status.rung != "Replace" or session.status.phase != "Open" or asks(session, "Quarantine"):
+        if session.status.rung != "Replace" or session.status.state != "Open" or asks(session, "Quarantine"):
             return "overtaken"
         if node.ready and not await self._looker.is_empty(node.name):
             return "refused"

@@ -56,10 +56,10 @@ def _status(view: View, session: NodeRemediation, status: NodeRemediationStatus)
     if node is None or node.uid != session.spec.node_uid:
         return status
     test = view.cleared.get(node.name)
-    renewed_s = view.renewed.get(node.name) if status.phase != "Released" else None
+    renewed_s = view.renewed.get(node.name) if status.state != "Released" else None
     silent_since = record.at(renewed_s) if renewed_s is not None else None
     evidence = view.evidence.get(node.name)
-    level = 0 if status.phase == "Released" else evidence.test if evidence is not None else status.test_level
+    level = 0 if status.state == "Released" else evidence.test if evidence is not None else status.test_level
     status = replace(status, pool=node.pool, silent_since=silent_since, test_level=level)
     return record.with_pass(status, test) if test is not None else status
 
@@ -71,5 +71,5 @@ def _alone(view: View, node: NodeView, session: NodeRemediation | None, now: flo
         return Move(session=session, status=_status(view, session, status), why="lasting facts", counts=False)
     session = record.new_session(node, Evidence(action="none"), now)
     message = "no remediation was needed: a passed test has cleared what was found before"
-    status = NodeRemediationStatus(phase="Released", generation=1, since=record.at(now), message=message)
+    status = NodeRemediationStatus(state="Released", generation=1, since=record.at(now), message=message)
     return Open(session=replace(session, status=_status(view, session, status)))

@@ -9,7 +9,7 @@ from typing import get_args
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from muster.api.node_remediation import NodeRemediation, RemediationPhase
+from muster.api.node_remediation import NodeRemediation, RemediationState
 from muster.fleet.remediation.ladder.rungs import RUNGS
 
 _BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600, 14400, 86400)
@@ -46,13 +46,15 @@ class RemediationMetrics:
 
     def show(self, sessions: Mapping[str, NodeRemediation], held: Mapping[str, int]) -> None:
         """Set the numbers of nodes by rung, phase and reason."""
-        counts: Counts[tuple[str, str]] = Counts((each.status.rung, each.status.phase) for each in sessions.values())
+        counts: Counts[tuple[str, str]] = Counts(
+            (each.status.rung, each.status.state or "Open") for each in sessions.values()
+        )
         if counts != self._shown:
             self._shown = counts
             for rung in RUNGS:
-                for phase in get_args(RemediationPhase):
-                    if phase != "Released":
-                        self._sessions.labels(rung, phase).set(counts[rung, phase])
+                for state in get_args(RemediationState):
+                    if state != "Released":
+                        self._sessions.labels(rung, state).set(counts[rung, state])
         self._known_reasons |= held.keys()
         for reason in self._known_reasons:
             self._held.labels(reason).set(held.get(reason, 0))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, StepEvent
+from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.fleet.remediation.snapshot import NONE, NodeView, PodView
 
 
@@ -46,7 +46,7 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     since: float
     why: str
-    event: StepEvent
+    event: str
     fault_key: str
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from muster.api.node_remediation import NodeRemediation, StepEvent
+from muster.api.node_remediation import NodeRemediation
 from muster.api.preflight import PassedTest
 from muster.api.untyped_steps import typed
 from muster.fleet.health.finding import Finding
@@ -38,7 +38,7 @@ class QuarantineRecord(msgspec.Struct, frozen=True, rename="camel"):
     why: str
     by: str = "muster-remediation"
     foreign: bool = False
-    event: StepEvent | None = None
+    event: str | None = None
     fault_key: str = ""
 
     def __post_init__(self) -> None:

@@ -7,17 +7,17 @@ capacity yet: they are in no total and no count, so growing does not look like f
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from muster.api.names import remediation_name
+from muster.api.node_remediation import HeldBy
 from muster.fleet.remediation.config import Limits, RemediationConfig, amount_of, percent_of
 from muster.fleet.remediation.ladder.record import is_put, is_quarantined, pool_of, quarantines, was_in_use
 from muster.fleet.remediation.ladder.rungs import WORKING
 from muster.fleet.remediation.snapshot import NodeView, View
 
-NOTHING_HOLDS = ("", "")
+NOTHING_HOLDS: Final[tuple[HeldBy | None, str]] = (None, "")
 """The node is not held back."""
-BREAKER = "Breaker"
-BUDGET = "Budget"
 
 
 class Counted:
@@ -64,11 +64,11 @@ class Room:
             there = known is not None and known.uid == session.spec.node_uid
             pool = known.pool if known is not None and there else pool_of(session)
             self._lately[pool] += sum(time > since for time in quarantines(session))
-            if known is None or not there or session.status.phase == "Released":
+            if known is None or not there or session.status.state == "Released":
                 continue
             if is_quarantined(session.status) and not self._joins(known) and known.name not in out:
                 self._out.add(known)
-            if session.status.phase == "Open" and session.status.rung in WORKING:
+            if session.status.state == "Open" and session.status.rung in WORKING:
                 self._working.add(known)
 
     def _joins(self, node: NodeView) -> bool:
@@ -77,7 +77,7 @@ class Room:
         was_in_use = mark is not None and mark.event != "Joining"
         return node.joining and not was_in_use and node.uid not in self._used
 
-    def why_not_quarantine(self, node: NodeView) -> tuple[str, str]:
+    def why_not_quarantine(self, node: NodeView) -> tuple[HeldBy | None, str]:
         """Return what holds the node back and a text, or `NOTHING_HOLDS`. Joining nodes are not counted."""
         if node.joining:
             return NOTHING_HOLDS
@@ -85,7 +85,7 @@ class Room:
         if self._lately[node.pool] >= most:
             breaker = self._config.breaker
             what = f"no more than {most} nodes of {_named(node.pool)} in {breaker.window_s:g} s ({breaker.share})"
-            return BREAKER, f"the breaker of its pool is open: {what}"
+            return "Breaker", f"the breaker of its pool is open: {what}"
         if node.name in self._names:
             return NOTHING_HOLDS  # it is out of use already, from an earlier session
         return self._short(self._config.quarantined, self._out, node, "out of use")
@@ -98,7 +98,7 @@ class Room:
                 self._names.add(node.name)
                 self._out.add(node)
 
-    def why_not_work(self, node: NodeView) -> tuple[str, str]:
+    def why_not_work(self, node: NodeView) -> tuple[HeldBy | None, str]:
         """Return the same for draining the node and later rungs."""
         return self._short(self._config.working, self._working, node, "worked on")
 
@@ -111,7 +111,7 @@ class Room:
         breaker = self._config.breaker
         return max(breaker.nodes, int(self._total.pool[pool] * percent_of(breaker.share) / 100))
 
-    def _short(self, limits: Limits, taken: Counted, node: NodeView, what: str) -> tuple[str, str]:
+    def _short(self, limits: Limits, taken: Counted, node: NodeView, what: str) -> tuple[HeldBy | None, str]:
         total = self._total
         checks = [
             ("the cluster", taken.all, amount_of(limits.all, total.all)),
@@ -121,7 +121,7 @@ class Room:
             checks.append((f"team {node.team}", taken.team[node.team], amount_of(limits.team, total.team[node.team])))
         for whose, count, most in checks:
             if count >= most:
-                return BUDGET, f"no more than {most} nodes of {whose} may be {what} at once"
+                return "Budget", f"no more than {most} nodes of {whose} may be {what} at once"
         return NOTHING_HOLDS
 
 

@@ -109,7 +109,7 @@ def _others_come(view: View, gang: str, nodes: Iterable[str], now: float) -> boo
     named = set(nodes)
     for session in view.sessions.values():
         name, status = session.spec.node, session.status
-        if name in named or status.phase != "Open" or status.rung != "Quarantine":
+        if name in named or status.state != "Open" or status.rung != "Quarantine":
             continue
         evidence = view.evidence.get(name)
         wants = evidence is not None and ORDER[TARGET[evidence.action]] > ORDER["Quarantine"]
@@ -164,7 +164,7 @@ def drains(sessions: Iterable[NodeRemediation], nodes: Mapping[str, NodeView]) -
     found = {}
     for session in sessions:
         node = nodes.get(session.spec.node)
-        if session.status.phase != "Open" or session.status.rung != "Drain" or node is None:
+        if session.status.state != "Open" or session.status.rung != "Drain" or node is None:
             continue
         if node.uid == session.spec.node_uid and not node.ignored:
             found[node.name] = session
@@ -174,7 +174,7 @@ def drains(sessions: Iterable[NodeRemediation], nodes: Mapping[str, NodeView]) -
 def candidates(view: View, wanted: Mapping[str, tuple[str, ...]], most: int) -> list[str]:
     """Return nodes that might be spares: similar to a drained node, without a slot and without a session."""
     left = [view.nodes[name] for names in wanted.values() for name in names if name in view.nodes]
-    busy = {session.spec.node for session in view.sessions.values() if session.status.phase != "Released"}
+    busy = {session.spec.node for session in view.sessions.values() if session.status.state != "Released"}
     shapes = {(node.pool, node.team, node.gpus, node.taints): node for node in left}.values()
     found = []
     for name, candidate in view.nodes.items():

@@ -19,10 +19,10 @@ from muster.api.node_remediation import (
     CAUSES_MAX,
     HISTORY_MAX,
     PASSES_MAX,
+    HeldBy,
     NodeRemediation,
     NodeRemediationSpec,
     NodeRemediationStatus,
-    RemediationPhase,
     RemediationStep,
     RequestedAction,
     Rung,
@@ -45,7 +45,7 @@ _MESSAGE_MAX: Final = 1024
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """The typed part of a history entry; see `RemediationStep` for the fields."""
 
-    event: StepEvent = "Entered"
+    event: str = "Entered"
     fault_key: str = ""
     boot_id: str = ""
     test_level: int | None = None
@@ -89,10 +89,11 @@ def moved(
     *,
     fact: Fact = ENTERED,
     deadline_s: float | None = None,
-    phase: RemediationPhase = "Open",
+    state: str = "Open",
     message: str = "",
+    held_by: HeldBy | None = None,
 ) -> NodeRemediationStatus:
-    """Return the status after entering a rung or a phase. Lasting facts (pool, passes) do not change."""
+    """Return the status after entering a rung or a state. Lasting facts (pool, passes) do not change."""
     step = RemediationStep(
         rung=rung,
         time=at(now),
@@ -102,13 +103,14 @@ def moved(
     )
     return msgspec.structs.replace(
         status,
-        phase=phase,
+        state=state,
         rung=rung,
         generation=status.generation + 1,
         since=at(now),
         deadline=at(now + deadline_s) if deadline_s is not None else None,
         history=_bounded((*status.history, step)),
         message=shortened(message or reason, _MESSAGE_MAX),
+        held_by=held_by,
     )
 
 
@@ -140,14 +142,22 @@ def noted(
 ) -> NodeRemediationStatus:
     """Return the status with one more history entry on the same rung; `since` does not change."""
     status = moved(
-        status, status.rung, now, reason, fact=fact, deadline_s=deadline_s, phase=status.phase, message=message
+        status,
+        status.rung,
+        now,
+        reason,
+        fact=fact,
+        deadline_s=deadline_s,
+        state=status.state or "Open",
+        message=message,
     )
     return msgspec.structs.replace(status, since=status.since)
 
 
-def said(status: NodeRemediationStatus, message: str) -> NodeRemediationStatus:
-    """Return the status with another message."""
-    return msgspec.structs.replace(status, generation=status.generation + 1, message=shortened(message, _MESSAGE_MAX))
+def said(status: NodeRemediationStatus, message: str, held_by: HeldBy | None) -> NodeRemediationStatus:
+    """Return the status with another message and what holds the next rung back."""
+    text = shortened(message, _MESSAGE_MAX)
+    return msgspec.structs.replace(status, generation=status.generation + 1, message=text, held_by=held_by)
 
 
 def unfolded(before: NodeRemediationStatus, after: NodeRemediationStatus) -> Iterator[NodeRemediationStatus]:
@@ -159,12 +169,12 @@ def unfolded(before: NodeRemediationStatus, after: NodeRemediationStatus) -> Ite
             yield after
         else:
             history = after.history[: at + 1]
-            yield msgspec.structs.replace(after, phase="Open", rung=step.rung, since=step.time, history=history)
+            yield msgspec.structs.replace(after, state="Open", rung=step.rung, since=step.time, history=history)
 
 
 def episode(status: NodeRemediationStatus) -> tuple[RemediationStep, ...]:
     """Return the history since the session was last opened; empty if it is closed."""
-    if status.phase == "Released":
+    if status.state == "Released":
         return ()
     for index in range(len(status.history) - 1, -1, -1):
         if status.history[index].event == "Released":

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus, RemediationPhase, Rung, StepEvent
+from muster.api.node_remediation import (
+    HeldBy,
+    NodeRemediation,
+    NodeRemediationStatus,
+    RemediationState,
+    Rung,
+    StepEvent,
+)
 from muster.fleet.remediation.draining.budgets import NOTHING_HOLDS, Room
 from muster.fleet.remediation.ladder import record
 from muster.fleet.remediation.ladder.exits import failed, is_booted, is_own, passed
@@ -32,7 +39,7 @@ def step_name(session: NodeRemediation, rung: Rung) -> str:
 def is_wanted(session: NodeRemediation, name: str) -> bool:
     """Return whether the session now asks for the pod of that name: its step is not done and was not stopped."""
     status = session.status
-    if status.phase != "Open" or status.rung not in STEP_OF or record.asks(session, "Quarantine"):
+    if status.state != "Open" or status.rung not in STEP_OF or record.asks(session, "Quarantine"):
         return False
     return step_name(session, status.rung) == name and state_of(session) is not NodeCare.TESTING
 
@@ -62,19 +69,21 @@ class Ladder:
     wake: list[float] = field(default_factory=list)
 
     def climb(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
-        """Advance one open or handed session."""
+        """Advance one session that is open or needs an operator."""
         status = session.status
         if not record.is_quarantined(status):
             self._below(session, node, evidence)
             return
         if self.leaves(session, node, evidence):
             return
-        if status.phase == "Handed":
+        if status.state == "NeedsOperator":
             return
         elif evidence is not None and status.rung in ("Quarantine", "Drain") and evidence.key in self.shared:
             self._hand_shared(session, evidence)
         elif status.rung in MACHINE and node.cordoned:
-            self.enter(session, "Human", "somebody else has cordoned the node: its machine is theirs", phase="Handed")
+            self.enter(
+                session, "Human", "somebody else has cordoned the node: its machine is theirs", state="NeedsOperator"
+            )
         elif failed(session, node, self.view.tested.get(node.name)):
             self._further(session, node, evidence, "its test failed")
         elif self._is_late(status):
@@ -122,10 +131,10 @@ class Ladder:
             return
         want, why = TARGET[evidence.action], _because(evidence)
         if ORDER[want] < ORDER["Quarantine"]:
-            if status.rung != want or status.phase != "Open":
+            if status.rung != want or status.state != "Open":
                 self.enter(session, want, why, fact=_fact(evidence))
             return
-        if status.phase == "Handed":
+        if status.state == "NeedsOperator":
             shared = record.last(status, "SharedFault")
             if shared is None or shared.fault_key == evidence.key or evidence.key in self.shared:
                 return
@@ -179,7 +188,7 @@ class Ladder:
         text = f"at least {self.view.config.shared.nodes} nodes came by it within {window_s:g} s: no node's own fault"
         self.hold_count("shared")
         fact = record.Fact(event="SharedFault", fault_key=evidence.key)
-        self.enter(session, "Human", f"shared {evidence.key}: {text}", fact=fact, phase="Handed")
+        self.enter(session, "Human", f"shared {evidence.key}: {text}", fact=fact, state="NeedsOperator")
 
     # In quarantine
 
@@ -210,7 +219,7 @@ class Ladder:
         hopeless = next((pod for pod in pods if pod.hopeless), None)
         if hopeless is not None:
             text = f"pod {hopeless.namespace}/{hopeless.name} cannot be evicted: {hopeless.refused}"
-            self.enter(session, "Human", text, phase="Handed")
+            self.enter(session, "Human", text, state="NeedsOperator")
             return
         if any(not (dead and pod.terminating) for pod in pods):
             return  # `draining/drain.py` decides which of them are evicted now
@@ -283,7 +292,7 @@ class Ladder:
         """Handle a deadline: go to the next rung. If only the test is missing, hand the node to an operator."""
         rung = session.status.rung
         if state_of(session) is NodeCare.TESTING:
-            self.enter(session, "Human", f"after {rung} the node was not tested in time", phase="Handed")
+            self.enter(session, "Human", f"after {rung} the node was not tested in time", state="NeedsOperator")
         else:
             self._further(session, node, evidence, f"{rung} was not done in time")
 
@@ -291,7 +300,7 @@ class Ladder:
         """Enter the rung after the failed one, or the rung that the evidence asks for if that is higher."""
         status = session.status
         if status.rung == "Drain" and record.last(status, "Emptied") is None:
-            self.enter(session, "Human", f"{why}: pods do not leave the node", phase="Handed")
+            self.enter(session, "Human", f"{why}: pods do not leave the node", state="NeedsOperator")
             return
         following = self._after(status.rung, node)
         want = TARGET[evidence.action] if evidence is not None else following
@@ -320,11 +329,11 @@ class Ladder:
             self.hold(session, "Silent", f"{why}; it is not replaced before it has had the time to boot again")
             return
         if rung in MACHINE and node.cordoned:
-            self.enter(session, "Human", f"{why}; somebody else has cordoned the node", phase="Handed")
+            self.enter(session, "Human", f"{why}; somebody else has cordoned the node", state="NeedsOperator")
         elif rung == "Replace" and node.name not in self.view.replaceable:
-            self.enter(session, "Human", f"{why}; nobody here can replace the machine", phase="Handed")
+            self.enter(session, "Human", f"{why}; nobody here can replace the machine", state="NeedsOperator")
         elif rung == "Human":
-            self.enter(session, "Human", why, phase="Handed")
+            self.enter(session, "Human", why, state="NeedsOperator")
         elif session.status.rung not in WORKING:
             self.enter_work(session, node, rung, evidence, why)
         else:
@@ -349,35 +358,44 @@ class Ladder:
         *,
         fact: record.Fact = record.ENTERED,
         deadline_s: float | None = None,
-        phase: RemediationPhase = "Open",
+        state: RemediationState = "Open",
         message: str = "",
+        held_by: HeldBy | None = None,
     ) -> None:
         """Record that the session enters a rung."""
         status = record.moved(
-            session.status, rung, self.now, why, fact=fact, deadline_s=deadline_s, phase=phase, message=message
+            session.status,
+            rung,
+            self.now,
+            why,
+            fact=fact,
+            deadline_s=deadline_s,
+            state=state,
+            message=message,
+            held_by=held_by,
         )
         self.actions.append(Move(session=session, status=status, why=why))
 
-    def hold(self, session: NodeRemediation, kind: str, message: str, rung: Rung | None = None) -> None:
+    def hold(self, session: NodeRemediation, kind: HeldBy, message: str, rung: Rung | None = None) -> None:
         """Record why nothing is done for now."""
         self.hold_count(kind)
         if rung is not None and session.status.rung != rung:
-            self.enter(session, rung, kind, message=message)
+            self.enter(session, rung, kind, message=message, held_by=kind)
         else:
             self.say(session, message, kind)
 
-    def say(self, session: NodeRemediation, message: str, why: str) -> None:
-        """Record another message, if it differs after it was shortened."""
-        status = record.said(session.status, message)
-        if status.message != session.status.message:
-            self.actions.append(Move(session=session, status=status, why=why, counts=False))
+    def say(self, session: NodeRemediation, message: str, kind: HeldBy) -> None:
+        """Record what holds the session back, if that or its message differs after it was shortened."""
+        before, status = session.status, record.said(session.status, message, kind)
+        if (status.message, status.held_by) != (before.message, before.held_by):
+            self.actions.append(Move(session=session, status=status, why=kind, counts=False))
 
     def hold_count(self, kind: str) -> None:
         """Count one more node that is held back."""
         self.held[kind] = self.held.get(kind, 0) + 1
 
     def _release(self, session: NodeRemediation, why: str, fact: record.Fact = record.RELEASED) -> None:
-        self.enter(session, session.status.rung, why, fact=fact, phase="Released")
+        self.enter(session, session.status.rung, why, fact=fact, state="Released")
 
     def _deadline_s(self, rung: Rung) -> float:
         deadlines = self.view.config.deadlines

@@ -21,16 +21,16 @@ class NodeCare(StrEnum):
     RESETTING = "Resetting"
     REBOOTING = "Rebooting"
     REPLACING = "Replacing"
-    HANDED = "Handed"
+    NEEDS_OPERATOR = "NeedsOperator"
 
 
 def state_of(session: NodeRemediation | None) -> NodeCare:
     """Return a node's state from its session; `NodeCare.NONE` without a session."""
-    if session is None or session.status.phase == "Released":
+    if session is None or session.status.state == "Released":
         return NodeCare.NONE
     status = session.status
-    if status.phase == "Handed":
-        return NodeCare.HANDED
+    if status.state == "NeedsOperator":
+        return NodeCare.NEEDS_OPERATOR
     if status.rung == "Drain":
         return NodeCare.TESTING if record.last(status, "Emptied") is not None else NodeCare.DRAINING
     if status.rung == "ResetGPU":
@@ -42,7 +42,7 @@ def state_of(session: NodeRemediation | None) -> NodeCare:
         "Condition": NodeCare.SUSPECT,
         "Quarantine": NodeCare.QUARANTINED,
         "Replace": NodeCare.REPLACING,
-        "Human": NodeCare.HANDED,
+        "Human": NodeCare.NEEDS_OPERATOR,
     }[status.rung]
 
 
@@ -56,7 +56,7 @@ def stage_of(session: NodeRemediation, status: NodeRemediationStatus) -> tuple[s
     The job's own status (`faults[].timeline`, which names the node) has the later stages: a new node, ready pods, the
     lost step passed again.
     """
-    steps = status.history if status.phase == "Released" else record.episode(status)
+    steps = status.history if status.state == "Released" else record.episode(status)
     if not steps:
         return None
     newest, before = steps[-1], steps[:-1]
