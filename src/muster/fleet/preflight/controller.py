@@ -21,7 +21,6 @@ from muster.api.placement import Placement
 from muster.api.preflight import Preflight, last_pass
 from muster.api.trust import doubt, has_gpus, identity, is_ignored, tested
 from muster.fleet.balloons.occupancy import RoomPod
-from muster.fleet.configtext import ConfigTextError
 from muster.fleet.health.policyinuse import PolicyInUse
 from muster.fleet.preflight.comparing import compare
 from muster.fleet.preflight.config import CONFIG_KEY, CONFIG_MAP, PreflightConfig, parse_config
@@ -34,6 +33,7 @@ from muster.fleet.preflight.telling import Teller
 from muster.fleet.preflight.testpod import TestRecord, made_with, manifest
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
+from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
 from muster.kube.core import ConfigMap
 from muster.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from muster.kube.events import EventRecorder
@@ -44,7 +44,7 @@ from muster.kube.meta import ObjectMeta, OwnerReference
 from muster.kube.meta import identity as bare
 from muster.kube.node import Node
 from muster.kube.node import lean as lean_node
-from muster.kube.planloop import complete
+from muster.kube.planloop import PlanLoop, Rest
 from muster.kube.pod import Pod
 from muster.kube.resources import allocatable
 from muster.kube.taints import NodeChange
@@ -100,26 +100,31 @@ class PreflightController:
         self._rng = rng or random.Random()
         self._metrics = preflight_metrics(registry)
         self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=self._rng)
-        self._changed = asyncio.Event()
+        self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=2 * IDLE_S, progress=progress)
         self._at_once = asyncio.Semaphore(WRITERS)
 
     async def run(self, term: Term | None = None) -> None:
         """Work until cancelled. First waits until requests of a leader before `term` have ended."""
-        if term is not None:
-            await term.outwait(FENCE_S, NAME)
+        await self._loop.begin(term)
         self._known = known = Knowledge(self._namespace, self._team_key)
-        self._told = ""
-        self._config_used: PreflightConfig | None = None
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
         own: dict[str, Any] = {"namespace": self._namespace, **common}
-        self._config = Informer(self._client, ConfigMap, field_selector=f"metadata.name={CONFIG_MAP}", **own)
-        self._config.add_handler(lambda old, new: self._changed.set())
-        self._health = Informer(self._client, ConfigMap, field_selector=f"metadata.name={HEALTH_CONFIG_MAP}", **own)
-        self._health.add_handler(self._policy_changed)
-        informers: list[Informer[Any]] = [self._config, self._health]
+        events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        self._teller = Teller(events)
+        self._config: ConfigMapSource[PreflightConfig | None] = ConfigMapSource(
+            config_map_informer(self._client, self._namespace, CONFIG_MAP, **common),
+            lambda found: parse_config(text_of(found, CONFIG_KEY)) if found is not None else None,
+            None,
+            events=events,
+            meanwhile="tests go on as configured before",
+            changed=self._loop.wake,
+        )
+        health = config_map_informer(self._client, self._namespace, HEALTH_CONFIG_MAP, **common)
+        health.add_handler(self._policy_changed)
+        informers: list[Informer[Any]] = [self._config.informer, health]
 
         def follow(informer: Informer[Any], hear: Callable[[Any, Any], bool]) -> None:
-            informer.add_handler(lambda old, new: self._note(hear(old, new)))
+            informer.add_handler(lambda old, new: self._loop.wake(hear(old, new)))
             informers.append(informer)
 
         follow(Informer(self._client, Node, transform=lean_node, stored=bare, **common), known.node_changed)
@@ -129,46 +134,26 @@ class PreflightController:
         follow(Informer(self._client, Preflight, stored=lean, **common), known.record_changed)
         follow(Informer(self._client, NodeHealth, stored=bare, **common), known.health_changed)
         follow(Informer(self._client, NodeRemediation, **common), known.session_changed)
-        events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
-        self._teller = Teller(events)
         async with events, asyncio.TaskGroup() as group:
-            for informer in informers:
-                group.create_task(informer.run())
-            await complete(NAME, *informers)
-            group.create_task(compare(known, self._teller, self._metrics, self._changed.set))
-            await self._work()
+            await self._loop.follow(group, *informers)
+            group.create_task(compare(known, self._teller, self._metrics, self._loop.wake))
+            await self._loop.run(self._once)
 
-    async def _work(self) -> None:
-        try:
-            if self._progress is not None:
-                self._progress.expect(NAME, 3 * IDLE_S)
-            while True:
-                self._changed.clear()
-                began = time.perf_counter()
-                wait_s = await self._once()
-                if self._progress is not None:
-                    self._progress.mark(NAME)
-                await asyncio.sleep(max(SETTLE_S, 2 * (time.perf_counter() - began)))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._changed.wait()
-        finally:
-            if self._progress is not None:
-                self._progress.drop(NAME)
-
-    async def _once(self) -> float:
-        """Plan and execute once. Returns after how many seconds to plan again at the latest."""
-        now = self._clock()
-        config = self._read_config()
-        plan = decide(self._known.view(config), now)
+    async def _once(self) -> Rest:
+        """Plan and execute once."""
+        began = time.perf_counter()
+        config = self._config.value
+        self._metrics.config_broken.set(bool(self._config.problem))
+        plan = decide(self._known.view(config), self._clock())
         self._known.attempts = plan.attempts
         self._metrics.show(plan.states)
         said = await asyncio.gather(*(self._carry_out(action, config) for action in plan.actions))
         if config is not None:
             self._remember(list(zip(plan.actions, said, strict=True)), config)
+        settle_s = max(SETTLE_S, 2 * (time.perf_counter() - began))
         if plan.actions:
-            return _AGAIN_S
-        return IDLE_S if plan.wake_at is None else min(IDLE_S, max(SETTLE_S, plan.wake_at - now))
+            return Rest(settle_s, _AGAIN_S)
+        return Rest.until(plan.wake_at, self._clock(), settle_s=settle_s, idle_s=IDLE_S)
 
     def _remember(self, outcomes: Sequence[tuple[Action, str | None]], config: PreflightConfig) -> None:
         """Remember the outcome of tests that were to be created, and report the refused ones."""
@@ -182,23 +167,6 @@ class PreflightController:
                 log.warning("preflight: the test of node %s cannot be made: %s", start.node, why)
                 self._teller.refused(start.node, start.identity.node_uid, why)
                 self._metrics.results.labels(str(start.level), "refused").inc()
-
-    def _read_config(self) -> PreflightConfig | None:
-        """Return the configuration; None without one. If the text is not valid, the previous one stays in use."""
-        found = self._config.store.get(f"{self._namespace}/{CONFIG_MAP}")
-        said = ""
-        if found is None:
-            self._config_used = None
-        else:
-            try:
-                self._config_used = parse_config(found.data.get(CONFIG_KEY, ""))
-            except ConfigTextError as error:
-                said = str(error)
-            if said and said != self._told:
-                self._teller.bad_config(found, said)
-        self._told = said
-        self._metrics.config_broken.set(bool(said))
-        return self._config_used
 
     async def _carry_out(self, action: Action, config: PreflightConfig | None) -> str | None:
         """Execute an action. Returns why it is refused, "" if it was done, None if that is not known."""
@@ -310,8 +278,4 @@ class PreflightController:
             self._known.policy.replace(text, HEALTH_POLICY_KEY)
         else:
             self._known.policy = PolicyInUse()
-        self._changed.set()
-
-    def _note(self, changed: bool) -> None:
-        if changed:
-            self._changed.set()
+        self._loop.wake()

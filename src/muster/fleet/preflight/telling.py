@@ -6,7 +6,7 @@ import logging
 
 from muster.api.preflight import PreflightSpec
 from muster.fleet.preflight.snapshot import TestView
-from muster.kube.core import ConfigMap, ObjectReference
+from muster.kube.core import ObjectReference
 from muster.kube.events import NORMAL, WARNING, EventRecorder
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,6 @@ class Teller:
         """Report a GPU that is slower than others of its model."""
         said = f"GPU {gpu} is slower than others of its model: {'; '.join(figures)}"
         self._event(name, uid, WARNING, "PreflightOutlier", said)
-
-    def bad_config(self, about: ConfigMap, what: str) -> None:
-        """Report a configuration that is not valid."""
-        log.warning("ConfigMap %s/%s: %s", about.namespace, about.name, what)
-        self._events.event(about, WARNING, "BadConfig", f"tests go on as configured before: {what}")
 
     def _event(self, name: str, uid: str, type_: str, reason: str, said: str) -> None:
         about = ObjectReference(api_version="v1", kind="Node", name=name, uid=uid)
