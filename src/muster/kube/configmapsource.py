@@ -77,7 +77,8 @@ class ConfigMapSource(Generic[C]):
         except BadConfig as error:
             problem = str(error)
         if new is not None and problem and problem != self.problem:
-            log.warning("ConfigMap %s: %s", new.key, problem)
-            self._events.event(new, WARNING, self._reason, f"{self._meanwhile}: {problem}")
+            message = f"{self._meanwhile}: {problem}"
+            log.warning("ConfigMap %s: %s", new.key, message)
+            self._events.event(new, WARNING, self._reason, message)
         self.problem = problem
         self._changed()

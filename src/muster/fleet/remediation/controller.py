@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -17,8 +15,8 @@ from muster.api.node_health import NodeHealth
 from muster.api.node_remediation import NodeRemediation
 from muster.api.placement import Placement
 from muster.api.preflight import Preflight
-from muster.fleet.configtext import ConfigTextError
-from muster.fleet.health.policyinuse import PolicyInUse
+from muster.fleet.health.policy import Policy
+from muster.fleet.health.policytext import default_policy, read_policy
 from muster.fleet.remediation.cache import Known, slim_node
 from muster.fleet.remediation.config import CONFIG_KEY, RemediationConfig, parse_config
 from muster.fleet.remediation.decide import decide
@@ -40,20 +38,22 @@ from muster.fleet.scaling.providers.aws import AutoScalingGroups
 from muster.fleet.scaling.providers.base import Provider
 from muster.kube.client import Client
 from muster.kube.clock import steady_time
+from muster.kube.configmapsource import ConfigMapSource, config_map_informer
 from muster.kube.core import ConfigMap
-from muster.kube.events import WARNING, EventRecorder
+from muster.kube.events import EventRecorder
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node
-from muster.kube.planloop import complete
+from muster.kube.planloop import PlanLoop, Rest
 from muster.kube.pod import Pod
 
-log = logging.getLogger(__name__)
+C = TypeVar("C")
 
 FENCE_S = 10.0
 """Requests of the previous leader take effect within this time or never (`lookups.REQUEST_TIMEOUT_S`)."""
+STALL_S = 120.0
 IDLE_S = 5.0
 """The longest time between two plans if nothing changes."""
 BUSY_S = 1.0
@@ -111,25 +111,25 @@ class RemediationController:
         self._progress = progress
         self._rng = rng or random.Random()
         self._metrics = remediation_metrics(registry)
-        self._changed = asyncio.Event()
+        self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=STALL_S, progress=progress)
 
     async def run(self, term: Term | None = None) -> None:
         """Work until cancelled. First waits until requests of a leader before `term` have ended."""
-        if term is not None:
-            await term.outwait(FENCE_S, NAME)
-        self._config = RemediationConfig()
-        self._policy = PolicyInUse()
-        self._said: dict[str, str] = {}
-        self.known = Known(self._changed.set, self._team_key)
-        changed = self._changed.set
+        await self._loop.begin(term)
+        changed = self._loop.wake
+        self.known = Known(changed, self._team_key)
         evictions = Evictions(self._client, self._clock, changed=changed, outcomes=self._metrics.actions)
         self._looker = Looker(self._client, self._clock, evictions, namespace=self._namespace)
         self._mesh, self._mesh_at, self._members = Mesh(), float("-inf"), ""
         self._dead: dict[str, Death] = {}
         self._suspected: frozenset[str] = frozenset()
         common: dict[str, Any] = {"rng": self._rng, "progress": self._progress}
-        config = self._config_map(HEALTH_CONFIG_MAP, common)
-        scaling = self._config_map(SCALING_CONFIG_MAP, common)
+        self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
+        health = config_map_informer(self._client, self._namespace, HEALTH_CONFIG_MAP, **common)
+        self._policy = self._source(health, HEALTH_POLICY_KEY, _policy_of, default_policy())
+        self._config = self._source(health, CONFIG_KEY, _config_of, RemediationConfig())
+        scaling = config_map_informer(self._client, self._namespace, SCALING_CONFIG_MAP, **common)
+        scaling.add_handler(self._by_provider.config_changed)
         followed: list[tuple[Informer[Any], Any]] = [
             (Informer(self._client, Node, transform=slim_node, stored=identity, **common), self.known.node_changed),
             (Informer(self._client, NodeHealth, **common), self.known.health_changed),
@@ -141,7 +141,6 @@ class RemediationController:
                 self.known.step_changed,
             ),
         ]
-        self._events = EventRecorder(self._client, f"muster-{NAME}", clock=self._clock, rng=self._rng)
         self._carrier = Carrier(
             self._client,
             self.known,
@@ -156,56 +155,48 @@ class RemediationController:
             rng=self._rng,
         )
         async with self._events, evictions, asyncio.TaskGroup() as group:
-            group.create_task(config.run())
-            group.create_task(scaling.run())
-            await complete(NAME, config)
-            config.add_handler(lambda old, new: self._config_changed(new))
-            scaling.add_handler(self._by_provider.config_changed)
+            await self._loop.follow(group, health)
             for informer, handler in followed:
                 informer.add_handler(handler)
-                group.create_task(informer.run())
-            await complete(NAME, *(informer for informer, _ in followed), scaling)
-            await self._plan_on()
+            await self._loop.follow(group, *(informer for informer, _ in followed), scaling)
+            try:
+                await self._loop.run(self._once)
+            finally:
+                self._handover.keep({})
+                for provider in self._providers.values():
+                    await provider.close()
 
-    def _config_map(self, name: str, common: dict[str, Any]) -> Informer[ConfigMap]:
-        only = f"metadata.name={name}"
-        return Informer(self._client, ConfigMap, namespace=self._namespace, field_selector=only, **common)
+    def _source(
+        self,
+        informer: Informer[ConfigMap],
+        key: str,
+        read: Callable[[ConfigMap | None], C],
+        value: C,
+    ) -> ConfigMapSource[C]:
+        return ConfigMapSource(
+            informer,
+            read,
+            value,
+            events=self._events,
+            meanwhile=f"remediation goes on as before: {key}",
+            changed=self._config_changed,
+        )
 
-    async def _plan_on(self) -> None:
-        if self._progress is not None:
-            self._progress.expect(NAME, 120.0)
-        try:
-            while True:
-                self._changed.clear()
-                loop = asyncio.get_running_loop()
-                started = loop.time()
-                told = self.known.told
-                view = await self._view()
-                now = self._clock()
-                plan = decide(view, now)
-                took_s = loop.time() - started
-                self._handover.keep(plan.kept, plan.going)
-                again = any(
-                    await asyncio.gather(self._carrier.carry_out(plan, told), self._look_for_spares(view, plan))
-                )
-                self._metrics.show(view.sessions, plan.held)
-                if self._progress is not None:
-                    self._progress.mark(NAME)
-                await asyncio.sleep(max(PAUSE_S, took_s))
-                if again:
-                    continue
-                wait_s = BUSY_S if view.pods or self._looker.silences else IDLE_S
-                if plan.wake_at is not None:
-                    wait_s = min(wait_s, max(0.0, plan.wake_at - self._clock()))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._changed.wait()
-        finally:
-            self._handover.keep({})
-            for provider in self._providers.values():
-                await provider.close()
-            if self._progress is not None:
-                self._progress.drop(NAME)
+    async def _once(self) -> Rest:
+        """Plan and execute once."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        told = self.known.told
+        view = await self._view()
+        plan = decide(view, self._clock())
+        settle_s = max(PAUSE_S, loop.time() - started)
+        self._handover.keep(plan.kept, plan.going)
+        again = any(await asyncio.gather(self._carrier.carry_out(plan, told), self._look_for_spares(view, plan)))
+        self._metrics.show(view.sessions, plan.held)
+        if again:
+            return Rest(settle_s, 0.0)
+        idle_s = BUSY_S if view.pods or self._looker.silences else IDLE_S
+        return Rest.until(plan.wake_at, self._clock(), settle_s=settle_s, idle_s=idle_s)
 
     async def _look_at_mesh(self) -> None:
         """Evaluate what agents report of each other, and write the list of members for them."""
@@ -220,13 +211,13 @@ class RemediationController:
             self._members = text
 
     async def _view(self) -> View:
-        known, config = self.known, self._config
+        known, config = self.known, self._config.value
         await self._look_at_mesh()
         acts = config.mode == "act" and not config.pause
         emptied = drains(known.sessions.values(), known.nodes) if acts else {}
         await self._looker.at_pods(emptied)
         now = self._clock()
-        known.judge(self._policy.policy, now)
+        known.judge(self._policy.value, now)
         out = {each.spec.node for each in known.sessions.values() if is_quarantined(each.status)}
         doubted = suspects(known.reports, known.nodes.keys() - out, config.dead) if acts else ()
         # A node that was found dead stays dead while it is drained, until its Lease is renewed.
@@ -235,7 +226,7 @@ class RemediationController:
         gone = sorted({*doubted, *(watched & known.nodes.keys())})
         self._suspected = frozenset(gone)
         await self._looker.at_leases([*gone, *(witnesses(gone, known.nodes) if doubted else ())])
-        known.judge(self._policy.policy, self._clock())  # nodes may have been replaced while the Leases were read
+        known.judge(self._policy.value, self._clock())  # nodes may have been replaced while the Leases were read
         self._dead = dead(gone, self._looker.silences, known.reports, self._clock(), config.dead, before)
         return View(
             config=config,
@@ -277,28 +268,15 @@ class RemediationController:
         most = SPARES_LOOKED_AT * sum(len(nodes) for nodes in plan.spares_for.values())
         return await self._looker.for_free(candidates(view, plan.spares_for, most))
 
-    def _config_changed(self, new: ConfigMap | None) -> None:
-        """Read both texts. A text that is not valid leaves its part of the configuration as it is."""
-        data = new.data if new is not None else {}
-        policy = data.get(HEALTH_POLICY_KEY, "")
-        where = f"{HEALTH_CONFIG_MAP}/{HEALTH_POLICY_KEY}"
-        if policy:
-            self._policy.replace(policy, where)
-            self._say(new, HEALTH_POLICY_KEY, self._policy.problems)
-        else:
-            self._policy = PolicyInUse()
-            self._say(new, HEALTH_POLICY_KEY, "")
-        try:
-            self._config = parse_config(data.get(CONFIG_KEY, ""))
-            self._say(new, CONFIG_KEY, "")
-        except ConfigTextError as error:
-            self._say(new, CONFIG_KEY, str(error))
-        self._metrics.config_broken.set(any(self._said.values()))
+    def _config_changed(self) -> None:
+        self._metrics.config_broken.set(bool(self._config.problem or self._policy.problem))
         self.known.judge_all()
 
-    def _say(self, about: ConfigMap | None, key: str, problems: str) -> None:
-        if problems and about is not None and problems != self._said.get(key):
-            log.warning("ConfigMap %s/%s: %s: %s", self._namespace, HEALTH_CONFIG_MAP, key, problems)
-            text = f"remediation goes on as before: {key}: {problems}"
-            self._events.event(about, WARNING, "BadConfig", text)
-        self._said[key] = problems
+
+def _config_of(found: ConfigMap | None) -> RemediationConfig:
+    return parse_config(found.data.get(CONFIG_KEY, "") if found is not None else "")
+
+
+def _policy_of(found: ConfigMap | None) -> Policy:
+    text = found.data.get(HEALTH_POLICY_KEY, "") if found is not None else ""
+    return read_policy(text, f"{HEALTH_CONFIG_MAP}/{HEALTH_POLICY_KEY}") if text else default_policy()
