@@ -24,6 +24,7 @@ from muster.kube.informer import Informer
 from muster.kube.leader import Term
 from muster.kube.meta import identity
 from muster.kube.node import Node, lean
+from muster.kube.planloop import PlanLoop, Rest, complete
 from muster.scheduler.actions.binder import Binder
 from muster.scheduler.actions.bound_events import Announcer
 from muster.scheduler.actions.claim_lookups import follow_claims
@@ -66,6 +67,7 @@ Lacks = Callable[[Sequence[Lack]], None]
 
 NAME = "scheduler"
 SYNC_TIMEOUT_S = 120.0
+STALL_S = 25.0
 IDLE_S = 5.0
 """Longest time between plans: for changes that only time causes, and as a liveness signal."""
 PAUSE_S = 0.02
@@ -137,12 +139,12 @@ class SchedulerController:
         self._head_nodes = HeadNodes(self._metrics)
         self._marking = asyncio.Semaphore(MARKS_AT_ONCE)
         self._unmarked: dict[str, asyncio.Timeout] = {}
-        self._changed = asyncio.Event()
+        self._loop = PlanLoop(NAME, fence_s=request_timeout_s, stall_s=STALL_S, progress=progress)
         self._tasks: set[asyncio.Task[None]] = set()
         if shadow is not None:
-            shadow.changed = self._changed.set
+            shadow.changed = self._loop.wake
         if handover is not None:
-            handover.changed = self._changed.set
+            handover.changed = self._loop.wake
         self.state = self._empty()
 
     async def run(self, stop: asyncio.Event, *, term: Term | None = None) -> None:
@@ -150,12 +152,11 @@ class SchedulerController:
 
         With a `term`, it first waits for requests of the previous leader to end, then lists everything again.
         """
-        if term is not None:
-            await term.outwait(self._request_timeout_s, NAME)
+        await self._loop.begin(term)
         self.state = self._empty()
         common: dict[str, Any] = {
             "clock": self._clock,
-            "changed": self._changed.set,
+            "changed": self._loop.wake,
             "metrics": self._metrics,
             "request_timeout_s": self._request_timeout_s,
         }
@@ -165,7 +166,7 @@ class SchedulerController:
             self.state,
             self._binder.submit,
             clock=self._clock,
-            changed=self._changed.set,
+            changed=self._loop.wake,
             deadline_s=self._volume_deadline_s,
             request_timeout_s=self._request_timeout_s,
         )
@@ -177,11 +178,11 @@ class SchedulerController:
             self._client,
             self.state,
             clock=self._clock,
-            changed=self._changed.set,
+            changed=self._loop.wake,
             seen=self._workload_seen,
             rng=self._rng,
         )
-        self._budgets = BudgetWatch(self._client, self.state, changed=self._changed.set, rng=self._rng)
+        self._budgets = BudgetWatch(self._client, self.state, changed=self._loop.wake, rng=self._rng)
         options: dict[str, Any] = {"progress": self._progress, "rng": self._rng}
         pods = Informer(self._client, SchedulingPod, stored=identity, **options)  # the state holds the only copy
         pods.add_handler(self._pod_changed)
@@ -193,9 +194,7 @@ class SchedulerController:
             tests = Informer(self._client, Preflight, transform=trust.lean, **options)
             tests.add_handler(self._tests_changed)
             informers.append(tests)
-        informers += await surroundings(
-            self._client, self.state, clock=self._clock, changed=self._changed.set, **options
-        )
+        informers += await surroundings(self._client, self.state, clock=self._clock, changed=self._loop.wake, **options)
         async with EventRecorder(
             self._client, "muster-scheduler", instance=self.identity, clock=self._clock, rng=self._rng
         ) as events:
@@ -203,7 +202,7 @@ class SchedulerController:
             self._reporter = Reporter(self._client, events, announcer, self._waits)
             helpers = [informer.run() for informer in informers]
             helpers += [self._binder.run(), self._provisioner.run(), announcer.run(), self._budgets.run()]
-            helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._changed.set))
+            helpers.append(follow_claims(self._client, self.state, clock=self._clock, changed=self._loop.wake))
             tasks = [asyncio.create_task(helper) for helper in helpers]
             main = asyncio.create_task(self._follow(followed, informers), name=f"{NAME}/plan")
             stopped = asyncio.create_task(stop.wait())
@@ -216,8 +215,6 @@ class SchedulerController:
                     task.cancel()
                 await asyncio.gather(main, stopped, *tasks, *self._tasks, return_exceptions=True)
                 await self._followers.stop()
-                if self._progress is not None:
-                    self._progress.drop(NAME)
 
     def _empty(self) -> ClusterState:
         settings = self.settings
@@ -239,11 +236,11 @@ class SchedulerController:
             self.state.set_node(new)
         elif old is not None:
             self.state.remove_node(old.name)
-        self._changed.set()
+        self._loop.wake()
 
     def _tests_changed(self, old: Preflight | None, new: Preflight | None) -> None:
         self.state.set_tested((new or old).name, new)  # type: ignore[union-attr]
-        self._changed.set()
+        self._loop.wake()
 
     def _pod_changed(self, old: SchedulingPod | None, new: SchedulingPod | None) -> None:
         if new is not None:
@@ -257,21 +254,21 @@ class SchedulerController:
             self._mark_now(old.uid)
             self.state.remove_pod(old.uid, self._clock())
             self._reporter.forget_pod(old.uid)
-        self._changed.set()
+        self._loop.wake()
 
     def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:
         if new is not None:
             self.state.set_placement(new, self._clock())
         elif old is not None:
             self.state.remove_placement(old)
-        self._changed.set()
+        self._loop.wake()
 
     def _job_changed(self, old: TrainingJob | None, new: TrainingJob | None) -> None:
         if new is not None:
             self.state.jobs.set(new.uid, job_facts(new))
         elif old is not None:
             self.state.jobs.remove(old.uid)
-        self._changed.set()
+        self._loop.wake()
 
     def _workload_seen(self, workload: Workload) -> None:
         if self._shadow is None:
@@ -280,49 +277,38 @@ class SchedulerController:
     async def _follow(self, followed: Followed, informers: list[Informer[Any]]) -> None:
         with followed.heard_by(self._node_changed, self._placement_changed, self._job_changed):
             async with asyncio.TaskGroup() as group:
-                for informer in informers:
-                    group.create_task(informer.wait_synced(SYNC_TIMEOUT_S))
+                group.create_task(complete(NAME, *informers))
                 if followed is self._followed:
                     group.create_task(followed.refresh(SYNC_TIMEOUT_S))
-            await self._plan_on()
+            self.state.jobs.synced()
+            await self._followers.settle()
+            await self._budgets.settle()
+            await self._loop.run(self._once)
 
-    async def _plan_on(self) -> None:
-        self.state.jobs.synced()
-        await self._followers.settle()
-        await self._budgets.settle()
-        if self._progress is not None:
-            self._progress.expect(NAME, 6 * IDLE_S)
-        while True:
-            self._changed.clear()
-            now = self._clock()
-            started = time.perf_counter()
-            if self._shadow is not None:
-                self._shadow.apply(self.state)
-            self._followers.follow_wanted()
-            if self._handover is not None:
-                self.state.set_leaving(self._handover.closed(self.state.stays_for_now))
-            snapshot = self.state.snapshot(now)
-            plan = decide(snapshot, now, self.settings)
-            took_s = time.perf_counter() - started
-            self._metrics.planned(plan, took_s, now)
-            self._head_nodes.look(snapshot, plan, now)
-            self._metrics.count_teams(self.state.teams)
-            if self._lacks is not None:
-                self._lacks(tuple(lacking(snapshot, plan.waiting)))
-            if self._shadow is not None:
-                self._shadow.say(snapshot, plan)
-            else:
-                self._reporter.waiting(snapshot, plan, now)
-                self._carry_out(plan)
-                for demand in plan.demands:
-                    self._spawn(self._reporter.show(demand, now))
-            if self._progress is not None:
-                self._progress.mark(NAME)
-            await asyncio.sleep(max(PAUSE_S, 2 * took_s))
-            idle_s = IDLE_S if plan.wake_at is None else min(IDLE_S, max(0.0, plan.wake_at - self._clock()))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(idle_s):
-                    await self._changed.wait()
+    async def _once(self) -> Rest:
+        now = self._clock()
+        started = time.perf_counter()
+        if self._shadow is not None:
+            self._shadow.apply(self.state)
+        self._followers.follow_wanted()
+        if self._handover is not None:
+            self.state.set_leaving(self._handover.closed(self.state.stays_for_now))
+        snapshot = self.state.snapshot(now)
+        plan = decide(snapshot, now, self.settings)
+        took_s = time.perf_counter() - started
+        self._metrics.planned(plan, took_s, now)
+        self._head_nodes.look(snapshot, plan, now)
+        self._metrics.count_teams(self.state.teams)
+        if self._lacks is not None:
+            self._lacks(tuple(lacking(snapshot, plan.waiting)))
+        if self._shadow is not None:
+            self._shadow.say(snapshot, plan)
+        else:
+            self._reporter.waiting(snapshot, plan, now)
+            self._carry_out(plan)
+            for demand in plan.demands:
+                self._spawn(self._reporter.show(demand, now))
+        return Rest.until(plan.wake_at, self._clock(), settle_s=max(PAUSE_S, 2 * took_s), idle_s=IDLE_S)
 
     def _carry_out(self, plan: Plan) -> None:
         binds = []
