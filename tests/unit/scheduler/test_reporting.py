@@ -15,7 +15,7 @@ class Recorder:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def event(self, about: Any, type_: str, reason: str, message: str, *, related: Any = None) -> None:
+    def event(self, about: Any, type_: str, reason: str, message: str, **more: Any) -> None:
         self.said.append(message)
 
 
