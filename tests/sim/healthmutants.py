@@ -19,18 +19,11 @@ from muster.fleet.remediation.ladder import session as ladder
 from muster.fleet.remediation.ladder.session import Ladder
 from muster.fleet.remediation.lookups import Looker
 from muster.fleet.remediation.repairs.replacement import ByProvider
-from muster.kube.leader import LeaderElector
 from muster.scheduler.nodes import trust
 from tests.sim.mutants import Mutant, mutants_in
 
 HEALTH_MUTANTS: dict[str, Mutant] = {}
 _mutant = mutants_in(HEALTH_MUTANTS)
-
-
-@_mutant
-def woken_leader_writes(stack: ExitStack) -> None:
-    """A leader that was stopped sends what it decided before, without asking whether it still leads."""
-    stack.enter_context(patch.object(LeaderElector, "fence", lambda self, client: client))
 
 
 @_mutant

@@ -22,6 +22,10 @@ from muster.kube.leader import LeaderElector
 from muster.kube.meta import ObjectMeta
 from muster.kube.metrics import kube_metrics
 from muster.kube.transport import NotLeading
+from muster.sim.virtual.cluster import VirtualCluster
+from muster.sim.virtual.loop import VirtualLoop
+from muster.sim.virtual.process import Process
+from muster.sim.virtual.sealed import sealed
 from tests.support.waiting import until
 from tests.unit.kube.fakeapi import FakeApi, fake_api, status
 
@@ -173,6 +177,38 @@ async def test_a_leader_that_was_stopped_does_not_send_what_it_decided_before(
         assert (await fenced.get(ConfigMap, "before", "default")).name == "before"
         with pytest.raises(NotFound):
             await client.get(ConfigMap, "late", "default")
+
+
+def test_a_simulated_leader_that_stood_still_does_not_send_what_it_decided_before() -> None:
+    """As `--health --seed 990865` showed: a stopped process wakes with a request that it was about to send."""
+    loop = VirtualLoop.new()
+    cluster = VirtualCluster(loop, random.Random(1))
+    process = Process("one")
+
+    async def live() -> None:
+        client = cluster.client("one")
+        one = LeaderElector(client, "lease", "default", "one", rng=random.Random(2))
+        group = [asyncio.create_task(one.run())]
+        await one.acquired.wait()
+        await asyncio.sleep(1.0)
+        with pytest.raises(NotLeading):
+            await one.fence(client).create(ConfigMap(metadata=ObjectMeta(name="late", namespace="default")))
+        assert one.acquired.is_set(), "its tasks have not noticed"
+        group[0].cancel()
+
+    async def story() -> None:
+        task = process.spawn(live())
+        await asyncio.sleep(0.5)
+        process.halt()
+        await asyncio.sleep(30.0)
+        process.resume()
+        await task
+
+    try:
+        with sealed(loop):
+            loop.run(story())
+    finally:
+        loop.wind_up()
 
 
 async def test_a_write_that_waits_for_a_connection_asks_again_whether_it_may_be_sent(api: FakeApi) -> None:
