@@ -52,7 +52,7 @@ class JobSpec(msgspec.Struct, frozen=True):
         grace_s: how long its pods take to end.
         restarts: after so many seconds of running one pod fails, each once.
         suspended: (from, to) in seconds after the start: it is suspended meanwhile.
-        single: a pod that is no gang.
+        single: a pod that is not a gang.
         endless: it need not be over at the end: it runs on, or is too large ever to run.
         limit_s: the time limit of a gang; 0 for none. It suffices, whatever happens.
         group: a gang by a PodGroup of Coscheduling, not by a TrainingJob.

@@ -20,7 +20,7 @@ def test_reckoning_with_what_is_free_on_one_node_never_frees_another() -> None:
     assert other.free() == {}
 
 
-async def test_a_pod_that_joins_before_its_job_was_looked_at_again_is_not_told_to_end() -> None:
+async def test_pod_that_joins_before_its_job_is_reconciled_is_not_dismissed() -> None:
     """The API server was slow to answer the controller, and quick to everybody else: the pod ran before it was seen."""
     members = Members(b"secret", lambda key: None)
     members.direct(JOB, KEY, Directive(attempt=2, desired="hold", slots=("p0", "")))
@@ -29,7 +29,7 @@ async def test_a_pod_that_joins_before_its_job_was_looked_at_again_is_not_told_t
     assert (await members.poll(JOB, KEY, superseded, -1))["desired"] == "exit"
 
 
-async def test_those_who_ended_as_they_were_told_are_not_missed() -> None:
+async def test_supervisors_that_ended_as_directed_are_not_missed() -> None:
     """Pods of jobs that are over stay for their logs: their silence once made that of a lost node incredible."""
     now, looked_at = [1000.0], list[str]()
     members = Members(b"secret", looked_at.append, lambda: now[0])

@@ -186,7 +186,7 @@ async def second_node_out_long_after_a_taint_without_a_session(stage: Stage) -> 
     stage.of(OTHER).finds(REBOOTS)
 
 
-def test_replacement_is_no_violation_if_a_slow_clock_dates_the_pass_before_the_finding() -> None:
+def test_replacement_is_allowed_if_a_slow_clock_dates_the_pass_before_the_finding() -> None:
     play(replaced_after_a_pass, skew_s=-32.0)
 
 
@@ -204,7 +204,7 @@ def test_replacement_for_a_lesser_finding_is_a_violation() -> None:
         play(replaced_for_a_lesser_finding, skew_s=-32.0)
 
 
-def test_reboot_asked_for_before_a_pass_is_known_is_no_violation() -> None:
+def test_reboot_requested_before_a_pass_is_known_is_allowed() -> None:
     play(reboot_asked_before_a_pass)
 
 

@@ -17,7 +17,7 @@ def fuzz(*arguments: str) -> dict[str, Any]:
     return summary
 
 
-def test_a_run_that_was_cut_short_goes_on_and_comes_to_the_same(tmp_path: Path) -> None:
+def test_resumed_run_ends_with_the_same_result(tmp_path: Path) -> None:
     kept = tmp_path / "seeds.jsonl"
     whole = fuzz("--first", "4", "--seeds", "3")
     assert (whole["seeds"], whole["findings"]) == (3, [])

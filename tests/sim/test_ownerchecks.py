@@ -52,7 +52,7 @@ def give_away_under_a_pod(late: float) -> None:
         loop.wind_up()
 
 
-def test_late_write_decided_before_the_bind_is_no_violation() -> None:
+def test_late_write_decided_before_the_bind_is_allowed() -> None:
     give_away_under_a_pod(late=0.2)
 
 

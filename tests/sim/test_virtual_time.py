@@ -107,7 +107,7 @@ def test_a_killed_process_does_nothing_more_not_even_finally() -> None:
     loop.wind_up()
 
 
-def test_a_halted_process_goes_on_where_it_stood() -> None:
+def test_halted_process_continues_where_it_stopped() -> None:
     times: list[float] = []
 
     async def work() -> None:

@@ -61,7 +61,7 @@ class Api:
         headers: dict[str, str] | None = None,
         **query: Any,
     ) -> tuple[int, Any, list[str]]:
-        """Return the code, the decoded body (text where it is no JSON) and the warnings."""
+        """Return the code, the decoded body (text where it is not JSON) and the warnings."""
         connection = self.open()
         try:
             data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()

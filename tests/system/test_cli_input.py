@@ -59,8 +59,8 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
         (("run", "-f", "nowhere.yaml", "--dry-run"), ("cannot read nowhere.yaml",)),
         (("run", "train.py", "--nod", "2"), ("no such option", "--nodes")),
         (("lst",), ("no such command: 'lst'", "did you mean 'list'")),
-        (("up", "--name", "Not OK"), ("is no name for a cluster",)),
-        (("down", "--name", "a/b"), ("'a/b' is no name for a cluster",)),
+        (("up", "--name", "Not OK"), ("is not a name for a cluster",)),
+        (("down", "--name", "a/b"), ("'a/b' is not a name for a cluster",)),
         (("logs", "x", "--rank", "1", "--slot", "1"), ("exclude each other",)),
         (("completion", "powershell"), ("'bash'",)),
         (("list", "--embedded", "--context", "x"), ("--embedded chooses the cluster by itself",)),
@@ -188,7 +188,7 @@ def test_no_colour_in_a_pipe(muster: Muster) -> None:
     assert "\x1b" not in done.stderr
 
 
-def test_down_without_a_cluster_is_no_error(muster: Muster) -> None:
+def test_down_without_a_cluster_succeeds(muster: Muster) -> None:
     done = muster.run("down")
     assert done.returncode == 0
     assert "nothing to remove" in done.stderr
@@ -200,5 +200,5 @@ def test_a_folder_of_something_else_is_never_taken_over_nor_removed(muster: Must
     (precious / "thesis.tex").write_text("years")
     env = {"MUSTER_STATE_DIR": str(precious)}
     refused(muster.run("up", env=env), 5, "holds other things")
-    refused(muster.run("down", env=env), 5, "is no cluster's folder")
+    refused(muster.run("down", env=env), 5, "is not a cluster's folder")
     assert [path.name for path in precious.iterdir()] == ["thesis.tex"]

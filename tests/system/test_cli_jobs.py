@@ -219,7 +219,7 @@ def test_run_follow_shows_what_the_ranks_write_before_how_the_job_ended(muster: 
     assert "[0] step 199" in as_data.stderr
 
 
-def test_ctrl_c_while_following_logs_says_what_goes_on(muster: Muster) -> None:
+def test_ctrl_c_while_following_logs_says_that_the_job_continues(muster: Muster) -> None:
     assert run(muster, "sleep.py", "--name", "slow").returncode == 0
     following = muster.start("logs", "slow", "-f")
     eventually("it follows", lambda: "sleeping" in following.log.read_text())
@@ -369,7 +369,7 @@ def test_a_job_too_large_for_the_cluster_is_explained(muster: Muster) -> None:
     assert shown.split()[:5] == ["huge", "50", "0", "Pending", "0"], "no attempt ran yet"
 
 
-def test_a_job_whose_pods_fit_no_node_is_told_what_would_fit(muster: Muster) -> None:
+def test_job_whose_pods_fit_no_node_learns_what_would_fit(muster: Muster) -> None:
     assert run(muster, "hello.py", "--name", "wide", "--nodes", "1", "--gpus", "4").returncode == 0
     said = "2 nvidia.com/gpu per node and 2 times the replicas (the largest node has 2)"
     eventually("it says what fits", lambda: said in muster.ok("explain", "wide"))

@@ -102,7 +102,7 @@ KILL = "os.kill(os.getpid(), 9)"
         (KILL, 137, "sshd"),
     ],
 )
-async def test_ranks_find_each_other_and_the_first_failure_is_told(
+async def test_ranks_find_each_other_and_the_first_failure_is_reported(
     tmp_path: Path, network: str, prefix: str, deed: str, code: int, shell: str
 ) -> None:
     if shell == "sshd":

@@ -173,7 +173,7 @@ async def test_a_lost_connection_ends_the_remote_process_group(
     [("{rank} true; touch {mark}; sleep 300", 0), ("{rank} sh -c 'touch {mark}; sleep 300'", 255)],
     ids=["done", "running"],
 )
-async def test_a_connection_lost_after_the_last_rank_is_no_failure(
+async def test_connection_lost_after_the_last_rank_does_not_fail_the_job(
     stub: StubController, tmp_path: Path, work: str, code: int
 ) -> None:
     node, mark = await serving(stub), tmp_path / "mark"
@@ -194,7 +194,7 @@ async def test_silent_connections_do_not_keep_others_out(stub: StubController, t
         assert (out, code) == (b"in\n", 0)
 
 
-async def test_mpiexec_waits_for_a_node_that_is_told_to_run_later(stub: StubController, tmp_path: Path) -> None:
+async def test_mpiexec_waits_for_a_node_that_starts_later(stub: StubController, tmp_path: Path) -> None:
     nodes = await stub.start(1)
     process = rsh(tmp_path, nodes[0], nodes[0].address, "echo there")
     await asyncio.sleep(0.3)  # so that it has been turned away at least once

@@ -190,7 +190,7 @@ async def test_only_the_attempts_key_is_let_in_and_only_the_attempts_host_is_bel
         assert (refused.stdout, refused.returncode) == ("", 255)
 
 
-async def test_ssh_waits_for_a_node_that_is_told_to_run_later(stub: StubController) -> None:
+async def test_ssh_waits_for_a_node_that_starts_later(stub: StubController) -> None:
     nodes = await stub.start(2)
     await stub.run(nodes, 1, [sys.executable, "-c", TOTAL], remoteShell="sshd")
     late, nodes[1].directive = nodes[1].directive, {**nodes[1].directive, "desired": "hold"}

@@ -315,7 +315,7 @@ async def test_a_pod_that_is_to_go_waits_until_its_good_end_was_heard(stub: Stub
 
 
 @pytest.mark.parametrize("directed", [True, False])
-async def test_ranks_of_a_pod_that_is_to_go_run_on_until_told_or_for_half_of_the_grace(
+async def test_ranks_of_a_terminating_pod_run_until_directed_or_half_of_the_grace(
     stub: StubController, directed: bool
 ) -> None:
     (node,) = await stub.start(1)

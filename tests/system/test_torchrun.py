@@ -42,7 +42,7 @@ print(int(total), *(os.environ[n] for n in "RANK WORLD_SIZE LOCAL_RANK LOCAL_WOR
             assert node.latest["exit"]["code"] == 0
 
 
-async def test_the_rank_that_failed_is_told_not_torchrun(tmp_path: Path) -> None:
+async def test_failed_rank_is_reported_instead_of_torchrun(tmp_path: Path) -> None:
     program = """
 import time, torch.distributed as dist
 dist.init_process_group("gloo")

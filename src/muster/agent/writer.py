@@ -172,9 +172,9 @@ class Writer:
         try:
             found = decode(answer, KubeObject)
         except msgspec.DecodeError as error:
-            raise ApiError(0, "Unreadable", f"what answers is no API server: {error}") from error
+            raise ApiError(0, "Unreadable", f"what answers is not an API server: {error}") from error
         if found.name != self._node:
-            raise ApiError(0, "Unreadable", f"what answers is no API server: it speaks of {found.name!r}")
+            raise ApiError(0, "Unreadable", f"what answers is not an API server: it speaks of {found.name!r}")
         return found
 
     def _status(self) -> NodeHealthStatus:

@@ -82,7 +82,7 @@ def validate(job: TrainingJob) -> list[Problem]:
     if spec.code is not None:
         problems += _code(spec.code)
     if spec.shared_memory and not re.fullmatch(QUANTITY, spec.shared_memory):
-        problems.append(Problem("spec.sharedMemory", f"{spec.shared_memory!r} is no quantity; write one like 64Gi"))
+        problems.append(Problem("spec.sharedMemory", f"{spec.shared_memory!r} is not a quantity; write one like 64Gi"))
     elif spec.shared_memory and not re.search("[1-9]", spec.shared_memory):
         problems.append(
             Problem("spec.sharedMemory", "must be more than 0; write a quantity like 64Gi, or leave it out")

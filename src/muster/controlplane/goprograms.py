@@ -25,7 +25,7 @@ def find_built(name: str, *, build: bool = True) -> Path:
         NotBuiltError: it is not there and was not built.
     """
     if not _BUILD_SCRIPT.is_file():
-        raise NotBuiltError(f"no {name}: this is no source checkout; run from one")
+        raise NotBuiltError(f"no {name}: this is not a source checkout; run from one")
     where = subprocess.run([_BUILD_SCRIPT, "--where", name], capture_output=True, text=True, timeout=30, check=False)
     if where.returncode == 0:
         return Path(where.stdout.strip())

@@ -154,13 +154,13 @@ def _backend(value: str) -> str:
 def _seconds(value: str) -> float:
     seconds = float(value)
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{value} is no time to test in")
+        raise argparse.ArgumentTypeError(f"{value} is not a time to test in")
     return seconds
 
 
 def _folder(value: str) -> Path:
     if not Path(value).is_dir():
-        raise argparse.ArgumentTypeError(f"{value} is no folder")
+        raise argparse.ArgumentTypeError(f"{value} is not a folder")
     return Path(value)
 
 

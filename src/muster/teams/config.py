@@ -137,7 +137,7 @@ def _allocation(reader: Reader, entry: Entry, team_key: str) -> _Tuple | None:
     selector = _selector(reader, fields["nodeSelector"], team_key)
     team = reader.text(fields["team"], "team")
     if team is not None and not _VALUE.fullmatch(team):
-        reader.wrong(fields["team"], f"team {team!r} is no label value", _VALUE_HINT)
+        reader.wrong(fields["team"], f"team {team!r} is not a label value", _VALUE_HINT)
         team = None
     share = _amount(reader, fields["amount"], team or "")
     if selector is None or team is None or share is None:
@@ -157,11 +157,11 @@ def _selector(reader: Reader, entry: Entry, team_key: str) -> Selector | None:
     for key, value in labels.items():
         text = reader.text(value, f"label {key}")
         if not _LABEL.fullmatch(key):
-            reader.wrong(value, f"{key!r} is no label key", "use NAME or DOMAIN/NAME")
+            reader.wrong(value, f"{key!r} is not a label key", "use NAME or DOMAIN/NAME")
         elif key == team_key:
             reader.wrong(value, f"nodeSelector asks for {key}, which is what allocations write", "use another label")
         elif text is not None and text and not _VALUE.fullmatch(text):
-            reader.wrong(value, f"{text!r} is no label value", _VALUE_HINT)
+            reader.wrong(value, f"{text!r} is not a label value", _VALUE_HINT)
         elif text is not None:
             found.append((key, text))
     return tuple(sorted(found)) if len(found) == len(labels) else None
@@ -176,7 +176,8 @@ def _amount(reader: Reader, entry: Entry, team: str) -> Share | None:
         return Share(team, int(text))
     percent = _PERCENT.fullmatch(text)
     if percent is None:
-        what = "is negative" if text.startswith("-") and text[1:2].isdigit() else "is no whole number and no percentage"
+        negative = text.startswith("-") and text[1:2].isdigit()
+        what = "is negative" if negative else "is not a whole number or a percentage"
         reader.wrong(entry, f"amount {text!r} {what}", "use 0 or more nodes, as in 40, or 0% to 100%, as in 25%")
         return None
     share = Fraction(percent[1]) / 100
@@ -226,6 +227,6 @@ def _key(reader: Reader, entry: Entry | None, default: str) -> str:
     if text is None:
         return default
     if not _LABEL.fullmatch(text):
-        reader.wrong(entry, f"{text!r} is no label key", "use NAME or DOMAIN/NAME, as in openai.com/team")
+        reader.wrong(entry, f"{text!r} is not a label key", "use NAME or DOMAIN/NAME, as in openai.com/team")
         return default
     return text

@@ -87,13 +87,13 @@ class Reader:
         node = entry.node
         if not isinstance(node, yaml.MappingNode):
             example = f"its fields are {', '.join(fields)}" if fields else "write it as {key: value}"
-            self.wrong(entry, f"{name} is no mapping", example)
+            self.wrong(entry, f"{name} is not a mapping", example)
             return {}
         found: dict[str, Entry] = {}
         for key, value in node.value:
             at = Entry(key)
             if not isinstance(key, yaml.ScalarNode):
-                self.wrong(at, f"a key of {name} is no text", "write keys as plain words")
+                self.wrong(at, f"a key of {name} is not text", "write keys as plain words")
             elif key.value in found:
                 self.wrong(at, f"{key.value} is there twice in {name}", "keep one of them")
             elif fields and key.value not in fields:
@@ -108,7 +108,7 @@ class Reader:
         if node.tag == _NULL:
             return ()
         if not isinstance(node, yaml.SequenceNode):
-            self.wrong(entry, f"{name} is no list", "write its entries each after a dash")
+            self.wrong(entry, f"{name} is not a list", "write its entries each after a dash")
             return ()
         return [Entry(each) for each in node.value]
 

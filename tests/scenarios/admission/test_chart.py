@@ -47,7 +47,7 @@ def test_in_shadow_mode_nothing_is_filled_in_and_nothing_refused(offline_helm: H
     assert "muster-admission" not in names(offline_helm, "Deployment", *shadow)
 
 
-def test_what_fills_in_can_block_nobody(offline_helm: Helm) -> None:
+def test_webhook_failure_blocks_no_user(offline_helm: Helm) -> None:
     chart = rendered(offline_helm, *ARGUMENTS)
     hooks = [
         hook

@@ -85,7 +85,7 @@ CREATED: dict[str, tuple[User | None, str, Callable[[], Json]]] = {
         lambda: team_pod("blue", tolerations=[toleration("red"), toleration("blue")]),
     ),
     "another team from a namespace of none": (RUTH, NOBODYS, lambda: team_pod("blue")),
-    "an owner that is no controller": (MALLORY, PODS, lambda: pod(owner=owner("v1", "ConfigMap", controller=False))),
+    "an owner that is not a controller": (MALLORY, PODS, lambda: pod(owner=owner("v1", "ConfigMap", controller=False))),
     "an owner of a kind nobody knows": (MALLORY, PODS, lambda: pod(owner=owner("example.com/v1", "Thing"))),
     "Muster's pods for a TrainingJob of another team": (
         CONTROLLER,
@@ -230,7 +230,7 @@ def test_pods_can_be_orphaned_and_adopted(world: World) -> None:
     assert world.pods_of(app)[0]["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-def test_what_is_no_template_of_anothers_workload_can_be_changed(world: World) -> None:
+def test_pod_template_of_foreign_workload_can_be_changed(world: World) -> None:
     """Who may not use the team may still scale, label and pause what is there, as RBAC lets them."""
     deployment = world.made(RUTH, WORKLOADS["Deployment"], of_blue("Deployment"))
     _changed(world, MALLORY, deployment, {"metadata": {"labels": {"a": "b"}}, "spec": {"paused": True}})

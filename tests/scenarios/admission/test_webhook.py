@@ -363,7 +363,7 @@ async def test_certificates_are_renewed_before_they_end_under_an_authority_that_
     assert after["ca.crt"] == before["ca.crt"]
 
 
-async def test_a_bundle_that_somebody_took_away_comes_back(webhook: Webhook, client: Client) -> None:
+async def test_deleted_ca_bundle_is_restored(webhook: Webhook, client: Client) -> None:
     replica = Replica(client)
     await replica.trust.keep()
     before = webhook.bundles()

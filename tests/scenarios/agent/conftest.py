@@ -44,7 +44,7 @@ for name in [name for name in CHECKS if name not in keep]:
 CHECKS.update(arg.split("=") for arg in sys.argv[1].split(",") if arg)
 sys.exit(main(sys.argv[2:]))
 """
-"""The agent with the kernel log and the checks it is given: what else this machine has to look at is no test's."""
+"""The agent with the kernel log and the checks it is given: what else this machine has to look at is not a test's."""
 
 
 @dataclass

@@ -69,7 +69,7 @@ async def _version(agents: Agents, node: str) -> str:
     return (await agents.client.get(NodeHealth, node)).metadata.resource_version
 
 
-async def test_a_heartbeat_tells_that_it_lives(agents: Agents) -> None:
+async def test_heartbeat_shows_that_the_agent_lives(agents: Agents) -> None:
     machine = await agents.machine(heartbeatSeconds=0.5)
     await agents.start(machine)
     first = await until("a record", lambda: _time(agents, machine.node))
@@ -144,11 +144,11 @@ async def test_checks_that_hang_raise_leave_or_lie_are_findings_and_stop_no_othe
     await until("each is said", all_said)
     machine.say(XID)
     await agents.until_found(machine.node, "xid", "79")
-    assert agent.page("/healthz") == "ok\n", "a check that hangs is no reason to start again"
+    assert agent.page("/healthz") == "ok\n", "a check that hangs is not a reason to start again"
     assert agent.child.exit_code is None
 
 
-async def test_it_may_be_told_of_checks_it_does_not_know(agents: Agents) -> None:
+async def test_unknown_checks_may_be_configured(agents: Agents) -> None:
     later = {"later": {"options": {"x": 1}}, "kernel-log": {"options": {"file": "var/log/kern.log", "new": True}}}
     machine = await agents.machine(checks=later, futureField={"a": 1})
     machine.say(XID)

@@ -73,7 +73,7 @@ async def chart(admin_config: ClusterConfig, tmp_path: Path) -> AsyncIterator[Ag
 
 
 async def _at_work(agents: Agents) -> bool:
-    """Somebody who is allowed everything but is no agent is refused, by the policy."""
+    """Somebody who is allowed everything but is not an agent is refused, by the policy."""
     token = (await agents.client.create_token(ACCOUNT, TokenRequest(), namespace=SYSTEM_NAMESPACE)).status.token
     async with as_bearer(agents, token) as client:
         try:
@@ -119,7 +119,7 @@ async def test_an_agent_writes_its_own_nodes_record_and_never_another_ones(chart
     assert (await chart.client.get(NodeHealth, mine)).status.node_uid == uids[mine]
 
 
-async def test_who_is_no_agent_writes_no_record_whatever_roles_it_has(chart: Agents) -> None:
+async def test_only_agents_write_records_whatever_roles_others_have(chart: Agents) -> None:
     node = (await chart.machine()).node
     await chart.client.create(NodeHealth(metadata=ObjectMeta(name=node)))
     name = f"stranger-{uuid.uuid4().hex[:8]}"

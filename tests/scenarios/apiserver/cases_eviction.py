@@ -39,7 +39,7 @@ def running(name: str, *, ready: bool = True) -> list[Step]:
 
 
 def said(answer: Any) -> Any:
-    """Of what is no error only whether the pod is there and is being deleted."""
+    """Of what is not an error only whether the pod is there and is being deleted."""
     if isinstance(answer, dict) and answer.get("kind") == "Pod":
         conditions = answer["status"].get("conditions", ())
         reasons = sorted(each.get("reason", "") for each in conditions if each["type"] == "DisruptionTarget")

@@ -337,7 +337,7 @@ PATCHES: tuple[tuple[str, Any], ...] = (
 
 
 def broken_patches() -> Iterator[Malformed]:
-    """Patches that cannot be applied, or whose result is no object of its kind."""
+    """Patches that cannot be applied, or whose result is not an object of its kind."""
     for kind, path in CHANGED:
         for index, (content_type, patch) in enumerate(PATCHES):
             text = patch if isinstance(patch, str) else json.dumps(patch)

@@ -101,7 +101,7 @@ def test_secrets_are_private(embedded: Api) -> None:
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
 
 
-def test_without_a_token_nothing_is_told(embedded: Api) -> None:
+def test_without_a_token_nothing_is_served(embedded: Api) -> None:
     code, status, _ = embedded.send("GET", "/api/v1/namespaces", headers={"Authorization": "Bearer wrong"})
     assert (code, status["reason"]) == (401, "Unauthorized")
     assert embedded.send("GET", "/healthz", headers={"Authorization": ""})[1] == "ok"

@@ -20,7 +20,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 
-async def test_without_a_spare_it_waits_says_why_and_goes_on_with_a_new_node(bad: BadDay) -> None:
+async def test_without_a_spare_it_waits_says_why_and_resumes_on_a_new_node(bad: BadDay) -> None:
     job = await bad.train(replicas=3)
     await job.runs(1, ranks=3)
     kept = await job.pods()
@@ -81,7 +81,7 @@ async def test_two_nodes_lost_at_once_with_one_spare_wait_say_why_and_go_on_with
     assert (status.restarts.total, status.restarts.infrastructure, status.slots_kept) == (1, 1, 2)
 
 
-async def test_a_node_made_anew_under_its_name_is_another_node(bad: BadDay) -> None:
+async def test_recreated_node_of_the_same_name_is_another_node(bad: BadDay) -> None:
     job = await bad.train()
     await job.runs(1)
     node = await job.node_of(1)

@@ -49,7 +49,7 @@ def of_blue(name: str) -> dict[str, object]:
     return pod(name, tolerations=[toleration("blue")])
 
 
-def test_shadow_writes_nothing_but_its_lease_and_refuses_nobody(everything: Everything) -> None:
+def test_shadow_writes_only_its_lease_and_denies_no_request(everything: Everything) -> None:
     everything.allocate(ALLOCATION, "--as-group=system:masters", "--as=admin")
     job = {
         "apiVersion": "muster.dev/v1alpha1",
@@ -178,7 +178,7 @@ def test_an_idle_node_is_given_back(everything: Everything) -> None:
     everything.cluster.nodes["cloud-0"].lose()
 
 
-def test_nobody_is_blocked_while_the_webhook_is_down(everything: Everything) -> None:
+def test_no_request_is_blocked_while_the_webhook_is_down(everything: Everything) -> None:
     cluster = everything.cluster
     everything.close_service()
     made = everything.create(pod("plain"), *MALLORY)
@@ -200,7 +200,7 @@ def test_nobody_is_blocked_while_the_webhook_is_down(everything: Everything) -> 
     cluster.kubectl("delete", "pod", "plain", "--namespace=red", "--wait=false")
 
 
-def test_damaged_certificates_are_made_anew(everything: Everything) -> None:
+def test_damaged_certificates_are_recreated(everything: Everything) -> None:
     nonsense = json.dumps({"data": {"tls.crt": "bm9uc2Vuc2U="}})
     secret = ("secret", "muster-admission-tls", f"--namespace={SYSTEM}")
     everything.cluster.kubectl("patch", *secret, f"--patch={nonsense}")
@@ -227,7 +227,7 @@ SELDOM = {
 """Rights of the webhook that these tests need not use, and when it does."""
 
 
-def test_every_right_of_these_parts_is_used_and_none_is_missing(
+def test_every_right_of_these_parts_is_used_and_sufficient(
     everything: Everything, request: pytest.FixtureRequest
 ) -> None:
     ran = {item.name for item in request.session.items if item.path == request.node.path}

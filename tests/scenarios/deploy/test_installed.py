@@ -495,7 +495,7 @@ async def test_gangs_of_others_are_read_from_their_objects_once_a_pod_names_one(
 
 
 @NEWEST
-async def test_every_right_is_used_and_none_is_missing(installed: Cluster, request: pytest.FixtureRequest) -> None:
+async def test_every_right_is_used_and_sufficient(installed: Cluster, request: pytest.FixtureRequest) -> None:
     ran = {item.name for item in request.session.items if item.path == request.node.path}
     needed = {name for name in globals() if name.startswith("test_")}
     if not needed <= ran:

@@ -182,7 +182,7 @@ def test_what_the_page_shows_arrives_as_it_is(offline_helm: Helm, part: str) -> 
 
 
 def test_large_numbers_stay_whole(offline_helm: Helm) -> None:
-    """A number that is written as 1e+12 is no quantity to Kubernetes."""
+    """A number that is written as 1e+12 is not a quantity to Kubernetes."""
     pool = {**BALLOONS, "replicas": 2_000_000, "resources": {"memory": 1_099_511_627_776}}
     text = rendered(offline_helm, fleet("balloons", {"pools": [pool]}))["ConfigMap", SYSTEM, "muster-balloons"]
     assert yaml.safe_load(text["data"]["balloons.yaml"]) == {"pools": [pool]}

@@ -181,7 +181,7 @@ async def cloud(api_server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Async
             await cluster.close()
 
 
-async def test_a_gang_gets_its_nodes_and_they_go_when_nobody_needs_them(cloud: Cloud) -> None:
+async def test_gang_gets_its_nodes_and_unneeded_nodes_are_removed(cloud: Cloud) -> None:
     group = cloud.group("a", size=1)
     await cloud.configure(cloud.pool("a", min=1))
     cloud.start(hold_s=1.0)
@@ -289,7 +289,7 @@ async def test_a_cloud_that_says_yes_and_does_nothing_is_found_out_and_the_next_
     assert (liar.conditions[0].status, liar.conditions[0].reason) == ("False", "FewerThanAsked")
 
 
-async def test_a_gang_that_nobody_approved_gets_no_nodes(cloud: Cloud) -> None:
+async def test_unapproved_gang_gets_no_nodes(cloud: Cloud) -> None:
     cloud.group("a", size=1)
     await cloud.configure(cloud.pool("a", min=1))
     cloud.start()

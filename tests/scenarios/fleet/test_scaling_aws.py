@@ -175,7 +175,7 @@ async def test_sizes_instances_and_deletions(groups: AutoScalingGroups) -> None:
     assert ids[1] not in left
 
 
-async def test_an_instance_that_is_gone_is_as_good_as_deleted(groups: AutoScalingGroups, weather: Weather) -> None:
+async def test_missing_instance_counts_as_deleted(groups: AutoScalingGroups, weather: Weather) -> None:
     words = "Instance Id not found - No managed instance found for instance ID: i-1"
     weather.instead["TerminateInstanceInAutoScalingGroup"] = refusal("ValidationError", words)
     await groups.delete(POOL, "i-1", replace=False)
@@ -248,7 +248,7 @@ def missing_one() -> tuple[int, str]:
     return 200, f'<DescribeAutoScalingGroupsResponse xmlns="{NAMESPACE}">{result}</DescribeAutoScalingGroupsResponse>'
 
 
-async def test_instances_on_their_way_out_and_in_warm_pools_are_told_apart(
+async def test_terminating_and_warm_pool_instances_are_distinguished(
     groups: AutoScalingGroups, weather: Weather
 ) -> None:
     weather.instead["DescribeAutoScalingGroups"] = missing_one()
@@ -298,7 +298,7 @@ async def test_a_call_ends_at_its_deadline_whatever_boto3_does(weather: Weather)
     await hasty.close()
 
 
-async def test_nobody_there(groups: AutoScalingGroups, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_endpoint_is_an_error(groups: AutoScalingGroups, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     assert (await fault(groups.look(POOL))).fault is Fault.UNAVAILABLE
 

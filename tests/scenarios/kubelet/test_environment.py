@@ -192,7 +192,7 @@ async def test_volumes_and_translation_of_their_paths(node: NodeUnderTest, tmp_p
     assert not exists(volume)
 
 
-async def test_missing_config_map_waits_and_then_goes_on(node: NodeUnderTest) -> None:
+async def test_missing_config_map_waits_and_then_continues(node: NodeUnderTest) -> None:
     name = f"late-{node.name}"
     volumes = [{"name": "config", "configMap": {"name": name}}]
     mounts = {"volumeMounts": [{"name": "config", "mountPath": "/etc/config"}]}

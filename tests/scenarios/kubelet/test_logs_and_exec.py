@@ -117,7 +117,7 @@ async def test_command_dies_with_its_client(node: NodeUnderTest) -> None:
     await until("the command is gone", dead)
 
 
-async def test_nobody_without_the_token_or_certificate_gets_in(node: NodeUnderTest) -> None:
+async def test_clients_without_token_or_certificate_are_refused(node: NodeUnderTest) -> None:
     pod = await running(node)
     status = (await node.client.get(Node, node.name)).status
     assert status.daemon_endpoints is not None

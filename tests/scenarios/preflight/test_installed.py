@@ -67,7 +67,7 @@ def bound(cluster: Cluster, name: str) -> None:
     cluster.kubectl("delete", "pod", name, "--wait=true")
 
 
-def test_a_node_is_tested_and_used_tested_anew_when_the_record_is_not_its_own_and_every_right_is_needed(
+def test_node_is_tested_and_retested_for_a_foreign_record_and_every_right_is_needed(
     installed: Cluster,
 ) -> None:
     cluster = installed

@@ -32,7 +32,7 @@ def pod(name: str, *keys: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("api_server", [pytest.param("real", marks=pytest.mark.real)], indirect=True)
-async def test_nobody_else_tolerates_the_taint_of_untested_nodes(
+async def test_only_tests_tolerate_the_taint_of_untested_nodes(
     trusting: Trusting,
     api_server: ApiServer,
     offline_helm: Helm,  # noqa: F811

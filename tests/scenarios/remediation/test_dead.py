@@ -81,7 +81,7 @@ async def test_a_gang_leaves_a_node_whose_kubelet_stands_still_and_runs_elsewher
         await arena.client.delete(ConfigMap, HEALTH_CONFIG_MAP, namespace=arena.system)
 
 
-async def test_where_most_nodes_are_cut_off_nobody_is_dead(ward: Ward) -> None:
+async def test_no_node_is_declared_dead_while_most_are_cut_off(ward: Ward) -> None:
     """In a partition many nodes are missed at once, or many Leases stop together; after it one node is dead."""
     nodes = await ward.add_nodes(8)
     for node in nodes:

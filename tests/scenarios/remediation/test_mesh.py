@@ -110,7 +110,7 @@ async def fabric(ward: Ward, cluster_config: ClusterConfig, tmp_path: Path) -> A
         await agents.end()
 
 
-async def test_a_switch_is_told_to_people_and_takes_no_node_out_of_use(fabric: Mesh) -> None:
+async def test_switch_fault_is_reported_and_takes_no_node_out_of_use(fabric: Mesh) -> None:
     ward, behind = fabric.ward, ("c0", "c1")
     with cut_off(fabric.address("c0"), fabric.port), cut_off(fabric.address("c1"), fabric.port):
         await fabric.start("a0", "a1", "b0", "b1")

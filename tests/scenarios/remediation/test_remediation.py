@@ -153,7 +153,7 @@ async def test_two_budgets_on_one_pod_go_to_a_person(ward: Ward) -> None:
     assert await ward.pods_on(node) == {"guarded"}
 
 
-async def test_a_node_made_anew_under_its_name_is_another_session(ward: Ward) -> None:
+async def test_recreated_node_of_the_same_name_gets_its_own_session(ward: Ward) -> None:
     [node] = await ward.add_nodes(1)
     await ward.configure(**{HEALTH_POLICY_KEY: POLICY})
     ward.mends = False
@@ -191,7 +191,7 @@ async def test_observed_only_a_node_stays_as_it_is_and_a_bad_text_changes_nothin
     assert await ward.out_of_use() == set()
 
 
-async def test_somebody_elses_cordon_and_taints_stay(ward: Ward) -> None:
+async def test_foreign_cordon_and_taints_stay(ward: Ward) -> None:
     [node] = await ward.add_nodes(1)
     foreign = {"key": "example.com/owner", "value": "x", "effect": "NoSchedule"}
     await ward.client.patch(Node, node, {"spec": {"unschedulable": True, "taints": [foreign]}})

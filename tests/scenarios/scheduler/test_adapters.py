@@ -188,7 +188,7 @@ async def test_an_indexed_job_is_bound_whole_and_its_placement_goes_with_it(real
     await until("its placement is gone", gone)
 
 
-async def test_a_pod_of_a_job_that_is_made_anew_gets_its_slot_back(real: Cluster) -> None:
+async def test_recreated_pod_of_a_job_gets_its_slot_back(real: Cluster) -> None:
     cluster = real
     await cluster.add_nodes(2)
     cluster.schedule()

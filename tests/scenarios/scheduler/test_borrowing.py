@@ -43,7 +43,7 @@ async def test_pods_that_borrow_are_evicted_for_the_owners_gang_of_equal_priorit
     assert [pod.name for pod in await cluster.pods() if pod.name.startswith("guest")] == []
 
 
-async def test_who_borrows_where_nobody_lends_is_told_what_to_do(cluster: Cluster) -> None:
+async def test_borrower_without_lenders_learns_what_to_do(cluster: Cluster) -> None:
     with pytest.raises(CliError) as told:
         await check_lending(cluster.client, {"borrow": True, "priorityClassName": f"of-{cluster.namespace}"})
     assert told.value.exit_code == ExitCode.NOT_FOUND

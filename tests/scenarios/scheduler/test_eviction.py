@@ -216,7 +216,7 @@ async def test_a_new_leader_finishes_what_the_old_one_began(foreign: Cluster) ->
     assert await alive(cluster) == set()
 
 
-async def test_single_pods_leave_for_a_single_pod(foreign: Cluster) -> None:
+async def test_single_pods_are_evicted_for_a_single_pod(foreign: Cluster) -> None:
     cluster = foreign
     await cluster.add_nodes(2)
     cluster.schedule()
@@ -262,7 +262,7 @@ async def test_an_indexed_job_is_evicted_whole_and_runs_again_when_there_is_room
     assert not await alive(cluster) & before
 
 
-async def test_a_policy_that_refuses_evictions_is_found_by_the_dry_run_and_nobody_is_evicted(real: Cluster) -> None:
+async def test_refused_dry_run_prevents_all_evictions(real: Cluster) -> None:
     cluster = real
     await cluster.add_nodes(2)
     policy = f"no-eviction-{cluster.namespace}"

@@ -90,7 +90,7 @@ async def test_binds_that_fail_for_a_while_are_tried_again(cluster: Cluster, err
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_answer_that_is_lost_after_the_bind_took_place_is_no_failure(cluster: Cluster) -> None:
+async def test_lost_answer_after_a_bind_is_not_a_failure(cluster: Cluster) -> None:
     await cluster.add_nodes(3)
 
     class Lossy(FaultyClient):
@@ -125,7 +125,7 @@ async def test_a_gang_is_said_to_be_bound_though_the_binds_of_another_hang(clust
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_pod_made_anew_while_binding_ends_whole(cluster: Cluster) -> None:
+async def test_pod_recreated_during_binding_ends_fully_bound(cluster: Cluster) -> None:
     await cluster.add_nodes(3)
 
     class Remaking(FaultyClient):

@@ -51,7 +51,7 @@ async def _gone(cluster: Cluster, name: str) -> bool:
     return False
 
 
-async def test_balloons_leave_for_a_gang(cluster: Cluster) -> None:
+async def test_balloons_are_preempted_for_a_gang(cluster: Cluster) -> None:
     await cluster.add_nodes(3)
     cluster.schedule()
     for number in range(3):
@@ -68,7 +68,7 @@ async def test_balloons_leave_for_a_gang(cluster: Cluster) -> None:
     assert sum(pod.name.startswith("balloon") for pod in await cluster.pods()) == 1
 
 
-async def test_a_job_is_told_and_its_nodes_are_bound_when_its_pods_are_gone(cluster: Cluster) -> None:
+async def test_job_is_notified_and_its_nodes_are_bound_when_its_pods_are_gone(cluster: Cluster) -> None:
     await cluster.add_nodes(3)
     cluster.schedule()
     await add_job(cluster, "low", 3, "muster-test-low")

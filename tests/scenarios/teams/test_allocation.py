@@ -122,7 +122,7 @@ async def test_without_a_config_map_nothing_happens_and_without_it_again_nodes_k
     await until("it is said", lambda: [each.why for each in manager.plan.cautions] == [Why.DELETED])
     await cluster.configure_text("allocations: [nonsense]")
     await until("it is said", lambda: [each.why for each in manager.plan.cautions] == [Why.INVALID])
-    assert "line 1: an allocation is no mapping" in manager.plan.cautions[0].message
+    assert "line 1: an allocation is not a mapping" in manager.plan.cautions[0].message
     await cluster.configure_text("")
     await until("it is said", lambda: [each.why for each in manager.plan.cautions] == [Why.NO_ALLOCATIONS])
     assert await cluster.owners() == {"vision": 1}
@@ -183,7 +183,7 @@ async def test_the_next_leader_carries_on(audited: tuple[Client, Audited], clust
     await cluster.until_owned(vision=3)
 
 
-async def test_nodes_of_nobody_elses_pool_are_left_alone(cluster: TeamCluster) -> None:
+async def test_nodes_of_other_pools_are_left_alone(cluster: TeamCluster) -> None:
     await cluster.add_nodes(1)
     other = f"{cluster.pool}-other"
     await cluster.client.create(Node(metadata=ObjectMeta(name=other, labels={SELECTOR: "another"})))

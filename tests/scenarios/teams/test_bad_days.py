@@ -30,17 +30,17 @@ BAD = {
         "line 3: nodeSelector {zone: b} and {gpu: a} of line 2 may select the same node",
     ),
     "a negative amount": ("- {nodeSelector: {gpu: a}, team: x, amount: -1}", "line 2: amount '-1' is negative"),
-    "an amount that is no number": ("- {nodeSelector: {gpu: a}, team: x, amount: few}", "line 2: amount 'few' is no"),
+    "an amount of letters": ("- {nodeSelector: {gpu: a}, team: x, amount: few}", "line 2: amount 'few' is not"),
     "an amount that is a date that cannot be": (
         "- {nodeSelector: {gpu: a}, team: x, amount: 2026-99-99}",
-        "line 2: amount '2026-99-99' is no",
+        "line 2: amount '2026-99-99' is not",
     ),
     "more than 100%": (
         "- {nodeSelector: {gpu: a}, team: x, amount: 60%}\n- {nodeSelector: {gpu: a}, team: y, amount: 41%}",
         "line 3: with this the shares of nodeSelector {gpu: a} come to 101%",
     ),
-    "a team that no label can name": ("- {nodeSelector: {gpu: a}, team: a b, amount: 1}", "line 2: team 'a b' is no"),
-    "an alias of itself": ("- &a [*a]", "line 2: an allocation is no mapping"),
+    "a team that no label can name": ("- {nodeSelector: {gpu: a}, team: a b, amount: 1}", "line 2: team 'a b' is not"),
+    "an alias of itself": ("- &a [*a]", "line 2: an allocation is not a mapping"),
     "no YAML": ("- {nodeSelector: {gpu: a}", "line 3: no YAML"),
 }
 

@@ -156,9 +156,7 @@ async def test_what_is_asked_is_written_with_who_and_why(cluster: TeamCluster, t
         await cluster.client.delete(NodeRemediation, session)
 
 
-async def test_a_configuration_that_is_not_in_force_is_said_and_is_no_success(
-    cluster: TeamCluster, typed: Typed
-) -> None:
+async def test_ineffective_configuration_is_reported_as_failure(cluster: TeamCluster, typed: Typed) -> None:
     await cluster.add_nodes(1)
     texts = {
         HEALTH_CONFIG_MAP: {HEALTH_POLICY_KEY: "version: 1\nrevision: mine\n", LADDER_KEY: "mode: acct\n"},

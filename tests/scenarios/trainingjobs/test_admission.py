@@ -73,7 +73,7 @@ async def test_a_quota_that_lets_only_half_the_pods_in_is_explained_and_holds_no
     await arena.phase("train", "Succeeded", 1)
 
 
-async def test_why_a_job_waits_is_one_typed_reason_everywhere_and_said_once_whoever_leads(
+async def test_reason_for_waiting_is_typed_and_reported_once_across_leaders(
     arena: Arena,
 ) -> None:
     await arena.submit("train", QUICK, replicas=4)
@@ -125,7 +125,7 @@ async def _metrics() -> bytes:
     return await asyncio.to_thread(read)
 
 
-async def test_suspend_frees_the_nodes_and_resume_goes_on(arena: Arena) -> None:
+async def test_suspend_frees_the_nodes_and_resume_continues(arena: Arena) -> None:
     await arena.submit("train", train(arena))
     await arena.phase("train", "Running", 1)
     await arena.client.patch(TrainingJob, "train", {"spec": {"suspend": True}}, namespace=arena.namespace)

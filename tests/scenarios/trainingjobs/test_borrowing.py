@@ -66,9 +66,7 @@ def went_on(status: TrainingJobStatus) -> bool:
 
 
 @pytest.mark.parametrize("priority_class", ["", URGENT], ids=["as the chart has it", "of higher priority"])
-async def test_a_borrower_saves_and_leaves_whole_for_the_owners_gang_and_goes_on_after_it(
-    arena: Arena, priority_class: str
-) -> None:
+async def test_borrower_saves_leaves_for_the_owner_and_continues_afterwards(arena: Arena, priority_class: str) -> None:
     for name, value in ((BORROWER_CLASS, -1), (URGENT, 1000)):
         with contextlib.suppress(AlreadyExists):
             made = PriorityClass(metadata=ObjectMeta(name=name), value=value, description="test")

@@ -15,7 +15,7 @@ from tests.scenarios.trainingjobs.test_jobs import QUICK, train
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-async def test_a_job_gives_way_to_one_of_higher_priority_and_goes_on_after_it(arena: Arena) -> None:
+async def test_job_yields_to_higher_priority_and_continues_afterwards(arena: Arena) -> None:
     with contextlib.suppress(AlreadyExists):
         name = ObjectMeta(name="muster-test-urgent")
         await arena.client.create(PriorityClass(metadata=name, value=1000, description="test"))

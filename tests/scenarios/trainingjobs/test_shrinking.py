@@ -64,7 +64,7 @@ async def ran(arena: Arena, attempt: int, ranks: int) -> list[tuple[int, int, in
     return [(rank, size, node, step) for rank, size, node, step in said]
 
 
-async def test_it_goes_on_from_the_checkpoint_with_one_rank_less_and_ends(arena: Arena) -> None:
+async def test_it_continues_from_the_checkpoint_with_one_rank_less_and_ends(arena: Arena) -> None:
     """Issue 11.10: its Placement, which is deleted by hand meanwhile, is written again as it was."""
     await shrunk(arena)
     assert await ran(arena, 2, 2) == [(0, 2, 0, 5), (1, 2, 1, 5)]

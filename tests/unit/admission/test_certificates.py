@@ -131,7 +131,7 @@ def test_its_end_is_known() -> None:
     assert abs(ends_at(GOOD) - (NOW + LIFETIME)) < timedelta(minutes=5)
 
 
-def test_a_certificate_without_names_is_for_nobody() -> None:
+def test_certificate_without_names_serves_no_host() -> None:
     authority = CertificateAuthority.create("x", timedelta(days=100))
     pair = authority.issue_server("x", ())
     data = {

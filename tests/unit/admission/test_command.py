@@ -10,8 +10,8 @@ from muster.cli.main import run
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--team-key=a/b/c"], "--team-key 'a/b/c' is no label key"),
-        (["--namespace-key=-x"], "--namespace-key '-x' is no label key"),
+        (["--team-key=a/b/c"], "--team-key 'a/b/c' is not a label key"),
+        (["--namespace-key=-x"], "--namespace-key '-x' is not a label key"),
         (["--listen=8443"], "'8443' is not HOST:PORT"),
         (["--metrics-listen=127.0.0.1:99999"], "is not HOST:PORT"),
     ],

@@ -70,7 +70,7 @@ def test_every_term_keeps_to_the_team() -> None:
     )
 
 
-def test_an_empty_term_goes_on_matching_nothing() -> None:
+def test_empty_selector_term_still_matches_nothing() -> None:
     made = filled(pod(affinity=affinity({}, {"matchExpressions": [GPU]})))
     assert made["spec"]["affinity"] == affinity({}, {"matchExpressions": [GPU, IN_RED]})
 

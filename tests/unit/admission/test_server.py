@@ -97,7 +97,7 @@ async def test_a_namespace_too_new_for_the_watch_is_asked_for(webhook: Webhook) 
     assert webhook.known.asked == ["fresh"]
 
 
-async def test_a_pod_of_a_namespace_nobody_knows_is_allowed_with_a_warning(webhook: Webhook) -> None:
+async def test_pod_in_an_unknown_namespace_is_allowed_with_a_warning(webhook: Webhook) -> None:
     response = await webhook.asked("/mutate", POD, "gone")
     assert response["allowed"] is True
     assert "patch" not in response
@@ -128,7 +128,7 @@ async def test_a_good_allocation_is_allowed(webhook: Webhook) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"{}", b'{"request": {"uid": 7}}', b'{"request": {"uid": "u", "object": {"metadata": []}}}']
 )
-async def test_what_is_no_question_is_answered_so(webhook: Webhook, path: str, body: bytes) -> None:
+async def test_invalid_review_gets_an_error_answer(webhook: Webhook, path: str, body: bytes) -> None:
     status, said = await webhook.post(path, body)
     assert status == 400
     assert "no AdmissionReview" in said

@@ -33,7 +33,7 @@ async def test_requests_share_a_connection_and_say_who_asks() -> None:
     assert server.requests[0].endswith(b"\r\n\r\n[]")
 
 
-async def test_a_connection_that_the_server_closed_meanwhile_is_made_anew() -> None:
+async def test_closed_connection_is_reopened() -> None:
     async with serving(always(OK, keep=False)) as server:
         asking = api(server)
         for _ in range(3):
@@ -49,7 +49,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_made_anew() -> N
         (status(503, "ServiceUnavailable", b"Retry-After: 86400"), Unavailable, 600.0),
         (status(404, "NotFound"), NotFound, None),
         (b"HTTP/1.1 502 X\r\nContent-Length: 3\r\n\r\nbad", Unavailable, None),
-        (b"\x16\x03\x01 this is no HTTP\r\n\r\n", Unavailable, None),
+        (b"\x16\x03\x01 this is not HTTP\r\n\r\n", Unavailable, None),
         (b"HTTP/1.1 200 OK\r\nContent-Length: nonsense\r\n\r\n", None, None),
         (b"", Unavailable, None),
     ],
@@ -68,7 +68,7 @@ async def test_whatever_is_answered_is_an_answer_or_an_error(
         asking.close()
 
 
-async def test_nobody_there_is_an_error() -> None:
+async def test_unreachable_server_is_an_error() -> None:
     async with serving(always(OK)) as server:
         pass
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
@@ -145,7 +145,7 @@ async def test_a_new_authority_of_the_cluster_is_read_and_trusted() -> None:
         asking.close()
 
 
-async def test_an_authority_that_nobody_vouches_for_is_never_trusted() -> None:
+async def test_untrusted_authority_is_never_accepted() -> None:
     old, other = CertificateAuthority.create("old"), CertificateAuthority.create("other")
     async with serving(always(OK), tls_of(other)) as server:
         config = ClusterConfig(server=server.url, ca_data=old.certificate)

@@ -34,7 +34,7 @@ def test_incidents_are_never_merged_torn_or_lost(steps: list[tuple[float, int]],
         assert all(after - before <= pause_s for before, after in itertools.pairwise(within))
 
 
-def test_nothing_is_told_twice() -> None:
+def test_incidents_are_reported_once() -> None:
     incidents = Incidents("disk")
     incidents.observe("disk", "sda", "io", NOW_S, message="first words")
     assert [each.message for each in incidents.take(NOW_S)] == ["first words"]

@@ -77,7 +77,7 @@ async def test_a_permission_that_is_missing_is_said_though_the_clock_jumps(step_
 @pytest.mark.parametrize(
     "time", ["[99999999999999.9] ", "[" + "9" * 400 + "] ", "9999-12-31T23:59:59-12:00 n kernel: ", "[90000000.0] "]
 )
-async def test_a_line_whose_time_is_garbage_is_told_as_of_now(tmp_path: Path, time: str) -> None:
+async def test_line_with_garbage_time_is_dated_now(tmp_path: Path, time: str) -> None:
     """A file that a crash left in pieces must not end the agent, nor a fault be new until the year 9999."""
     (tmp_path / "kern.log").write_text(f"{time}{XID}\n")
     check = KernelLog(LogFile(tmp_path / "kern.log"), booted=lambda: NOW_S - UPTIME_S)

@@ -37,7 +37,7 @@ async def test_a_loop_that_stands_still_is_named() -> None:
         assert await ask(port, get("/healthz")) == (200, "ok\n")
 
 
-async def test_numbers_are_told_whole() -> None:
+async def test_numbers_are_printed_in_full() -> None:
     shown = {'muster_agent_writes_total{outcome="ok"}': 1_234_567.0, "muster_agent_findings": 3.0}
     async with serve(Progress(), lambda: shown, "127.0.0.1", 0) as port:
         _, text = await ask(port, get("/metrics"))
@@ -47,7 +47,7 @@ async def test_numbers_are_told_whole() -> None:
 @pytest.mark.parametrize(
     "sent", [b"", b"\r\n", b"\xff\xfe\r\n\r\n", b"GET\r\n\r\n", get("/etc/passwd"), b"x" * 100_000]
 )
-async def test_whatever_is_sent_it_goes_on_answering(sent: bytes) -> None:
+async def test_server_keeps_answering_after_any_request(sent: bytes) -> None:
     async with serve(Progress(), dict, "127.0.0.1", 0) as port:
         try:
             code, _ = await ask(port, sent)

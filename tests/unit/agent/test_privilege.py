@@ -39,7 +39,7 @@ def after_letting_go() -> dict[str, str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to let go of")
-def test_root_becomes_nobody_with_one_capability_and_never_more() -> None:
+def test_root_becomes_an_unprivileged_user_with_at_most_one_capability() -> None:
     said = {name: value.strip() for name, value in after_letting_go().items()}
     assert {number for name in ("Uid", "Gid") for number in said[name].split()} == {str(NOBODY)}
     assert said["NoNewPrivs"] == "1"

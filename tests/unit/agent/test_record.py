@@ -104,7 +104,7 @@ def test_a_single_line_that_is_read_again_with_its_clock_adjusted_is_not_counted
     assert [(each.first_s, each.count) for each in shown(again)] == [(NOW_S, 1)]
 
 
-def test_what_goes_on_over_a_restart_goes_on_as_the_same_incident() -> None:
+def test_incident_that_spans_a_restart_stays_the_same_incident() -> None:
     record = Record()
     record.add([finding(check="throttle", code="thermal", count=4, last_s=NOW_S + 40)])
     again = after_restart(record)

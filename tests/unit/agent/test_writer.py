@@ -74,9 +74,7 @@ def statuses(requests: Sequence[bytes]) -> list[dict[str, Any]]:
     ],
 )
 @pytest.mark.parametrize("method", [b"GET", b"PATCH"])
-async def test_what_answers_but_is_no_api_server_is_never_taken_for_one(
-    nonsense: bytes, method: bytes, tmp_path: Path
-) -> None:
+async def test_answer_of_another_server_is_not_accepted(nonsense: bytes, method: bytes, tmp_path: Path) -> None:
     """It ends nothing, and nothing counts as written; once the right one answers everything is."""
     lies = True
 

@@ -35,7 +35,7 @@ def goals(*outcomes: Outcome) -> list[Goal]:
 
 
 @pytest.mark.parametrize("text", ["5000", "0x4", "4x0", "-1x4", "4 x 4", "1x5000000"])
-def test_what_is_no_shape_is_refused(text: str) -> None:
+def test_invalid_shape_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="10x500"):
         Shape.parse(text)
 
@@ -53,7 +53,7 @@ def test_a_share_compares_with_the_limit_of_the_same_repetition() -> None:
     assert found.goals[0].met
 
 
-def test_a_share_by_cpu_is_told_beside_that_of_the_seconds() -> None:
+def test_share_of_cpu_is_shown_beside_the_seconds() -> None:
     raw, ours = outcome("raw", 8.0), outcome("muster", 12.0)
     made = [replace(raw, cpu_to_bound_s=16.0), replace(ours, cpu_to_bound_s=20.0)]
     found = figures.report([*made, outcome("muster", None, 1)], 5000).figures

@@ -35,7 +35,7 @@ def _quiet(folder: Path, lines: list[str]) -> Quiet:
     )
 
 
-def test_lease_renewals_are_told_from_what_else_the_controller_writes(tmp_path: Path) -> None:
+def test_lease_renewals_are_counted_apart_from_other_writes(tmp_path: Path) -> None:
     """By the hour, refused ones too; what modelled kubelets write is nobody's."""
     lines = [_line("muster-controller", "update", "leases", "muster-controller")] * 10
     lines += [_line("muster-controller", "patch", "nodes/status", "node-1")] * 2

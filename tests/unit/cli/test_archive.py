@@ -120,7 +120,7 @@ def test_executable_bit_survives_and_links_to_files_become_files(tmp_path: Path)
         assert "dangling" not in tar.getnames()
 
 
-def test_refuses_a_folder_that_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_a_folder_without_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "a", "b", "c")
     monkeypatch.setattr("muster.cli.jobs.archive.MAX_FILES", 2)
     with pytest.raises(BadInput, match="3 files"):

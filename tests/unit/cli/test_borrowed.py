@@ -26,6 +26,6 @@ def test_whose_nodes_are_borrowed(lent: dict[str, int] | None, text: str, capsys
     assert f"Borrows:     {text}\n" in capsys.readouterr().out
 
 
-def test_nothing_is_said_of_a_job_that_does_not_borrow(capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_that_does_not_borrow_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     print_status(job(), [], NOW)
     assert "Borrows" not in capsys.readouterr().out

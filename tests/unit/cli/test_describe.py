@@ -111,14 +111,14 @@ def test_a_stage_that_was_over_early_took_no_time() -> None:
     assert describe.stages(timeline) == [("detected", 1.0), ("stopped", 2.0), ("placed", 0.0), ("ready", 1.0)]
 
 
-def test_a_verdict_that_changes_is_told_again() -> None:
+def test_changed_verdict_is_reported_again() -> None:
     first = msgspec.structs.replace(FAULT, cause="unknown", rule="launcher-failed", slot=0)
     before = job(phase="Running", attempt=2, faults=(first,))
     after = job(phase="Running", attempt=2, faults=(FAULT,))
     assert describe.events(before, after) == ["attempt 1 ended at slot 2 on node-2: infrastructure, rule node-lost"]
 
 
-def test_each_thing_that_happens_is_told_once() -> None:
+def test_each_event_is_reported_once() -> None:
     first = job(phase="Running", attempt=1)
     second = job(phase="Restarting", attempt=2, slots_kept=3, faults=(FAULT,))
     third = job(phase="Running", attempt=2, slots_kept=3, faults=(USEFUL,))
@@ -140,7 +140,7 @@ def test_each_thing_that_happens_is_told_once() -> None:
 ENDED = msgspec.structs.replace(FAULT, cause="user", timeline=Timeline(fault=at(0), detected=at(1), stopped=at(2)))
 
 
-def test_an_attempt_that_never_came_is_not_told_of() -> None:
+def test_attempt_that_never_started_is_not_reported() -> None:
     over = Restarts(user=4, total=4)
     said = "attempt 1 ended (exit-code, slot 2); backoffLimit 3 is used up: ..."
     before = job(phase="Running", attempt=1)
@@ -161,7 +161,7 @@ def test_an_attempt_that_came_counts_however_the_job_ended() -> None:
     assert describe.attempt(job(phase="Failed", attempt=1)) == 1
 
 
-def test_a_new_checkpoint_is_told() -> None:
+def test_new_checkpoint_is_reported() -> None:
     before = job(phase="Running", attempt=1)
     after = job(phase="Running", attempt=1, last_checkpoint=CheckpointStatus(path="/c/40", step=40))
     assert describe.events(before, after) == ["checkpoint at step 40"]
@@ -172,7 +172,7 @@ def test_scripts_find_the_phase_even_where_it_is_the_default() -> None:
     assert describe.as_data(job(phase="Running", attempt=2))["status"]["phase"] == "Running"
 
 
-def test_a_fault_beyond_the_limit_is_no_restart() -> None:
+def test_fault_beyond_the_limit_does_not_count_as_restart() -> None:
     assert describe.restarts_text(job()) == ""
     once = job(restarts=Restarts(user=1, total=1))
     assert describe.restarts(once) == 1

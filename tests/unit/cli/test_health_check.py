@@ -33,7 +33,7 @@ def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return code, said.out, said.err
 
 
-def test_all_three_texts_are_told_apart_by_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_three_texts_are_recognized_by_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = {
         "policy.yaml": POLICY,
         "remediation.yaml": said_of(remediation.__doc__ or ""),

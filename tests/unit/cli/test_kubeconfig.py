@@ -74,7 +74,7 @@ def test_a_linked_kubeconfig_stays_a_link(tmp_path: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a: [", "just text", "kind: Pod"])
-def test_what_is_no_kubeconfig_is_left_alone(tmp_path: Path, source: Path, text: str) -> None:
+def test_other_files_are_not_taken_as_kubeconfig(tmp_path: Path, source: Path, text: str) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(CliError) as caught:

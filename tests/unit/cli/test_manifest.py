@@ -72,7 +72,7 @@ def test_flags_go_over_a_file(folder: Path) -> None:
         ({"time_limit": "0"}, "no length of time"),
         ({"rdma": "=8"}, "is not understood"),
         ({"shm": "lots"}, "no quantity"),
-        ({"code": "missing"}, "is no folder"),
+        ({"code": "missing"}, "is not a folder"),
     ],
 )
 def test_bad_flags_are_refused_with_what_to_change(folder: Path, flags: dict[str, object], message: str) -> None:
@@ -154,5 +154,5 @@ def test_a_shared_folder_is_mounted_where_the_code_lies(folder: Path, tmp_path: 
         assert (Path(str(spec["workingDir"])) / "train.py").read_text() == "print('hello')\n"
         made = manifest.new_manifest("a", "default") | {"spec": spec}
         assert manifest.checked(made).spec.template["spec"]["volumes"][0]["hostPath"]["path"] == str(store)
-    with pytest.raises(BadInput, match="is no folder"):
+    with pytest.raises(BadInput, match="is not a folder"):
         deliver("/does/not/exist", archive, "a", "default", {})

@@ -69,7 +69,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(room: int) -> No
         assert sum(stage in line for line in lines) == 1, "a stage and its time stand together"
 
 
-def test_what_is_said_of_an_entry_stands_below_it_and_a_pipe_gets_whole_lines() -> None:
+def test_details_of_an_entry_follow_it_and_a_pipe_gets_whole_lines() -> None:
     for room in (0, 120):
         at = " " * 34
         assert shown(room)[0].startswith("2026-03-04 05:06:07Z  Job         research/train: attempt 2 ended at slot 2")
@@ -84,7 +84,7 @@ def test_what_is_said_of_an_entry_stands_below_it_and_a_pipe_gets_whole_lines() 
     ]
 
 
-def test_each_stage_of_the_ladder_is_told_where_it_ended() -> None:
+def test_each_stage_of_the_ladder_is_shown_where_it_ended() -> None:
     ended = [(each.what, dict(each.stages)) for each in entries() if each.session]
     assert ended == [
         ("Condition", {}),

@@ -81,7 +81,7 @@ def test_slot_of_a_rank_is_the_recorded_one() -> None:
     assert [slot_of_rank(job(), rank) for rank in (0, 7)] == [0, 3]
 
 
-def test_slot_of_a_rank_of_a_job_that_goes_on_with_fewer_nodes() -> None:
+def test_slot_of_a_rank_of_a_shrunk_job() -> None:
     fewer = job(left_out=(1,))
     assert [slot_of_rank(fewer, rank) for rank in range(6)] == [0, 0, 2, 2, 3, 3]
     for rank in (6, 8):

@@ -49,7 +49,7 @@ def page(capsys: pytest.CaptureFixture[str], job: TrainingJob, *pods: Pod) -> st
     return capsys.readouterr().out
 
 
-def test_pods_that_failed_behind_the_controllers_back_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pods_that_failed_unseen_by_the_controller_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     running = job(phase="Running", attempt=3, ready_slots=2, message="attempt 3")
     said = page(capsys, running, pod(0, 1, "Failed"), pod(1, 3, "Running"))  # slot 0 keeps its pod of attempt 1
     assert f"Phase:       Running: attempt 3 {SAYS_SO}\n" in said
@@ -65,7 +65,7 @@ def test_pods_that_failed_behind_the_controllers_back_are_told(capsys: pytest.Ca
         ("Restarting", (pod(0, 3, "Failed"), pod(1, 3, "Running"))),
     ],
 )
-def test_pods_that_failed_before_are_no_news(
+def test_pods_that_failed_before_are_not_reported_again(
     capsys: pytest.CaptureFixture[str], phase: str, pods: tuple[Pod, ...]
 ) -> None:
     assert SAYS_SO not in page(capsys, job(phase=phase, attempt=3), *pods)
@@ -83,7 +83,7 @@ def test_a_message_that_no_fault_repeats_is_shown_whole(capsys: pytest.CaptureFi
     assert "Phase:       Failed: first\n             second\n" in said
 
 
-def test_only_a_recovery_that_goes_on_is_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_an_unfinished_recovery_is_so_far(capsys: pytest.CaptureFixture[str]) -> None:
     second = Fault(attempt=2, slot=1, cause="user", time=NOW, timeline=FAULT.timeline)
     said = page(capsys, job(phase="Restarting", attempt=3, faults=(FAULT, second)))
     assert (

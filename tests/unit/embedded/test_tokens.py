@@ -39,7 +39,7 @@ def test_a_pods_token_says_which_pod_it_is() -> None:
     assert extra["authentication.kubernetes.io/node-name"] == ["n1"]
 
 
-def test_a_token_for_somebody_else_proves_nothing() -> None:
+def test_token_for_another_audience_proves_nothing() -> None:
     cluster, text = prepared()
     status = review(cluster, text, "other")
     assert "authenticated" not in status

@@ -50,7 +50,7 @@ async def test_watch_list_ends_with_its_bookmark() -> None:
     assert end["object"]["metadata"]["resourceVersion"] == str(cluster.store.version)
 
 
-async def test_a_watch_from_too_old_a_version_is_told_so_in_the_stream() -> None:
+async def test_watch_from_an_expired_version_gets_an_error_in_the_stream() -> None:
     cluster = Cluster(log_capacity=2)
     for index in range(8):
         cluster.ok("POST", PODS, pod(f"p{index}"))

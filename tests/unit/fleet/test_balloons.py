@@ -131,7 +131,7 @@ def test_an_unreadable_configuration_deletes_nothing_and_still_follows_the_nodes
     assert plan.actions == (Scale(deployment(3), 1),)
 
 
-def test_another_configuration_or_version_is_written_anew() -> None:
+def test_another_configuration_or_version_is_written_again() -> None:
     other = replace(POOL, resources={GPU: "4"})
     for before in (deployment(1, other), deployment(1, stale=True)):
         plan = decide(View((POOL,), (node(0),), (), {"h100": before}), 0.0)
@@ -258,7 +258,7 @@ def test_an_empty_configuration_has_no_pools() -> None:
     ("old", "new", "said"),
     [
         ("name: cpu", "name: h100", "line 9: pools[1].name: another pool is called h100"),
-        ("name: cpu", "name: CPU", "line 9: pools[1].name: 'CPU' is no DNS label"),
+        ("name: cpu", "name: CPU", "line 9: pools[1].name: 'CPU' is not a DNS label"),
         ("replicas: 0", "replicas: -1", "line 12: pools[1].replicas: -1 is negative; write 0 or more"),
         ("replicas: 0", "replicas: many", "line 12: pools[1].replicas: Expected `int`, got `str`"),
         ("replicas: 0", "replica: 0", "line 12: pools[1].replica: unknown field; did you mean replicas?"),

@@ -192,7 +192,7 @@ def test_clock_ahead_of_the_api_server_does_not_age_new_balloons() -> None:
     world.run(story)
 
 
-def test_balloons_fill_the_nodes_leave_for_gangs_and_come_back() -> None:
+def test_balloons_fill_idle_nodes_make_room_for_gangs_and_return() -> None:
     world = World(4)
 
     async def story() -> None:

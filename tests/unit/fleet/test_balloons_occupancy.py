@@ -53,7 +53,7 @@ PLACEMENTS = st.builds(
 
 
 @given(st.lists(PODS | GONE, max_size=30))
-def test_what_is_taken_is_never_other_than_counted_anew(events: list[RoomPod | str]) -> None:
+def test_incremental_usage_equals_a_full_count(events: list[RoomPod | str]) -> None:
     occupancy = Occupancy(lambda: 0.0)
     store: dict[str, RoomPod] = {}
     for event in events:

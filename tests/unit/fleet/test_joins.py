@@ -93,7 +93,7 @@ def said(it: Node, nodes: Iterable[Node] = (), pace: PaceRecord | None = None) -
     return list(lines(account)) if account is not None else []
 
 
-def test_people_are_told_why_a_node_waits_and_how_it_joined() -> None:
+def test_operators_see_why_a_node_waits_and_how_it_joined() -> None:
     assert said(node()) == []
     assert said(node(JOINING), pace=PACE) == [
         "joining: held back since 2026-01-02T00:00:00Z: it is next; open to pods in about 5 s",

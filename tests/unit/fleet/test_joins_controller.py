@@ -153,7 +153,7 @@ def test_nothing_is_written_once_all_have_joined() -> None:
     world.run(story)
 
 
-def test_what_a_leader_before_said_of_waiting_nodes_is_not_left_there() -> None:
+def test_reports_of_the_previous_leader_about_waiting_nodes_are_removed() -> None:
     world = World()
     said = {"nodes": 1, "periodSeconds": PERIOD_S, "verdict": "Overloaded", "why": "", "waiting": 3}
     note = {"metadata": {"annotations": {ANNOTATION_JOIN_PACE: json.dumps(said)}}}

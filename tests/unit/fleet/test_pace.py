@@ -66,12 +66,12 @@ def test_without_word_from_the_api_server_the_pace_is_that_of_the_start_at_most(
     assert after(3, Verdict.UNKNOWN, 3) == 3
 
 
-def test_with_nobody_waiting_the_pace_goes_back_to_where_it_starts() -> None:
+def test_pace_returns_to_the_start_when_no_node_waits() -> None:
     assert after(15, Verdict.ROOM, 0, waiting=0) == 5
     assert after(2, Verdict.ROOM, 0, waiting=0) == 3
 
 
-def test_an_autoscaler_is_told_to_wait_while_there_is_too_much_to_do() -> None:
+def test_autoscaler_waits_while_there_is_too_much_to_do() -> None:
     assert coming_max(Pace(5.0, Verdict.ROOM), BOUNDS) == 120
     assert coming_max(Pace(5.0, Verdict.OVERLOADED), BOUNDS) == 0
 
@@ -138,13 +138,13 @@ def test_refusals_and_latency_are_those_between_two_readings() -> None:
     assert between(before, read(later)) == Signals(answered=5, refused=5, p99_s=1.0, busy=0.1)
 
 
-def test_another_replica_or_a_restart_is_no_period() -> None:
+def test_another_replica_or_a_restart_does_not_count_as_a_period() -> None:
     before = read(PAGE)
     other = read(PAGE.replace("1.7e+09", "1.8e+09").replace("} 900", "} 90000"))
     assert between(before, other) == Signals(busy=0.1)
     assert between(None, before) == Signals(busy=0.1)
 
 
-def test_an_eviction_that_a_budget_forbids_is_no_overload() -> None:
+def test_eviction_forbidden_by_a_budget_does_not_count_as_overload() -> None:
     later = PAGE.replace('subresource="eviction",verb="POST"} 70', 'subresource="eviction",verb="POST"} 700')
     assert judge(between(read(PAGE), read(later))).verdict is Verdict.ROOM

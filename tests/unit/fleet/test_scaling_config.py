@@ -66,11 +66,11 @@ def test_no_pools_is_a_configuration() -> None:
             "line 3: pools[0].provider: there is no provider 'gcp'; use aws or external",
         ),
         ("name: cheap", "name: dear", "line 15: pools[1].name: another pool is called dear"),
-        ("name: cheap", "name: Cheap/1", "line 15: pools[1].name: 'Cheap/1' is no DNS label"),
+        ("name: cheap", "name: Cheap/1", "line 15: pools[1].name: 'Cheap/1' is not a DNS label"),
         ("    labels: {pool: cheap}\n", "", "line 19: pools[1].template: needs labels"),
         ("cpu: 500m", "cpu: 5x", "line 21: pools[1].template.capacity.cpu: '5x' is not a quantity"),
         ("cpu: 500m", "cpu: -1", "line 21: pools[1].template.capacity.cpu: -1 is negative"),
-        ("effect: NoSchedule", "effect: Never", "line 13: pools[0].template.taints[0].effect: 'Never' is no effect"),
+        ("effect: NoSchedule", "effect: Never", "line 13: pools[0].template.taints[0].effect: 'Never' is not an"),
         ("  max: 64\n", "", "line 15: pools[1]: Object missing required field `max`"),
         ("pools:", "pool:", "line 1: pool: unknown field; did you mean pools?"),
         ("max: 64", "max: [", "not YAML"),
@@ -90,7 +90,7 @@ def test_a_group_belongs_to_one_pool() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "null"])
-def test_an_empty_text_is_no_configuration(text: str) -> None:
+def test_empty_text_is_not_a_configuration(text: str) -> None:
     with pytest.raises(ConfigTextError, match="it is empty"):
         parse_config(text, PROVIDERS)
 

@@ -145,7 +145,7 @@ def test_a_pool_whose_instances_never_join_is_left_for_the_next() -> None:
     assert it.memory["bad"].fault is Fault.NEVER_JOINED
 
 
-def test_at_the_least_size_the_provider_is_told_to_replace_what_never_joins() -> None:
+def test_at_the_least_size_the_provider_replaces_what_never_joins() -> None:
     """kubernetes/autoscaler#9043: below its least size a group was stuck for good."""
     it = world(pool("a", max=4, min=2), a=SimulatedGroup(size=2, never_join=1))
     plans = it.run(400.0)
@@ -154,7 +154,7 @@ def test_at_the_least_size_the_provider_is_told_to_replace_what_never_joins() ->
     assert len(it.nodes()) == 2
 
 
-def test_errors_of_the_provider_back_off_and_nobody_else_is_asked_meanwhile() -> None:
+def test_provider_errors_back_off_and_no_other_pool_is_asked() -> None:
     cheap = SimulatedGroup()
     cheap.trouble.extend((ProviderError(Fault.THROTTLED, "Rate exceeded", 0.0), False) for _ in range(3))
     it = world(pool("cheap", max=8, price=1.0), pool("dear", max=8, price=3.0), cheap=cheap)
@@ -239,7 +239,7 @@ def test_what_keeps_a_node() -> None:
     assert set(after(330.0, pool("a", max=4, min=1), idle("n"), idle("m"))) == {"Cordon m"}, "one must stay"
 
 
-def test_a_new_node_in_quarantine_serves_nobody_and_another_is_asked_for() -> None:
+def test_new_node_in_quarantine_counts_for_no_gang_and_another_is_requested() -> None:
     spec = pool("a", max=4)
     asked = View((spec,), {"a": Group(0)}, demands=(demand("g", members(1)),))
     plan = decide(asked, 100.0)
@@ -294,7 +294,7 @@ def judged(created_at: float, *, occupied: str = "") -> set[str]:
     return done
 
 
-def test_a_leader_whose_clock_is_wrong_deletes_no_node_that_somebody_needs() -> None:
+def test_leader_with_a_wrong_clock_deletes_no_needed_node() -> None:
     """It tells one that broke from one that never joined by its age, and its birth is by the API server's clock."""
     assert judged(10 * DAY_S - 10.0) == {"Delete"}, "it never joined"
     assert judged(9 * DAY_S) == set(), "it broke; or it is new and the leader's clock a day ahead: left to people"
@@ -302,7 +302,7 @@ def test_a_leader_whose_clock_is_wrong_deletes_no_node_that_somebody_needs() -> 
     assert judged(11 * DAY_S, occupied="pod ns/p") == set(), "unless somebody needs it"
 
 
-def test_a_record_whose_cordon_somebody_took_away_is_taken_back() -> None:
+def test_record_without_its_cordon_is_withdrawn() -> None:
     assert after(0.0, pool("a", max=4), idle("n", abandoned=True)) == ["Uncordon n"]
 
 
@@ -370,7 +370,7 @@ def test_what_is_coming_counts() -> None:
     assert grown([decide(view, 100.0)]) == [("a", 4)]
 
 
-def test_a_gang_that_nobody_approved_gets_nothing_and_keeps_its_place() -> None:
+def test_unapproved_gang_gets_nothing_and_keeps_its_place() -> None:
     spec = pool("a", max=8)
     view = look(demand("g", members(3), approved=False), demand("h", members(1)), pools=(spec,))
     assert answers(view) == {"g": Outcome.NOT_APPROVED, "h": Outcome.BEHIND}
@@ -389,7 +389,7 @@ def test_the_pace_of_joins_holds_whole_gangs_back() -> None:
     assert grown([decide(alone, 100.0)]) == [("a", 8)], "one that is larger than the pace still goes, alone"
 
 
-def test_a_group_somebody_else_made_larger_is_never_asked_back() -> None:
+def test_group_enlarged_by_others_is_never_shrunk() -> None:
     it = world(pool("a", max=10))
     it.run(20.0)
     it.cloud.groups["a"].size = 4
@@ -399,7 +399,7 @@ def test_a_group_somebody_else_made_larger_is_never_asked_back() -> None:
     assert len(it.gangs["train"].nodes) == 6
 
 
-def test_a_new_leader_goes_on_where_the_last_one_stopped() -> None:
+def test_new_leader_continues_where_the_last_one_stopped() -> None:
     it = world(pool("a", max=4))
     it.submit("train", 2, runs_s=50.0)
     it.run(200.0)

@@ -105,7 +105,7 @@ def test_a_pool_is_never_asked_for_more_than_its_most_or_less_than_its_least(
 
 @given(worlds(), EVENTS)
 @settings(max_examples=40)
-def test_a_node_that_somebody_needs_is_never_deleted(world: World, events: list[tuple[Any, ...]]) -> None:
+def test_needed_node_is_never_deleted(world: World, events: list[tuple[Any, ...]]) -> None:
     def check(plan: Plan) -> None:
         assert world.view is not None
         nodes = {node.instance: node for node in world.view.nodes}
@@ -178,7 +178,7 @@ def test_nodes_are_never_added_for_a_part_of_a_gang(world: World, events: list[t
 
 @given(worlds(), EVENTS)
 @settings(max_examples=30)
-def test_gangs_that_nobody_approved_never_get_nodes(world: World, events: list[tuple[Any, ...]]) -> None:
+def test_unapproved_gangs_never_get_nodes(world: World, events: list[tuple[Any, ...]]) -> None:
     def check(plan: Plan) -> None:
         for action in plan.actions:
             if isinstance(action, SetSize):

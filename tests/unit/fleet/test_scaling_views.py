@@ -108,7 +108,7 @@ def test_what_keeps_pods_away(
         ({"key": "muster.dev/joining", "value": "pending", "effect": "NoSchedule"}, False),
     ],
 )
-def test_quarantine_is_told_from_other_taints(taint: dict[str, str], quarantined: bool) -> None:
+def test_quarantine_is_distinguished_from_other_taints(taint: dict[str, str], quarantined: bool) -> None:
     found = view(node("i-1", taints=[taint]), "i-1")
     assert found is not None
     assert found.quarantined is quarantined

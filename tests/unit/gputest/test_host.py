@@ -56,7 +56,7 @@ def test_a_disk_that_keeps_something_else_is_found(bench: Bench, monkeypatch: py
     assert bench.run(disk.run).failed == {(Code.WRONG_DATA, "")}
 
 
-def test_a_disk_that_takes_a_block_in_pieces_is_no_fault(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_with_short_writes_is_not_faulty(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(disk.os, "write", lambda file, block: write(file, block[:100_000]))
     assert bench.run(disk.run).failed == set()

@@ -82,7 +82,7 @@ def test_gpus_are_known_by_the_address_that_the_bus_has(library: ModuleType) -> 
     assert second.index == 1
 
 
-def test_what_a_model_does_not_have_is_no_fault(library: ModuleType) -> None:
+def test_features_missing_from_a_model_are_not_faults(library: ModuleType) -> None:
     condition = Nvml().condition(0)
     assert (condition.ecc_enabled, condition.ecc_pending) == (True, False)
     assert (condition.remap_pending, condition.remap_failed, condition.retirement_pending) == (True, False, False)
@@ -91,7 +91,7 @@ def test_what_a_model_does_not_have_is_no_fault(library: ModuleType) -> None:
     assert Nvml().condition(0).ecc_enabled is None
 
 
-def test_a_power_cap_is_no_slowdown_and_heat_is(library: ModuleType) -> None:
+def test_power_cap_is_not_a_slowdown_and_heat_is(library: ModuleType) -> None:
     sample = Nvml().sample(0)
     assert sample.slowdowns == ("hardware thermal slowdown",)
     assert (sample.power_w, sample.sm_clock_mhz, sample.temperature_c) == (700.5, 1980, 71)
@@ -114,7 +114,7 @@ def test_no_driver_is_not_a_broken_one(library: ModuleType, name: str, answer: A
     assert raised.value.code == code
 
 
-def test_the_bus_tells_of_gpus_and_of_cpus_near_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bus_lists_gpus_and_the_cpus_near_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for address, vendor, kind in (
         ("0000:8D:00.0", "0x10de", "0x030200"),
         ("0000:8e:00.0", "0x10de", "0x068000"),  # an NVSwitch

@@ -61,7 +61,7 @@ def test_few_never_make_an_outlier(values: list[float]) -> None:
 
 
 @given(st.floats(1, 1000), st.lists(st.floats(-0.04, 0.04), min_size=SAMPLES_MIN, max_size=200))
-def test_nobody_within_the_margin_is_ever_called(middle: float, offs: list[float]) -> None:
+def test_no_figure_within_the_margin_is_an_outlier(middle: float, offs: list[float]) -> None:
     assert called([middle * (1 + off) for off in offs]) == []
 
 
@@ -71,7 +71,7 @@ def test_nobody_within_the_margin_is_ever_called(middle: float, offs: list[float
     st.lists(st.floats(0, 10), min_size=1, max_size=20),
     st.randoms(use_true_random=False),
 )
-def test_nobody_far_off_hides_among_many_others(good: list[float], bad: list[float], order: random.Random) -> None:
+def test_no_distant_outlier_hides_among_many_others(good: list[float], bad: list[float], order: random.Random) -> None:
     assume(len(bad) * 4 <= len(good))
     values = good + bad
     order.shuffle(values)

@@ -186,7 +186,7 @@ def test_a_lowest_bit_that_is_wrong_now_and_then_shows_between_runs() -> None:
     assert (Code.NOT_REPEATABLE, LAST) in found.failed
 
 
-def test_where_two_gpus_disagree_nobody_can_say_which_is_wrong() -> None:
+def test_disagreement_of_two_gpus_blames_neither() -> None:
     class Pair(Wrapper):
         def multiply(self, device: int, a: Array, b: Array, precision: str) -> Array:
             product = super().multiply(device, a, b, precision)
@@ -209,7 +209,7 @@ def test_a_product_that_changes_under_load_is_found() -> None:
     assert bench.failed == {(Code.NOT_REPEATABLE, LAST)}
 
 
-def test_a_node_that_nobody_meets_says_so_and_does_not_hang() -> None:
+def test_node_without_peers_reports_it_and_does_not_hang() -> None:
     bench = Bench(ReferenceBackend(1), deadline_s=0.1, meeting=("127.0.0.1", allreduce.free_port()))
     assert bench.run(allreduce.run_between_nodes).failed == {(Code.RANK_FAILED, "CPU-0000")}
 

@@ -53,7 +53,7 @@ def _is_over(process: psutil.Process) -> bool:
         return True
 
 
-def test_a_person_at_a_terminal_sees_what_goes_on() -> None:
+def test_user_at_a_terminal_sees_progress() -> None:
     terminal, end = pty.openpty()
     arguments = ("--backend", "cpu:1", "--test", "memory", "--budget-s", str(AMPLE_S))
     command = [sys.executable, "-m", "muster.gputest", *arguments]

@@ -73,6 +73,6 @@ def test_never_too_long_never_torn_and_never_another_verdict(
 @pytest.mark.parametrize(
     "text", ["", "Traceback (most recent call last)", '{"schema": "other"}', '{"level": 1}', OTHER]
 )
-def test_what_is_no_summary_is_refused(text: str) -> None:
+def test_invalid_summary_is_refused(text: str) -> None:
     with pytest.raises((ValueError, msgspec.DecodeError)):
         read(text)

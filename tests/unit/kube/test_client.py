@@ -158,7 +158,7 @@ async def test_errors_by_meaning(client: Client, api: FakeApi, code: int, reason
     assert raised.value.retry_after_s == 1
 
 
-async def test_an_answer_that_is_no_status_is_quoted(client: Client, api: FakeApi) -> None:
+async def test_answer_that_is_not_a_status_is_quoted(client: Client, api: FakeApi) -> None:
     api.before.append(lambda _: web.Response(status=500, text="panic: <html>"))
     with pytest.raises(ApiError, match="panic"):
         await client.request("POST", "/x")
@@ -180,7 +180,7 @@ async def test_retry_after_is_honoured(api: FakeApi, metrics: KubeMetrics) -> No
     assert api.count("GET") == 1
 
 
-async def test_a_budget_that_forbids_an_eviction_is_told_at_once(client: Client, api: FakeApi) -> None:
+async def test_eviction_forbidden_by_a_budget_fails_at_once(client: Client, api: FakeApi) -> None:
     api.before.append(lambda _: web.Response(status=429, headers={"Retry-After": "0"}))
     with pytest.raises(TooManyRequests):
         await client.evict("p", namespace="ns")

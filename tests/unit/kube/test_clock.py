@@ -16,7 +16,7 @@ def test_setting_the_time_of_day_moves_nothing(shift_s: float, monkeypatch: pyte
     assert 0 <= steady_time() - before < 60
 
 
-def test_it_goes_on_and_is_the_time_of_day_at_the_start() -> None:
+def test_clock_advances_and_starts_at_the_time_of_day() -> None:
     first, now = steady_time(), time.time()
     assert abs(first - now) < 60
     time.sleep(0.01)

@@ -217,9 +217,7 @@ def exec_user(command: object, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-async def test_a_credential_plugin_is_run_once_and_told_about_the_cluster(
-    write: Write, plugin: Path, version: str
-) -> None:
+async def test_credential_plugin_runs_once_and_gets_the_cluster(write: Write, plugin: Path, version: str) -> None:
     user = exec_user(
         "plugin/get-token",  # relative to the kubeconfig
         args=["a", "b"],

@@ -64,7 +64,9 @@ async def test_one_object_cannot_flood_the_api_server_and_others_are_still_heard
     assert registry.get_sample_value("muster_events_total", {"outcome": "suppressed"}) == 75
 
 
-async def test_an_event_the_server_forgot_is_written_anew(client: Client, api: FakeApi, metrics: KubeMetrics) -> None:
+async def test_event_forgotten_by_the_server_is_created_again(
+    client: Client, api: FakeApi, metrics: KubeMetrics
+) -> None:
     async with EventRecorder(client, "x", metrics=metrics) as recorder:
         recorder.event(pod("a"), NORMAL, "R", "m")
         await until("the event is written", lambda: written(api))

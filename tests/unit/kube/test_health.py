@@ -48,7 +48,7 @@ def test_a_step_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatc
     assert 0 <= progress.age_s("loop") < 5
 
 
-def test_marks_nobody_expects_are_ignored() -> None:
+def test_unexpected_marks_are_ignored() -> None:
     progress = Progress()
     progress.mark("unknown")
     progress.drop("unknown")

@@ -295,14 +295,14 @@ async def test_a_bad_handler_does_not_stop_the_others(client: Client, api: FakeA
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_waiting_in_vain_says_why(client: Client, api: FakeApi) -> None:
+async def test_timed_out_wait_says_why(client: Client, api: FakeApi) -> None:
     api.before.append(lambda _: web.json_response(status(403, "Forbidden", "cannot list configmaps"), status=403))
     async with following(client) as (informer, _):
         with pytest.raises(TimeoutError, match=r"configmaps: no complete list within 0.3 s: cannot list configmaps"):
             await informer.wait_synced(0.3)
 
 
-async def test_refresh_lists_anew_once_for_all_who_ask_together(client: Client, api: FakeApi) -> None:
+async def test_refresh_lists_once_for_all_concurrent_callers(client: Client, api: FakeApi) -> None:
     api.put("a")
     async with following(client) as (informer, _):
         await synced(api, informer)
@@ -350,7 +350,7 @@ async def test_progress_and_metrics(client: Client, api: FakeApi) -> None:
     assert informer.store
 
 
-def test_the_decoder_refuses_what_is_no_object() -> None:
+def test_decoder_refuses_other_values_than_objects() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"metadata\.name"):
         WatchDecoder(ConfigMap).feed(b'{"type":"ADDED","object":{"metadata":{"name":5}}}\n')
 
@@ -365,7 +365,7 @@ def test_a_real_bookmark_of_pods_is_understood() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.sets(st.sampled_from("xyz")))), max_size=30))
-def test_an_index_always_equals_one_built_anew(changes: list[tuple[str, set[str] | None]]) -> None:
+def test_index_always_equals_a_rebuilt_one(changes: list[tuple[str, set[str] | None]]) -> None:
     def values(obj: frozenset[str]) -> frozenset[str]:
         return obj
 

@@ -104,9 +104,7 @@ async def test_after_a_crash_the_next_waits_and_knows_when_the_last_one_stopped(
         assert term.transitions == 1
 
 
-async def test_whoever_follows_an_orderly_end_waits_for_writes_that_may_be_on_their_way(
-    client: Client, api: FakeApi
-) -> None:
+async def test_leader_after_a_release_waits_for_writes_in_flight(client: Client, api: FakeApi) -> None:
     slack = {"lease_duration_s": 60.0, "renew_deadline_s": 50.0}
     one, two = elector(client, "one", **slack), elector(client, "two")
     arrived = asyncio.Event()
@@ -257,7 +255,7 @@ async def test_a_leader_never_believes_longer_than_the_server_has_known(client: 
         api.before.clear()
 
 
-async def test_somebody_who_writes_over_the_lease_ends_the_term(client: Client, api: FakeApi) -> None:
+async def test_foreign_write_to_the_lease_ends_the_term(client: Client, api: FakeApi) -> None:
     one = elector(client, "one")
     async with competing(one):
         await until("it leads", lambda: one.leading)

@@ -56,7 +56,7 @@ def test_server_is_refused_under_a_name_it_does_not_hold(tmp_path: Path) -> None
         handshake(tmp_path, server, client, host="127.0.0.2")
 
 
-def test_client_certificate_cannot_serve_and_server_certificate_is_no_client(tmp_path: Path) -> None:
+def test_client_certificate_cannot_serve_and_server_certificate_cannot_be_a_client(tmp_path: Path) -> None:
     server, client = AUTHORITY.issue_server("api", ["127.0.0.1"]), AUTHORITY.issue_client("alice")
     with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
         handshake(tmp_path, client, client)

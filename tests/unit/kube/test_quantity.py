@@ -56,7 +56,7 @@ def test_parses_as_the_api_server_does(text: str, value: Fraction | int) -> None
 @pytest.mark.parametrize(
     "text", ["", " 1", "1 ", "1ki", "1K", "1i", "1.1.M", "1+1.0M", "aoeu", "--1", "1e", "m", "1_0", "1Mii", "٣"]
 )
-def test_refuses_what_is_no_quantity(text: str) -> None:
+def test_refuses_an_invalid_quantity(text: str) -> None:
     with pytest.raises(QuantityError, match="not a quantity"):
         parse_quantity(text)
 

@@ -119,7 +119,7 @@ async def test_another_node_of_the_same_name_is_not_written_for_the_old_one() ->
     assert same.outcome is Outcome.DECLINED
 
 
-async def test_an_answer_that_is_lost_is_no_second_change() -> None:
+async def test_lost_answer_causes_no_second_change() -> None:
     wire = Wire()
 
     class Broken(Calm):

@@ -32,7 +32,7 @@ def written(log: Path) -> None:
         time.sleep(0.02)
 
 
-async def test_output_is_complete_when_the_end_is_told(tmp_path: Path) -> None:
+async def test_output_is_complete_when_the_end_is_reported(tmp_path: Path) -> None:
     log = tmp_path / "0.log"
     process = await Process.start(spec(log, "seq", "20000"))
     exited = await process.exited

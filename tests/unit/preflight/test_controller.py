@@ -237,7 +237,7 @@ def test_after_a_reboot_nothing_starts_before_the_test_though_no_taint_came_back
     world.run(story)
 
 
-def test_whoever_explains_from_outside_knows_whether_nodes_need_tests() -> None:
+def test_outside_explanations_know_whether_nodes_need_tests() -> None:
     world = World()
     config = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{CONFIG_MAP}"
 

@@ -216,7 +216,7 @@ def test_idle_nodes_are_tested_again_after_a_while_the_oldest_first_and_leave_at
     assert "its node is in use" in world.said
 
 
-def test_a_retest_that_finds_no_room_is_taken_back_and_not_made_anew_at_once() -> None:
+def test_retest_without_room_is_withdrawn_and_not_repeated_at_once() -> None:
     world = World()
     world.add("a")
     world.record("a", ago_s=200 * HOUR_S)

@@ -124,7 +124,7 @@ def test_a_test_that_was_stopped_at_its_deadline_hung() -> None:
         (pod(summed(), node="n2"), "ran on node n2"),
     ],
 )
-def test_what_is_not_the_nodes_fault_is_no_result(found: Pod, why: str) -> None:
+def test_faults_of_others_give_no_result(found: Pod, why: str) -> None:
     end = view(found).end
     assert end is not None
     assert end.record is None
@@ -132,7 +132,7 @@ def test_what_is_not_the_nodes_fault_is_no_result(found: Pod, why: str) -> None:
 
 
 @pytest.mark.parametrize("annotation", ["", "{}", "nonsense"])
-def test_a_pod_that_we_did_not_make_is_no_test(annotation: str) -> None:
+def test_foreign_pod_does_not_count_as_test(annotation: str) -> None:
     assert read_test(pod(summed(), annotation=annotation)) is None
 
 

@@ -64,7 +64,7 @@ def test_a_new_configuration_is_tried_at_once_after_refusals() -> None:
     world.run(story)
 
 
-def test_a_test_that_waits_for_its_image_is_made_anew_at_once_with_another_configuration() -> None:
+def test_test_that_waits_for_its_image_is_recreated_at_once_with_another_configuration() -> None:
     world = World()
     world.unpullable.add("typo")
     world.call("PATCH", MAP, {"data": {CONFIG_KEY: TEXT.replace("none", "typo")}})
@@ -120,7 +120,7 @@ def test_a_node_whose_own_test_is_refused_keeps_no_other_from_being_tested() -> 
     assert [each.node for each in world.decide().actions if isinstance(each, Start)] == [second.node]
 
 
-def test_pauses_grow_to_a_limit_and_begin_anew_once_one_was_made() -> None:
+def test_backoff_grows_to_a_limit_and_resets_after_a_success() -> None:
     (start,) = (each for each in _one().decide().actions if isinstance(each, Start))
     refused, attempts, pauses = None, {}, []
     for _ in range(8):
@@ -152,7 +152,7 @@ def _one() -> Pure:
         (504, "Timeout", "away", False),
     ],
 )
-def test_what_passes_by_itself_is_no_refusal(status: int, reason: str, message: str, refused: bool) -> None:
+def test_transient_refusals_are_not_counted(status: int, reason: str, message: str, refused: bool) -> None:
     body: dict[str, Any] = {"status": "Failure", "reason": reason, "message": message, "code": status}
     import json
 

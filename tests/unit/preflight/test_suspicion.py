@@ -47,7 +47,7 @@ def test_a_slow_gpu_is_found_among_its_like_in_the_whole_fleet() -> None:
     assert found(figures) == set()
 
 
-def test_nodes_that_failed_or_are_gone_are_compared_with_nobody() -> None:
+def test_failed_or_missing_nodes_are_not_compared() -> None:
     figures = FleetFigures()
     for number in range(40):
         figures.put(f"n{number}", record([4100.0]))

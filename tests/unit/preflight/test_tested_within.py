@@ -23,7 +23,7 @@ def test_its_pods_ask_the_scheduler_for_it(hours: int | None) -> None:
 
 
 @pytest.mark.parametrize("hours", [0, -1, 8761])
-def test_what_is_no_time_is_refused(hours: int) -> None:
+def test_invalid_hours_are_refused(hours: int) -> None:
     job = make_job(2)
     (problem,) = validate(replace(job, spec=replace(job.spec, tested_within_hours=hours)))
     assert problem.field == "spec.testedWithinHours"

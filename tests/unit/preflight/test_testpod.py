@@ -26,5 +26,5 @@ def test_the_container_runtime_that_brings_the_driver_is_named_where_it_is_not_t
     assert spec(parse_config(text)).get("runtimeClassName", "") == name
 
 
-def test_a_test_that_could_not_start_is_made_anew_for_another_runtime() -> None:
+def test_test_that_could_not_start_is_recreated_for_another_runtime() -> None:
     assert made_with(PreflightConfig(image="i")) != made_with(PreflightConfig(image="i", runtime_class="nvidia"))

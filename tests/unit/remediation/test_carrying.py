@@ -196,7 +196,7 @@ def test_nor_is_it_given_away(since: str) -> None:
 
 
 @pytest.mark.parametrize("label", ["muster.dev/preflight", "muster.dev/remediation", "muster.dev/balloon"])
-def test_a_label_of_ours_on_somebody_elses_pod_does_not_have_the_machine_rebooted_under_it(label: str) -> None:
+def test_our_label_on_a_foreign_pod_does_not_reboot_its_machine(label: str) -> None:
     ward = VirtualWard()
     ward.add_node("n0")
     looker = Looker(ward.cluster.client("c"), lambda: ward.loop.now, evictions_of(ward), NAMESPACE)

@@ -279,7 +279,7 @@ def test_a_gang_is_moved_once_a_spare_is_kept_for_it() -> None:
     ward.run(story)
 
 
-def test_a_node_that_nobody_in_the_mesh_reaches_goes_out_of_use_and_a_switch_does_not() -> None:
+def test_node_unreached_by_the_mesh_is_quarantined_and_a_switch_is_not() -> None:
     """Agents get their list from us, and what they say of each other comes back as whose fault it is."""
     ward = VirtualWard()
     names = [f"n{number}" for number in range(8)]
@@ -368,7 +368,7 @@ def test_a_switch_whose_nodes_are_missed_one_after_another_takes_none_of_them_ou
     ward.run(story)
 
 
-def test_a_taint_that_somebody_put_before_us_outlives_ours() -> None:
+def test_taint_set_by_others_before_ours_outlives_ours() -> None:
     ward = VirtualWard()
     ward.add_node("n0")
     mine = {"key": "muster.dev/quarantine", "value": "keep-off", "effect": "NoSchedule"}

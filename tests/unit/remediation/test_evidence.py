@@ -236,7 +236,7 @@ def test_peers_are_believed_from_the_second_on() -> None:
     assert suspects(REPORTS, NODES, Dead(enabled=False)) == ()
 
 
-def test_where_many_are_unreached_at_once_nobody_is_touched() -> None:
+def test_many_unreached_nodes_at_once_are_left_alone() -> None:
     """A switch, or a partition: half of the nodes cannot reach the other half."""
     halves = ({"a", "b", "c", "d"}, {"w", "x", "y", "z"})
     reports = {name: dict.fromkeys(halves[1 - side], NOW) for side in (0, 1) for name in halves[side]}
@@ -256,7 +256,7 @@ def test_one_that_only_looks_wrongly_does_not_hide_a_death() -> None:
     assert suspects(reports, NODES, Dead(nodes=1)) == ("x",)
 
 
-def test_one_that_is_cut_off_itself_accuses_nobody() -> None:
+def test_isolated_node_accuses_no_peer() -> None:
     reports = {**REPORTS, **by(x="abcd")}
     assert suspects(reports, NODES, Dead()) == ("x",)
 
@@ -291,7 +291,7 @@ def test_a_node_found_dead_stays_dead_without_reports_until_its_lease_is_renewed
     silent, before = {"x": Silence(RENEWED, NOW)}, {"x": Death("why", RENEWED)}
     assert dead(("x",), silent, {}, NOW, Dead(), before) == before, "it is not watched once more"
     assert dead(("x",), {}, {}, NOW, Dead(), before) == before, "a Lease that could not be read says nothing"
-    assert dead(("x",), silent, {}, NOW + 30, Dead()) == {}, "a Lease that stands still alone is no death"
+    assert dead(("x",), silent, {}, NOW + 30, Dead()) == {}, "a Lease that stands still alone is not a death"
     assert dead(("x",), {"x": Silence(NOW + 5, NOW + 6)}, {}, NOW + 30, Dead(), before) == {}
 
 

@@ -275,7 +275,7 @@ def test_no_gpu_is_reset_where_there_is_none() -> None:
     assert world.rung("n0") == "Reboot"
 
 
-def test_somebody_elses_cordon_is_left_alone_and_so_is_the_machine() -> None:
+def test_foreign_cordon_and_its_machine_are_left_alone() -> None:
     world = World()
     world.nodes["n0"] = replace(world.nodes["n0"], cordoned=True)
     world.pods["n0"] = [pod("moves")]
@@ -427,7 +427,7 @@ def test_budgets_of_work_hold_nodes_in_quarantine() -> None:
     assert sum(world.rung(f"n{number}") == "Reboot" for number in range(4)) == 1
 
 
-def test_a_node_made_anew_under_the_same_name_is_another_session() -> None:
+def test_recreated_node_of_the_same_name_is_another_session() -> None:
     world = World()
     world.fault("n0", "reboot")
     world.settle()
@@ -559,7 +559,7 @@ def test_spares_are_like_the_node_they_are_for() -> None:
     assert all(set(each) <= {"n4"} for each in kept)
 
 
-def test_a_taint_that_somebody_took_away_comes_back_and_somebody_elses_stays() -> None:
+def test_removed_taint_returns_and_foreign_taints_stay() -> None:
     world = World()
     world.fault("n0", "quarantine")
     world.settle()
@@ -655,7 +655,7 @@ def test_a_fault_seen_twice_is_remedied_once_1417_1532() -> None:
     assert world.rung("n0") == "Released"
 
 
-def test_quarantine_is_put_before_anything_else_is_said_of_the_node() -> None:
+def test_quarantine_is_written_before_any_other_report_on_the_node() -> None:
     world = World(4)
     world.fault("n0", "quarantine")
     assert type(world.step().actions[0]) is Quarantine
@@ -689,7 +689,7 @@ def test_a_new_node_has_no_session() -> None:
     assert not world.sessions
 
 
-def test_back_to_observing_nothing_is_put_again_that_somebody_took_away() -> None:
+def test_observing_restores_nothing_that_was_removed() -> None:
     world = World()
     world.fault("n0", "quarantine")
     world.settle()

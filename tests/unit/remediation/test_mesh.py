@@ -11,7 +11,7 @@ from tests.unit.remediation.virtualward import OPEN, VirtualWard
 NAMES = [f"n{number}" for number in range(8)]
 
 
-def test_a_node_made_anew_is_not_blamed_for_what_was_said_of_the_one_before_it() -> None:
+def test_recreated_node_is_not_blamed_for_reports_about_its_predecessor() -> None:
     ward = VirtualWard(f"{OPEN}dead: {{enabled: false}}\n")
     for name in NAMES:
         ward.add_node(name)
@@ -31,7 +31,7 @@ def test_a_node_made_anew_is_not_blamed_for_what_was_said_of_the_one_before_it()
     ward.run(story)
 
 
-def test_a_node_made_anew_in_the_second_in_which_the_one_before_it_was_missed_is_not_blamed() -> None:
+def test_recreated_node_is_not_blamed_in_the_second_its_predecessor_was_missed() -> None:
     ward = VirtualWard(f"{OPEN}dead: {{enabled: false}}\n")
     for name in NAMES:
         ward.add_node(name)
@@ -49,7 +49,7 @@ def test_a_node_made_anew_in_the_second_in_which_the_one_before_it_was_missed_is
     ward.run(story)
 
 
-def test_a_node_made_anew_is_not_dead_for_what_was_said_of_the_one_before_it() -> None:
+def test_recreated_node_is_not_dead_by_reports_about_its_predecessor() -> None:
     """Its kubelet has not renewed its Lease yet."""
     ward = VirtualWard(OPEN)
     for name in NAMES[:4]:

@@ -141,7 +141,7 @@ def test_an_old_wish_of_a_person_never_lets_a_node_back() -> None:
     world.now += 1000.0
     world.fault("n0", "quarantine")
     world.settle()
-    del world.evidence["n0"]  # what is found stops counting some day: that is no pass
+    del world.evidence["n0"]  # what is found stops counting some day: that is not a pass
     world.settle(86400.0)
     assert world.tainted() == {"n0"}
 
@@ -176,7 +176,7 @@ def test_a_fault_between_the_test_and_the_release_is_never_lost() -> None:
     assert found(world, "n0", passed_at - 0.5) is None
 
 
-def test_a_fault_told_late_is_never_lost_to_a_session_that_came_to_nothing() -> None:
+def test_fault_reported_late_survives_a_session_without_result() -> None:
     """Its end says only that nothing counted at that moment."""
     world = World()
     world.fault("n0", "condition")
@@ -217,7 +217,7 @@ def test_a_repeat_offender_is_never_forgotten_because_much_was_done_about_it(act
 
 
 def test_a_fault_of_its_own_is_never_taken_for_a_shared_one_of_a_like_name() -> None:
-    """xid/7 is no part of xid/79."""
+    """xid/7 is not a part of xid/79."""
     world = World(40, replace(ACT, shared=SharedFaults(nodes=5, window_s=600)))
     for number in range(6):
         world.fault(f"n{number}", "reboot", "79")
@@ -281,7 +281,7 @@ def test_a_node_never_joins_again_because_its_test_counts_no_more() -> None:
 
 
 @pytest.mark.parametrize("since", ["too late", "kept out", "released", "forgotten"])
-def test_a_machine_is_never_rebooted_by_a_pod_that_nobody_waits_for_any_more(since: str) -> None:
+def test_abandoned_pod_never_reboots_a_machine(since: str) -> None:
     """Its kubelet was away, and starts what it finds when it is back: hours later, under whatever runs there then."""
     world = World()
     world.fault("n0", "reboot")

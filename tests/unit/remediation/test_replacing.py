@@ -79,7 +79,7 @@ def test_where_no_pool_names_the_node_a_person_is_asked() -> None:
     ward.run(story)
 
 
-def test_a_machine_is_not_replaced_while_somebody_has_paused_it_or_work_has_come_back() -> None:
+def test_machine_is_not_replaced_while_paused_or_in_use_again() -> None:
     ward, cloud = ward_with_cloud()
 
     async def story() -> None:

@@ -101,7 +101,7 @@ def test_nothing_is_tried_on_a_node_that_a_person_keeps_out() -> None:
     assert not world.steps
 
 
-def test_nobody_tests_a_node_without_gpus_so_a_person_lets_it_back() -> None:
+def test_operator_releases_a_node_without_gpus() -> None:
     world = World(gpus=0)
     world.fault("n0", "quarantine")
     world.settle()

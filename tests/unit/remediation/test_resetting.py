@@ -1,4 +1,4 @@
-"""GPUs are reset where nothing holds them: not while the node's own test runs, which is no pod that is drained."""
+"""GPUs are reset where nothing holds them: not while the node's own test runs, which is not a pod that is drained."""
 
 from __future__ import annotations
 

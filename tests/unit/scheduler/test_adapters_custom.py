@@ -95,7 +95,7 @@ def test_a_launcher_that_comes_when_the_workers_run_does_not_keep_them_waiting_m
     assert world.slots_of("mpijob.mpi").keys() == {0, 1, 2}
 
 
-def test_a_member_that_is_made_anew_takes_the_slot_that_was_left() -> None:
+def test_recreated_member_takes_the_free_slot() -> None:
     world = Foreign()
     world.add_nodes("a", "b", "c")
     world.set_object("raycluster", "ray", {"workerGroupSpecs": [{"groupName": "g", "replicas": 2}]})

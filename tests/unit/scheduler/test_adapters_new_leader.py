@@ -22,7 +22,7 @@ def test_a_new_leader_finds_every_pod_in_the_slot_where_it_runs() -> None:
     assert world.decide().actions == ()
 
 
-def test_a_new_leader_tells_a_pod_that_is_done_from_the_one_that_came_to_its_node() -> None:
+def test_new_leader_tells_done_pods_from_their_successors() -> None:
     world = Foreign()
     world.add_nodes("a", "b")
     world.set_object("pod-group", "pg", {"minMember": 1})
@@ -38,7 +38,7 @@ def test_a_new_leader_tells_a_pod_that_is_done_from_the_one_that_came_to_its_nod
     assert (gang.roster.done, gang.current.keys(), gang.holds) == ({0}, {1, 2}, {})
 
 
-def test_a_new_leader_gives_nobody_the_slot_of_a_pod_that_is_done() -> None:
+def test_new_leader_keeps_the_slot_of_a_done_pod_free() -> None:
     world = Foreign()
     world.add_nodes("a", "b")
     world.set_object("pod-group", "pg", {"minMember": 1})

@@ -98,7 +98,7 @@ def test_pods_beyond_the_minimum_never_take_what_a_gang_waits_for() -> None:
     assert world.gang("pod-group.pg").key not in plan.waiting
 
 
-def test_a_pod_beyond_the_minimum_that_lost_its_node_joins_again_and_delays_nobody() -> None:
+def test_pod_beyond_the_minimum_rejoins_after_a_lost_node_without_delaying_others() -> None:
     world = Foreign()
     world.add_nodes("a", "b")
     world.set_object("pod-group", "pg", {"minMember": 1})

@@ -104,7 +104,7 @@ def test_a_node_is_free_only_when_the_last_gang_on_it_ends() -> None:
     assert world.find("endless").spec.node_name == ""  # it would never end: the node is kept
 
 
-def test_the_start_is_known_anew_when_a_gang_ends_early() -> None:
+def test_start_is_estimated_again_when_a_gang_ends_early() -> None:
     world = World()
     world.add_nodes("a", "b")
     limited(world, "one", 1, 100)
@@ -145,7 +145,7 @@ def test_a_gang_behind_the_head_starts_when_those_in_front_have_had_their_time()
     }
 
 
-def test_behind_a_gang_that_may_run_for_ever_nobody_knows_when_a_gang_starts() -> None:
+def test_no_start_is_known_behind_an_unlimited_gang() -> None:
     world = World()
     world.add_nodes("a", "b", "c", labels={"kind": "one"})
     world.add_nodes("d", labels={"kind": "two"})

@@ -99,7 +99,7 @@ def test_gang_bound_to_its_team_does_not_wait_for_nodes_that_its_team_gives_away
     [("green", False), ("blue", True)],
     ids=["a team that does not own the nodes", "a borrower of the owner"],
 )
-def test_nobody_else_gets_lent_nodes_by_equal_priority(team: str, borrower: bool) -> None:
+def test_equal_priority_gets_no_lent_nodes(team: str, borrower: bool) -> None:
     world = lent()
     owned(world, "green", "g")
     add(world, "other", 2, team, borrows=borrower)
@@ -132,7 +132,7 @@ def test_a_borrower_leaves_only_where_the_owners_gang_then_fits() -> None:
     assert reason_of(plan, world, "home") == "MoreThanTheCluster"
 
 
-def test_what_a_borrower_has_elsewhere_is_no_reason_for_it_to_leave() -> None:
+def test_nodes_of_a_borrower_elsewhere_are_no_reason_to_preempt_it() -> None:
     """Of four nodes of a borrower one is the owner's: it leaves for one node of it, not for two that are nobody's."""
     world = World()
     owned(world, "blue", "a")
@@ -228,7 +228,7 @@ def test_the_first_gang_of_one_team_does_not_block_gangs_of_another() -> None:
     assert text.startswith("waiting behind default/blue-head of the same team,")
 
 
-def test_on_nodes_that_nobody_owns_teams_wait_by_arrival() -> None:
+def test_teams_wait_by_arrival_for_nodes_without_owner() -> None:
     world = World()
     owned(world, "", *"ab")
     rest: dict[str, object] = {"tolerations": [], "affinity": {}}

@@ -65,7 +65,7 @@ class Lending(RuleBasedStateMachine):
             name = data.draw(st.sampled_from(sorted(self.owners)))
             self.owners[name] = team
             owned(self.world, team, name)
-            self.could.clear()  # a gang that runs on the node of another team now is no borrower, and stays
+            self.could.clear()  # a gang that runs on the node of another team now is not a borrower, and stays
             self.plan()
 
     @rule(seconds=st.integers(1, 15))

@@ -106,7 +106,7 @@ def test_gangs_behind_a_waiting_head_use_nodes_it_could_not() -> None:
     assert world.nodes_of("head") == {}
 
 
-def test_a_gang_larger_than_the_cluster_blocks_nobody() -> None:
+def test_gang_larger_than_the_cluster_blocks_no_other() -> None:
     world = World()
     world.add_nodes("a", "b")
     world.add_gang("huge", 3)
@@ -210,7 +210,7 @@ def test_a_repair_is_not_blocked_by_a_waiting_gang_that_needs_its_slots() -> Non
     assert len(early.nodes_of("small")) == 3
 
 
-def test_a_node_made_anew_under_the_same_name_is_another_node() -> None:
+def test_recreated_node_of_the_same_name_is_another_node() -> None:
     world = World()
     world.add_nodes("a", "b")
     world.add_gang("train", 1)
@@ -268,7 +268,7 @@ def test_after_drain_and_uncordon_the_gang_gets_its_slot_back_not_a_filler() -> 
     assert world.nodes_of("filler") == {}
 
 
-def test_a_gang_half_bound_at_its_deadline_is_released_and_placed_anew() -> None:
+def test_gang_half_bound_at_its_deadline_is_released_and_placed_again() -> None:
     world = World()
     world.add_nodes("a", "b")
     world.add_gang("train", 2)
@@ -306,7 +306,7 @@ def test_a_gang_left_half_bound_by_a_scheduler_whose_clock_was_ahead_is_released
     assert isinstance(release, ReleaseGang)
 
 
-def test_a_plan_nobody_acted_on_is_taken_up_again_after_its_deadline() -> None:
+def test_unexecuted_plan_is_resumed_after_its_deadline() -> None:
     world = World()
     world.add_nodes("a", "b", "c")
     world.add_gang("train", 2)
@@ -354,7 +354,7 @@ def test_slots_are_given_up_when_the_job_has_ended_or_the_hold_is_over() -> None
         assert world.placements == {}
 
 
-def test_a_job_made_anew_under_the_same_name_does_not_inherit_the_placement() -> None:
+def test_recreated_job_does_not_inherit_the_placement() -> None:
     world = World()
     world.add_nodes("a", "b")
     world.add_gang("train", 2, uid="old")
@@ -466,7 +466,7 @@ def test_a_job_that_asks_to_go_first_does_among_those_of_its_priority() -> None:
     assert list(world.nodes_of("higher").values()) == ["a"]
 
 
-def test_what_a_slot_leaves_is_given_to_nobody_before_the_write_that_moves_it_has_ended() -> None:
+def test_freed_slot_stays_reserved_until_the_move_is_written() -> None:
     """That write may come after the other gang's, or be lost: then both gangs would keep the one node's room."""
     world = World()
     world.add_nodes("a", "b")

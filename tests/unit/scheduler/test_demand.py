@@ -113,7 +113,7 @@ def test_never_part_of_a_gang_is_shown(world: World) -> None:
     assert seen(world) == {"train-0-0", "train-1-1", "train-2-0"}
 
 
-def test_who_waits_behind_another_is_no_demand_yet(world: World) -> None:
+def test_gang_that_waits_behind_another_is_not_demand_yet(world: World) -> None:
     world.add_nodes("b", "c")
     world.add_gang("running", 1)
     world.add_nodes("d")

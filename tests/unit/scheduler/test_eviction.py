@@ -128,7 +128,7 @@ def test_what_was_evicted_waits_again_and_starts_when_there_is_room() -> None:
     assert {name for name in world.ran_on() if name.startswith("low")} == {f"low-{index}-b" for index in range(4)}
 
 
-def test_a_gang_of_which_a_dry_run_is_refused_is_left_alone_for_a_while() -> None:
+def test_gang_with_a_refused_dry_run_is_skipped_for_a_while() -> None:
     world = a_full_cluster()
     world.refused = {"low-2-a": REFUSAL}
     add_urgent(world)
@@ -186,7 +186,7 @@ def test_a_gang_that_its_budgets_do_not_let_go_whole_is_not_even_tried(status: d
     assert len(world.nodes_of("urgent")) == 2
 
 
-def test_nobody_is_evicted_while_budgets_are_not_known() -> None:
+def test_no_pod_is_evicted_while_budgets_are_unknown() -> None:
     world = a_full_cluster()
     world.state.budgets.known = False
     add_urgent(world)
@@ -221,7 +221,7 @@ def test_gangs_that_share_a_budget_leave_together_only_where_it_admits_all_of_th
 
 
 @pytest.mark.parametrize("why_not", ["equal priority", "never", "daemon set", "static pod", "not enough"])
-def test_nobody_is_evicted_where_that_is_not_allowed_or_does_not_help(why_not: str) -> None:
+def test_no_pod_is_evicted_if_forbidden_or_useless(why_not: str) -> None:
     world = Foreign()
     world.add_nodes("a", "b")
     daemons = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}
@@ -311,7 +311,7 @@ def test_a_new_leader_in_the_middle_finishes_what_was_begun(done: int) -> None:
     assert len(world.nodes_of("urgent")) == 4
 
 
-def test_a_new_leader_evicts_nobody_more_where_budgets_changed_before_anybody_was_told() -> None:
+def test_new_leader_evicts_no_more_pods_if_budgets_changed_before_the_notice() -> None:
     world = a_full_cluster()
     add_urgent(world)
     for _ in range(2):
@@ -390,7 +390,7 @@ def test_a_single_pod_that_is_refused_after_its_dry_run_is_given_up_for_another(
     assert set(world.ran_on()) == {"pod-1", "urgent"}
 
 
-def test_a_placement_of_a_pod_that_is_gone_goes_and_nobody_more_is_evicted() -> None:
+def test_placement_of_a_missing_pod_is_deleted_and_no_other_pod_is_evicted() -> None:
     world = a_full_cluster()
     world.add_pod("urgent", {"priority": 10})
     for _ in range(2):

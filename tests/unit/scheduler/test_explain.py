@@ -44,7 +44,7 @@ def test_every_node_is_counted_under_one_reason() -> None:
     assert json.loads(json.dumps(found.data()))["changes"][0]["text"] == found.changes[0].text()
 
 
-def test_nobody_is_told_to_tolerate_what_keeps_work_from_broken_nodes() -> None:
+def test_taints_of_broken_nodes_are_never_suggested_for_toleration() -> None:
     world = World()
     world.add_nodes("a")
     for name, key in (("b", TAINT_QUARANTINE), ("c", TAINT_PREFLIGHT)):
@@ -125,7 +125,7 @@ def test_supposed_nodes_go_to_whom_the_queue_gives_them() -> None:
     assert not explained(world, "next", supposed=True).waits
 
 
-def test_pods_larger_than_every_node_are_told_the_size_that_fits() -> None:
+def test_pods_larger_than_every_node_learn_the_size_that_fits() -> None:
     world = World()
     world.add_nodes("a", "b", "c")
     world.set_node(node("small", gpus=4))
@@ -155,7 +155,7 @@ def test_uneven_sizes_are_spread_evenly() -> None:
     ]
 
 
-def test_a_gang_behind_another_is_told_which_and_its_place() -> None:
+def test_gang_behind_another_learns_which_and_its_place() -> None:
     world = World()
     world.add_nodes("a", "b")
     world.add_gang("running", 1)
@@ -167,7 +167,7 @@ def test_a_gang_behind_another_is_told_which_and_its_place() -> None:
     assert "default/head" in found.summary
 
 
-def test_a_gang_short_of_pods_is_told_how_many() -> None:
+def test_gang_short_of_pods_learns_how_many() -> None:
     world = World()
     world.add_nodes("a")
     world.add_member("train", 0, 3)

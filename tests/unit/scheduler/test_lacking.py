@@ -28,7 +28,7 @@ def counts(world: World) -> dict[str, int]:
     return {lack.name: sum(count for _, count in lack.classes) for lack in lacks(world)}
 
 
-def test_nobody_lacks_anything_where_all_fit(world: World) -> None:
+def test_no_demand_is_unmet_if_all_gangs_fit(world: World) -> None:
     world.add_gang("train", 1)
     assert counts(world) == {}
 
@@ -68,7 +68,7 @@ def test_a_gang_that_is_not_whole_lacks_pods_and_not_nodes(world: World) -> None
     assert counts(world) == {}
 
 
-def test_scaling_is_told_what_each_pod_asks_for(world: World) -> None:
+def test_scaling_learns_the_requests_of_each_pod(world: World) -> None:
     world.add_gang("train", 3)
     (lack,) = lacks(world)
     demand = demand_of(lack)

@@ -78,7 +78,7 @@ def test_pods_without_devices_need_no_pool() -> None:
     assert set(world.nodes_of("prepare").values()) == {"outside"}
 
 
-def test_a_gang_that_does_not_tolerate_the_pool_is_told() -> None:
+def test_gang_that_does_not_tolerate_the_pool_learns_it() -> None:
     world = World()
     world.set_node(in_pool("inside"))
     world.add_gang("foreign", 1)

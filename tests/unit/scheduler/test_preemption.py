@@ -43,7 +43,7 @@ def leave(world: World, gang: str) -> None:
         world.terminate(pod.name)
 
 
-def test_the_plan_is_written_first_then_others_are_told_then_all_of_it_is_bound() -> None:
+def test_plan_is_written_before_victims_are_notified_and_pods_bound() -> None:
     world = a_full_cluster()
     add_job(world, "urgent", 2, priority=10)
     (write,) = world.decide().actions
@@ -105,7 +105,7 @@ def test_what_was_preempted_waits_in_its_old_place_and_is_placed_again() -> None
 
 
 @pytest.mark.parametrize("why", ["equal priority", "never", "not enough", "still being bound"])
-def test_nobody_is_told_to_leave_where_that_is_not_allowed_or_does_not_help(why: str) -> None:
+def test_no_gang_is_preempted_if_forbidden_or_useless(why: str) -> None:
     world = World()
     world.add_nodes(*"abcd")
     world.add_nodes("e", labels={"zone": "other"})
@@ -217,7 +217,7 @@ def test_a_victim_that_never_goes_does_not_block_for_ever() -> None:
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_a_new_leader_goes_on_from_the_placement(told: bool) -> None:
+def test_new_leader_continues_from_the_placement(told: bool) -> None:
     world = a_full_cluster()
     add_job(world, "urgent", 4, priority=10)
     world.carry_out(world.decide().actions[0])

@@ -19,7 +19,7 @@ class Recorder:
         self.said.append(message)
 
 
-def test_a_waiting_gang_is_told_once_and_again_when_the_numbers_change() -> None:
+def test_waiting_gang_is_notified_once_and_again_for_other_numbers() -> None:
     world, events, told = World(), Recorder(), list[tuple[str, str, str]]()
     reporter = Reporter(None, events, None, lambda *said: told.append(said))  # type: ignore[arg-type]
 

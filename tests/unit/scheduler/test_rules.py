@@ -75,7 +75,7 @@ def test_nodes_without_the_label_are_in_no_rack() -> None:
     assert sorted(names) == ["a", "a", "b"]
 
 
-def test_a_gang_with_more_members_than_racks_is_too_large_and_blocks_nobody() -> None:
+def test_gang_with_more_members_than_racks_is_too_large_and_blocks_no_other() -> None:
     world = racks(2, 2)
     world.add_gang("train", 3, affinity=apart(term(RACK, own("train"))))
     world.add_gang("next", 4)
@@ -292,7 +292,7 @@ def test_schedule_anyway_spreads_where_it_can() -> None:
     assert racks_of(world, "train") == ["r0", "r1"]
 
 
-def test_a_search_without_end_is_given_up_says_so_and_blocks_nobody() -> None:
+def test_endless_search_is_abandoned_reported_and_blocks_no_gang() -> None:
     """Ten racks, ten rows, and no two members in one of either: three racks share two rows, so it cannot be."""
     world = World()
     for rack in range(10):

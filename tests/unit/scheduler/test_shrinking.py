@@ -92,7 +92,7 @@ def test_a_gang_of_lower_priority_leaves_before_it_gives_up_a_slot() -> None:
     assert given_up(world) == {}
 
 
-def test_the_slot_joins_again_where_there_is_room_that_nobody_waits_for() -> None:
+def test_slot_rejoins_if_there_is_unclaimed_room() -> None:
     world = a_job_without_spares()
     lose(world, 1, attempt=2)
     world.run()
@@ -121,7 +121,7 @@ def test_a_slot_that_joins_takes_no_node_of_its_own_gang() -> None:
     assert world.nodes_of("train").keys() == {0}
 
 
-def test_a_joining_slot_whose_node_breaks_is_given_up_again_and_makes_nobody_leave() -> None:
+def test_joining_slot_whose_node_breaks_is_given_up_again_without_preemption() -> None:
     world = World()
     world.add_nodes(*"abc")
     add_job(world, "train", 3, facts=JobFacts(fewest=2), priority=5)
@@ -161,7 +161,7 @@ def test_a_pod_of_a_later_attempt_asks_again_as_a_member() -> None:
     assert given_up(world) == {}
 
 
-def test_of_two_without_spares_nobody_yields_to_one_that_can_shrink() -> None:
+def test_gang_without_spare_does_not_yield_to_one_that_can_shrink() -> None:
     world = World()
     world.add_nodes(*"abcd")
     add_job(world, "other", 2)
@@ -238,7 +238,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_a_gang_never_goes_on_with_fewer_than_it_needs_and_never_holds_a_node_twice(
+def test_gang_never_runs_below_its_minimum_or_holds_a_node_twice(
     steps: list[tuple[str, int]],
 ) -> None:
     world = a_job_without_spares(4, fewest=2)

@@ -56,7 +56,7 @@ def asking(world: World, gang: str, hours: str) -> None:
     world.run()
 
 
-def test_nodes_are_used_without_a_record_where_nobody_asks_for_tests() -> None:
+def test_nodes_without_a_record_are_used_if_tests_are_not_required() -> None:
     world = World()
     world.add_nodes("a")
     world.add_gang("train", 1)
@@ -85,7 +85,7 @@ def test_a_node_is_used_as_soon_as_it_has_passed_its_test() -> None:
         ({"passed": False}, "failed its test"),
     ],
 )
-def test_a_record_that_is_not_of_this_node_boot_and_driver_or_not_passed_is_no_trust(
+def test_record_of_another_node_boot_or_driver_or_without_pass_is_not_trusted(
     record: dict[str, object], why: str
 ) -> None:
     world = trusting("a", boot="boot-now", labels={DRIVER: "570.10"})
@@ -108,7 +108,7 @@ def test_a_reboot_takes_trust_away_though_no_taint_comes_back() -> None:
     assert world.nodes_of("train") == {0: "a"}
 
 
-def test_a_pod_that_is_there_stays_and_its_slot_moves_once_it_has_to_be_made_anew() -> None:
+def test_running_pod_stays_and_its_slot_moves_when_it_is_recreated() -> None:
     world = trusting("a", "b")
     world.set_tested("a")
     world.add_gang("train", 1)
@@ -150,7 +150,7 @@ def test_the_test_itself_runs_on_an_untested_node_and_only_in_our_own_namespace(
     assert not decide(state.snapshot(), world.now).actions
 
 
-def test_no_test_comes_to_a_node_to_which_a_pod_is_still_on_its_way() -> None:
+def test_no_test_is_created_on_a_node_with_a_pod_in_flight() -> None:
     """The node's test was revoked, as it has another driver, while the API server was slow to bind the pod."""
     world = trusting("a")
     world.set_tested("a")
@@ -225,7 +225,7 @@ def test_what_waits_for_time_to_pass_does_not_grow_with_what_happens_meanwhile()
 
 
 @pytest.mark.parametrize("hours", ["0", "-3", "many", "1.5", "9000"])
-def test_a_wish_that_is_no_number_of_hours_is_refused_by_name(hours: str) -> None:
+def test_invalid_number_of_hours_is_refused_by_name(hours: str) -> None:
     world = trusting("a")
     world.set_tested("a")
     ask(world, "careful", hours)

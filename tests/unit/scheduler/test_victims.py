@@ -247,7 +247,7 @@ def test_of_gangs_that_are_as_dear_at_one_level_those_that_cost_less_at_the_next
         assert lost(victims, {int(victim.key) for victim in chosen}) == [1752.0, 552.0]
 
 
-def test_nobody_leaves_where_all_of_them_are_not_enough() -> None:
+def test_no_gang_is_preempted_if_all_victims_are_too_few() -> None:
     victims = [Victim("a", (0, 0.0), 1.0), Victim("b", (2, 0.0), 1.0)]
     assert cheapest(victims, lambda gone: False) == ()
     assert cheapest(victims, lambda gone: True) == ()

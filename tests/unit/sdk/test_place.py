@@ -42,7 +42,7 @@ def test_numbers_come_from_the_supervisor_or_the_launcher(monkeypatch: pytest.Mo
     assert place() == (5, 2, 7, 4, 1, 2)
 
 
-def test_a_number_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_that_is_not_a_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ValueError, match="RANK must be a whole number, not 'first'"):
         muster.rank()

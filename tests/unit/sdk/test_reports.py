@@ -113,7 +113,7 @@ async def test_a_checkpoint_waits_for_a_controller_that_is_away(stub: StubContro
     assert stub.checkpoint == {"path": "/ckpt/5", "step": 5}
 
 
-async def test_a_checkpoint_nobody_confirms_fails_at_its_deadline(stub: StubController, tmp_path: Path) -> None:
+async def test_unconfirmed_checkpoint_fails_at_its_deadline(stub: StubController, tmp_path: Path) -> None:
     await stub.away()
     began = time.monotonic()
     with pytest.raises(muster.ControllerUnavailable, match=r"not confirmed within 0\.5 s: .*refused"):
@@ -123,7 +123,7 @@ async def test_a_checkpoint_nobody_confirms_fails_at_its_deadline(stub: StubCont
     assert muster.last_checkpoint() is None
 
 
-async def test_a_stale_attempt_is_told_and_cleans_up(stub: StubController, tmp_path: Path) -> None:
+async def test_stale_attempt_is_notified_and_cleans_up(stub: StubController, tmp_path: Path) -> None:
     stub.attempt = 3
     with pytest.raises(muster.StaleAttempt, match="attempt 2 is over, the job is at attempt 3"):
         await asyncio.to_thread(muster.save_checkpoint, 5, lambda path: Path(path).touch())

@@ -64,7 +64,7 @@ async def test_says_what_the_real_one_says_when_held_run_and_held_again(stub: St
     assert ("running", 1, None) in said(twin)
 
 
-async def test_a_killed_rank_is_told_like_a_real_one(stub: StubController) -> None:
+async def test_killed_rank_is_reported_like_a_real_one(stub: StubController) -> None:
     (real,) = await stub.start(1)
     twin = stub.node(1)
     simulation = simulated(stub, twin)

@@ -45,12 +45,12 @@ def test_each_purpose_job_attempt_and_address_has_a_key_of_its_own_and_all_nodes
     assert client_key(KEY, "uid", 1).private == keys[0].private
 
 
-def test_an_image_without_sshd_is_told_what_to_install(tmp_path: Path) -> None:
+def test_image_without_sshd_gets_an_installation_hint(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="install the image's package openssh-server"):
         sshd.find("sshd", "openssh-server", {"PATH": str(tmp_path)}, (str(tmp_path),))
 
 
-def test_what_sshd_says_against_its_settings_is_told(tmp_path: Path) -> None:
+def test_sshd_errors_about_its_settings_are_reported(tmp_path: Path) -> None:
     program = tmp_path / "sshd"
     program.write_text("#!/bin/sh\necho 'Privilege separation user sshd does not exist'\nexit 255\n")
     program.chmod(0o755)

@@ -182,7 +182,7 @@ async def test_another_node_of_the_same_name_is_not_written_for_the_old_one(clus
     assert (await cluster.client.get(Node, name)).metadata == now.metadata
 
 
-async def test_allocation_goes_on_when_a_gang_is_placed(cluster: TeamCluster) -> None:
+async def test_allocation_continues_when_a_gang_is_placed(cluster: TeamCluster) -> None:
     """Found by simulation: a Placement has no identity less its spec, and the first one ended the controller."""
     names = await cluster.add_nodes(2)
     cluster.manage()

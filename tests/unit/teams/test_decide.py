@@ -125,7 +125,7 @@ def test_a_slot_that_is_kept_holds_its_node_without_a_pod() -> None:
     assert moves(world.run()) == {"n00": ("vision", "speech")}
 
 
-def test_a_node_under_a_running_gang_moves_at_once_where_told_so() -> None:
+def test_node_under_a_running_gang_moves_at_once_if_configured() -> None:
     world = World(shares(vision=2), nodes=2)
     world.run()
     world.add_pod("gang", on="n00", team="vision")
@@ -166,7 +166,7 @@ def test_a_broken_node_under_a_gang_is_replaced_at_once_and_goes_later() -> None
     assert moves(world.run()) == {"n00": ("vision", "")}
 
 
-def test_broken_nodes_nobody_can_replace_are_shared_out() -> None:
+def test_irreplaceable_broken_nodes_are_shared_out() -> None:
     world = World(shares(vision=4, speech=4), nodes=8)
     world.run()
     world.holdings.set_broken("n00", True)
@@ -352,7 +352,7 @@ def test_nothing_is_decided_about_a_node_that_is_being_written() -> None:
     assert world.plan().changes == (change,)
 
 
-def test_what_a_watch_tells_late_undoes_nothing() -> None:
+def test_late_watch_events_undo_nothing() -> None:
     world = World(shares(vision=1), nodes=1)
     old = world.node("n00")
     world.run()

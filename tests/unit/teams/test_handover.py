@@ -111,7 +111,7 @@ def test_a_node_that_is_to_change_hands_is_not_filled_again_by_the_team_it_leave
     assert len(cluster.running()) == 1, "red goes on with the node it has"
 
 
-def test_unless_the_scheduler_is_told_it_is_filled_again_and_again() -> None:
+def test_without_a_notice_the_scheduler_fills_the_node_repeatedly() -> None:
     cluster = busy_red(heeds=False)
     for _ in range(3):
         cluster.end(cluster.running()[0])
@@ -119,7 +119,7 @@ def test_unless_the_scheduler_is_told_it_is_filled_again_and_again() -> None:
         assert whose(cluster) == {"red": 2}
 
 
-def test_a_gang_that_keeps_slots_on_such_a_node_goes_on_there() -> None:
+def test_gang_that_keeps_slots_on_such_a_node_continues_there() -> None:
     cluster = Cluster(1, red=1)
     cluster.step()
     gang = cluster.come("red", 1)

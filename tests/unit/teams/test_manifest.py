@@ -47,7 +47,7 @@ def test_every_problem_is_printed_with_file_and_line(tmp_path: Path, capsys: pyt
     file.write_text("teamKey: a b\n" + BAD)
     assert run(["teams", "plan", "-f", str(file)]) == ExitCode.BAD_INPUT
     said = capsys.readouterr().err
-    assert f"{file}: line 1: 'a b' is no label key" in said
+    assert f"{file}: line 1: 'a b' is not a label key" in said
     assert f"{file}: line 3: amount '-40' is negative; use 0 or more nodes" in said
 
 

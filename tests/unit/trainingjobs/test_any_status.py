@@ -207,7 +207,7 @@ def test_an_end_between_attempts_that_was_edited_leads_to_an_attempt() -> None:
 
 
 @pytest.mark.parametrize("node_rank", [-1, 0])
-def test_a_supervisor_that_is_dismissed_before_its_ranks_began_is_no_contradiction(node_rank: int) -> None:
+def test_supervisor_dismissed_before_its_ranks_began_is_not_a_contradiction(node_rank: int) -> None:
     """Issue 11.10: a gang was bound in part and given up, and a second restart was not charged (seed 345)."""
     job = make_job(name="train", replicas=1)
     job = replace(job, status=TrainingJobStatus(phase="Restarting", attempt=2))

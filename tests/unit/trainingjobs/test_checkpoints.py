@@ -62,7 +62,7 @@ def test_where_all_is_well_nothing_is_said() -> None:
     assert [each.step for each in world.status.checkpoints] == [20, 10]
 
 
-def test_it_starts_from_the_beginning_and_says_so_where_none_is_left() -> None:
+def test_without_a_checkpoint_it_starts_from_the_beginning_and_says_so() -> None:
     world = saved(10, 20)
     world.disk = set()
     path, said = restarted(world)

@@ -391,7 +391,7 @@ def test_an_invalid_job_says_what_to_change_and_makes_nothing() -> None:
     assert world.plan().actions == ()
 
 
-def test_supervisors_of_pods_that_hold_no_slot_are_told_to_end() -> None:
+def test_supervisors_of_pods_without_slot_are_directed_to_exit() -> None:
     world = World(make_job(2)).started()
     old = world.holder(1)
     world.fail_pod(1, "Evicted")

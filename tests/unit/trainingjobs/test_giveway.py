@@ -46,7 +46,7 @@ def test_it_gives_all_nodes_back_and_waits_again_as_the_next_attempt() -> None:
     assert [action.attempt for action in world.actions(CreatePod)] == [2, 2]
 
 
-def test_nobody_is_charged() -> None:
+def test_no_cause_is_charged() -> None:
     world = running(backoffLimit=0, infrastructureLimit=0, unknownLimit=0)
     for attempt in (2, 3):
         world.told_to_leave()

@@ -30,7 +30,7 @@ def suspend(world: World, suspended: bool = True) -> None:
     world.job = replace(world.job, spec=replace(world.job.spec, suspend=suspended))
 
 
-def test_an_evicted_members_attempt_goes_on_until_its_checkpoint_is_there() -> None:
+def test_attempt_of_an_evicted_member_continues_until_its_checkpoint() -> None:
     world = reporting()
     world.evict(1)
     assert asked(world)

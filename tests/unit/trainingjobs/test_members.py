@@ -60,7 +60,7 @@ class Gang:
         return task
 
 
-async def test_a_directive_is_told_at_once_and_a_known_one_waits_for_the_next() -> None:
+async def test_new_directive_is_answered_at_once_and_a_known_one_waits() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, hold())
     first = await gang.poll("p0")
@@ -71,7 +71,7 @@ async def test_a_directive_is_told_at_once_and_a_known_one_waits_for_the_next() 
     assert (answer["desired"], answer["run"]["nodeRank"]) == ("run", 0)
 
 
-async def test_only_node_rank_0_is_told_of_every_host() -> None:
+async def test_only_node_rank_0_gets_every_host() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, run())
     hosts = [[host["address"] for host in (await gang.poll(f"p{slot}"))["run"]["hosts"]] for slot in range(3)]
@@ -154,7 +154,7 @@ async def test_polls_of_members_that_start_at_once_drift_apart() -> None:
     assert all(1.5 <= each <= 2.5 for each in told)
 
 
-async def test_while_some_have_to_join_again_those_that_run_are_told_to_hold_their_attempt() -> None:
+async def test_running_members_hold_their_attempt_while_others_rejoin() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, run(2, None))
     answer = await gang.poll("p1", state="running", attempt=2)
@@ -169,7 +169,7 @@ async def test_the_first_plan_of_an_attempt_is_kept() -> None:
     assert gang.members.direct(JOB, KEY, run(2, replace(RUN, master_port=1)))
 
 
-async def test_a_pod_that_holds_no_slot_is_told_to_end() -> None:
+async def test_pod_without_slot_is_directed_to_exit() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, run())
     answer = await gang.poll("stranger")
@@ -227,7 +227,7 @@ async def test_a_job_deleted_while_its_supervisors_listen_does_not_count_against
     q0.cancel()
 
 
-async def test_after_another_replica_led_nobody_is_missed_who_does_not_join_again() -> None:
+async def test_members_that_do_not_rejoin_after_another_leader_are_not_missed() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, hold())
     revision = (await gang.poll("p0"))["revision"]
@@ -238,7 +238,7 @@ async def test_after_another_replica_led_nobody_is_missed_who_does_not_join_agai
     assert (len(gang.members), gang.members.contact_trusted()) == (0, True)
 
 
-async def test_ranks_are_told_which_remote_shell_the_job_asks_for() -> None:
+async def test_ranks_get_the_remote_shell_that_the_job_requests() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, run(1, replace(RUN, remote_shell="sshd")))
     assert (await gang.poll("p1"))["run"]["remoteShell"] == "sshd"

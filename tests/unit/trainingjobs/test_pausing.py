@@ -152,7 +152,7 @@ def test_a_job_that_is_resumed_is_not_held() -> None:
     assert world.status.backoff is None
 
 
-def test_pods_that_cannot_start_by_the_programs_fault_are_not_made_anew_at_once() -> None:
+def test_pods_that_cannot_start_by_the_programs_fault_are_not_recreated_at_once() -> None:
     world = failing()
     fail(world)
     world.exit_rank(0, 1, tail="KeyError")

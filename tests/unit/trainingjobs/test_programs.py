@@ -53,7 +53,7 @@ def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
     assert (found.value.error, found.value.program) == (errno.ENOENT, "mpiexec")
 
 
-def test_what_can_be_executed_or_cannot_be_told_passes(tmp_path: Path) -> None:
+def test_executable_or_unknown_programs_pass(tmp_path: Path) -> None:
     check_program("sh", {"PATH": "/usr/bin:/bin"}, str(tmp_path))
     check_program("pythn", {"PATH": "bin:/usr/bin"}, str(tmp_path))  # relative to where it starts
     check_program("pythn", {}, str(tmp_path))

@@ -123,7 +123,7 @@ class Shrinking(World):
         return [host.slot for host in self.directive.run.hosts]
 
 
-def test_it_goes_on_with_the_nodes_that_are_left() -> None:
+def test_it_continues_with_the_nodes_that_are_left() -> None:
     world = Shrinking().shrunk()
     assert world.hosts() == [0, 2]
     status = world.status
@@ -224,7 +224,7 @@ def test_each_restart_asks_for_all_nodes_again() -> None:
     assert "job-1-2" not in world.pods
 
 
-def test_an_end_for_growth_is_no_late_evidence_of_the_fault_before() -> None:
+def test_end_for_growth_is_not_late_evidence_of_the_previous_fault() -> None:
     world = Shrinking().shrunk()
     before = world.status.faults
     world.add_node()

@@ -35,7 +35,7 @@ def test_a_cut_is_believed_soon_in_quiet_conditions() -> None:
     assert lost_after(world, 0.1)
 
 
-def test_patience_starts_anew_when_this_controller_was_slow() -> None:
+def test_patience_restarts_when_this_controller_was_slow() -> None:
     world = World(make_job(2), nodes=3).started()
     cut(world, 1)
     world.strained_at = world.now + 2.0
@@ -80,7 +80,7 @@ def test_a_wrong_alarm_without_spare_nodes_is_over_once_the_node_renews_its_leas
     assert world.holder(1).spec.node_name == node
 
 
-def test_a_deletion_of_our_own_is_no_later_evidence() -> None:
+def test_own_deletion_is_not_later_evidence() -> None:
     world = World(make_job(3), nodes=3).started()
     cut(world, 1)
     world.now += SETTINGS.cut_timeout_s
@@ -93,7 +93,7 @@ def test_a_deletion_of_our_own_is_no_later_evidence() -> None:
     assert world.status.faults[-1].rule == "lost-contact"
 
 
-def test_a_wrong_alarm_is_over_within_a_bounded_time_where_no_lease_tells() -> None:
+def test_wrong_alarm_ends_within_a_bounded_time_without_a_lease() -> None:
     world = World(make_job(3), nodes=3).started()
     node = cut(world, 1)
     assert lost_after(world, SETTINGS.cut_timeout_s)

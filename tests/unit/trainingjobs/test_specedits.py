@@ -113,7 +113,7 @@ def test_a_value_that_was_too_large_to_keep_holds_new_pods_until_it_is_restored(
     assert world.status.restarts.user == 0
 
 
-def test_what_is_kept_is_bounded_and_is_no_edit_by_itself() -> None:
+def test_kept_spec_is_bounded_and_is_not_an_edit() -> None:
     nulls = {"spec": {"nodeSelector": None, "volumes": [{"name": "a", "emptyDir": None}]}}
     small = make_job(2, template=nulls, env=[{"name": "A", "value": "b"}])
     huge = make_job(2, command=["x" * 9000], args=["y" * 3000], ncclEnv={"A": "z" * 3000})

@@ -71,7 +71,7 @@ def read_text(file: str) -> str:
     except OSError as error:
         raise BadInput(f"cannot read {file}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"{file} is no text: {error.reason} at byte {error.start}", "YAML in UTF-8 is wanted") from error
+        raise BadInput(f"{file} is not text: {error.reason} at byte {error.start}", "write YAML in UTF-8") from error
 
 
 def _check(kind: str, text: str | yaml.Node, file: str) -> tuple[str, str]:

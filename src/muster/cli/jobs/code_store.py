@@ -108,7 +108,7 @@ def check_store(store: str) -> None:
         return
     root = Path(store.removeprefix("file://"))
     if not root.is_absolute() or not _is_folder(root):
-        raise BadInput(f"--code-store {store} is no folder here", "name a folder that this machine and all nodes mount")
+        raise BadInput(f"--code-store {store} is not a folder here", "name one that this machine and all nodes mount")
 
 
 def _is_folder(path: Path) -> bool:

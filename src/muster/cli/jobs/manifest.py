@@ -57,7 +57,7 @@ def find_script(script: str, code: str) -> Script:
         )
     folder = Path(code) if code else Path.cwd()
     if not folder.is_dir():
-        raise BadInput(f"--code {code} is no folder", "name a folder, or none")
+        raise BadInput(f"--code {code} is not a folder", "name a folder, or none")
     real = path.resolve()
     if not real.is_relative_to(folder.resolve()):
         if code:
@@ -107,7 +107,7 @@ def seconds(text: str) -> int:
         else 0
     )
     if total <= 0:
-        raise BadInput(f"'{text}' is no length of time", "write it like 90s, 30m, 2h, 1h30m or 3d")
+        raise BadInput(f"'{text}' is not a length of time", "write it like 90s, 30m, 2h, 1h30m or 3d")
     return total
 
 

@@ -23,7 +23,7 @@ def command(name: str) -> int:
     if spec is None:
         if layout.root.exists():
             raise CliError(
-                f"{layout.root} is no cluster's folder: it has no {layout.spec_file.name}",
+                f"{layout.root} is not a cluster's folder: it has no {layout.spec_file.name}",
                 "nothing was removed",
                 ExitCode.CONFLICT,
             )

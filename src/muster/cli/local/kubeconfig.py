@@ -108,7 +108,7 @@ def _load(path: Path) -> dict[str, Any]:
     if document is None:
         return _empty()
     if not isinstance(document, dict) or document.get("kind", "Config") != "Config":
-        raise CliError(f"{path} is no kubeconfig", "set KUBECONFIG to one, or unset it", ExitCode.NO_CLUSTER)
+        raise CliError(f"{path} is not a kubeconfig", "set KUBECONFIG to one, or unset it", ExitCode.NO_CLUSTER)
     return document
 
 

@@ -132,7 +132,7 @@ def layout_of(name: str) -> Layout:
     from muster.embedded.layout import DEFAULT_NAME, Layout, default_root, valid_name
 
     if name and not valid_name(name):
-        raise BadInput(f"'{name}' is no name for a cluster", "at most 40 lower-case letters, digits and dashes")
+        raise BadInput(f"'{name}' is not a name for a cluster", "at most 40 lower-case letters, digits and dashes")
     layout = Layout(default_root(name or DEFAULT_NAME))
     stored = layout.read_spec()
     if name and stored is not None and stored.name != name:

@@ -45,7 +45,7 @@ def command(
     """Run the webhook that fills in team, toleration and node affinity (what a cluster runs for you)."""
     for option, key in (("--team-key", team_key), ("--namespace-key", namespace_key or team_key)):
         if not _LABEL.fullmatch(key):
-            raise BadInput(f"{option} {key!r} is no label key", "use NAME or DOMAIN/NAME, as in muster.dev/team")
+            raise BadInput(f"{option} {key!r} is not a label key", "use NAME or DOMAIN/NAME, as in muster.dev/team")
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

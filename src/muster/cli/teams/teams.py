@@ -78,7 +78,7 @@ def read_config(file: str) -> TeamsConfig:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        raise BadInput(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
     try:
         return parse_manifest(text)
     except TeamsConfigError as error:

@@ -94,7 +94,7 @@ def _problems(file: BalloonsText) -> Iterator[tuple[str, str]]:
     for number, pool in enumerate(file.pools):
         at = f"$.pools[{number}]"
         if not _NAME.fullmatch(pool.name):
-            yield f"{at}.name", f"{pool.name!r} is no DNS label of 40 characters at most; use a-z, 0-9 and dashes"
+            yield f"{at}.name", f"{pool.name!r} is not a DNS label of 40 characters at most; use a-z, 0-9 and dashes"
         if any(pool.name == other.name for other in file.pools[:number]):
             yield f"{at}.name", f"another pool is called {pool.name}; give each a name of its own"
         if not pool.node_selector:

@@ -132,6 +132,6 @@ class LogFile:
 _MESSAGES: Final = {
     "missing": "there is no such file: faults are not seen; name the kernel's log of this machine",
     "permission": "may not be read: faults are not seen; give the agent the right to read it",
-    "unreadable": "is no file that can be read: faults are not seen",
+    "unreadable": "is not a file that can be read: faults are not seen",
     "truncated": "the file was cut while it was read: lines written just before may not have been seen",
 }

@@ -48,7 +48,7 @@ def no_kernel_log(beginning: bytes) -> NoKernelLog:
     if not text:
         return NoKernelLog("is empty", "a kernel log is what `dmesg` or `journalctl -k` prints; may you read it?")
     if sum(byte < 32 and byte not in b"\t\n\r\x1b" for byte in beginning) > _CONTROL_SHARE * len(beginning):
-        return NoKernelLog("is no text", _PRINT)
+        return NoKernelLog("is not text", _PRINT)
     if text[:1] in b"{[":
         return NoKernelLog("is JSON, not the text of a kernel log", _PRINT)
     if _OTHERS_LINE.search(beginning):

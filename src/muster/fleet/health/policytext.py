@@ -159,7 +159,7 @@ class _Reading:
                 check, _, code = other.partition("/")
                 if other not in by_name and code not in codes.get(check, {}):
                     self._wrong(
-                        place, f"rule {name} excuses {other}, which is no rule and no CHECK/CODE; correct the name"
+                        place, f"rule {name} excuses {other}, which is neither a rule nor a CHECK/CODE; correct it"
                     )
 
     def _rule(self, place: Place, text: RuleText, below: Rule | None) -> Rule | None:

@@ -98,7 +98,7 @@ def _problems(pools: list[_Pool], providers: frozenset[str]) -> Iterator[tuple[i
     groups: dict[tuple[str, str, tuple[tuple[str, str], ...]], str] = {}
     for number, pool in enumerate(pools):
         if not _NAME.fullmatch(pool.name):
-            yield number, ".name", f"{pool.name!r} is no DNS label; use lower-case letters, digits and dashes"
+            yield number, ".name", f"{pool.name!r} is not a DNS label; use lower-case letters, digits and dashes"
         if pool.name in names:
             yield number, ".name", f"another pool is called {pool.name}; give each a name of its own"
         names.setdefault(pool.name, number)
@@ -134,7 +134,7 @@ def _template_problems(template: _Template) -> Iterator[tuple[str, str]]:
             yield f".capacity.{name}", str(error)
     for index, taint in enumerate(template.taints):
         if taint.effect not in (*HARD_EFFECTS, PREFER_NO_SCHEDULE):
-            yield f".taints[{index}].effect", f"{taint.effect!r} is no effect; use NoSchedule, NoExecute or the like"
+            yield f".taints[{index}].effect", f"{taint.effect!r} is not an effect; use NoSchedule or NoExecute"
 
 
 def _spec(pool: _Pool) -> PoolSpec:

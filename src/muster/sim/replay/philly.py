@@ -77,7 +77,7 @@ def _entries(path: Path, text: str) -> Iterator[tuple[int, Entry]]:
     decoder = json.JSONDecoder()
     at = _skip(text, 0)
     if text[at : at + 1] != "[":
-        raise BadTrace(path, 1, "is no JSON list")
+        raise BadTrace(path, 1, "is not a JSON list")
     at = _skip(text, at + 1)
     line, counted = 1, 0
     while text[at : at + 1] != "]":
@@ -98,7 +98,7 @@ def _entry(path: Path, line: int, raw: Any) -> Entry:
     try:
         return msgspec.convert(raw, Entry)
     except msgspec.ValidationError as error:
-        raise BadTrace(path, line, f"is no job of a Philly log: {error}") from error
+        raise BadTrace(path, line, f"is not a job of a Philly log: {error}") from error
 
 
 def _skip(text: str, at: int) -> int:

@@ -26,6 +26,6 @@ def read_trace(path: Path, gpus_per_node: int) -> Workload:
     raise BadTrace(
         path,
         1,
-        f"is no trace we know: an OpenB task list has {', '.join(openb.TASK_COLUMNS)}; "
+        f"is not a trace we know: an OpenB task list has {', '.join(openb.TASK_COLUMNS)}; "
         f"an Acme trace has {', '.join(acme.COLUMNS)}; a Philly log is a JSON list",
     )

@@ -195,7 +195,7 @@ class InProcessTransport:
         else:
             response = self._core.handle(request)
             if not isinstance(response, Response):
-                raise TypeError(f"{request.method} {request.path} is no plain request")
+                raise TypeError(f"{request.method} {request.path} is not a plain request")
             retry_after = response.headers.get("Retry-After")
             answer = Answer(response.code, response.body, float(retry_after) if retry_after else None)
             self._trace.add(loop.time(), self._client, request, answer.status, response.body)
@@ -221,7 +221,7 @@ class InProcessTransport:
                 response.close()
             return
         if not isinstance(response, Response):
-            raise TypeError(f"GET {path} is no watch")
+            raise TypeError(f"GET {path} is not a watch")
         self._trace.add(now, self._client, request, response.code, response.body)
         if response.code >= 400:
             raise Answer(response.code, response.body).error()

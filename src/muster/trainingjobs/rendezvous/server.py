@@ -220,7 +220,7 @@ class RendezvousServer:
         if pod is None:  # the cache may be a moment behind
             return None, _answer(503, {"message": "this pod is not known yet"}, {"Retry-After": "1"})
         if pod.uid != identity.uid or not _gang_uid(pod):
-            return None, _answer(401, {"message": "this pod is no member of a training job"})
+            return None, _answer(401, {"message": "this pod is not a member of a training job"})
         return pod, web.Response()
 
 

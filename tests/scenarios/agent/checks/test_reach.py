@@ -143,7 +143,7 @@ def test_one_switch_that_is_cut(fabric: Fabric) -> None:
     eventually("all is well", lambda: fabric.verdict() == Verdict())
 
 
-def test_an_agent_that_stopped_is_no_node_that_is_gone(fabric: Fabric) -> None:
+def test_stopped_agent_does_not_count_as_dead_node(fabric: Fabric) -> None:
     """Its kernel refuses connections, and so answers."""
     process = fabric.nodes.pop("n00")
     process.kill()

@@ -184,7 +184,7 @@ async def test_an_idle_disk_is_not_stuck(host: Host) -> None:
     assert await stats(host, looker(host), [diskstats(("sda", 100, 100, 0))] * 4) == [[]] * 4
 
 
-async def test_counters_that_wrap_or_begin_anew_are_no_latency(host: Host) -> None:
+async def test_wrapped_or_reset_counters_are_not_latency(host: Host) -> None:
     end = 2**32 - 50
     samples = [diskstats(("sda", 100 * n, took, 0)) for n, took in enumerate((end, (end + 100) % 2**32, 150, 250, 350))]
     fresh = [diskstats(("sda", 5, 2, 0)), diskstats(("sda", 100, 30, 0))]
@@ -194,7 +194,7 @@ async def test_counters_that_wrap_or_begin_anew_are_no_latency(host: Host) -> No
 @pytest.mark.parametrize(
     "text", ["", "garbage\n\n", " 8 0 sda x y z\n", "\x00\xff\n" * 9, " 8 0 sda" + " 9" * 10 + "\n"]
 )
-async def test_garbage_is_no_finding(host: Host, text: str) -> None:
+async def test_garbage_causes_no_finding(host: Host, text: str) -> None:
     write(host.proc / "diskstats", text)
     write(host.proc / "1/mountinfo", text)
     assert await looks(looker(host), 3) == []

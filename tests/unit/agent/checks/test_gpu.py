@@ -87,7 +87,9 @@ def machine(host: Host, libraries: Path, tmp_path: Path, monkeypatch: pytest.Mon
         ("link.0.2", "crc", "nvlink"),
     ],
 )
-async def test_counters_that_rise_are_told_with_by_how_much(machine: Machine, key: str, code: str, check: str) -> None:
+async def test_rising_counters_are_reported_with_their_increase(
+    machine: Machine, key: str, code: str, check: str
+) -> None:
     machine.has(2)
     machine.lines |= {"1.link.0": 1, "1.pages.0": 0, "1.pages.1": 0, "1.pages.pending": 0, f"1.{key}": 7}
     looker = machine.check()
@@ -285,7 +287,7 @@ async def test_contexts_that_are_left_over(machine: Machine, kind: str) -> None:
     assert [said(found) for found in looks] == [[], [], [], [("gpu", FIRST, "leftover-context", 1)]]
 
 
-async def test_a_pod_that_is_there_may_compute_and_nobody_else(machine: Machine) -> None:
+async def test_only_running_pods_may_compute(machine: Machine) -> None:
     machine.has(1)
     machine.lines |= {"0.held": 30 << 30, "0.pid.0": 4321}
     (machine.host.root / f"var/lib/kubelet/pods/{POD}").mkdir(parents=True)
@@ -314,7 +316,7 @@ async def test_an_agent_that_cannot_see_the_hosts_processes_accuses_none(
     assert [found for _ in range(6) for found in await machine.look(looker)] == []
 
 
-async def test_counters_of_garbage_are_no_finding(machine: Machine) -> None:
+async def test_garbage_counters_cause_no_finding(machine: Machine) -> None:
     machine.has(1)
     looker = machine.check()
     await machine.look(looker, {"0.ecc.1.2": 0, "0.rows.corrected": "!999", "0.link.0": "!2", "0.throttle": "!999"})
@@ -475,7 +477,7 @@ async def test_states_of_a_page(
     assert said(await machine.look(machine.check(dcgmUrl=exporter.url))) == [(check, SECOND, code, 1)]
 
 
-async def test_xids_of_a_page_are_told_only_where_nobody_reads_the_log(machine: Machine, exporter: Exporter) -> None:
+async def test_xids_of_a_page_are_reported_only_if_the_log_is_not_read(machine: Machine, exporter: Exporter) -> None:
     with_log, without = machine.check(dcgmUrl=exporter.url), machine.check(dcgmUrl=exporter.url, xids=True)
     for xid, expected in ((0, []), (79, [("xid", SECOND, "79", 1)]), (79, []), (31, [("xid", SECOND, "31", 1)])):
         exporter.page = page(XID_ERRORS=xid)

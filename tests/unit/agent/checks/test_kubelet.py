@@ -240,7 +240,7 @@ async def test_a_runtime_that_stopped_is_missed_once_it_was_there(host: Host, st
     assert said(await looks(check, 3, 5000)) == ["runtime"]
 
 
-async def test_a_socket_that_may_not_be_opened_accuses_nobody(
+async def test_unopenable_socket_causes_no_finding(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Root may open all of them, so the refusal is made."""

@@ -116,7 +116,7 @@ async def test_a_port_without_a_cable_is_missed_only_where_one_is_expected(node:
     assert said(found) == [("mlx5_0/1", "down", 1)]
 
 
-async def test_a_port_that_somebody_switched_off_is_not_down(node: Node) -> None:
+async def test_disabled_port_does_not_count_as_down(node: Node) -> None:
     node.infiniband()
     node.ethernet()
     check = node.check()
@@ -178,7 +178,7 @@ async def test_an_interface_that_moved_into_a_pod_is_not_gone(node: Node) -> Non
     assert said(await node.look(check)) == [("eth1", "flap", 4)]
 
 
-async def test_what_is_no_card_is_not_looked_at(node: Node) -> None:
+async def test_other_devices_are_not_checked(node: Node) -> None:
     (node.host.sys / "class/net/lo").mkdir(parents=True)
     node.ethernet("usb0", bus="pci0000:00/usb1")
     node.ethernet("eth0v3")
@@ -204,7 +204,7 @@ async def test_ports_that_come_after_the_agent_are_seen(node: Node) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "-1", "99999999999999999999999", "0x10", "١٢", "\x00\xff", "256"])
-async def test_garbage_in_counters_is_as_good_as_none(node: Node, text: str) -> None:
+async def test_garbage_in_counters_counts_as_no_sample(node: Node, text: str) -> None:
     node.infiniband(link_downed=1)
     node.ethernet()
     check = node.check()
@@ -226,7 +226,7 @@ async def test_errors_that_came_while_a_counter_did_not_answer_are_not_lost(node
     assert [(each.code, each.count) for each in await node.look(check)] == [("link_downed", 2)]
 
 
-async def test_files_that_are_missing_are_no_finding(node: Node) -> None:
+async def test_missing_files_cause_no_finding(node: Node) -> None:
     node.infiniband()
     node.ethernet()
     check = node.check()
@@ -253,5 +253,5 @@ def test_a_rise_is_never_negative_or_more_than_there_is_room_for(old: int | None
     assert 0 <= rise(old, new, bits) < 1 << bits
 
 
-def test_a_counter_that_was_reset_tells_only_what_came_since() -> None:
+def test_reset_counter_reports_only_the_increase_since() -> None:
     assert [rise(old, new, 32) for old, new in ((40, 0), (40, 3), (2**32 - 1, 2**31))] == [0, 3, 2**31]

@@ -87,7 +87,7 @@ async def test_a_list_that_is_not_there_is_said(members: Path) -> None:
     assert [each.code for each in await looks(looker(members))] == ["no-peers"]
 
 
-async def test_a_node_that_is_not_on_the_list_looks_at_nobody(members: Path) -> None:
+async def test_node_missing_from_the_list_probes_no_peer(members: Path) -> None:
     write(members, json.dumps([{"name": "other", "address": NOWHERE}]))
     assert await looks(looker(members)) == []
 

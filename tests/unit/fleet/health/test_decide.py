@@ -137,7 +137,7 @@ def test_the_line_that_decided_is_the_one_in_the_file() -> None:
     assert "action: reboot" in line
 
 
-def test_the_job_is_told_whatever_is_done_about_the_node() -> None:
+def test_job_is_notified_whatever_is_done_about_the_node() -> None:
     assert judge(xid(31)).job == "restart-app"
     assert judge(xid(31), xid(79)).job == "restart-app"
     assert judge(xid(79)).job == ""

@@ -162,7 +162,7 @@ def test_messages_that_say_something(message: bytes, sign: tuple[str, str, str])
         b"\x00\xff\xfe" * 50,
     ],
 )
-def test_what_is_no_fault_of_this_machine_is_none(line: bytes) -> None:
+def test_faults_elsewhere_cause_no_finding(line: bytes) -> None:
     assert signs(line + b"\n") == []
 
 
@@ -227,7 +227,7 @@ def test_a_flood_is_one_finding() -> None:
     assert finding.message == "NVRM: Xid (PCI:0000:3b:00): 31, pid=0, name=python3, Ch 00000008, MMU Fault"
 
 
-def test_the_end_of_a_flood_is_told_as_exactly_as_its_beginning() -> None:
+def test_end_of_a_flood_is_reported_as_exactly_as_its_beginning() -> None:
     flood = b"".join(line_at(10 + number * 1e-4) for number in range(1000))
     after = line_at(11.0, gpu=9) + line_at(300.0, code=48) + line_at(900.0)
     benign = b"[  901.000000] eth0: renamed from veth1\n"
@@ -251,7 +251,7 @@ def test_many_incidents_that_come_in_one_piece_stay_apart() -> None:
     assert [(finding.first_s, finding.count) for finding in found] == [(100.0 * number, 1) for number in range(300)]
 
 
-def test_a_flood_on_several_hosts_is_told_of_each() -> None:
+def test_flood_on_several_hosts_is_reported_for_each() -> None:
     lines = [b"Nov 21 23:00:05.%03d node-%d kernel: " % (number, number % 3) + XID + b"\n" for number in range(900)]
     scanner = Scanner(LogClock(now_s=NOV_21_S))
     scanner.feed(b"".join(lines))
@@ -262,7 +262,7 @@ def test_a_flood_on_several_hosts_is_told_of_each() -> None:
     ]
 
 
-def test_a_flood_of_messages_of_several_lines_is_told_of_each_gpu() -> None:
+def test_flood_of_multi_line_messages_is_reported_for_each_gpu() -> None:
     lines = b"".join(
         b"[%12.6f] NVRM: The NVIDIA GPU 0000:%02x:00.0\n    NVRM: fallen off the bus and is not responding\n"
         % (5 + number / 1000, number % 2)
@@ -274,7 +274,7 @@ def test_a_flood_of_messages_of_several_lines_is_told_of_each_gpu() -> None:
     ]
 
 
-def test_what_does_not_end_is_told_again() -> None:
+def test_continuing_fault_is_reported_again() -> None:
     times = [float(10 * number) for number in range(200)]
     found = scan([b"".join(map(line_at, times))])
     assert [finding.count for finding in found] == [61, 61, 61, 17]
@@ -345,7 +345,7 @@ def test_the_last_line_needs_no_newline() -> None:
     assert [finding.count for finding in scan([line_at(1.0), line_at(2.0)[:-1]])] == [2]
 
 
-def test_only_what_is_new_is_told_again() -> None:
+def test_only_new_faults_are_reported_again() -> None:
     scanner = Scanner(LogClock())
     scanner.feed(line_at(1.0) + line_at(1.0, gpu=9))
     assert [finding.count for _, finding in scanner.take()] == [1, 1]

@@ -49,7 +49,7 @@ def test_a_gap_in_the_numbers_is_an_overrun_too() -> None:
     assert read(kmsg)[1] == [("overrun", 2)]
 
 
-def test_an_overrun_with_nothing_behind_it_is_told_at_once() -> None:
+def test_overrun_at_the_end_is_reported_at_once() -> None:
     assert read(Kmsg(PATH, Device(errno.EPIPE).operations())) == ([], [("overrun", 1)])
 
 

@@ -77,7 +77,7 @@ def test_between_two_files_the_old_one_is_still_read(path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", ["b\n", "something longer than what was there before\n"])
-def test_a_file_that_was_cut_is_read_anew_and_that_is_said(path: Path, after: str) -> None:
+def test_truncated_file_is_read_again_and_reported(path: Path, after: str) -> None:
     add(path, "a line of the old file\n")
     reader = Reader(path)
     reader.lines()
@@ -94,7 +94,7 @@ def test_a_missing_file_is_said_once_and_read_when_it_comes(path: Path) -> None:
     assert reader.lines() == ["a"]
 
 
-def test_what_is_no_file_is_said(path: Path) -> None:
+def test_missing_file_is_reported(path: Path) -> None:
     path.mkdir()
     reader = Reader(path)
     assert reader.lines() == []

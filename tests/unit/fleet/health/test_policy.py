@@ -98,7 +98,7 @@ def test_a_code_that_says_more_means_what_its_beginning_means() -> None:
         (HEAD + "rules:\n- {name: fatal-xids, components: 2}\n", "components counts different ones"),
         (
             HEAD + "rules:\n- {name: fatal-xids, excuses: [x/1]}\n",
-            "p.yaml:4:3: rule fatal-xids excuses x/1, which is no rule",
+            "p.yaml:4:3: rule fatal-xids excuses x/1, which is neither a rule",
         ),
         (
             HEAD + "rules:\n- {name: remediated-often, check: xid}\n",

@@ -35,7 +35,7 @@ def test_a_gpu_that_fell_off_the_bus(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_program_with_a_bug_is_not_the_nodes_fault(capsys: pytest.CaptureFixture[str]) -> None:
     steps = replayed(capsys, LOGS / "program.kern.log")["node-4"]
-    assert len(steps) == 5, "what a program wrote itself is no finding"
+    assert len(steps) == 5, "what a program wrote itself is not a finding"
     assert {(step["decision"]["action"], step["decision"]["fault"]) for step in steps} == {("observe", "application")}
     assert steps[-1]["decision"]["job"] == "restart-app"
 
@@ -122,7 +122,7 @@ def test_bad_input_is_said(arguments: list[str], tmp_path: Path, capsys: pytest.
     [
         (b"", "is empty"),
         (b" \n\n", "is empty"),
-        (bytes(range(256)) * 40, "is no text"),
+        (bytes(range(256)) * 40, "is not text"),
         (b'{"MESSAGE": "NVRM: Xid", "_TRANSPORT": "kernel"}\n', "is JSON"),
         (b"time,gpu,xid\n2026-11-20T08:15:02Z,0,79\n1,2,3,4\n", "has no line that begins like one of a kernel log"),
         (b"LPKSHHRH\0\0\0", "is a journal of systemd"),
@@ -132,7 +132,7 @@ def test_bad_input_is_said(arguments: list[str], tmp_path: Path, capsys: pytest.
     ],
 )
 @pytest.mark.parametrize("command", [["replay"], ["explain", "--log"]])
-def test_what_is_no_kernel_log_is_refused_and_is_not_news_of_a_healthy_node(
+def test_other_files_are_refused_as_kernel_log(
     command: list[str], content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log"

@@ -30,7 +30,7 @@ def test_the_same_command_prints_the_same_json(capsys: pytest.CaptureFixture[str
     assert data(capsys, *MODEL, "--seed", "1") != first
 
 
-def test_a_trace_on_its_cluster_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_of_a_trace_on_its_cluster_is_reported_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(DATA / "openb_pods.csv"), "--cluster", str(DATA / "openb_nodes.csv")]) == 0
     out = capsys.readouterr().out
     assert "OpenB: 4 jobs (0 gangs, 4 pods), 4 nodes with 12 GPUs" in out

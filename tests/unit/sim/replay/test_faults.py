@@ -82,7 +82,7 @@ def test_a_notice_gives_the_time_it_says() -> None:
     assert unheard == pytest.approx(heard + NOTICE_MINUTES * 60 - MUSTER.acts_after_s)
 
 
-def test_nobody_takes_a_broken_node_away_so_that_its_job_dies_of_it_again_and_again() -> None:
+def test_job_on_an_untreated_broken_node_dies_repeatedly() -> None:
     slow = msgspec.structs.replace(NOBODY, person_hours=1e6)
     words = Recorded(slow, "said", days=30).words
     assert set(words) == {"stopped"}

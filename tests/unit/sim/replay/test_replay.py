@@ -106,7 +106,7 @@ def test_a_failed_node_costs_the_gang_its_work_since_the_checkpoint_and_one_spar
     assert report.queue[0].mtbf_hours == pytest.approx((20 * 24 + run.redone_s / 3600) / run.interruptions, rel=1e-4)
 
 
-def test_without_a_spare_the_gang_goes_on_when_the_node_is_repaired() -> None:
+def test_without_a_spare_the_gang_continues_when_the_node_is_repaired() -> None:
     jobs = [gang("a", 0.0, 5 * 86400.0, 2)]
     outcome, report = play(jobs, 2, mtbf_hours=48.0, repair_hours=3.0)
     assert outcome.runs[0].ended

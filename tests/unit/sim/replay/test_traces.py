@@ -93,8 +93,8 @@ PHILLY = (DATA / "philly.json").read_text()
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", ":1: is no trace we know"),
-        ("a,b\n1,2\n", ":1: is no trace we know"),
+        ("", ":1: is not a trace we know"),
+        ("a,b\n1,2\n", ":1: is not a trace we know"),
         (OPENB.replace("num_gpu", "gpus"), ":1: no column num_gpu; an OpenB task list has name, cpu_milli"),
         (OPENB.replace("64000,131072,8,", "64000,131072,-8,"), ":4: num_gpu is '-8', not a number of 0 or more"),
         (OPENB.replace("64000,131072,8,", "64000,131072,1.5,"), ":4: num_gpu is '1.5', not a whole number"),
@@ -106,7 +106,7 @@ PHILLY = (DATA / "philly.json").read_text()
         (ACME.replace("2023-03-01 01:19:00+08:00", "later"), ":3: end_time is 'later', not a time such as"),
         (ACME.replace("2023-03-01 01:19:00+08:00", "2023-02-01 01:19:00+08:00"), ":3: end_time is '2023-02-01"),
         (ACME.replace("102,u1,4,", "102,u1,64,"), ":3: node_num is '64', not at most gpu_num, 32"),
-        (PHILLY.replace('"jobid": "application_2"', '"job": 2'), ":13: is no job of a Philly log: Object missing req"),
+        (PHILLY.replace('"jobid": "application_2"', '"job": 2'), ":13: is not a job of a Philly log: Object missing"),
         (PHILLY.replace("2017-10-07 01:12:39", "12:39"), ":13: end_time is '12:39', not a time such as 2017"),
         (PHILLY.replace("2017-10-07 01:12:39", "2016-10-07 01:12:39"), ":13: an attempt of job application_2 ends"),
         (PHILLY.replace("    },\n    {\n", "    }\n    {\n"), ":13: is not JSON: a comma or ] is missing"),

@@ -94,7 +94,7 @@ def _child(container: Any, part: str) -> Any:
         if part not in container:
             raise KeyError(f"missing value at path element {part}")
         return container[part]
-    raise TypeError(f"path element {part} is below a value that is no object or list")
+    raise TypeError(f"path element {part} is below a value that is not an object or list")
 
 
 def _index(part: str) -> int:
@@ -134,7 +134,7 @@ def _add(document: Any, path: list[str], value: Any) -> Any:
     elif isinstance(parent, dict):
         parent[path[-1]] = value
     else:
-        raise TypeError(f"path element {path[-1]} is below a value that is no object or list")
+        raise TypeError(f"path element {path[-1]} is below a value that is not an object or list")
     return document
 
 

@@ -87,7 +87,7 @@ def shell_connect(config: dict[str, Any], host: str) -> Channel:
     """Connect to a node's supervisor and prove both sides; ShellRefused or OSError."""
     port = {entry["address"]: entry["shellPort"] for entry in config["hosts"]}.get(host)
     if port is None:
-        raise ShellRefused(f"{host} is no node of this attempt")
+        raise ShellRefused(f"{host} is not a node of this attempt")
     key = bytes.fromhex(config["key"])
     sock = socket.create_connection((host, port), timeout=HANDSHAKE_S)
     try:
