@@ -1,4 +1,4 @@
-"""What failures leave of 30 days on 2,048 nodes: nobody cares for them, cordon and evict, and Muster's remediation.
+"""What failures leave of 30 days on 2,048 nodes: no care, cordon and evict, and Muster's remediation.
 
 Causes and their frequency are published, the schedule of the faults is the same for all three; what is assumed is
 printed beside the figures. Jobs restart the same way in all three, as Muster restarts them: only the care differs.
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rich.table import Table
 
 from bench.report import Report, at_least, emit, spread
-from muster.sim.replay.faults import CAUSES, CAUSES_MTBF_HOURS, CORDON_AND_EVICT, MUSTER, NOBODY, Care
+from muster.sim.replay.faults import CAUSES, CAUSES_MTBF_HOURS, CORDON_AND_EVICT, MUSTER, NO_CARE, Care
 from muster.sim.replay.job import job_of_gpus, uniform_nodes
 from muster.sim.replay.replay import Conditions, Replay
 
@@ -59,7 +59,7 @@ def main() -> None:
     table = Table(
         "care", "goodput", "interruptions", "faults", title=f"{arguments.days:g} days, {arguments.nodes:,} nodes"
     )
-    for care in (NOBODY, CORDON_AND_EVICT, MUSTER):
+    for care in (NO_CARE, CORDON_AND_EVICT, MUSTER):
         runs = [goodput(care, arguments, seed) for seed in range(arguments.runs)]
         name = care.name.replace(" ", "_").lower()
         spread(f"goodput_{name}", [run[0] for run in runs], figures)
@@ -67,7 +67,7 @@ def main() -> None:
         figures |= {f"interruptions_{name}": stopped, f"faults_{name}": faults}
         table.add_row(care.name, f"{figures[f'goodput_{name}']:.1%}", f"{stopped:,.0f}", f"{faults:,.0f}")
     assumed = Table("assumed", "", title=f"{len(CAUSES)} published causes; the rest is ours")
-    for care in (NOBODY, CORDON_AND_EVICT, MUSTER):
+    for care in (NO_CARE, CORDON_AND_EVICT, MUSTER):
         assumed.add_row(care.name, ", ".join(f"{key} {value}" for key, value in vars_of(care).items()))
     best_other = max(figures["goodput_off"], figures["goodput_cordon_and_evict"])
     goals = [at_least("goodput_muster", best_other, figures["goodput_muster"])]

@@ -125,7 +125,7 @@ class NoSlotLost(Checker):
                 self._takes(version, until)
         planned = self._only_planned.pop(old.uid, set()) if old is not None else set()
         if new is not None and new.preempting:
-            self._only_planned[new.uid] = planned | _named_anew(old, new)
+            self._only_planned[new.uid] = planned | _renamed_slots(old, new)
         if old is None or old.phase in GIVEN_UP:
             self._driven_out.discard(new.gang if new is not None and old is None else "")
             return
@@ -141,7 +141,9 @@ class NoSlotLost(Checker):
         """A preempted gang keeps its slots until all its bound pods have ended."""
         runs = [pod.name for pod in self.view.gangs[old.gang].values() if pod.node and not pod.ended]
         if runs and self.view.jobs.get(old.gang.partition("/")[2], "gone") not in ENDED:
-            self.fail(f"the placement of {old.name}, which is told to leave, went while {', '.join(runs)} runs")
+            self.fail(
+                f"the placement of {old.name}, which is being preempted, was deleted while {', '.join(runs)} runs"
+            )
 
     def _gone(self, old: PlacementFacts) -> None:
         uid = old.gang.partition("/")[2]
@@ -213,6 +215,6 @@ class NoSlotLost(Checker):
         )
 
 
-def _named_anew(old: PlacementFacts | None, new: PlacementFacts) -> set[int]:
+def _renamed_slots(old: PlacementFacts | None, new: PlacementFacts) -> set[int]:
     """The slots for which the new version names other nodes."""
     return {slot for slot, placed in new.slots.items() if old is None or old.slots.get(slot) != placed}

@@ -79,7 +79,7 @@ class NoRankInAPartBoundGang(PatientChecker):
         whole = self._whole.get(gang, False) or self._is_there(gang)
         since = self._since.get(gang, 0.0)
         if (name, one.attempt) not in self._directed:
-            self.fail(f"{what}, which nobody said runs")
+            self.fail(f"{what}, which was not directed to run")
         elif not whole and since < self._began[name, one.attempt]:
             self.fail(f"{what}, in which its gang was never whole")
         elif not whole and self.view.now - since > self.stale_s:

@@ -282,8 +282,8 @@ class Owner:
         for item in list(job.pods.values()):
             if item.terminating:
                 continue
-            vain = not item.fields.get("spec.nodeName") and self._excludes_in_vain(job, item)
-            if vain or item.fields.get("status.phase") in _ENDED or self._node_lost(job, item, now):
+            useless = not item.fields.get("spec.nodeName") and self._excludes_a_healthy_node(job, item)
+            if useless or item.fields.get("status.phase") in _ENDED or self._node_lost(job, item, now):
                 self._delete(item)
             else:
                 live[int(item.labels["slot"])] = item
@@ -311,7 +311,7 @@ class Owner:
             return False
         return True
 
-    def _excludes_in_vain(self, job: Job, item: Item) -> bool:
+    def _excludes_a_healthy_node(self, job: Job, item: Item) -> bool:
         """Returns whether a waiting pod excludes a node that is well again: the job may need it."""
         nodes = self._cluster.core.store.define("nodes").items
         well = [name for name in job.lost if name in nodes and nodes[name].fields.get("ready") == "True"]

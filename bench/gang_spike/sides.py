@@ -86,7 +86,7 @@ async def _coscheduling(where: Cluster) -> AsyncIterator[Child | None]:
 
 
 @asynccontextmanager
-async def _nobody(where: Cluster) -> AsyncIterator[Child | None]:
+async def _no_scheduler(where: Cluster) -> AsyncIterator[Child | None]:
     yield None
 
 
@@ -166,7 +166,7 @@ def _coscheduling_group(gang: str, size: int) -> Mapping[str, Any]:
     }
 
 
-RAW = Side("raw", "nobody", _nobody, _muster_gang)
+RAW = Side("raw", "none", _no_scheduler, _muster_gang)
 """The limit: Muster's pods are created and bound by one client, each gang as soon as it is complete."""
 SIDES = {
     side.name: side

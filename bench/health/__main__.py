@@ -2,8 +2,8 @@
 
 A real control plane with nodes that report Ready, the controller as the chart installs it, and a node agent
 for each node that breaks. The clock starts at the line in the kernel's log. Agents share one process, and
-all share the cores with the API server. With default settings so many at once are nobody's own fault: then
-nearly all stay in use.
+all share the cores with the API server. With default settings so many faults at once are not charged to a
+node: then nearly all stay in use.
 
 Gangs run on modelled nodes with modelled supervisors, a rank a node, with 10 s to stop and a
 PodDisruptionBudget each. There the clock starts when the first agent's finding is written.

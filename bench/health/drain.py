@@ -43,7 +43,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         quarantined_s: until all of the broken nodes were in quarantine.
         restarted_s: until the last gang ran whole on other nodes.
         restarts: of all gangs together.
-        charged: restarts that were charged to a program, or to nobody known.
+        charged: restarts that were charged to a program, or to an unknown cause.
     """
 
     up_s: float

@@ -1,6 +1,6 @@
 """Counts the writes to the API server, by writer, while nothing is broken.
 
-All nodes are trusted: each has just passed its test, so none is due again. Kubelets are modelled by the writes of a
+All nodes are trusted: each has just passed its test, so no test is due. Kubelets are modelled by the writes of a
 healthy node that reach a controller: its status every five minutes. No controller here watches Leases. Agents are real
 ones, on some of the nodes.
 """

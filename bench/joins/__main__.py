@@ -2,9 +2,9 @@
 
 A real control plane with simulated nodes. Once a node is open to pods, the DaemonSet controller makes its
 pods and kube-scheduler binds them. Each agent then lists nodes and the pods of its node over its own
-connection, as agents do when they start. Meanwhile somebody else reads and writes small objects at a steady
-pace: how long that takes is what is measured, and how often the API server refused anybody (429). Agents
-and the one who measures are processes of their own, and service accounts: an administrator is exempt from
+connection, as agents do when they start. Meanwhile another client reads and writes small objects at a steady
+pace. The bench measures how long that takes, and how often the API server refused a request (429). Agents
+and this client are processes of their own, and service accounts: an administrator is exempt from
 the API server's priority and fairness.
 """
 

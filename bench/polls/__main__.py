@@ -69,7 +69,9 @@ def main(members: int, processes: int, repetitions: int, target: str) -> None:
             said.append(change["took_s"])
             cpu.append(change["cpu_s"])
             loads.append(os.getloadavg()[0])
-            out.print(f"told all in {heard[-1]:.2f} s, heard from all after {said[-1]:.2f} s, {cpu[-1]:.2f} s of CPU")
+            out.print(
+                f"sent to all in {heard[-1]:.2f} s, heard from all after {said[-1]:.2f} s, {cpu[-1]:.2f} s of CPU"
+            )
             time.sleep(2)
         connections = _connections(pipes)
     finally:
@@ -110,9 +112,9 @@ def _ask(pipe: Connection, what: str, number: int = 0) -> dict[str, Any]:
 
 def _last(pipes: list[Connection], attempt: int) -> float:
     """Returns when the last of all supervisors received the attempt."""
-    told = [pipe.recv() for pipe in pipes]
-    assert all(number == attempt for number, _ in told)
-    return float(max(moment for _, moment in told))
+    received = [pipe.recv() for pipe in pipes]
+    assert all(number == attempt for number, _ in received)
+    return float(max(moment for _, moment in received))
 
 
 def _connections(pipes: list[Connection]) -> int:

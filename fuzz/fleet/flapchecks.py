@@ -65,7 +65,7 @@ class NothingMovesForAFlap(Checker):
             return
         owners = {each.name: each.labels.get("muster.dev/team", "") for each in self._nodes(pool)} | {new.name: before}
         if self._is_met(list(owners.values()), self._shares[pool]) and not self._is_excused(owners):
-            self.fail(f"{client} gave {new.name} of {before or 'nobody'} to {after or 'nobody'}: each had his share")
+            self.fail(f"{client} gave {new.name} of {before or 'no team'} to {after or 'no team'}: each had his share")
 
     def _nodes(self, pool: str) -> list[NodeFacts]:
         nodes = [node for name in self.view.nodes if (node := self.view.node(name)) is not None]

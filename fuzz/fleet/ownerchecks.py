@@ -49,7 +49,7 @@ class NodesAndOwners(Checker):
         self._foreign(client, before, after)
         hand = self._people.by_hand.get(new.name)
         if hand is not None and _said(after) != (hand, [hand]):
-            self.fail(f"{client} changed {new.name}, which somebody gave to {hand}: {_said(after)}")
+            self.fail(f"{client} changed {new.name}, which a user gave to {hand}: {_said(after)}")
         if hand is None and (_said(after), recorded_team(after)) != (_said(before), recorded_team(before)):
             self._one_owner(client, after)
             if recorded_team(after) != recorded_team(before):
@@ -80,7 +80,7 @@ class NodesAndOwners(Checker):
             if not pod.ended and pod.rank == 0 and self._since.get(pod.uid, self.view.now) < since
         ]
         if pods:
-            self.fail(f"{client} gave {name} of {old or 'nobody'} to {new or 'nobody'} under {', '.join(pods)}")
+            self.fail(f"{client} gave {name} of {old or 'no team'} to {new or 'no team'} under {', '.join(pods)}")
 
     def at_rest(self, shares: Mapping[str, Shares]) -> None:
         """Each team owns its share, and the pool owns the rest."""

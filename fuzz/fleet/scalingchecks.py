@@ -51,16 +51,16 @@ class NoNodeTakenFromAnybody(Checker):
 
     def at_rest(self, bounds: Mapping[str, tuple[int, int]]) -> None:
         """Every machine is in one named state, and there are as many as there should be."""
-        told = self._told()
+        reported = self._reported()
         for name, (least, most) in bounds.items():
             group = self.groups[name]
             if not least <= group.size <= most:
                 self.fail(f"{name} has size {group.size}, not {least} to {most}")
-            states = told[name]["states"] if name in told else {}
+            states = reported[name]["states"] if name in reported else {}
             if not STATES.issuperset(states) or sum(states.values()) != max(group.size, len(group.instances)):
                 self.fail(f"{name} of size {group.size} with {sorted(group.instances)} is said to be {states}")
 
-    def _told(self) -> dict[str, Obj]:
+    def _reported(self) -> dict[str, Obj]:
         found: Any = self.view.object("configmaps", SYSTEM, STATUS_MAP)
         status = decode(found["data"][STATUS_KEY].encode()) if found is not None else {}
         return {pool["name"]: pool for pool in status.get("pools", ())}

@@ -26,7 +26,7 @@ TURN_S, TURNS = 5.0, 3
 DRIVER, NEW_DRIVER = "570.1", "580.2"
 LOOKS = 2
 """A failure is reported after this many in a row."""
-TELLS_S, HEARTBEAT_S = 60.0, 301.0
+REPORT_EVERY_S, HEARTBEAT_S = 60.0, 301.0
 """A lasting finding is reported again after this, and so is an unchanged state."""
 SETTLES_S = 120.0
 """After nodes have come or gone, others look at some: twice each, before the controller waits and says so."""
@@ -97,7 +97,7 @@ class Agents:
         self._of: dict[str, str] = {}
         self._said_at: dict[str, float] = {}
         self._failed: dict[tuple[str, str], tuple[int, float, float]] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
         self._list, self._list_at = "", float("-inf")
         self._peers: Mapping[str, tuple[str, ...]] = {}
         self.writing = 0
@@ -158,19 +158,19 @@ class Agents:
 
     def _look(self, name: str) -> None:
         now, uid = self._cluster.loop.now, self.uid(name)
-        told: list[Obj] = []
+        found_now: list[Obj] = []
         for peer in self._peers.get(name, ()):
-            count, since, told_at = self._failed.pop((name, peer), (0, now, 0.0))
+            count, since, reported_at = self._failed.pop((name, peer), (0, now, 0.0))
             if self.network.reaches(name, peer):
                 continue
-            tells = count + 1 >= LOOKS and now - told_at >= TELLS_S
-            self._failed[(name, peer)] = (count + 1, since, now if tells and self._hears(name) else told_at)
-            if tells:
-                self._told[(name, peer)] = now
+            reports = count + 1 >= LOOKS and now - reported_at >= REPORT_EVERY_S
+            self._failed[(name, peer)] = (count + 1, since, now if reports and self._hears(name) else reported_at)
+            if reports:
+                self._reported[(name, peer)] = now
                 found = {"check": "reach", "component": peer, "code": UNREACHED, "count": count + 1}
-                told.append({**found, "firstTime": moment(since), "lastTime": moment(now)})
-        if uid and self._hears(name) and (told or now - self._said_at.get(name, 0.0) >= HEARTBEAT_S):
-            self._write(name, uid, *told)
+                found_now.append({**found, "firstTime": moment(since), "lastTime": moment(now)})
+        if uid and self._hears(name) and (found_now or now - self._said_at.get(name, 0.0) >= HEARTBEAT_S):
+            self._write(name, uid, *found_now)
 
     def _read_list(self) -> None:
         item = self._cluster.core.store.define("configmaps").items.get(f"default/{CONFIG_MAP}")
@@ -201,7 +201,7 @@ class Agents:
         Its author reaches the node by now; or it reported nothing, has stopped since, and others miss its peers.
         """
         since = self._cluster.loop.now - BELIEVED_S
-        if any(at > since and each not in self._failed for each, at in self._told.items()):
+        if any(at > since and each not in self._failed for each, at in self._reported.items()):
             return True
         missed = {peer for _, peer in self._failed}
         return any(

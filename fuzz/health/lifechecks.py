@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzz.health.checker import HealthChecker
 from fuzz.health.facts import HealthFacts, Session
 from fuzz.health.mishaps import REBOOTS, REPLACES
-from fuzz.health.nodechecks import NobodyLeavesInVain, NothingWithoutEvidence
+from fuzz.health.nodechecks import NothingWithoutEvidence, PodsMoveOnce
 from fuzz.health.truth import Truth
 from fuzz.view import View
 from fuzz.weather import LATEST_S
@@ -37,7 +37,7 @@ class NoHealthyMachineReplaced(HealthChecker):
         facts: HealthFacts,
         truth: Truth,
         evidence: NothingWithoutEvidence,
-        moves: NobodyLeavesInVain,
+        moves: PodsMoveOnce,
     ) -> None:
         super().__init__(view, stale_s, facts)
         self._truth, self._evidence, self._moves = truth, evidence, moves
@@ -67,11 +67,11 @@ class NoHealthyMachineReplaced(HealthChecker):
         down = self._truth.was_as_dead(uid, LONG_S + self.stale_s)
         if not down:
             self._evidence.speaks_against(state, "is replaced")
-        told = any(each.code == f"xid/{REPLACES}" for each in self._evidence.unanswered(uid))
+        bad = any(each.code == f"xid/{REPLACES}" for each in self._evidence.unanswered(uid))
         again = [each for each in self._facts.against[uid].values() if each.code == f"xid/{REBOOTS}"]
-        told |= len(again) >= INCIDENTS  # the policy's rule xid-79-again
+        bad |= len(again) >= INCIDENTS  # the policy's rule xid-79-again
         machine = self._truth.ward.machines[name]
-        if not (down or told or machine.broken or machine.in_vain):
+        if not (down or bad or machine.broken or machine.has_failed_repair):
             self.fail(f"{name} is replaced, and nothing is wrong with it")
         if self._truth.was_down(uid, LATEST_S):
             return
@@ -80,7 +80,7 @@ class NoHealthyMachineReplaced(HealthChecker):
                 self.fail(f"{name} is replaced, and {pod.name} runs on it")
 
 
-class NobodyTakenForDead(HealthChecker):
+class NoLiveNodeTakenForDead(HealthChecker):
     """A node is taken for dead only if it is off, or if so few are cut off that this cannot be distinguished.
 
     Args:

@@ -38,7 +38,7 @@ class Wound(msgspec.Struct, frozen=True):
     Attributes:
         code: what the agent sees.
         mended_by: `reset`, `reboot`, or nothing.
-        told_s: until the agent has written it.
+        reported_s: until the agent has written it.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Wound(msgspec.Struct, frozen=True):
     at: float
     code: str = ""
     mended_by: str = ""
-    told_s: float = 0.0
+    reported_s: float = 0.0
 
 
 class Cut(msgspec.Struct, frozen=True):

@@ -54,11 +54,11 @@ class NothingWithoutEvidence(HealthChecker):
         if session is None or not any(each.rung == "ResetGPU" for each in session.episode):
             # A failed reset is evidence against the node. Once a reboot was asked for, no test counts.
             asked = self._asked.get((session.name, session.entry)) if session is not None else None
-            self.speaks_against(state, f"is told to {step}", by=asked)
+            self.speaks_against(state, f"is ordered to {step}", by=asked)
         if not state.out:
-            self.fail(f"{node} is told to {step}, and is in use")
+            self.fail(f"{node} is ordered to {step}, and is in use")
         if self._facts.is_kept_out(state.uid, self.stale_s):
-            self.fail(f"{node} is told to {step}, and a person keeps it out of use")
+            self.fail(f"{node} is ordered to {step}, and a person keeps it out of use")
 
     def speaks_against(self, node: NodeState, what: str, by: float | None = None) -> None:
         """Fail unless something known speaks against the node; `by` as for `unanswered`."""
@@ -160,10 +160,10 @@ class OneStepForOneRung(HealthChecker):
             self.fail(f"{self._done[key]} times {step} for one rung of {session}")
 
 
-class NobodyLeavesInVain(HealthChecker):
+class PodsMoveOnce(HealthChecker):
     """Pods are evicted from nodes in quarantine, where they cannot come back: a gang leaves a node once."""
 
-    name = "nobody is moved twice"
+    name = "no pod is moved twice"
 
     def __init__(self, view: View, stale_s: float, facts: HealthFacts) -> None:
         super().__init__(view, stale_s, facts)

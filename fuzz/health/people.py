@@ -39,7 +39,7 @@ class Helpers:
                 return
             self._ward.mended(name)
         at = moment(self._cluster.loop.now)
-        request = {"action": plea.action, "by": "somebody", "time": at, "reason": "as drawn"}
+        request = {"action": plea.action, "by": "a user", "time": at, "reason": "as drawn"}
         path = remediation_name(name, node.uid)
         with contextlib.suppress(NotFound):
             self._cluster.call("PATCH", f"{SESSIONS}/{path}", {"spec": {"request": request}})

@@ -10,9 +10,9 @@ from fuzz.fleet.people import MAPS, put_config
 from fuzz.gangchecks import NoGangPartBoundForLong
 from fuzz.health.budgetchecks import NeverOverBudgetOrBreaker, NoWriteOfOthersUndone
 from fuzz.health.facts import WORKING, HealthFacts, NodeState
-from fuzz.health.lifechecks import NobodyTakenForDead, NoHealthyMachineReplaced
+from fuzz.health.lifechecks import NoHealthyMachineReplaced, NoLiveNodeTakenForDead
 from fuzz.health.mishaps import POLICY, Cut
-from fuzz.health.nodechecks import NobodyLeavesInVain, NothingOutWithoutAPass, NothingWithoutEvidence, OneStepForOneRung
+from fuzz.health.nodechecks import NothingOutWithoutAPass, NothingWithoutEvidence, OneStepForOneRung, PodsMoveOnce
 from fuzz.health.people import Helpers
 from fuzz.health.scenario import SCALING, VENDOR, HealthScenario
 from fuzz.health.trust import TrustView
@@ -77,8 +77,8 @@ class HealthRun(Run):
         self._evidence = NothingWithoutEvidence(self.view, acted_s, facts, self._truth, slow_s)
         self._passes = NothingOutWithoutAPass(self.view, acted_s, facts, spread_s)
         self._steps = OneStepForOneRung(self.view, stale_s, facts)
-        self._moves = NobodyLeavesInVain(self.view, acted_s, facts)
-        NobodyTakenForDead(self.view, acted_s, facts, self._truth)
+        self._moves = PodsMoveOnce(self.view, acted_s, facts)
+        NoLiveNodeTakenForDead(self.view, acted_s, facts, self._truth)
         self._replaced = NoHealthyMachineReplaced(self.view, acted_s, facts, self._truth, self._evidence, self._moves)
         others = NoWriteOfOthersUndone(self.view, stale_s, facts)
         self.cluster.trace.listeners += [self._moves.saw, others.saw]
@@ -213,7 +213,7 @@ class HealthRun(Run):
         if self._vendor.busy:
             return [*super()._waiting(), "machines that are replaced"]
         if self._ward.agents.is_old_news_believed() or self._ward.agents.is_settling():
-            return [*super()._waiting(), "what agents said of each other"]
+            return [*super()._waiting(), "reports of agents about each other"]
         waits = ((name, self._waits_for(node)) for name, node in sorted(self._facts.nodes.items()))
         tests = sorted(pod.name for pod in self.view.pods.values() if pod.name.startswith(PREFIX) and pod.live)
         return [*super()._waiting(), *tests, *(f"{name} ({why})" for name, why in waits if why)]
@@ -237,7 +237,7 @@ class HealthRun(Run):
             if speaks:
                 return "no session for what speaks against it"
             if not alive and self._could_be_found_dead(node.name):
-                return "it is off, and nobody has noticed"
+                return "it is off, and no controller has noticed"
         if alive and not machine.broken and node.out and not self._failed_last(node):
             return "in quarantine, though nothing is wrong with it any more"
         ladder = session is not None and session.state != "Released"

@@ -161,8 +161,8 @@ def _wounds(rng: random.Random, nodes: int) -> list[Wound]:
             found.append(Wound(rng.choice(("alarm", "reboot")), node, again, code, "", rng.uniform(0, 5)))
     if rng.random() < 0.4:
         at = rng.uniform(1, LAST_WOUND_S - 30)
-        told = rng.sample(range(nodes), rng.randint(2, nodes))
-        found += [Wound("driver", each, at + rng.uniform(0, 30), DRIVERS, "", rng.uniform(0, 2)) for each in told]
+        affected = rng.sample(range(nodes), rng.randint(2, nodes))
+        found += [Wound("driver", each, at + rng.uniform(0, 30), DRIVERS, "", rng.uniform(0, 2)) for each in affected]
     return found
 
 

@@ -36,7 +36,7 @@ class Machine:
         self.off = False
         """It stays off, whatever happens, and another one may get its name."""
         self.tests_to_hang = habits.hangs_tests
-        self.in_vain = False
+        self.has_failed_repair = False
         """A test, reset or reboot came to nothing on it."""
 
     def mend(self, by: str) -> None:
@@ -92,7 +92,7 @@ class Ward:
         if wound.kind == "driver":
             self.agents.drivers[self.agents.uid(name)] = NEW_DRIVER
         component = "" if wound.kind == "driver" else "0000:3b:00"
-        self.agents.later(name, {"check": "xid", "component": component, "code": wound.code}, wound.told_s)
+        self.agents.later(name, {"check": "xid", "component": component, "code": wound.code}, wound.reported_s)
 
     def switch_off(self, name: str) -> None:
         """The machine is off for good."""
@@ -126,7 +126,7 @@ class Ward:
             machine = self.machines[pod["spec"]["nodeName"]]
             if machine.tests_to_hang:
                 machine.tests_to_hang -= 1
-                machine.in_vain = True
+                machine.has_failed_repair = True
             else:
                 self._cluster.loop.call_later(machine.habits.test_s, self._tested, pod)
 
@@ -142,7 +142,7 @@ class Ward:
         self._acts(name, pod["metadata"]["annotations"][SESSION], step)
         machine = self.machines[name]
         how = machine.habits.reset if step == "reset" else machine.habits.reboot
-        machine.in_vain |= how != "works"
+        machine.has_failed_repair |= how != "works"
         if how == "fails":
             self._ends(pod, 1)
         elif step == "reboot":

@@ -209,7 +209,7 @@ def test_reboot_requested_before_a_pass_is_known_is_allowed() -> None:
 
 
 def test_reboot_asked_for_long_after_a_pass_is_a_violation() -> None:
-    with pytest.raises(Violated, match="is told to reboot, and nothing speaks against it"):
+    with pytest.raises(Violated, match="is ordered to reboot, and nothing speaks against it"):
         play(reboot_asked_long_after_a_pass)
 
 

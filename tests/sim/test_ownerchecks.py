@@ -57,5 +57,5 @@ def test_late_write_decided_before_the_bind_is_allowed() -> None:
 
 
 def test_write_in_time_under_a_pod_is_a_violation() -> None:
-    with pytest.raises(Violated, match="gave n of nobody to red under p"):
+    with pytest.raises(Violated, match="gave n of no team to red under p"):
         give_away_under_a_pod(late=0.0)

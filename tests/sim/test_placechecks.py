@@ -150,7 +150,7 @@ def test_only_users_take_the_placement_of_a_leaving_gang_away_while_it_runs(by_h
     stage.place("early", "Preempting")
     with (
         stage.view.by_hand() if by_hand else nullcontext(),
-        nullcontext() if by_hand else pytest.raises(Violated, match="which is told to leave"),
+        nullcontext() if by_hand else pytest.raises(Violated, match="which is being preempted"),
     ):
         stage.store.delete("placements.muster.dev", "default/early")
 

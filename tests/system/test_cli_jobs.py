@@ -181,7 +181,7 @@ def test_ctrl_c_while_following_leaves_the_job_running(muster: Muster) -> None:
     os.kill(following.pid, signal.SIGINT)
     assert exit_code(following) == 130
     said = following.log.read_text()
-    assert "'long' goes on" in said
+    assert "'long' continues" in said
     assert "muster stop long" in said
     assert phase(muster, "long") == "Running"
     muster.ok("stop", "long", "--wait")
@@ -226,7 +226,7 @@ def test_ctrl_c_while_following_logs_says_that_the_job_continues(muster: Muster)
     os.kill(following.pid, signal.SIGINT)
     assert exit_code(following) == 130
     said = following.log.read_text()
-    assert "'slow' goes on" in said
+    assert "'slow' continues" in said
     assert "watch again: muster logs slow -f; stop it: muster stop slow" in said
 
 

@@ -36,7 +36,7 @@ class Incidents:
         if key not in self._newest and len(self._newest) >= OPEN_MAX:
             key, message = ("agent", self._check, "overflow"), "more different findings than are held at once"
         finding = self._newest.get(key)
-        if finding is None or not self._goes_on(finding, now_s):
+        if finding is None or not self._continues(finding, now_s):
             check, component, code = key
             finding = Finding(
                 check=check, component=component, code=code, count=count, first_s=now_s, last_s=now_s, message=message
@@ -50,11 +50,11 @@ class Incidents:
         """Return incidents that began or grew since the last call, oldest first."""
         taken = sorted(self._changed.values(), key=lambda finding: (finding.first_s, finding.key))
         self._changed.clear()
-        for key in [key for key, finding in self._newest.items() if not self._goes_on(finding, now_s)]:
+        for key in [key for key, finding in self._newest.items() if not self._continues(finding, now_s)]:
             del self._newest[key]
         return taken
 
-    def _goes_on(self, finding: Finding, now_s: float) -> bool:
+    def _continues(self, finding: Finding, now_s: float) -> bool:
         # Also false if the clock was set back by more than a pause: a new incident then has the new time.
         return (
             finding.first_s - self._pause_s

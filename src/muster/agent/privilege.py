@@ -13,7 +13,7 @@ import struct
 from typing import Final
 
 CAP_SYSLOG: Final = 34
-NOBODY: Final = 65532
+UNPRIVILEGED_USER: Final = 65532
 """The user of Muster's image."""
 
 _CAPABILITY_VERSION_3: Final = 0x20080522
@@ -25,7 +25,7 @@ _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITIES_MAX: Final = 64
 
 
-def let_go(user: int = NOBODY, keep: int = CAP_SYSLOG) -> None:
+def let_go(user: int = UNPRIVILEGED_USER, keep: int = CAP_SYSLOG) -> None:
     """Become `user` permanently, keeping at most the capability `keep`. Call it before any thread is started.
 
     Raises:

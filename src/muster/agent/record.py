@@ -62,8 +62,8 @@ class Record:
     def add(self, findings: Sequence[Finding]) -> tuple[bool, bool]:
         """Take the findings of a check. Returns (whether an incident is new, whether one has grown)."""
         new = grown = False
-        for told in findings:
-            finding = self._adopt(told)
+        for reported in findings:
+            finding = self._adopt(reported)
             at = identity(finding)
             known = self._held.get(at)
             if known is None:
@@ -94,33 +94,33 @@ class Record:
             del self._held[at]
         self._forgotten += number
 
-    def _adopt(self, told: Finding) -> Finding:
+    def _adopt(self, reported: Finding) -> Finding:
         """Return the finding with the start time that it had before the agent restarted, if it is the same incident."""
-        mine = identity(told)
+        mine = identity(reported)
         before = self._adopted.get(mine)
         if before is None:
-            before = next((each for each in self._before.get(told.key, ()) if _goes_on(each, told)), None)
+            before = next((each for each in self._before.get(reported.key, ()) if _continues(each, reported)), None)
             if before is None:
-                return told
+                return reported
             self._adopted[mine] = before
         # If a log is read again, the count is the same or higher. A sampling check counts only new events, so they are
         # added.
-        again = told.first_s <= before.last_s or _same_start(before, told)
+        again = reported.first_s <= before.last_s or _same_start(before, reported)
         return msgspec.structs.replace(
-            told,
+            reported,
             first_s=before.first_s,
-            last_s=max(before.last_s, told.last_s),
-            count=max(before.count, told.count) if again else before.count + told.count,
-            message=before.message or told.message,
+            last_s=max(before.last_s, reported.last_s),
+            count=max(before.count, reported.count) if again else before.count + reported.count,
+            message=before.message or reported.message,
         )
 
 
-def _same_start(before: Finding, told: Finding) -> bool:
-    return abs(told.first_s - before.first_s) <= SAME_START_S
+def _same_start(before: Finding, reported: Finding) -> bool:
+    return abs(reported.first_s - before.first_s) <= SAME_START_S
 
 
-def _goes_on(before: Finding, told: Finding) -> bool:
+def _continues(before: Finding, reported: Finding) -> bool:
     """Return whether this is an incident from before the restart: the same start, or continued without a pause."""
-    return _same_start(before, told) or before.first_s < told.first_s <= min(
+    return _same_start(before, reported) or before.first_s < reported.first_s <= min(
         before.last_s + PAUSE_S, before.first_s + INCIDENT_S_MAX
     )

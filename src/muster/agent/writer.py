@@ -163,7 +163,7 @@ class Writer:
         try:
             before = decode(answer, NodeHealth).status
         except msgspec.DecodeError as error:  # an unreadable object must not keep the agent from writing
-            log.warning("the record is of another version, and is begun anew: %s", error)
+            log.warning("the record has another version and is replaced: %s", error)
             return Record()
         return Record(before.findings, before.dropped) if before.node_uid == uid else Record()
 
@@ -172,9 +172,9 @@ class Writer:
         try:
             found = decode(answer, KubeObject)
         except msgspec.DecodeError as error:
-            raise ApiError(0, "Unreadable", f"what answers is not an API server: {error}") from error
+            raise ApiError(0, "Unreadable", f"the answer does not come from an API server: {error}") from error
         if found.name != self._node:
-            raise ApiError(0, "Unreadable", f"what answers is not an API server: it speaks of {found.name!r}")
+            raise ApiError(0, "Unreadable", f"the answer is about {found.name!r}, not about this node")
         return found
 
     def _status(self) -> NodeHealthStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-_NOBODY: Mapping[str, str] = MappingProxyType({})
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Handover:
@@ -18,12 +18,14 @@ class Handover:
     def __init__(self) -> None:
         self.nodes: frozenset[str] = frozenset()
         """By name, those that are to change hands. What runs there stays, and so do slots that gangs keep there."""
-        self.kept: Mapping[str, str] = _NOBODY
+        self.kept: Mapping[str, str] = _NONE
         """Spare nodes by name, and the gang (`NAMESPACE/NAME`) each is kept for until it comes."""
         self.changed: Callable[[], None] = lambda: None
         """Called when they are others than before."""
         self.going: frozenset[str] = frozenset()
-        """Gangs (`NAMESPACE/NAME`) whose pods are leaving nodes that are drained: they begin anew after the last."""
+        """Gangs (`NAMESPACE/NAME`) whose pods are being drained from their nodes.
+
+        They start again after the last pod has left."""
         self.gone: Callable[[frozenset[str]], None] = lambda gangs: None
         """Called with those that are no longer among them."""
 

@@ -46,7 +46,7 @@ class PlacementSpec(KubeStruct):
     slots: Annotated[tuple[PlacedSlot, ...], Meta(description="The node of each placed slot, in order of slots.")] = ()
     given_up: Annotated[
         tuple[GivenUpSlot, ...],
-        Meta(description="Slots nobody waits for: their pods join again where there is room that nobody waits for."),
+        Meta(description="Slots that the gang does not wait for: their pods join again if there is unclaimed room."),
     ] = ()
     bind_deadline: Annotated[
         datetime | None, Meta(description="A plan not fully bound by then is completed or released.")
@@ -67,12 +67,12 @@ class PlacementStatus(KubeStruct):
         ),
     ] = "Open"
     bound_time: Annotated[datetime | None, Meta(description="When the whole gang was bound.")] = None
-    preempting_time: Annotated[datetime | None, Meta(description="When the gang was told to leave.")] = None
+    preempting_time: Annotated[datetime | None, Meta(description="When the gang was asked to leave.")] = None
     reason: Annotated[
         LeavingReason | None,
         Meta(
-            description="Why it is to leave: Preempted for a gang of higher priority, Yielded to an earlier one where "
-            "both lost nodes and none is spare, NoSpare by the job's own policy."
+            description="Why it is to leave: Preempted for a gang of higher priority, Yielded to an earlier one if "
+            "both lost nodes and there is no spare, NoSpare by the job's own policy."
         ),
     ] = None
     message: Annotated[str, Meta(description="The same for people: for whom it leaves.")] = ""

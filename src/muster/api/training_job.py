@@ -262,9 +262,9 @@ class TrainingJobSpec(KubeStruct):
     borrow: Annotated[
         bool,
         Meta(
-            description="Runs on any team's nodes, at low priority (priorityClassName muster-borrower where none is "
-            "given), until their owners need them: then all of the job stops after a last checkpoint and waits again, "
-            "charged to nobody."
+            description="Runs on any team's nodes, at low priority (priorityClassName muster-borrower by "
+            "default), until their owners need them. Then the whole job stops after a last checkpoint and waits "
+            "again, without a charge to any budget."
         ),
     ] = False
     backoff_limit: Annotated[
@@ -275,7 +275,7 @@ class TrainingJobSpec(KubeStruct):
         Meta(ge=0, le=100_000, description="Restarts after faults of the infrastructure; the next one fails the job."),
     ] = 50
     unknown_limit: Annotated[
-        int, Meta(ge=0, le=1000, description="Restarts after faults nobody can explain; the next one fails the job.")
+        int, Meta(ge=0, le=1000, description="Restarts after unexplained faults; the next one fails the job.")
     ] = 5
     checkpoint: Annotated[CheckpointSpec | None, Meta(description="Where checkpoints are kept.")] = None
     time_limit_seconds: (
@@ -309,7 +309,7 @@ class TrainingJobSpec(KubeStruct):
         NoSpare,
         Meta(
             description="What a job does that lost a node while no other one is free: Wait keeps its healthy nodes "
-            "until there is one, unless an earlier job that lost nodes too needs them; Shrink goes on without it while "
+            "until there is one, unless an earlier job that lost nodes too needs them; Shrink runs without it while "
             "minReplicas nodes are left; Requeue gives all of them back and waits for its turn."
         ),
     ] = "Wait"
@@ -319,7 +319,7 @@ class TrainingJobSpec(KubeStruct):
             Meta(
                 ge=1,
                 le=NODES_PER_GANG_MAX,
-                description="With noSpare: Shrink the fewest nodes the job goes on with after it lost some; below that "
+                description="With noSpare: Shrink the fewest nodes the job runs with after it lost some; below that "
                 f"it waits. At most {LEFT_OUT_MAX} fewer than replicas. It always starts with replicas.",
             ),
         ]
@@ -457,7 +457,7 @@ class Timeline(KubeStruct):
     ] = None
     placed: Annotated[datetime | None, Meta(description="Every slot had a node again.")] = None
     ready: Annotated[datetime | None, Meta(description="Every supervisor had joined.")] = None
-    running: Annotated[datetime | None, Meta(description="The ranks were told to run.")] = None
+    running: Annotated[datetime | None, Meta(description="The ranks were directed to run.")] = None
     useful: Annotated[datetime | None, Meta(description="The first step beyond the step at the fault.")] = None
 
 
@@ -505,7 +505,7 @@ class TrainingJobStatus(KubeStruct):
             "Where a limit ended the job, the number of the attempt that did not come."
         ),
     ] = 0
-    ran_attempt: Annotated[int, Meta(description="Number of the newest attempt whose ranks were told to run.")] = 0
+    ran_attempt: Annotated[int, Meta(description="Number of the newest attempt whose ranks were directed to run.")] = 0
     ready_slots: Annotated[int, Meta(description="Slots whose supervisor has joined.")] = 0
     node_use: Annotated[
         NodeUse | None,
@@ -514,11 +514,11 @@ class TrainingJobStatus(KubeStruct):
         ),
     ] = None
     size: Annotated[
-        int, Meta(description="Nodes of the current attempt: fewer than spec.replicas while it goes on without some.")
+        int, Meta(description="Nodes of the current attempt: fewer than spec.replicas while it runs without some.")
     ] = 0
     left_out: Annotated[
         tuple[int, ...],
-        Meta(max_length=LEFT_OUT_MAX, description="Slots the current attempt goes on without (noSpare: Shrink)."),
+        Meta(max_length=LEFT_OUT_MAX, description="Slots the current attempt runs without (noSpare: Shrink)."),
     ] = ()
     fixed_spec: Annotated[
         FixedSpec | None,
@@ -533,7 +533,7 @@ class TrainingJobStatus(KubeStruct):
     ] = None
     preemptions: Annotated[
         int,
-        Meta(description="How often its nodes were taken back for other jobs; charged to nobody, bounded by nothing."),
+        Meta(description="How often its nodes were taken back for other jobs; no budget limits it."),
     ] = 0
     progress: Annotated[Progress | None, Meta(description="What the program said last.")] = None
     checkpoint_dir: Annotated[

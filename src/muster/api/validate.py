@@ -193,7 +193,7 @@ def _sizes(spec: TrainingJobSpec) -> Iterator[Problem]:
     fewest = spec.min_replicas
     if fewest is None:
         if spec.no_spare == "Shrink":
-            yield Problem("spec.minReplicas", "missing; noSpare: Shrink needs the fewest nodes the job goes on with")
+            yield Problem("spec.minReplicas", "missing; noSpare: Shrink needs the fewest nodes the job runs with")
         return
     if spec.no_spare != "Shrink":
         yield Problem(

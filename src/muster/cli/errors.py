@@ -53,7 +53,7 @@ def from_api_error(error: ApiError) -> CliError:
             ExitCode.NO_CLUSTER,
         )
     if isinstance(error, errors.Forbidden):
-        return CliError(message, "ask whoever runs the cluster for these rights", ExitCode.FAILED)
+        return CliError(message, "ask the operator of the cluster for these rights", ExitCode.FAILED)
     if isinstance(error, errors.NotFound):
         if "the server could not find the requested resource" in message or "page not found" in message:
             return CliError(

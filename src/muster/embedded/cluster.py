@@ -110,7 +110,7 @@ def start(layout: Layout, wanted: ClusterSpec, on_stage: Callable[[str], None] =
     layout.root.mkdir(parents=True, exist_ok=True)
     with _alone(layout, _LOCK_S) as alone:
         if not alone or layout.read_spec() != stored:
-            raise ClusterConflictError(f"somebody else starts '{wanted.name}' now", "muster up waits for it")
+            raise ClusterConflictError(f"another process starts '{wanted.name}' now", "muster up waits for it")
         if layout.read_daemon():
             raise ClusterConflictError(f"the cluster '{wanted.name}' is up already")
         try:

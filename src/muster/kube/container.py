@@ -232,7 +232,7 @@ class ContainerStateTerminated(KubeStruct):
 
 
 class ContainerState(KubeStruct):
-    """One of the three is set; if none is, the container waits."""
+    """One of the three is set; without any, the container waits."""
 
     waiting: ContainerStateWaiting | None = None
     running: ContainerStateRunning | None = None

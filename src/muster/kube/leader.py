@@ -194,7 +194,7 @@ class LeaderElector:
                 async with asyncio.timeout_at(deadline):
                     await asyncio.sleep(self._retry_period_s)
                     if not await self._renew():
-                        log.warning("lost the lease %s to %s", self.name, self.holder or "nobody")
+                        log.warning("lost the lease %s to %s", self.name, self.holder or "no holder")
                         return
                     deadline = self._renewed_at + self._renew_deadline_s
             except TimeoutError:

@@ -14,7 +14,7 @@ from muster.kube.struct import KubeStruct
 
 
 class Taint(KubeStruct):
-    """`effect` is NoSchedule, PreferNoSchedule or NoExecute."""
+    """`effect`: NoSchedule, PreferNoSchedule or NoExecute."""
 
     key: str
     effect: str

@@ -100,7 +100,7 @@ class CertificateAuthority:
         authority = x509.load_pem_x509_certificate(self.pair.certificate)
         authority_key = serialization.load_pem_private_key(self.pair.key, password=None)
         if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-            raise ValueError("the authority's key is not an elliptic-curve key; make the authority anew")
+            raise ValueError("the authority's key is not an elliptic-curve key; create the authority again")
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(

@@ -43,7 +43,7 @@ class Parts:
         joins: opens new nodes as fast as the API server can take.
         scaling: adds nodes for gangs and gives idle ones back.
         health: takes broken nodes out of use and back.
-        preflight: tests nodes before work comes to them.
+        preflight: tests nodes before pods are scheduled on them.
     """
 
     teams: bool = False

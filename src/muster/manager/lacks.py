@@ -15,10 +15,10 @@ from muster.scheduler.queue.unmet_demand import Lack
 def listener(demands: Demands) -> Callable[[Sequence[Lack]], None]:
     """Return the function that the scheduler calls with its unmet demand after each plan."""
 
-    def told(lacks: Sequence[Lack]) -> None:
+    def update(lacks: Sequence[Lack]) -> None:
         demands.update([(demand_of(lack), lack.about) for lack in lacks])
 
-    return told
+    return update
 
 
 def demand_of(lack: Lack) -> GangDemand:

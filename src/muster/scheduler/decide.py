@@ -250,7 +250,7 @@ class _Planner(CarryingOn):
             return False
         self.ledger.adopt(ledger)
         self.waiting.pop(gang.key, None)
-        text = f"no spare node is there: it goes on with {gang.wanted - len(lost)} of {gang.size} nodes"
+        text = f"there is no spare node: it continues with {gang.wanted - len(lost)} of {gang.size} nodes"
         self.write(gang, chosen, reason=text, without=lost)
         return True
 
@@ -266,7 +266,7 @@ class _Planner(CarryingOn):
             self.actions += [try_eviction(other, gang) for other in untried]
         else:
             within_s = room_within_s(made.victims, self.settings)
-            self.write(gang, made.nodes, reason=f"others leave for it: {names}", room_within_s=within_s)
+            self.write(gang, made.nodes, reason=f"preempts for it: {names}", room_within_s=within_s)
             self.waits(gang, Reason(Why.MAKING_ROOM, len(gang.pending), detail=names))
         for slot, name in made.nodes.items():
             bucket = self.ledger.room(self.snapshot.nodes[name])

@@ -31,7 +31,7 @@ _committed: Checkpoint | None = None
 
 
 def checkpoint_dir() -> str:
-    """The folder for this job's checkpoints; RuntimeError where none is set.
+    """The folder for this job's checkpoints; RuntimeError if it is not set.
 
     Under Muster it is a folder of the job's own below its `checkpoint.path`.
     """

@@ -27,7 +27,7 @@ from muster.teams.decide import decide
 from muster.teams.holdings import Holdings
 from muster.teams.metrics import TeamsMetrics
 from muster.teams.plan import Caution, Change, Plan, Why
-from muster.teams.record import NOBODY
+from muster.teams.record import UNOWNED
 from muster.teams.source import Source
 from muster.teams.wellness import Wellness, lean_node
 from muster.teams.writing import NodeWriter
@@ -173,8 +173,8 @@ class Allocation:
 
     def _written(self, change: Change, node: Node) -> None:
         if change.why is Why.RESTORED and change.former_key == change.record.key:
-            owner = change.record.team or "nobody"
-            log.info("teams: node %s: label and taint are put back, it is %s's", node.name, owner)
+            owner = f"team {change.record.team}" if change.record.team else "no team"
+            log.info("teams: node %s: label and taint are restored, as %s owns it", node.name, owner)
             self._events.event(node, WARNING, "TeamRestored", f"label and taint were changed by hand; {owner} owns it")
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
@@ -196,9 +196,9 @@ class Allocation:
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
         key = self._keys[1] if self._keys is not None else ""
         if new is not None:
-            self._holdings.set_namespace(new.name, new.metadata.labels.get(key, NOBODY))
+            self._holdings.set_namespace(new.name, new.metadata.labels.get(key, UNOWNED))
         elif old is not None:
-            self._holdings.set_namespace(old.name, NOBODY)
+            self._holdings.set_namespace(old.name, UNOWNED)
         self._current.loop.wake()
 
     def _placement_changed(self, old: Placement | None, new: Placement | None) -> None:

@@ -12,7 +12,7 @@ from muster.kube.quantity import to_int
 from muster.teams.holdings import Holdings
 from muster.teams.plan import Plan
 from muster.teams.poolstate import Held
-from muster.teams.record import NOBODY
+from muster.teams.record import UNOWNED
 from muster.teams.usage import Rank
 
 
@@ -100,7 +100,7 @@ def capacity_of(holdings: Holdings) -> Iterator[PoolCapacity]:
     for name, members in pools.items():
         healthy = [held for held in members if not held.broken]
         ranks = [held.rank for held in healthy]
-        owned = sum(held.owner != NOBODY for held in members)
+        owned = sum(held.owner != UNOWNED for held in members)
         yield PoolCapacity(
             pool=name,
             nodes=len(members),

@@ -9,13 +9,13 @@ from muster.api.words import counted
 from muster.teams.holdings import Holdings
 from muster.teams.plan import Caution, Why
 from muster.teams.poolstate import PoolState
-from muster.teams.record import NOBODY
+from muster.teams.record import UNOWNED
 from muster.teams.targets import BROKEN, Target
 
 
 def cautions_of(holdings: Holdings, pool: PoolState, targets: dict[str, Target]) -> Iterator[Caution]:
     """Yield the warnings; they are equal while their cause does not change."""
-    teams = {owner: target for owner, target in targets.items() if owner != NOBODY}
+    teams = {owner: target for owner, target in targets.items() if owner != UNOWNED}
     asked = sum(target.asked for target in teams.values())
     if asked > pool.total:
         got = ", ".join(f"{team} {target.entitled} of {target.asked}" for team, target in teams.items() if target.asked)

@@ -26,7 +26,7 @@ from muster.teams.cautions import cautions_of
 from muster.teams.holdings import Holdings
 from muster.teams.plan import Caution, Change, Plan, Standing, Why
 from muster.teams.poolstate import Held, PoolState
-from muster.teams.record import NOBODY, TeamRecord
+from muster.teams.record import UNOWNED, TeamRecord
 from muster.teams.targets import BROKEN, HEALTHY, Target, cells, targets_of
 from muster.teams.usage import Rank
 
@@ -118,7 +118,7 @@ class _Moves:
             part = target.broken if broken else target.healthy
             has = self._pool.count.get((owner, broken), 0) + given[owner]
             if given[owner] < missing[owner]:
-                heapq.heappush(order, (owner == NOBODY, has / part, place, owner))
+                heapq.heappush(order, (owner == UNOWNED, has / part, place, owner))
 
         for place, owner in enumerate(missing):
             put(place, owner)
@@ -134,17 +134,17 @@ class _Moves:
 
     def _reason(self, held: Held, owner: str) -> tuple[Why, str]:
         name, former = self._pool.name, held.owner
-        if former != NOBODY and self._owned(former) > self._targets[former].entitled:
-            if owner == NOBODY:
+        if former != UNOWNED and self._owned(former) > self._targets[former].entitled:
+            if owner == UNOWNED:
                 return (
                     Why.RELEASED,
                     f"{former} is entitled to {counted(self._targets[former].entitled, 'node')} of {name}",
                 )
         elif held.broken:
-            if owner == NOBODY:
+            if owner == UNOWNED:
                 return Why.BROKEN, f"broken: {former} has another node of {name} instead"
             return Why.BROKEN, f"broken nodes of {name} are shared out among its teams"
-        if owner != NOBODY and self._owned(owner) < self._targets[owner].entitled:
+        if owner != UNOWNED and self._owned(owner) < self._targets[owner].entitled:
             return Why.ALLOCATED, f"{owner} is entitled to {counted(self._targets[owner].entitled, 'node')} of {name}"
         return Why.REPLACES, f"in place of a broken node of {name}"
 
@@ -158,7 +158,7 @@ def _strays(holdings: Holdings, since: datetime, by: str, *, busy: bool) -> Iter
     names = [name for rank in (Rank if busy else (Rank.IDLE, Rank.BORROWED)) for name in holdings.strays[rank]]
     for name in sorted(names):
         held = holdings.nodes[name]
-        yield _change(held, NOBODY, Why.LEFT_POOL, "no allocation selects it any more", key, since, by)
+        yield _change(held, UNOWNED, Why.LEFT_POOL, "no allocation selects it any more", key, since, by)
 
 
 def _restored(holdings: Holdings, held: Held) -> Change:

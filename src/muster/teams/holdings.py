@@ -18,7 +18,7 @@ from muster.teams.config import Selector, TeamsConfig
 from muster.teams.ordered import Names
 from muster.teams.plan import Caution, Change
 from muster.teams.poolstate import Held, PoolState
-from muster.teams.record import NOBODY, claim_of
+from muster.teams.record import UNOWNED, claim_of
 from muster.teams.usage import PodUse, Rank, nodes_of, use_of
 
 
@@ -167,7 +167,7 @@ class Holdings:
         found = [held for node in affected if (held := self.nodes.get(node)) is not None]
         for held in found:
             self._take(held)
-        self._namespaces_of[self._namespaces.pop(name, NOBODY)] -= 1
+        self._namespaces_of[self._namespaces.pop(name, UNOWNED)] -= 1
         if team:
             self._namespaces[name] = team
             self._namespaces_of[team] += 1
@@ -278,7 +278,7 @@ class Holdings:
         if not held.movable:
             return None
         if held.pool is None:
-            return self.strays[held.rank] if held.claim.owner != NOBODY else None
+            return self.strays[held.rank] if held.claim.owner != UNOWNED else None
         cell = (held.owner, held.broken, held.rank)
         names = held.pool.free.get(cell)
         if names is None:

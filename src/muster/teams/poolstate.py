@@ -8,7 +8,7 @@ from muster.api.lending import State
 from muster.kube.node import Node
 from muster.teams.config import PoolConfig
 from muster.teams.ordered import Names
-from muster.teams.record import NOBODY, Claim
+from muster.teams.record import UNOWNED, Claim
 from muster.teams.usage import Rank
 
 Cell = tuple[str, bool]
@@ -31,7 +31,7 @@ class Held:
     def __init__(self, node: Node) -> None:
         self.name = node.name
         self.node = node
-        self.claim = Claim(NOBODY)
+        self.claim = Claim(UNOWNED)
         self.pool: PoolState | None = None
         self.broken = False
         self.target: str | None = None

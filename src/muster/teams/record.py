@@ -14,7 +14,7 @@ from muster.api.names import ANNOTATION_TEAM_RECORD, LABEL_TEAM
 from muster.kube.node import Taint
 from muster.kube.taints import NO_SCHEDULE, NodeChange, TaintId
 
-NOBODY = ""
+UNOWNED = ""
 """Owner of nodes that no allocation assigns."""
 
 
@@ -40,7 +40,7 @@ class Claim(msgspec.Struct, frozen=True):
     """Ownership of a node.
 
     Attributes:
-        owner: the team, or NOBODY.
+        owner: the team, or UNOWNED.
         by_hand: set by hand; Muster does not change the node.
         intact: label and taint match the record, by the present key; always true if set by hand.
         record: our record, if it is valid.
@@ -52,7 +52,7 @@ class Claim(msgspec.Struct, frozen=True):
     record: TeamRecord | None = None
 
 
-_UNCLAIMED = Claim(NOBODY)
+_UNCLAIMED = Claim(UNOWNED)
 _decoder = msgspec.json.Decoder(TeamRecord)
 
 
@@ -77,7 +77,7 @@ def claim_of(
     label = labels.get(team_key)
     taint = next((each for each in taints if each.key == team_key and each.effect == NO_SCHEDULE), None)
     if record is None:
-        owner = label or (taint.value if taint is not None else NOBODY)
+        owner = label or (taint.value if taint is not None else UNOWNED)
         return Claim(owner, by_hand=True) if owner else _UNCLAIMED
     foreign = label if label is not None and label != record.team else None
     if foreign is None and record.key != team_key and labels.get(record.key, record.team) != record.team:

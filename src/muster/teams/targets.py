@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from muster.teams.poolstate import Cell, PoolState
-from muster.teams.record import NOBODY
+from muster.teams.record import UNOWNED
 from muster.teams.sharing import share_out, wanted
 
 HEALTHY, BROKEN = False, True
@@ -27,14 +27,14 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def targets_of(pool: PoolState) -> dict[str, Target]:
-    """Return the targets of all owners, in the ConfigMap's order, NOBODY last. They add up to the whole pool.
+    """Return the targets of all owners, in the ConfigMap's order, UNOWNED last. They add up to the whole pool.
 
     An owner with nodes set by hand is entitled to at least those. Broken nodes go to the rest first. If the rest is
     too small, the teams take the others in proportion.
     """
     asked = wanted(pool.config, pool.total)
     by_hand = {owner: _all(pool.by_hand, owner) for owner in _owners(pool)}
-    weights = asked | {owner: count for owner, count in by_hand.items() if owner not in asked and owner != NOBODY}
+    weights = asked | {owner: count for owner, count in by_hand.items() if owner not in asked and owner != UNOWNED}
     most = {owner: max(weight, by_hand.get(owner, 0)) for owner, weight in weights.items()}
     entitled = share_out(min(pool.total, sum(most.values())), weights, by_hand, most)
     least_healthy = {owner: pool.by_hand.get((owner, HEALTHY), 0) for owner in entitled}
@@ -47,10 +47,10 @@ def targets_of(pool: PoolState) -> dict[str, Target]:
 
     shared = share_out(seats, entitled, least_healthy, most_healthy, gain)
     found = {owner: Target(weights[owner], count, shared[owner]) for owner, count in entitled.items()}
-    for owner in sorted(_owners(pool) - found.keys() - {NOBODY}):
+    for owner in sorted(_owners(pool) - found.keys() - {UNOWNED}):
         found[owner] = Target(0, 0, 0)
     rest = pool.total - sum(entitled.values())
-    found[NOBODY] = Target(0, rest, healthy - seats)
+    found[UNOWNED] = Target(0, rest, healthy - seats)
     return found
 
 

@@ -167,7 +167,7 @@ def _suspend(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Act
     job, now = snapshot.job, clock.now
     status, generation = job.status, job.metadata.generation
     if status.phase not in ("Stopping", "Suspended"):
-        status = replace(status, phase="Stopping", observed_generation=generation, message="its pods are told to end")
+        status = replace(status, phase="Stopping", observed_generation=generation, message="its pods are stopping")
         status = builder.with_condition(status, "Running", False, "Suspended", "spec.suspend is true", now, generation)
         return [WriteStatus(builder.fitted(status), "Suspended")]
     if snapshot.pods:

@@ -345,7 +345,7 @@ async def test_the_last_look_before_a_deletion_is_at_the_api_server(cloud: Cloud
 
     assert "open to pods" in (await carrier.carry_out(delete, spec)).refused
     await cluster.client.patch(Node, name, {"spec": {"unschedulable": True}})
-    assert "somebody else" in (await carrier.carry_out(cordon, spec)).refused
+    assert "another user or tool" in (await carrier.carry_out(cordon, spec)).refused
     assert (await carrier.carry_out(uncordon, spec)).done
     assert await cordoned(), "it is not ours to take back"
     await cluster.client.patch(Node, name, {"spec": {"unschedulable": None}})

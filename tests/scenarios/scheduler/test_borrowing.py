@@ -47,7 +47,7 @@ async def test_borrower_without_lenders_learns_what_to_do(cluster: Cluster) -> N
     with pytest.raises(CliError) as told:
         await check_lending(cluster.client, {"borrow": True, "priorityClassName": f"of-{cluster.namespace}"})
     assert told.value.exit_code == ExitCode.NOT_FOUND
-    assert "nobody lends nodes here" in str(told.value)
+    assert "nodes cannot be borrowed" in str(told.value)
     assert "without --borrow" in told.value.hint
 
 

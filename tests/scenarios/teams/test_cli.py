@@ -88,5 +88,5 @@ async def test_a_node_by_hand_says_so(cluster: TeamCluster, typed: Typed) -> Non
     (name,) = await cluster.add_nodes(1)
     await cluster.client.patch(Node, name, {"metadata": {"labels": {cluster.key: "music"}}})
     await cluster.configure(vision=1)
-    assert "somebody labelled it by hand" in await typed.ok("nodes", "why", name)
+    assert "its label was set by hand" in await typed.ok("nodes", "why", name)
     assert "SetByHand" in (await typed.fails("teams"))[2]

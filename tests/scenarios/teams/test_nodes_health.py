@@ -74,7 +74,7 @@ async def test_each_node_has_one_state(cluster: TeamCluster, typed: Typed) -> No
     sessions = [
         await remediated(cluster, draining, "Drain", message="two pods are left"),
         await remediated(
-            cluster, handed, "Human", state="NeedsOperator", message="nobody here can replace the machine"
+            cluster, handed, "Human", state="NeedsOperator", message="no provider here can replace the machine"
         ),
     ]
     await cluster.client.patch(Node, cordoned, {"spec": {"unschedulable": True}})
@@ -96,7 +96,7 @@ async def test_each_node_has_one_state(cluster: TeamCluster, typed: Typed) -> No
         said = (await typed.ok("nodes")).splitlines()
         (line,) = [line for line in said if line.startswith(handed)]
         assert "NeedsOperator" in line
-        assert line.endswith("nobody here can replace the machine")
+        assert line.endswith("no provider here can replace the machine")
     finally:
         for session in sessions:
             await cluster.client.delete(NodeRemediation, session.name)

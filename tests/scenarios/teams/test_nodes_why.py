@@ -64,12 +64,12 @@ async def test_a_node_that_waits_to_join_says_when_and_why_not_yet(cluster: Team
     meta = ObjectMeta(
         name=CONFIG_MAP, namespace=cluster.namespace, annotations={ANNOTATION_JOIN_PACE: encode(PACE).decode()}
     )
-    assert "pace: nobody says" not in await typed.ok("nodes", "why", first)
+    assert "pace: unknown" not in await typed.ok("nodes", "why", first)
     record = {ANNOTATION_JOIN_RECORD: encode(JoinRecord("2026-01-02T03:04:05Z")).decode()}
     for name in (first, second, third, unready):
         await taint(cluster, name, joining(), **record)
     await cluster.set_ready(unready, False)
-    assert "pace: nobody says; are joins switched on" in await typed.ok("nodes", "why", first)
+    assert "pace: unknown; are joins switched on" in await typed.ok("nodes", "why", first)
     await cluster.client.create(ConfigMap(metadata=meta))
     found = await typed.json("nodes", "why", third)
     assert found["states"] == ["Joining", "Idle"]
@@ -86,7 +86,7 @@ async def test_a_node_that_waits_to_join_says_when_and_why_not_yet(cluster: Team
         Lease(metadata=ObjectMeta(name=CONTROLLER_LEASE, namespace=cluster.namespace), spec=spec)
     )
     said_at_once = await typed.ok("nodes", "why", first)
-    assert "it is next; nobody opens nodes now: no Muster controller has renewed its lease since" in said_at_once
+    assert "it is next; nodes are not opened now: no Muster controller has renewed its lease since" in said_at_once
     assert "in about" not in said_at_once
     opened = encode(JoinRecord("2026-01-02T03:04:05Z", "2026-01-02T03:05:00Z", "2 nodes in 5 s: room")).decode()
     await taint(cluster, first, **{ANNOTATION_JOIN_RECORD: opened})

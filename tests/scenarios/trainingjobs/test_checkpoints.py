@@ -178,7 +178,7 @@ async def test_a_checkpoint_that_was_deleted_while_the_job_was_stopped_is_not_ha
     await suspended(saving, "one", False)
     assert await saving.began("one", 3) == (0, "")
     status = await saving.arena.phase("one", "Running", 3)
-    assert "none is left, so attempt 3 starts from the BEGINNING" in status.message
+    assert "no other is left, so attempt 3 starts from the BEGINNING" in status.message
     assert status.restarts is None
     await saving.end("one")
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from muster.agent.privilege import CAP_SYSLOG, NOBODY
+from muster.agent.privilege import CAP_SYSLOG, UNPRIVILEGED_USER
 
 LET_GO = """
 import os, sys
@@ -32,7 +32,7 @@ except OSError as error:
 
 def after_letting_go() -> dict[str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", LET_GO, str(NOBODY)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", LET_GO, str(UNPRIVILEGED_USER)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     return dict(line.split(":", 1) for line in done.stdout.splitlines() if ":" in line)
@@ -41,7 +41,7 @@ def after_letting_go() -> dict[str, str]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to let go of")
 def test_root_becomes_an_unprivileged_user_with_at_most_one_capability() -> None:
     said = {name: value.strip() for name, value in after_letting_go().items()}
-    assert {number for name in ("Uid", "Gid") for number in said[name].split()} == {str(NOBODY)}
+    assert {number for name in ("Uid", "Gid") for number in said[name].split()} == {str(UNPRIVILEGED_USER)}
     assert said["NoNewPrivs"] == "1"
     for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"):
         assert int(said[name], 16) & ~(1 << CAP_SYSLOG) == 0, name

@@ -104,7 +104,7 @@ def test_a_job_whose_pods_end_for_another_says_so() -> None:
         ("Succeeded", False, "it is Succeeded", ""),
         ("Failed", False, "it is Failed", ""),
         ("Suspended", True, "it is Suspended", "muster resume train lets it continue"),
-        ("Running", True, "it is told to stop", "muster resume train lets it continue"),
+        ("Running", True, "it is stopping", "muster resume train lets it continue"),
     ],
 )
 def test_a_job_that_wants_no_nodes_says_so(phase: str, suspend: bool, words: str, hint: str) -> None:

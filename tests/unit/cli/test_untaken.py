@@ -44,7 +44,7 @@ def job(**status: Any) -> TrainingJob:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (NotFound(404, "NotFound", ""), "none has ever led here"),
+        (NotFound(404, "NotFound", ""), "no controller has ever led here"),
         (lease(100.0), "none has renewed its lease for"),
         (lease(1.0, **{ANNOTATION_SHADOW: "true"}), "shadow mode, which plans and writes nothing"),
         (lease(1.0), "node-1 leads and has not written about it"),

@@ -104,7 +104,7 @@ def test_operators_see_why_a_node_waits_and_how_it_joined() -> None:
     assert said(waits) == [
         "joining: held back since 2026-01-02T00:00:07Z: "
         "it is not Ready yet, and only nodes that are Ready are opened to pods",
-        "pace: nobody says; are joins switched on (fleet.joins.enabled of the chart)?",
+        "pace: unknown; are joins switched on (fleet.joins.enabled of the chart)?",
     ]
     opened = JoinRecord("2026-01-02T00:00:07Z", "2026-01-02T00:01:00Z", "5 nodes in 5 s: the API server has room")
     assert record_of(node(record=opened)) == opened

@@ -79,7 +79,7 @@ def test_what_a_test_that_is_there_waits_for_is_said(pod: Pod, place: str, said:
     ("found", "said"),
     [
         (why(), ""),
-        (why(config=None), "nobody tests nodes here: health.preflight.enabled"),
+        (why(config=None), "nodes are not tested here: health.preflight.enabled"),
         (why(config=None, broken=True), "preflight.yaml cannot be used (muster health says why)"),
         (why(node("0")), "its device plugin announces no nvidia.com/gpu"),
         (why(in_use=True), "it is tested when what uses it has ended"),

@@ -59,7 +59,7 @@ def test_it_gives_up_the_slot_and_is_bound_whole_without_it() -> None:
     assert (given_up(world), placement.spec.size, phase(world, "train")) == ({1: 2}, 2, "Bound")
     assert plan.waiting == {}
     gang = world.gang("train")
-    assert "goes on with 2 of 3 nodes" in explain(world.state.snapshot(), gang, now=world.now).summary
+    assert "runs with 2 of 3 nodes" in explain(world.state.snapshot(), gang, now=world.now).summary
 
 
 def test_it_waits_where_too_few_would_be_left() -> None:

@@ -67,7 +67,7 @@ def test_without_a_checkpoint_it_starts_from_the_beginning_and_says_so() -> None
     world.disk = set()
     path, said = restarted(world)
     assert path == ""
-    assert "step 20 (/20), step 10 (/10); none is left, so attempt 2 starts from the BEGINNING" in said[0]
+    assert "step 20 (/20), step 10 (/10); no other is left, so attempt 2 starts from the BEGINNING" in said[0]
     assert (world.status.last_checkpoint, world.status.checkpoints) == (None, ())
 
 
@@ -318,7 +318,7 @@ def test_nor_does_it_when_all_that_it_had_is_gone() -> None:
     world.kill_node("n0")
     world.node_ready("n0", False)
     world.until("Failed")
-    assert "step 10 (/10); none is left" in world.status.message
+    assert "step 10 (/10); no " in world.status.message
 
 
 def test_a_url_is_handed_over_as_it_is() -> None:

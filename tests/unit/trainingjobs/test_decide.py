@@ -325,7 +325,7 @@ def test_messages_follow_the_phase_and_count_one_pod_as_one() -> None:
     world.until("Suspended")
     said = [f"{status.phase}: {status.message}" for status in world.history]
     assert said[0] == "Pending: creating 1 pod"
-    assert said[-2:] == ["Stopping: its pods are told to end", "Suspended: it holds no nodes"]
+    assert said[-2:] == ["Stopping: its pods are stopping", "Suspended: it holds no nodes"]
     assert "Running: attempt 1 runs on 1 node" in said
 
 

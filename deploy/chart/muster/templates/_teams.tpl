@@ -14,7 +14,7 @@ system:serviceaccount:{{ .Release.Namespace }}:muster-controller
 {{- define "muster.teams.platform" -}}
 request.userInfo.groups.exists(g, g in {{ include "muster.cel" .Values.teams.admission.platformGroups }})
 {{- end }}
-{{- /* In shadow mode nobody fills pods in, so nothing may be refused for what they lack. */}}
+{{- /* In shadow mode the webhook does not fill pods in, so no pod may be denied for missing fields. */}}
 {{- define "muster.teams.actions" -}}
 {{ ternary (list "Deny") (list "Warn" "Audit") (and (eq .Values.teams.admission.policy "Deny") (not .Values.shadow)) | toJson }}
 {{- end }}

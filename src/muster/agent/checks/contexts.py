@@ -12,7 +12,7 @@ from typing import Final
 
 from muster.agent.check import Host
 from muster.agent.checks.files import text_of
-from muster.agent.checks.nvmlsample import held_by_nobody
+from muster.agent.checks.nvmlsample import is_held_without_process
 
 _POD: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 _OWN_NUMBERS: Final = re.compile(r"^NSpid:\t(.*)$", re.MULTILINE)
@@ -36,7 +36,7 @@ class Contexts:
         """Return unexpected contexts on one GPU, by code; empty if the host's processes are not visible."""
         if not self._sees_host():
             return {}
-        if held_by_nobody(processes, held_bytes):
+        if is_held_without_process(processes, held_bytes):
             return {"leftover-context": f"{held_bytes >> 20} MiB are held, and no process is there"}
         gone, foreign = [], []
         for number in processes:

@@ -79,22 +79,22 @@ class Disks:
     def _read_only(self, mounts: Sequence[Mount]) -> Iterable[Sight]:
         wanted = {mount.device for place in self._limits.writable if (mount := mount_of(place, mounts)) is not None}
         volumes = {mount.device for mount in mounts if mount.place.startswith(_VOLUMES)}
-        told = set[str]()
+        reported = set[str]()
         for mount in mounts:
-            if mount.device in told or mount.kind in _UNCHANGING or not mount.super_read_only:
+            if mount.device in reported or mount.kind in _UNCHANGING or not mount.super_read_only:
                 continue
             # After an error, the kernel makes the file system read-only but not its mounts.
             failed = mount.source.startswith("/dev/") and (
                 not mount.read_only or mount.device in self._was_writable
             )  # fmt: skip
             if mount.device in wanted or (failed and mount.device not in volumes):
-                told.add(mount.device)
+                reported.add(mount.device)
                 words = f"{mount.kind} on {mount.source} cannot be written to"
                 yield Sight("filesystem", mount.place, "read-only", words)
         for place in self._limits.writable:
             on_it = mount_of(place, mounts)
-            if on_it is not None and on_it.read_only and on_it.device not in told:
-                told.add(on_it.device)
+            if on_it is not None and on_it.read_only and on_it.device not in reported:
+                reported.add(on_it.device)
                 yield Sight("filesystem", on_it.place, "read-only", f"{place} is mounted read-only")
 
     def _latency(self, disks: Mapping[str, Disk]) -> Iterable[Sight]:

@@ -116,6 +116,6 @@ def _sample(nvml: Nvml, device: c_void_p, address: str, judge: Judge) -> Gpu:
     return Gpu(address, counters, states, throttle, links, None, contexts)
 
 
-def held_by_nobody(processes: Sequence[int], held_bytes: int) -> bool:
+def is_held_without_process(processes: Sequence[int], held_bytes: int) -> bool:
     """Return whether memory of a GPU is held although no process uses the GPU."""
     return not processes and held_bytes > _HELD_BYTES

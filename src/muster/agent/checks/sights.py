@@ -39,13 +39,13 @@ class Seen(NamedTuple):
 
 
 class _State:
-    __slots__ = ("first_s", "last_s", "looks", "message", "told_s")
+    __slots__ = ("first_s", "last_s", "looks", "message", "reported_s")
 
     def __init__(self, now_s: float, message: str) -> None:
         self.first_s = self.last_s = now_s
         self.looks = 0
         self.message = message
-        self.told_s: float | None = None
+        self.reported_s: float | None = None
 
 
 class Findings:
@@ -76,7 +76,7 @@ class Findings:
         return [*self._lasting(seen.states, now_s), *self._events.take(now_s)]
 
     def _lasting(self, sights: Iterable[Sight], now_s: float) -> list[Finding]:
-        told, here = [], set[tuple[str, str, str]]()
+        reported, here = [], set[tuple[str, str, str]]()
         for sight in sights:
             key = (sight.check, _text(sight.component, COMPONENT_MAX), sight.code)
             if key in here:
@@ -87,18 +87,20 @@ class Findings:
                 state = self._states[key] = _State(now_s, _text(sight.message, MESSAGE_MAX))
             state.looks += 1
             state.last_s = max(state.last_s, now_s)
-            if state.looks >= sight.looks and (state.told_s is None or state.last_s - state.told_s >= sight.refresh_s):
-                state.told_s = state.last_s
-                told.append(
+            if state.looks >= sight.looks and (
+                state.reported_s is None or state.last_s - state.reported_s >= sight.refresh_s
+            ):
+                state.reported_s = state.last_s
+                reported.append(
                     Finding(
                         check=key[0], component=key[1], code=key[2], first_s=state.first_s, last_s=state.last_s,
                         message=state.message,
                     )
                 )  # fmt: skip
         for key, state in tuple(self._states.items()):
-            if key not in here and (state.told_s is None or now_s - state.last_s > self._pause_s):
+            if key not in here and (state.reported_s is None or now_s - state.last_s > self._pause_s):
                 del self._states[key]
-        return told
+        return reported
 
 
 def _text(text: str, characters: int) -> str:

@@ -68,7 +68,7 @@ def of_others(job: TrainingJob, *, local: bool) -> list[records.Found]:
     return sorted(records.of_others(spec.path, job.uid), key=lambda each: each.record.job != job.name)
 
 
-def said_of_others(job: TrainingJob, others: Sequence[records.Found], command: Sequence[str]) -> Iterator[str]:
+def notes_on_others(job: TrainingJob, others: Sequence[records.Found], command: Sequence[str]) -> Iterator[str]:
     """Yields lines: what the job does, whose checkpoints it ignores, and the command that continues from those."""
     spec = job.spec.checkpoint
     assert spec is not None

@@ -34,8 +34,8 @@ def as_data(job: TrainingJob) -> dict[str, Any]:
     """The job for scripts: what is left out on the wire because it is the default is said where they look for it."""
     data = to_dict(job)
     status = job.status
-    told = {"phase": status.phase, "attempt": status.attempt, "readySlots": status.ready_slots}
-    data["status"] = {**told, **data.get("status", {})}
+    always = {"phase": status.phase, "attempt": status.attempt, "readySlots": status.ready_slots}
+    data["status"] = {**always, **data.get("status", {})}
     return data
 
 
@@ -168,14 +168,14 @@ def fault_headline(fault: Fault) -> str:
 def newest_first(faults: Sequence[Fault]) -> list[Fault]:
     """The faults in reverse; last lines that a newer one shows already are named by its attempt."""
     shown: dict[str, int] = {}
-    told = []
+    listed = []
     for fault in reversed(faults):
         head, _, rest = fault.message.partition("\n")
         first = shown.setdefault(rest, fault.attempt)
         if rest and first != fault.attempt:
             fault = replace(fault, message=f"{head}\nits last lines: same as attempt {first}")
-        told.append(fault)
-    return told
+        listed.append(fault)
+    return listed
 
 
 def fault_details(fault: Fault, *, final: bool = False, over: bool = False) -> Iterator[str]:
@@ -214,8 +214,8 @@ def events(old: TrainingJob | None, new: TrainingJob) -> list[str]:
             lines.append(f"useful again {useful:.1f}s after the fault of attempt {fault.attempt}")
     if (before is None or status.attempt != before.attempt) and not never_came(new) and status.attempt > 1:
         lines.append(f"attempt {status.attempt}")
-    waits_anew = before is not None and status.phase == "Pending" and status.message != before.message
-    if before is None or status.phase != before.phase or waits_anew:
+    waits_again = before is not None and status.phase == "Pending" and status.message != before.message
+    if before is None or status.phase != before.phase or waits_again:
         lines.append(standing(new))
         if status.phase == "Running" and status.attempt > 1 and status.slots_kept is not None:  # final only now
             size = status.size or new.spec.replicas

@@ -143,7 +143,7 @@ async def _find(
         return foreign
     gang = state.snapshot().find(namespace, job.name)
     if not wants_nodes(job):
-        stands = "told to stop" if job.spec.suspend and job.status.phase != "Suspended" else job.status.phase
+        stands = "stopping" if job.spec.suspend and job.status.phase != "Suspended" else job.status.phase
         hint = f"{prefix()} resume {job.name} lets it continue" if job.spec.suspend else ""
         raise CliError(f"'{job.name}' wants no nodes: it is {stands}", hint, ExitCode.CONFLICT)
     why = held_back(job, complete=gang is not None and gang.complete, now=now)

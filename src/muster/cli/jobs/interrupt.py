@@ -18,6 +18,6 @@ def detachable(name: str, prefix: str, again: str = "status {} --follow") -> Ite
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):  # asyncio.run turns the first into the second
-        note(f"\nstopped watching; '{name}' goes on")
+        note(f"\nstopped watching; '{name}' continues")
         note(f"watch again: {prefix} {again.format(name)}; stop it: {prefix} stop {name}")
         raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None

@@ -317,7 +317,7 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, timeo
     async with cluster.client() as client:
         if parcel.manifest["spec"].get("borrow"):
             await check_lending(client, parcel.manifest["spec"])
-        from muster.cli.jobs.checkpoints import check_source, of_others, said_of_others
+        from muster.cli.jobs.checkpoints import check_source, notes_on_others, of_others
 
         starts = await check_source(client, parcel.manifest, local=bool(cluster.embedded))
         job = await create(client, parcel)
@@ -327,7 +327,7 @@ async def _run(cluster: Cluster, parcel: Parcel, follow: bool, wait: bool, timeo
         if starts:
             note(starts)
         others = of_others(job, local=bool(cluster.embedded))
-        for text in said_of_others(job, others, parcel.command) if others else ():
+        for text in notes_on_others(job, others, parcel.command) if others else ():
             note(text)
         if cluster.embedded:
             await _warn_if_too_large(client, job)
@@ -364,7 +364,7 @@ async def check_lending(client: Client, spec: dict[str, Any]) -> None:
         return
     except NotFound:
         raise CliError(
-            f"nobody lends nodes here: this cluster has no PriorityClass {name}",
+            f"nodes cannot be borrowed: this cluster has no PriorityClass {name}",
             "run it without --borrow (spec.borrow), or have teams switched on: docs/teams.md, Borrowing",
             ExitCode.NOT_FOUND,
         ) from None

@@ -63,7 +63,7 @@ def _why(lease: Lease | None, now: datetime) -> str:
     renewed = lease.spec.renew_time if lease is not None else None
     if lease is None or renewed is None:
         return (
-            f"none has ever led here (there is no Lease {CONTROLLER_LEASE} in namespace {SYSTEM_NAMESPACE}). "
+            f"no controller has ever led here (there is no Lease {CONTROLLER_LEASE} in namespace {SYSTEM_NAMESPACE}). "
             "Install Muster (docs/install.md); on this machine: muster up"
         )
     silent_s = (now - renewed).total_seconds()

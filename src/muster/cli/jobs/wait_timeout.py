@@ -39,7 +39,7 @@ def check_waits(timeout_s: int | None, waits: bool, *waiting: str) -> None:
 
 def not_ended(name: str) -> tuple[str, str]:
     """Message and hint of a wait for the end of a job that took too long."""
-    return f"'{name}' has not ended", f"it goes on; watch it: {prefix()} status {name} --follow"
+    return f"'{name}' has not ended", f"it continues; watch it: {prefix()} status {name} --follow"
 
 
 @asynccontextmanager

@@ -97,7 +97,7 @@ def _state(held: Held, session: NodeRemediation | None, doubts: Doubt) -> tuple[
         ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
         return ("NotReady", ready.last_transition_time, ready.message) if ready else ("NotReady", None, "")
     if quarantined(node):
-        return "Quarantined", None, "somebody put the taint there"
+        return "Quarantined", None, "the taint was set by hand"
     if is_held(node):
         return "Joining", None, ""
     if node.spec.unschedulable:

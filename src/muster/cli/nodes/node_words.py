@@ -19,7 +19,7 @@ def lines(account: NodeAccount, state: NodeState) -> Iterator[str]:
 
 def _owner(account: NodeAccount) -> str:
     if account.by_hand:
-        return f"belongs to team {account.team}: somebody labelled it by hand, Muster leaves it alone"
+        return f"belongs to team {account.team}: its label was set by hand, and Muster leaves it alone"
     owner = f"belongs to team {account.team}" if account.team else "belongs to no team"
     return f"{owner}{_since(account.since)}" if account.since is not None else f"{owner}: no allocation has taken it"
 

@@ -173,5 +173,5 @@ async def _joining(client: Client, namespace: str, node: Node, nodes: list[Node]
     renewed = lease.spec.renew_time if lease is not None else None
     if renewed is None or time.time() - renewed.timestamp() < SILENT_S:
         return account
-    said = f"{account.why}; nobody opens nodes now: no Muster controller has renewed its lease since {renewed:%FT%TZ}"
+    said = f"{account.why}; nodes are not opened now: no Muster controller has renewed its lease since {renewed:%FT%TZ}"
     return replace(account, why=said, opens_in_seconds=None)

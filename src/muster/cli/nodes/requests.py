@@ -39,7 +39,7 @@ _reason = click.option(
     required=True,
     metavar="TEXT",
     callback=_checked_reason,
-    help="What for, in one line; whoever looks later reads it.",
+    help="The reason, in one line; it is shown with the node later.",
 )
 
 

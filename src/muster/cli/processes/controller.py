@@ -111,7 +111,7 @@ async def run_controller(options: ControllerOptions, stop: asyncio.Event) -> Non
             app = health_app(progress, ready={"trainingjobs": jobs.not_ready})
             port = await stack.enter_async_context(serve(app, *options.metrics_listen))
             log.info("metrics on http://%s:%d/metrics", options.metrics_listen[0], port)
-        log.info("%s: supervisors are told %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
+        log.info("%s: supervisors connect to %s%s", identity, url, "; shadow: nothing is written" * options.shadow)
 
         settings = Settings(team_key=team_key, preflight_required=options.preflight_required)
         shared = Shared(

@@ -48,5 +48,7 @@ async def until_team_key_changes(client: Client, namespace: str, key: str) -> No
         await asyncio.sleep(LOOK_S)
         now = await read_team_key(client, namespace, key)
         if now != key:
-            log.warning("teams are named by %s from now on, no longer by %s: ending, to be started anew", now, key)
+            log.warning(
+                "the team key changed from %s to %s; the process exits so that it restarts with the new key", key, now
+            )
             return

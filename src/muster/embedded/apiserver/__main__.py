@@ -126,7 +126,7 @@ def _kubelet_tls(state: StateDir) -> ssl.SSLContext:
 
 
 def main() -> None:
-    """Run until told to stop."""
+    """Run until SIGTERM or SIGINT."""
     sys.exit(uvloop.run(_run(_arguments())))
 
 

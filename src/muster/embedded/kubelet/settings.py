@@ -34,7 +34,7 @@ class Settings:
         status_period_s: how often an unchanged node status is reported, in seconds.
         sync_period_s: how often contents of volumes are looked at again, in seconds.
         new_boot: pretend that the machine was booted: a new boot ID.
-        token_file: whoever has this bearer token may read logs and execute commands.
+        token_file: a client with this bearer token may read logs and execute commands.
         client_ca_file, client_names: so may a client certificate of that authority with one of these common names.
         serving_ca: the folder of the authority (ca.crt, ca.key) that signs the server's certificate; None for one of
             its own.

@@ -14,7 +14,7 @@ _DONE: Final[dict[Action, str]] = {
     "none": "nothing is done",
     "observe": "it is watched",
     "condition": "a condition on the node says so",
-    "quarantine": "no new work comes to the node, and it is tested when it is idle",
+    "quarantine": "no new pods are scheduled on the node, and it is tested when it is idle",
     "drain": "the node is emptied and tested",
     "reset-gpu": "the node is emptied, the GPU is reset, and the node is tested",
     "reboot": "the node is emptied, rebooted and tested",
@@ -37,7 +37,7 @@ def lines(decision: Decision, policy: Policy) -> Iterator[str]:
         if decision.test:
             yield f"trusted again after: preflight level {decision.test}"
     for code in decision.unknown:
-        yield f"UNKNOWN: {code} is not in policy {policy.revision}; tell whoever keeps it what it is"
+        yield f"UNKNOWN: {code} is not in policy {policy.revision}; add it to the policy, or report it to the operator"
     for number, reason in enumerate(decision.reasons):
         yield from _reason("decided by" if number == 0 else f"also {reason.action}:", reason, policy)
     for each in decision.excused:

@@ -73,7 +73,7 @@ def lines(account: JoinAccount) -> Iterator[str]:
     yield f"joining: held back since {account.since}: {account.why}{soon}"
     pace = account.pace
     if pace is None:
-        yield "pace: nobody says; are joins switched on (fleet.joins.enabled of the chart)?"
+        yield "pace: unknown; are joins switched on (fleet.joins.enabled of the chart)?"
         return
     yield f"pace: {counted(pace.nodes, 'node')} in {pace.period_seconds:g} s, {pace.waiting} wait; {pace.why}"
     if pace.coming_max >= 0:

@@ -134,7 +134,7 @@ def _container(pod: Pod) -> ContainerStatus | None:
 
 def _words(reason: str, message: str) -> str:
     said = ": ".join(filter(None, (reason, " ".join(message.split())[-_WORDS_MAX:])))
-    return said or "nobody says why"
+    return said or "no reason was given"
 
 
 def _seconds(time: datetime | None) -> float:

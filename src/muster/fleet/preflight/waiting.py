@@ -55,7 +55,7 @@ def why_not_tested(node: Node, beside: Surroundings) -> str:
     if beside.config is None:
         if beside.broken:
             return "tests are not begun: preflight.yaml cannot be used (muster health says why)"
-        return "nobody tests nodes here: health.preflight.enabled is not set"
+        return "nodes are not tested here: health.preflight.enabled is not set"
     if not allocatable(node).get(GPU):
         return f"its device plugin announces no {GPU}, which a test takes"
     if beside.in_use:

@@ -134,7 +134,7 @@ class Carrier:
         try:
             await self._client.delete(Node, action.node, uid=action.uid)
         except (NotFound, Conflict):
-            return "it is gone, or made anew"
+            return "it is gone or was recreated"
         return ""
 
 
@@ -146,7 +146,7 @@ def _not_to_be_marked(node: Node, action: Cordon | Uncordon | Delete, state: str
     if state == "Deleting" and node.ready and not (ours and node.spec.unschedulable):
         return "it is ready, and open to pods"
     if state == "Draining" and node.spec.unschedulable and not ours:
-        return "somebody else has cordoned it"
+        return "it was cordoned by another user or tool"
     return "" if not state and not ours else None
 
 

@@ -107,7 +107,9 @@ def _held_up(
     if not serving:
         return Answer(Outcome.NO_POOL, "no pool has nodes that could take all pods it has no room for")
     if not gang.approved:
-        return Answer(Outcome.NOT_APPROVED, "nobody has approved more nodes for it (muster.dev/scale-up: approved)")
+        return Answer(
+            Outcome.NOT_APPROVED, "more nodes for it are not approved (annotate muster.dev/scale-up: approved)"
+        )
     earlier = next((kept[pool.name] for pool in serving if pool.name in kept), "")
     if earlier:
         return Answer(Outcome.BEHIND, f"{earlier} is earlier in the queue and would get the nodes")

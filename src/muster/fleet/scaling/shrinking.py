@@ -75,7 +75,7 @@ def shrink(
         elif tracked.state is NodeState.DELETING:
             leaving += 1
         elif node is not None and node.abandoned:
-            actions.append(Uncordon(pool.name, node.name, node.uid, "somebody else has uncordoned it"))
+            actions.append(Uncordon(pool.name, node.name, node.uid, "it was uncordoned by another user or tool"))
     if group.deletes and not wanted and not stuck and now - memory.grown_at >= pool.cool_down_s:
         actions += _idle(pool, by_instance, states, min(spare, AT_ONCE - leaving), now)
     return actions
@@ -109,9 +109,9 @@ def _stays(node: NodeView, wanted: bool, spare: int) -> str:
     if node.occupied:
         return f"in use again: {node.occupied}"
     if not node.may_go:
-        return "somebody has said that it must stay"
+        return "it is annotated to stay"
     if node.quarantined:
-        return "it is in quarantine: somebody is to look at it first"
+        return "it is in quarantine: an operator must look at it first"
     if wanted:
         return "a gang waits for nodes"
     return "" if spare > 0 else "the pool is at its least size"

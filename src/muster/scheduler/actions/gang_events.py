@@ -168,7 +168,7 @@ class Reporter:
 
     def released(self, gang: Gang, why: str) -> None:
         """Report that a partly bound gang was released."""
-        self._event(gang, WARNING, "GangReleased", f"{why}; its bound pods are deleted to be made anew")
+        self._event(gang, WARNING, "GangReleased", f"{why}; its bound pods are deleted and recreated")
 
     def warn(self, workload: Workload) -> None:
         """Report the workload's warning on the object itself, once."""

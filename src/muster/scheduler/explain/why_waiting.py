@@ -191,8 +191,8 @@ def _not_waiting(gang: Gang, *, supposed: bool) -> str:
     if gang.complete and not gang.pending:
         if gang.wanted == gang.size:
             return "all its pods have a node"
-        rest = "the others join again where there is room that nobody waits for"
-        return f"goes on with {gang.wanted} of {gang.size} nodes, as no spare one was there; {rest}"
+        rest = "the others join again if there is unclaimed room"
+        return f"runs with {gang.wanted} of {gang.size} nodes, as there was no spare; {rest}"
     if not gang.current:
         return "no pods; its slots are kept for it" if gang.placement is not None else "no pods"
     return f"{'would be' if supposed else 'about to be'} placed: there is room for all of it"

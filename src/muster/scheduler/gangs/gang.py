@@ -113,7 +113,7 @@ class Gang:
         revision_since: when the present revision of `seen` was first seen; None before.
         holds: slot -> (node, pod class) reserved on that node while the slot has no pod there.
         traits: preemption order and time limit, from its pods.
-        job: facts from its TrainingJob; None if none is known.
+        job: facts from its TrainingJob; None if unknown.
         failed_nodes: (slot, node) where binding failed permanently; not used again for the slot.
         roster: the members, if a foreign object has their number; None if the pods have it.
         joiners: slot -> pending pod beyond the minimum; not in `current` until it is placed.

@@ -186,7 +186,7 @@ class CarryingOn(Draft):
             deadline = min(deadline, gang.revision_since + self.settings.bind_deadline_s)
         if gang.complete and not gang.pending:
             if any(member.node != gang.placed.get(slot, ("",))[0] for slot, member in gang.current.items()):
-                self.write(gang, {}, keep_deadline=True, reason="bound by somebody else")
+                self.write(gang, {}, keep_deadline=True, reason="bound by another scheduler")
             elif gang.single:
                 self.actions.append(DeletePlacement(gang.key, gang.placement, "the pod is bound"))
             else:

@@ -33,7 +33,7 @@ def is_leaving(gang: Gang) -> bool:
 
 
 def gang_of(placement: Placement) -> Membership:
-    """Return the gang of a placement. A single pod has one, `pod.NAME`, while victims leave for it."""
+    """Return the gang of a placement. A single pod has one, `pod.NAME`, while its victims leave."""
     spec, namespace = placement.spec, placement.namespace
     for owner in placement.metadata.owner_references:
         if owner.kind == Pod.RESOURCE.kind and owner.uid == spec.gang_uid:

@@ -50,7 +50,12 @@ def demands(snapshot: Snapshot, waiting: Mapping[str, Reason]) -> Iterator[Deman
         if blocker is not None:
             yield from _demand(found, blocker.why.value, blocker.text(), shown=True)
         elif not approved(found):
-            yield from _demand(found, NOT_APPROVED, "nobody has approved more nodes for this gang", shown=True)
+            yield from _demand(
+                found,
+                NOT_APPROVED,
+                "more nodes for this gang are not approved (annotate muster.dev/scale-up: approved)",
+                shown=True,
+            )
 
 
 def _demand(gang: Gang, reason: str, message: str, *, shown: bool) -> Iterator[Demand]:

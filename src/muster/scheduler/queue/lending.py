@@ -40,7 +40,7 @@ def lent_nodes(snapshot: Snapshot, gang: Gang, other: Gang) -> int:
 
 
 def debtors(snapshot: Snapshot, gang: Gang) -> Iterator[Gang]:
-    """Yield borrowers of the team's nodes that must leave for the gang although their priority is not lower."""
+    """Yield borrowers of the team's nodes that must yield to the gang although their priority is not lower."""
     if not snapshot.borrowing or not gang.team:
         return
     for other in snapshot.borrowing.values():

@@ -79,7 +79,7 @@ class Care(msgspec.Struct, frozen=True):
     repair_hours: float = 24.0
 
 
-NOBODY = Care("off")
+NO_CARE = Care("off")
 CORDON_AND_EVICT = Care("cordon and evict", acts=True, acts_after_s=0.4)
 """As NVSentinel does it, at its published 2.5 nodes a second: a node that says it is broken is cordoned, its pods are
 evicted, it is rebooted and taken into use again."""

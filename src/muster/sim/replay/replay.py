@@ -105,7 +105,7 @@ class Replay:
     def run(self) -> Outcome:
         """Play to the end. Raises InvariantBroken, with the moment, where the scheduler did what it must never do."""
         end_s = self._conditions.days * 86400 or float("inf")
-        count = told = 0
+        count = shown = 0
         if self._jobs:
             self.at(self._jobs[0].submit_s, self._arrive)
         if self._conditions.mtbf_hours:
@@ -117,9 +117,9 @@ class Replay:
                 heapq.heappop(self._events)[2]()
                 count += 1
             self._settle()
-            if self._progress is not None and count >= told + PROGRESS_EVENTS:
+            if self._progress is not None and count >= shown + PROGRESS_EVENTS:
                 self._progress(self._now, len(self._runs))
-                told = count
+                shown = count
         if self._conditions.days:
             self._now = end_s
             self._note()

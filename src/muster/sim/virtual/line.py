@@ -45,7 +45,7 @@ class Exchange:
         self.task: asyncio.Task[Reply] | None = None
         self.given_up = False
         self.unsaid_s = 0.0
-        """How long nobody tells the server that the asking machine is gone."""
+        """Time until the server learns that the asking machine is gone."""
 
     def fail(self, error: Exception) -> None:
         """Fails the request: its sender gets no answer."""
@@ -133,7 +133,7 @@ class Lines:
     def _arrive(self, exchange: Exchange, path: str, headers: Mapping[str, str], body: bytes) -> None:
         serve = self._listening.get(exchange.server)
         if serve is None or exchange.given_up:
-            self.later(exchange.node, exchange.fail, ConnectionResetError("simulated: nobody listens"))
+            self.later(exchange.node, exchange.fail, ConnectionResetError("simulated: connection refused"))
             return
 
         async def answer() -> Reply:
@@ -174,7 +174,7 @@ class Line:
                 await shaken
                 self._server = lines.pick()
                 if self._server is None:
-                    raise ConnectionRefusedError("simulated: nobody listens")
+                    raise ConnectionRefusedError("simulated: connection refused")
             headers = {"Authorization": f"Bearer {token}"}
             self._exchange = lines.send(self._server, self._node, path, headers, msgspec.json.encode(body))
             exchange = self._exchange

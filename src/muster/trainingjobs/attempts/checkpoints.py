@@ -128,9 +128,11 @@ def choose(snapshot: JobSnapshot, part: Sequence[Slot]) -> Choice:
         text = f"{lost}; attempt {status.attempt} starts from the next older one: step {chosen.step} ({chosen.path})"
         return Choice(status, RecordEvent("CheckpointGone", text, warning=True))
     if status.checkpoint_source is not None:
-        return Choice(status, problem=f"{lost}; none is left of the job that this one continues, nor of its own")
+        return Choice(
+            status, problem=f"{lost}; no checkpoint is left, neither its own nor of the job that it continues"
+        )
     status = replace(status, checkpoints=(), last_checkpoint=None)
-    text = f"{lost}; none is left, so attempt {status.attempt} starts from the BEGINNING"
+    text = f"{lost}; no other is left, so attempt {status.attempt} starts from the BEGINNING"
     return Choice(status, RecordEvent("CheckpointGone", text, warning=True))
 
 

@@ -32,7 +32,7 @@ def begin(snapshot: JobSnapshot, slots: list[Slot], clock: Clock) -> list[Action
     job = snapshot.job
     why, generation = placement.status.message, job.metadata.generation
     status = replace(
-        job.status, phase="Stopping", observed_generation=generation, message=f"{why}; its pods are told to end"
+        job.status, phase="Stopping", observed_generation=generation, message=f"{why}; its pods are stopping"
     )
     status = builder.with_condition(status, "Running", False, "Preempted", why, clock.now, generation)
     return [WriteStatus(builder.fitted(status), "Preempted"), RecordEvent("Preempted", why, warning=True)]

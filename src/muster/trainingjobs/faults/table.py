@@ -118,7 +118,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         id="pod-deleted", tier=2, kind="pod", reasons=("Deleted", "Gone"), cause="infrastructure",
-        what="Somebody deleted the pod", why="The program did not end it",
+        what="The pod was deleted", why="The program did not end it",
     ),
     Row(
         id="out-of-memory", tier=3, kind="container", reasons=("OOMKilled",), cause="user",
@@ -231,7 +231,7 @@ TABLE: Final[tuple[Row, ...]] = (
     ),
     Row(
         id="rank-terminated", tier=6, kind="rank", signals=(15, 2, 1), cause="unknown", replace=False,
-        what="A rank was told to end (SIGTERM, SIGINT, SIGHUP)",
+        what="A rank received a signal to end (SIGTERM, SIGINT, SIGHUP)",
         why="MPI ends the other ranks like this after the first one failed", source="mpiexec(1)",
     ),
     Row(
@@ -280,5 +280,11 @@ TABLE: Final[tuple[Row, ...]] = (
 STALLED: Final = ("stalled", "stalled-again")
 
 UNEXPLAINED: Final = Row(
-    id="unexplained", tier=9, kind="any", cause="unknown", what="Nothing above", why="Nobody knows", replace=True
+    id="unexplained",
+    tier=9,
+    kind="any",
+    cause="unknown",
+    what="Nothing above",
+    why="The cause is unknown",
+    replace=True,
 )

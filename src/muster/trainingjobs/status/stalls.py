@@ -139,7 +139,7 @@ def _stall(snapshot: JobSnapshot, slots: Sequence[Slot], part: Sequence[Slot], c
     limit = limit_s(job.spec, progress)
     if count is None or count.attempt != status.attempt:
         return []
-    if status.stall is not None and (status.stall.attempt != status.attempt or _goes_on(status.stall, progress)):
+    if status.stall is not None and (status.stall.attempt != status.attempt or _has_resumed(status.stall, progress)):
         return _ended(snapshot, progress)
     if limit is None:
         return []
@@ -153,7 +153,7 @@ def _stall(snapshot: JobSnapshot, slots: Sequence[Slot], part: Sequence[Slot], c
     return _kept(snapshot, limit) if status.stall is None else []
 
 
-def _goes_on(stall: Stall, progress: Progress | None) -> bool:
+def _has_resumed(stall: Stall, progress: Progress | None) -> bool:
     """Returns whether the program has reported since the stall began."""
     return progress is not None and progress.time is not None and (stall.since is None or progress.time > stall.since)
 

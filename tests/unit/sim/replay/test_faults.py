@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from muster.sim.replay.faults import CAUSES, CORDON_AND_EVICT, MUSTER, NOBODY, NOTICE_MINUTES, Care, Cause, Faults
+from muster.sim.replay.faults import CAUSES, CORDON_AND_EVICT, MUSTER, NO_CARE, NOTICE_MINUTES, Care, Cause, Faults
 from muster.sim.replay.job import job_of_gpus, uniform_nodes
 from muster.sim.replay.replay import Conditions, Outcome, Replay
 from muster.sim.replay.run import Run
@@ -70,7 +70,7 @@ class Recorded:
         (MUSTER, "said", ["stopped", "lost", "back"]),
         (MUSTER, "crash", ["lost", "back"]),
         (MUSTER, "program", ["stopped", "stopped"]),
-        (NOBODY, "crash", ["lost", "back"]),
+        (NO_CARE, "crash", ["lost", "back"]),
     ],
 )
 def test_what_happens_to_the_job(care: Care, kind: str, words: list[str]) -> None:
@@ -78,12 +78,12 @@ def test_what_happens_to_the_job(care: Care, kind: str, words: list[str]) -> Non
 
 
 def test_a_notice_gives_the_time_it_says() -> None:
-    (unheard, _), (heard, _) = (Recorded(care, "announced", days=30).told[0] for care in (NOBODY, MUSTER))
+    (unheard, _), (heard, _) = (Recorded(care, "announced", days=30).told[0] for care in (NO_CARE, MUSTER))
     assert unheard == pytest.approx(heard + NOTICE_MINUTES * 60 - MUSTER.acts_after_s)
 
 
 def test_job_on_an_untreated_broken_node_dies_repeatedly() -> None:
-    slow = msgspec.structs.replace(NOBODY, person_hours=1e6)
+    slow = msgspec.structs.replace(NO_CARE, person_hours=1e6)
     words = Recorded(slow, "said", days=30).words
     assert set(words) == {"stopped"}
     assert len(words) > 100
@@ -116,7 +116,7 @@ def test_care_is_worth_more_the_more_there_is_of_it() -> None:
         sum(
             run.work_s(outcome.end_s) for seed in range(4) for outcome in [replayed(care, seed)] for run in outcome.runs
         )
-        for care in (NOBODY, CORDON_AND_EVICT, MUSTER)
+        for care in (NO_CARE, CORDON_AND_EVICT, MUSTER)
     )
     assert off < evicted < ours
 

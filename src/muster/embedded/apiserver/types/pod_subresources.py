@@ -200,7 +200,7 @@ class PodSubresources:
         for address in items(status, "addresses"):
             if address.get("type") == "InternalIP" and port:
                 return str(address["address"]), int(port)
-        raise StatusError(500, "InternalError", f"node {node} has told no kubelet address or port yet")
+        raise StatusError(500, "InternalError", f"node {node} has not reported a kubelet address and port yet")
 
     def _get(self, namespace: str, name: str) -> Item:
         item = self._context.store.define("pods").items.get(key_of(namespace, name))

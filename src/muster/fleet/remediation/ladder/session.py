@@ -82,7 +82,7 @@ class Ladder:
             self._hand_shared(session, evidence)
         elif status.rung in MACHINE and node.cordoned:
             self.enter(
-                session, "Human", "somebody else has cordoned the node: its machine is theirs", state="NeedsOperator"
+                session, "Human", "the node was cordoned by another user or tool: Muster leaves its machine alone", state="NeedsOperator"
             )
         elif failed(session, node, self.view.tested.get(node.name)):
             self._further(session, node, evidence, "its test failed")
@@ -233,7 +233,7 @@ class Ladder:
         elif is_above(want, "Drain"):
             self._to(session, node, want, evidence, _because(evidence))
         elif dead:
-            self._further(session, node, evidence, "nobody has heard of the node since")
+            self._further(session, node, evidence, "the node has been silent since")
 
     def _reset(self, session: NodeRemediation, node: NodeView, evidence: Evidence | None) -> None:
         status, step = session.status, self._step(session)
@@ -329,9 +329,9 @@ class Ladder:
             self.hold(session, "Silent", f"{why}; it is not replaced before it has had the time to boot again")
             return
         if rung in MACHINE and node.cordoned:
-            self.enter(session, "Human", f"{why}; somebody else has cordoned the node", state="NeedsOperator")
+            self.enter(session, "Human", f"{why}; the node was cordoned by another user or tool", state="NeedsOperator")
         elif rung == "Replace" and node.name not in self.view.replaceable:
-            self.enter(session, "Human", f"{why}; nobody here can replace the machine", state="NeedsOperator")
+            self.enter(session, "Human", f"{why}; no provider here can replace the machine", state="NeedsOperator")
         elif rung == "Human":
             self.enter(session, "Human", why, state="NeedsOperator")
         elif session.status.rung not in WORKING:

@@ -26,7 +26,7 @@ Requirements for a provider for Azure VM scale sets, which does not exist yet:
 - `delete` is deleteInstances, which lowers the capacity as well. To replace an instance, raise the capacity again in a
   second call. If the first answer was lost, `look` and a new leader complete that.
 - Failed launches are in the operation's error and in provisioningState Failed. AllocationFailed,
-  ZonalAllocationFailed, OverconstrainedAllocationRequest and SkuNotAvailable are NO_CAPACITY; OperationNotAllowed
+  ZonalAllocationFailed, OverconstrainedAllocationRequest and SkuNotAvailable mean NO_CAPACITY; OperationNotAllowed
   with a quota is QUOTA.
 - 429 with Retry-After is THROTTLED: the limits are per subscription and scale set, and every retry uses them up.
 - Protection from scale-in for every instance (protectFromScaleIn), no autoscale rules of its own, and

@@ -39,7 +39,9 @@ class External:
 
     async def delete(self, pool: PoolSpec, instance: str, *, replace: bool) -> None:
         """Not supported and never called: `Group.deletes` is false."""
-        raise NotImplementedError(f"nodes of pool {pool.name} are given back by whoever made them")
+        raise NotImplementedError(
+            f"Muster cannot give back nodes of pool {pool.name}; the program that made them does it"
+        )
 
     async def close(self) -> None:
         """Do nothing: this provider holds no resources."""
