@@ -51,7 +51,7 @@ def api_server(request: pytest.FixtureRequest) -> ApiServer:
 def api_server_for_kubelets(api_server: ApiServer) -> ApiServer:
     """The API server, which process kubelets can serve."""
     if not api_server.kubelet_flags:
-        pytest.skip("somebody's cluster: its API server does not share a network with this machine's loopback")
+        pytest.skip("a user's cluster: its API server does not share a network with this machine's loopback")
     return api_server
 
 

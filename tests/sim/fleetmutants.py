@@ -23,7 +23,7 @@ FLEET_MUTANTS: dict[str, Mutant] = {}
 _mutant = mutants_in(FLEET_MUTANTS)
 
 
-async def _nobody(*args: object) -> str:
+async def _no_reason(*args: object) -> str:
     return ""
 
 
@@ -42,13 +42,13 @@ def erase_what_others_tainted(stack: ExitStack) -> None:
 
 @_mutant
 def give_away_under_gangs(stack: ExitStack) -> None:
-    """A node changes hands when the numbers say so, whoever runs there."""
+    """A node changes hands when the numbers say so, even under running pods."""
     stack.enter_context(patch.object(Holdings, "_rank", lambda *args: Rank.IDLE))
 
 
 @_mutant
 def overrule_hands(stack: ExitStack) -> None:
-    """What somebody labelled by hand is ours to change as well."""
+    """What a user labelled by hand is ours to change as well."""
     claim_of = holdings.claim_of
 
     def ours(*args: Any) -> Any:
@@ -73,12 +73,12 @@ def balloons_anywhere(stack: ExitStack) -> None:
 def give_back_without_looking(stack: ExitStack) -> None:
     """A node is idle if its time is up."""
     stack.enter_context(patch.object(scaling.ScalingController, "_occupied", lambda *args: ""))
-    stack.enter_context(patch.object(Carrier, "_needed", _nobody))
+    stack.enter_context(patch.object(Carrier, "_needed", _no_reason))
 
 
 @_mutant
 def grow_without_end(stack: ExitStack) -> None:
-    """Whoever waits gets nodes, however many the pool may have."""
+    """Every waiting gang gets nodes, whatever the pool's maximum."""
     stack.enter_context(patch.object(growing, "ceiling", lambda *args: 1 << 30))
 
 

@@ -66,7 +66,7 @@ def silence_is_health(stack: ExitStack) -> None:
 
     def out(self: Any, session: Any, node: Any, evidence: Any) -> bool:
         if evidence is None:
-            self._release(session, "nothing is said of it")
+            self._release(session, "nothing is reported about it")
             return True
         return leaves(self, session, node, evidence)
 
@@ -87,7 +87,7 @@ def a_boot_is_a_boot(stack: ExitStack) -> None:
 
 @_mutant
 def do_it_again(stack: ExitStack) -> None:
-    """Whoever comes next gives the pod another name, and the machine is told once more."""
+    """The next leader gives the pod another name, and the machine gets the order twice."""
     names = cycle("abc")
     name = ladder.step_name
     stack.enter_context(patch.object(ladder, "step_name", lambda *args: f"{name(*args)}-{next(names)}"))
@@ -117,16 +117,16 @@ def touch_without_looking(stack: ExitStack) -> None:
     async def empty(self: Any, node: str, **options: bool) -> bool:
         return True
 
-    async def nobody(self: Any, nodes: Any) -> None:
+    async def no_pods(self: Any, nodes: Any) -> None:
         self.pods = dict.fromkeys(nodes, ())
 
     stack.enter_context(patch.object(Looker, "is_empty", empty))
-    stack.enter_context(patch.object(Looker, "at_pods", nobody))
+    stack.enter_context(patch.object(Looker, "at_pods", no_pods))
 
 
 @_mutant
 def lose_what_is_under_way(stack: ExitStack) -> None:
-    """A node that is being emptied is somebody else's business once that is written, and has no deadline."""
+    """A node that is being emptied is another user's business once that is written, and has no deadline."""
     climb = Ladder.climb
 
     def only_others(self: Any, session: Any, node: Any, evidence: Any) -> None:
@@ -149,7 +149,7 @@ def budget_of_pools_ignored(stack: ExitStack) -> None:
 
 @_mutant
 def any_machine_will_do(stack: ExitStack) -> None:
-    """Whoever is first in the provider's list is replaced."""
+    """The first instance in the provider's list is replaced."""
 
     async def first(self: Any, node: Any) -> None:
         pool = self._pool(node)
@@ -175,7 +175,7 @@ def what_is_ill_is_replaced(stack: ExitStack) -> None:
 
 @_mutant
 def who_is_not_reached_is_dead(stack: ExitStack) -> None:
-    """What peers say is enough: nobody looks whether the Lease moves."""
+    """Reports of peers are enough; the Lease is not read."""
 
     def unreached(names: Any, silences: Any, reports: Any, now: float, config: Any) -> dict[str, str]:
         return dict.fromkeys(names, "its Lease stands still, one supposes")

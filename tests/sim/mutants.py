@@ -145,12 +145,12 @@ def move_on_restart(stack: ExitStack) -> None:
     """A restarted gang takes whatever nodes are free: what lay on its old ones is lost."""
     review = slots.review
 
-    def review_anew(*args: Any) -> SlotReview:
+    def review_again(*args: Any) -> SlotReview:
         looked = review(*args)
         reason = slots.NodeReason(slots.NodeWhy.GONE, "mutant")
         return SlotReview(replace={**looked.replace, **dict.fromkeys((*looked.keep, *looked.wait), reason)})
 
-    stack.enter_context(patch.object(placed, "review", review_anew))
+    stack.enter_context(patch.object(placed, "review", review_again))
 
 
 @_mutant
@@ -158,11 +158,11 @@ def repeat_what_was_said(stack: ExitStack) -> None:
     """Each plan says why a gang waits, whether or not that is news."""
     waiting = Reporter.waiting
 
-    def waiting_anew(self: Reporter, *args: Any) -> None:
+    def waiting_again(self: Reporter, *args: Any) -> None:
         self._said.clear()
         waiting(self, *args)
 
-    stack.enter_context(patch.object(Reporter, "waiting", waiting_anew))
+    stack.enter_context(patch.object(Reporter, "waiting", waiting_again))
 
 
 @_mutant

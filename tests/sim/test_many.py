@@ -1,4 +1,4 @@
-"""Many seeds from the command line: what was run is kept, and a run that was cut short goes on."""
+"""Many seeds from the command line: what was run is kept, and a run that was cut short continues."""
 
 from __future__ import annotations
 

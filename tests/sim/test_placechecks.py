@@ -132,7 +132,7 @@ def test_node_of_an_earlier_job_given_away_is_a_violation(resumed: str) -> None:
 
 
 def test_placement_deleted_by_hand_may_come_back_for_pods_that_run() -> None:
-    """Base seed 990108: a user deleted the Placement of a gang that was told to leave its node for another."""
+    """Base seed 990108: a user deleted the Placement of a gang that was asked to leave its node for another."""
     stage = one_runs_where_another_wants_to("2027-01-15T08:06:00Z")
     stage.place("late")
     with stage.view.by_hand():

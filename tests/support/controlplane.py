@@ -40,7 +40,7 @@ _FOUND = pytest.StashKey[Found]()
 
 @dataclasses.dataclass(frozen=True)
 class RealCluster:
-    """A real API server. `control_plane` is None where it is somebody's cluster, which no test may stop."""
+    """A real API server. `control_plane` is None where it is a user's cluster, which no test may stop."""
 
     access: ClusterAccess
     control_plane: ControlPlane | None
@@ -97,7 +97,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Of several processes (pytest-xdist) each has a control plane of its own; the first one tells people."""
+    """Of several processes (pytest-xdist) each has a control plane of its own; the first one prints it."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         found = session.config.stash[_FOUND]

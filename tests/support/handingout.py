@@ -39,7 +39,7 @@ LONG = {
     "tests/system/test_cli_jobs.py": 200,
     "tests/system/test_setup.py": 40,
 }
-"""Seconds that files take, where the number of their tests tells little of it."""
+"""Seconds that files take, where the number of their tests says little about it."""
 
 
 def handed_out_with(nodeid: str) -> str:
@@ -49,7 +49,7 @@ def handed_out_with(nodeid: str) -> str:
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Sort so that of several processes none is left alone with a long file at the end.
+    """Sort so that no process is left alone with a long file at the end.
 
     The longest files come first (they mostly wait), then other files that run processes. Simulations and
     unit tests come last, as they use all the CPU; one process begins with these (tests/conftest.py).

@@ -16,7 +16,7 @@ def record(number: int, text: str = "eth0: renamed") -> bytes:
 
 
 class Device:
-    """A /dev/kmsg whose reads are told beforehand: records, or the errors a real one gives."""
+    """A /dev/kmsg whose reads are given beforehand: records, or the errors a real one gives."""
 
     def __init__(self, *reads: bytes | int) -> None:
         self.reads = list(reads)

@@ -103,7 +103,7 @@ class StubController:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-            # connections that were still in their TLS handshake are nobody's: let asyncio see them end
+            # let asyncio see the end of connections that were still in their TLS handshake
             deadline = time.monotonic() + 5
             async with self.changed:
                 while self._server._active_count and time.monotonic() < deadline:

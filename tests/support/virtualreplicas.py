@@ -68,7 +68,7 @@ class World:
         return self.cluster.call(method, path, body)
 
     def add_gang(self, name: str, size: int, **spec: Any) -> None:
-        """Make the pods of a gang, each of which takes a node."""
+        """Make the pods of a gang; each takes a node."""
         for slot in range(size):
             self.add_member(name, slot, size, **spec)
 

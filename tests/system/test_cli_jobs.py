@@ -312,10 +312,10 @@ def test_exec_passes_stdin_and_the_exit_status(muster: Muster) -> None:
     piped = muster.run("exec", "where", "--", "cat", stdin="through\nand back\n")
     assert (piped.returncode, piped.stdout) == (0, "through\nand back\n")
     assert muster.ok("exec", "where", "--slot", "1", "--", "cat", "sleep.py") == SLEEP, "it starts where the ranks do"
-    told = muster.ok(
+    reported = muster.ok(
         "exec", "where", "--slot", "1", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE, ${MUSTER_ATTEMPT-none}"
     )
-    assert told == "1 of 2, none\n", "it has the numbers of a rank, and reports nothing as one"
+    assert reported == "1 of 2, none\n", "it has the numbers of a rank, and reports nothing as one"
     assert muster.run("exec", "where", "--slot", "7", "--", "true").returncode == 2
 
 

@@ -154,7 +154,7 @@ async def test_the_tail_of_a_failed_rank_ends_with_its_traceback(stub: StubContr
     assert (failure["rank"], failure["code"], failure["signal"]) == (1, 1, 0)
     assert failure["tail"][-1] == "ValueError: no such batch"
     assert failure["tail"][0].startswith("Traceback")
-    await stub.hold(nodes, 2)  # Hydra itself goes on while a rank that never called MPI_Init is missing
+    await stub.hold(nodes, 2)  # Hydra itself continues while a rank that never called MPI_Init is missing
     assert all(node.latest.get("exit", failure) == failure for node in nodes)
     assert not any(alive(node, without_supervisor=True) for node in nodes)
 
@@ -342,7 +342,7 @@ async def test_a_daemon_that_a_rank_double_forked_does_not_outlive_the_attempt(s
     (node,) = await stub.start(1)
     program = """
 import os, signal, time
-told, tell = os.pipe()
+readable, writable = os.pipe()
 if os.fork() == 0:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -351,7 +351,7 @@ if os.fork() == 0:
         os.write(tell, b"up")
         time.sleep(600)
     os._exit(0)
-os.read(told, 2)
+os.read(readable, 2)
 time.sleep(0 if os.environ["MUSTER_ATTEMPT"] == "1" else 600)
 """
     for attempt in (1, 3):

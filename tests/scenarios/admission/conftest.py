@@ -68,7 +68,7 @@ class World:
         self._people: dict[User, Api] = {}
 
     def send(self, user: User | None, method: str, path: str, body: Any = None, **options: Any) -> Answer:
-        """Send as somebody; as an administrator (system:masters) where `user` is None."""
+        """Send as a user; as an administrator (system:masters) where `user` is None."""
         if user is not None and user not in self._people:
             self._people[user] = _Impersonating(self.access.kubeconfig, user)
         api = self.api if user is None else self._people[user]
@@ -93,7 +93,7 @@ class World:
         found: list[Json] = self.api.get(f"/api/v1/namespaces/{namespace}/pods", labelSelector=f"app={label}")["items"]
         return found
 
-    def told(self, name: str, namespace: str = "red") -> str:
+    def reported(self, name: str, namespace: str = "red") -> str:
         """What Events say of the failures of a workload to make its pods."""
         events = self.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
         return "\n".join(
@@ -115,7 +115,7 @@ class _Connection(http.client.HTTPSConnection):
 
 
 class _Impersonating(Api):
-    """Requests as somebody else."""
+    """Requests as another user."""
 
     def __init__(self, kubeconfig: Path, user: User) -> None:
         super().__init__(kubeconfig)

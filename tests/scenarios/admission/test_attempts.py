@@ -72,7 +72,7 @@ def test_a_controller_does_not_get_it_through_either(world: World, kind: str, na
         )
     world.made(MALLORY, WORKLOADS[kind], body)
     app = body["metadata"]["name"]
-    eventually(f"the {kind}'s controller is told why it has no pods", lambda: why in world.told(app))
+    eventually(f"the {kind}'s controller reports why it has no pods", lambda: why in world.reported(app))
     assert world.pods_of(app) == []
 
 

@@ -38,7 +38,7 @@ def test_audit_refuses_nothing(offline_helm: Helm) -> None:
 
 
 def test_in_shadow_mode_nothing_is_filled_in_and_nothing_refused(offline_helm: Helm) -> None:
-    """Who would fill pods in does not run, so what they lack is nobody's fault."""
+    """The webhook that fills pods in does not run, so missing fields are not violations."""
     shadow = (*ARGUMENTS, "--set=shadow=true")
     chart = rendered(offline_helm, *shadow)
     bindings = [each["spec"] for key, each in chart.items() if key[0] == "ValidatingAdmissionPolicyBinding"]

@@ -81,7 +81,7 @@ async def test_who_has_nodes_is_what_the_last_good_allocation_says(
     followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
     homes = followed.homes
-    assert not homes.without_nodes("green"), "nobody knows yet"
+    assert not homes.without_nodes("green"), "it is not known yet"
     meta = ObjectMeta(name=CONFIG, namespace=followed.system)
     await followed.client.create(ConfigMap(metadata=meta, data={"teams.yaml": GOOD}))
     await until("green has nothing", lambda: homes.without_nodes("green"))

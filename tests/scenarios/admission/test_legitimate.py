@@ -42,7 +42,7 @@ CREATED: dict[str, tuple[User | None, str, Callable[[], Json]]] = {
     "a plain pod, with no webhook there": (MALLORY, PODS, pod),
     "a pod of the namespace's team": (MALLORY, PODS, lambda: team_pod("red")),
     "a pod of it that says no more than the label": (MALLORY, PODS, lambda: pod({KEY: "red"})),
-    "a pod that asks for the nodes nobody owns": (
+    "a pod that asks for nodes without owner": (
         MALLORY,
         PODS,
         lambda: pod({KEY: "red"}, tolerations=[toleration()], affinity=affinity(kept_to(operator="DoesNotExist"))),
@@ -86,7 +86,7 @@ CREATED: dict[str, tuple[User | None, str, Callable[[], Json]]] = {
     ),
     "another team from a namespace of none": (RUTH, NOBODYS, lambda: team_pod("blue")),
     "an owner that is not a controller": (MALLORY, PODS, lambda: pod(owner=owner("v1", "ConfigMap", controller=False))),
-    "an owner of a kind nobody knows": (MALLORY, PODS, lambda: pod(owner=owner("example.com/v1", "Thing"))),
+    "an owner of an unknown kind": (MALLORY, PODS, lambda: pod(owner=owner("example.com/v1", "Thing"))),
     "Muster's pods for a TrainingJob of another team": (
         CONTROLLER,
         PODS,
@@ -154,18 +154,18 @@ def _made_by_controllers(world: World, kind: str, body: Json, count: int) -> Non
         f"the {kind}'s pods are there", lambda: len(world.pods_of(app)) == count or _failed(world, app), timeout_s=90
     )
     pods = world.pods_of(app)
-    assert len(pods) == count, world.told(app)
+    assert len(pods) == count, world.reported(app)
     assert {each["metadata"]["labels"][KEY] for each in pods} == {body["spec"]["template"]["metadata"]["labels"][KEY]}
 
 
 def _failed(world: World, app: str) -> bool:
-    return "muster-teams-" in world.told(app)
+    return "muster-teams-" in world.reported(app)
 
 
 @pytest.mark.parametrize("team", ["red", "blue"])
 @pytest.mark.parametrize("kind", ["ReplicaSet", "Deployment", "ReplicationController", "StatefulSet", "Job"])
 def test_controllers_make_the_pods_of_who_may_use_the_team(world: World, kind: str, team: str) -> None:
-    """The controllers themselves have no right to any team: whoever wrote the template had it."""
+    """The controllers themselves have no right to any team: the author of the template had it."""
     body = workload(kind, *of_team(team))
     if kind == "Job":
         body["spec"] |= {"suspend": False, "completionMode": "Indexed", "completions": 2, "parallelism": 2}

@@ -169,7 +169,7 @@ def test_a_namespaces_first_pod_is_filled_in(webhook: Webhook) -> None:
 
 
 def test_a_borrower_gets_its_class_and_the_classs_priority(webhook: Webhook) -> None:
-    """The API server wrote the default priority before it asked us, and computes it anew afterwards."""
+    """The API server wrote the default priority before it asked us, and computes it again afterwards."""
     made = webhook.filled_in(body=pod(BORROWED))
     assert at_home(made) == ("red", [ANY_TEAM], None)
     spec = made["spec"]

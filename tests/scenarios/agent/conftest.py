@@ -178,7 +178,7 @@ class Agents:
             return NodeHealthStatus()
 
     async def until_found(self, node: str, check: str, code: str, count: int = 1) -> NodeHealthStatus:
-        """Wait until its record tells of so many of them."""
+        """Wait until its record has so many of them."""
 
         async def found() -> NodeHealthStatus | None:
             health = await self.health(node)

@@ -202,7 +202,7 @@ async def test_what_is_seen_while_the_api_server_is_away_is_written_when_it_is_b
                 await until("the link", lambda: _checks(agents, machine.node, {"nic"}))
                 server.kill()
                 machine.say(XID, at_s=200)
-                await until("it tried in vain", lambda: "is not written" in agent.said())
+                await until("a write failed", lambda: "is not written" in agent.said())
                 server.start()
                 await agents.until_found(machine.node, "xid", "79")
             finally:

@@ -73,7 +73,7 @@ async def chart(admin_config: ClusterConfig, tmp_path: Path) -> AsyncIterator[Ag
 
 
 async def _at_work(agents: Agents) -> bool:
-    """Somebody who is allowed everything but is not an agent is refused, by the policy."""
+    """The policy refuses a user who may do everything but is not an agent."""
     token = (await agents.client.create_token(ACCOUNT, TokenRequest(), namespace=SYSTEM_NAMESPACE)).status.token
     async with as_bearer(agents, token) as client:
         try:

@@ -21,7 +21,7 @@ DRY = "?dryRun=All"
 
 @dataclasses.dataclass(frozen=True)
 class Malformed:
-    """One request; `name` tells what is wrong with it."""
+    """One request; `name` says what is wrong with it."""
 
     name: str
     method: str
@@ -205,7 +205,7 @@ BODIES: dict[str, bytes] = {
 
 
 def broken_bodies() -> Iterator[Malformed]:
-    """Bodies that are no object of the path's kind."""
+    """Bodies that are not objects of the path's kind."""
     for kind, path, _ in CREATED:
         for name, body in BODIES.items():
             yield Malformed(f"{kind} body {name}", "POST", path + DRY, body)

@@ -1,4 +1,4 @@
-"""What an operation on an API server is, and what of its answer is compared."""
+"""What an operation on an API server is, and which parts of its answer are compared."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_what_was_answered_survives_kill_9(tmp_path: Path, round_: int) -> None:
         newest = max(int(version) for version in answered.values())
         made = restarted.create(CM, {"metadata": {"name": "after"}})
         assert int(made["metadata"]["resourceVersion"]) > newest
-        # An informer that saw the last answer before the crash goes on from there.
+        # An informer that saw the last answer before the crash continues from there.
         with restarted.watch(CM, resourceVersion=newest) as events:
             for event in events:
                 assert event["type"] == "ADDED"

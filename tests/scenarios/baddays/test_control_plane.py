@@ -59,7 +59,7 @@ SAVING = f"""{BEGIN}
 
 
 async def test_while_the_api_server_is_away_for_a_minute_ranks_go_on_and_are_caught_up_with(bad: BadDay) -> None:
-    """A checkpoint that may not wait is told so; one that may waits, and is confirmed when the API server is back."""
+    """A checkpoint that may not wait fails; one that may waits, and is confirmed when the API server is back."""
     job = await bad.train(SAVING)
     await job.runs(1)
     await job.reaches(lambda status: status.last_checkpoint and status.progress)
@@ -82,14 +82,14 @@ async def test_while_the_api_server_is_away_for_a_minute_ranks_go_on_and_are_cau
         assert why.startswith("the checkpoint was not confirmed within 10 s: ")
         assert number("step-1-0") >= int(refused_at)
         step = number("step-1-1")
-        await until("the other rank goes on", lambda: number("step-1-1") > step)
+        await until("the other rank continues", lambda: number("step-1-1") > step)
         waiting = number("saving-1-0")
         assert waiting > int(refused_at)
     finally:
         bad.server.start()
     await job.reaches(lambda status: status.last_checkpoint.step >= waiting and status.phase == "Running")
     assert (await job.saved(1)) >= waiting
-    await until("training goes on behind it", lambda: number("step-1-0") > waiting)
+    await until("training continues behind it", lambda: number("step-1-0") > waiting)
     assert controller.log.read_text().count("leading: ") > terms
     status = await job.ends(1)
     assert (status.restarts, status.faults) == (None, ())

@@ -1,4 +1,4 @@
-"""Bad days of nodes and pods: lost, made anew, deleted, evicted, refused, standing still."""
+"""Bad days of nodes and pods: lost, recreated, deleted, evicted, refused, standing still."""
 
 from __future__ import annotations
 
@@ -92,10 +92,10 @@ async def test_recreated_node_of_the_same_name_is_another_node(bad: BadDay) -> N
     bad.arena.add_node(node.name)
     await job.runs(2)
 
-    async def anew() -> bool:
+    async def recreated() -> bool:
         return (await bad.arena.client.get(Node, node.name)).uid != uid
 
-    await until("the node is there anew", anew, ignoring=(NotFound,))
+    await until("the node is there again", recreated, ignoring=(NotFound,))
     assert (await job.pods())[1].uid != before.uid
     status = await job.ends(2)
     assert [(fault.slot, fault.cause) for fault in status.faults] == [(1, "infrastructure")], status.faults

@@ -151,7 +151,7 @@ class Cluster:
         return [
             f"--set=advertiseUrl=https://127.0.0.1:{self.proxy.port}",
             "--set=nodeSelector.role=system",
-            "--set=podSecurityContext=null",  # nobody else may read this checkout's Python
+            "--set=podSecurityContext=null",  # other users may not read this checkout's Python
         ]
 
     def install(self, *arguments: str) -> str:

@@ -167,7 +167,7 @@ class Everything:
         self._service.start()
 
     def close_service(self) -> None:
-        """From now on nobody is there."""
+        """From now on no process answers."""
         if self._service is not None:
             self._service.stop()
             self._service = None

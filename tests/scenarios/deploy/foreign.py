@@ -1,4 +1,4 @@
-"""Pods of every kind of object that the scheduler may read, none of which finds a node."""
+"""Pods of every kind of object that the scheduler may read. No pod finds a node."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Installed:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """One that the agent may read too, who becomes nobody."""
+    """One that the agent may read too after it gave up root."""
     with tempfile.TemporaryDirectory(prefix="muster-agents-") as made:
         Path(made).chmod(0o755)
         yield Path(made)

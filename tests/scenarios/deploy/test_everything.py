@@ -59,7 +59,7 @@ def test_shadow_writes_only_its_lease_and_denies_no_request(everything: Everythi
     }
     everything.create(job)
     everything.until(
-        "the plan is told", lambda: "shadow: red/fits: would WritePlacement fits: 0 -> " in everything.logs()
+        "the plan is logged", lambda: "shadow: red/fits: would WritePlacement fits: 0 -> " in everything.logs()
     )
     assert NEEDS_RIGHT in everything.refused(of_blue("warned"), *MALLORY, "--warnings-as-errors")
     assert everything.refused(of_blue("taken"), *MALLORY) == ""
@@ -170,7 +170,7 @@ def test_a_new_node_is_held_back_and_opened(everything: Everything) -> None:
     everything.until("the pace says that one is coming", lambda: json.loads(pace() or "{}").get("waiting") == 1)
     cluster.add_node("late-0", gpus=0, role="late")
     everything.until("it is opened", lambda: not held())
-    everything.until("nobody waits any more", lambda: json.loads(pace() or "{}").get("waiting", 0) == 0)
+    everything.until("no node waits", lambda: json.loads(pace() or "{}").get("waiting", 0) == 0)
 
 
 def test_an_idle_node_is_given_back(everything: Everything) -> None:

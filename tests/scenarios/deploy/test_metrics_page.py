@@ -58,7 +58,7 @@ async def test_the_page_is_what_the_processes_export(embedded_server: ApiServer,
     programs = {
         "`muster controller`": ("muster.cli.main", "controller", *PARTS, *common, f"--namespace={namespace}"),
         "`muster admission`": ("muster.cli.main", "admission", *common, f"--namespace={namespace}"),
-        "`muster.agent`": ("muster.agent", "--node=node-of-nobody", f"--root={tmp_path}", *common),
+        "`muster.agent`": ("muster.agent", "--node=missing-node", f"--root={tmp_path}", *common),
     }
     children = {}
     try:

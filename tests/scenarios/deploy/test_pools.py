@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 ADMISSION = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-PEOPLE = ("--as=somebody", "--as-group=people", "--as-group=system:authenticated")
+PEOPLE = ("--as=jane", "--as-group=people", "--as-group=system:authenticated")
 KUBE_SCHEDULER = "system:kube-scheduler"
 POOL = {"key": "muster.dev/pool", "operator": "Exists", "effect": "NoSchedule"}
 ANY_TAINT = {"operator": "Exists"}
@@ -104,7 +104,7 @@ def pools(control_plane_binaries: Path, offline_helm: Helm) -> Iterator[Pools]:
     with ControlPlane(control_plane_binaries) as plane:
         made = Pools(plane.access, offline_helm)
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-        users = ("somebody", KUBE_SCHEDULER, ACCOUNT)
+        users = ("jane", KUBE_SCHEDULER, ACCOUNT)
         plane.access.apply(
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -207,9 +207,9 @@ def test_daemonsets_that_are_listed_reach_the_pool(enforced: Pools) -> None:
 
     eventually("the listed DaemonSet has its pod", lambda: bool(pods("kube-system")))
     reasons = ("get", "events", "--field-selector=reason=FailedCreate", "--output=jsonpath={.items[*].message}")
-    eventually("the other one is told why it has none", lambda: FORBIDDEN in enforced.access.kubectl(*reasons))
+    eventually("the other one reports why it has none", lambda: FORBIDDEN in enforced.access.kubectl(*reasons))
     assert pods("default") == []
-    # its owner is only what somebody says who is not the controller
+    # its owner is only what a user says who is not the controller
     (real,) = pods("kube-system")
     forged = pod("forged", tolerations=(ANY_TAINT,))
     forged["metadata"] |= {"namespace": "kube-system", "ownerReferences": real["metadata"]["ownerReferences"]}

@@ -116,7 +116,7 @@ async def test_shadow_plans_everything_and_writes_nothing(shadowed: Shadowed, jo
 
 
 def claims(cluster: Cluster, namespace: str) -> None:
-    """A claim with a volume, and one that nobody provides."""
+    """A claim with a volume, and one without a provisioner."""
     size = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
     storage = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "example.com/none"}
     cluster.plane.access.apply(

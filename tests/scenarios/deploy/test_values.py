@@ -102,7 +102,7 @@ WRONG = {
         ["--set=health.enabled=true,health.remediation.config.mode=act"],
         ["health.remediation.config.mode is act, and a node with GPUs leaves quarantine only through a test"],
     ),
-    "tests that nobody makes": (
+    "required tests without preflight": (
         ["--set=health.enabled=true,health.preflight.required=true"],
         ["health.preflight.required needs health.preflight.enabled"],
     ),
@@ -110,7 +110,7 @@ WRONG = {
         ["--set=health.enabled=true,health.preflight.enabled=true"],
         ["health.preflight.config.image is missing: name an image"],
     ),
-    "tests by nobody": (
+    "tests without health": (
         ["--set=health.preflight.enabled=true,health.preflight.config.image=a"],
         ["health.preflight.enabled needs health.enabled"],
     ),

@@ -1,4 +1,4 @@
-"""Balloons on a cluster: they fill idle nodes, leave at once for gangs, and none is left without a node."""
+"""Balloons on a cluster: they fill idle nodes, yield at once to gangs, and no balloon stays without a node."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ pools:
         await self.cluster.kill(gang)
 
     async def until_on(self, nodes: set[str]) -> None:
-        """Wait until balloons are on exactly these nodes and none is without one."""
+        """Wait until balloons are on exactly these nodes and every balloon has one."""
 
         async def there() -> bool:
             on = [pod.spec.node_name for pod in await self.balloons()]
@@ -200,7 +200,7 @@ async def test_a_configuration_that_is_wrong_is_said_and_changes_nothing(fleet: 
         events = (await fleet.client.list(Event, fleet.cluster.namespace)).items
         return [event.message for event in events if event.reason == "BadConfig"]
 
-    (message,) = await until("people are told", said)
+    (message,) = await until("operators see the Event", said)
     assert "line 4: pools[0].replicas: Expected `int`, got `str`" in message
     more = await fleet.add_nodes(1)
     await fleet.client.patch(Node, more[0], {"spec": {"unschedulable": True}})

@@ -27,7 +27,7 @@ from tests.support.apiserver import ApiServer
 from tests.support.waiting import until
 
 PENDING = {"key": TAINT_JOINING, "value": "pending", "effect": "NoSchedule"}
-FOREIGN = {"key": "example.com/owner", "value": "somebody", "effect": "NoSchedule"}
+FOREIGN = {"key": "example.com/owner", "value": "another", "effect": "NoSchedule"}
 START, MOST = 4, 6
 
 
@@ -142,7 +142,7 @@ async def test_no_more_nodes_than_the_pace_are_opened_in_a_period(joining: Joini
 
     await until("all nodes have joined", all_open)
     assert all(opened <= allowed <= MOST for opened, allowed in joining.opened)
-    assert sum(opened > 0 for opened, _ in joining.opened) >= 4, "30 nodes of which at most 6 join at a time"
+    assert sum(opened > 0 for opened, _ in joining.opened) >= 4, "of 30 nodes at most 6 join at a time"
     for node in await joining.nodes():
         record = record_of(node)
         assert record is not None
@@ -206,7 +206,7 @@ async def refusals(joining: Joining) -> AsyncIterator[None]:
     if joining.kind == "embedded":
         pod = joining.cluster.pod("guarded", 0, 1)
         pod["metadata"] = {"name": "guarded", "namespace": name, "labels": {"app": "guarded"}}
-        await client.create({**pod, "spec": {**pod["spec"], "schedulerName": "nobody"}})
+        await client.create({**pod, "spec": {**pod["spec"], "schedulerName": "missing"}})
         selector = {"matchLabels": {"app": "guarded"}}
         budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "all"}}
         await client.request(

@@ -328,7 +328,7 @@ async def test_a_configuration_that_cannot_be_used_changes_nothing_and_is_report
 
 
 async def test_the_last_look_before_a_deletion_is_at_the_api_server(cloud: Cloud) -> None:
-    """Whatever a plan says: nothing goes that somebody needs or has opened, and nobody else's cordon is taken."""
+    """Whatever a plan says: no node goes that is needed or was opened, and foreign cordons stay."""
     cluster = cloud.cluster
     (name,) = await cluster.add_nodes(1)
     uid = (await cluster.client.get(Node, name)).uid

@@ -40,12 +40,12 @@ def config_map(name: str, namespace: str, **labels: str) -> ConfigMap:
 async def test_an_informer_keeps_up(client: Client, namespace: str, metrics: KubeMetrics, watch_list: bool) -> None:
     for number in range(7):
         await client.create(config_map(f"c{number}", namespace))
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
 
     def listen(old: ConfigMap | None, new: ConfigMap | None) -> None:
         obj = new or old
         assert obj is not None
-        told.append(("added" if old is None else "deleted" if new is None else "changed", obj.name))
+        reported.append(("added" if old is None else "deleted" if new is None else "changed", obj.name))
 
     informer = Informer(
         client,
@@ -60,21 +60,21 @@ async def test_an_informer_keeps_up(client: Client, namespace: str, metrics: Kub
     informer.add_handler(listen)
     async with running(informer):
         await informer.wait_synced(20)
-        assert sorted(told) == [("added", f"c{number}") for number in range(7)]
-        told.clear()
+        assert sorted(reported) == [("added", f"c{number}") for number in range(7)]
+        reported.clear()
         await client.patch(ConfigMap, "c0", {"metadata": {"labels": {"kept": "no"}}}, namespace=namespace)
         await client.patch(ConfigMap, "c1", {"data": {"k": "v"}}, namespace=namespace)
         await client.delete(ConfigMap, "c2", namespace=namespace)
-        await until("the changes are heard of", lambda: len(told) == 3)
-        assert told == [("deleted", "c0"), ("changed", "c1"), ("deleted", "c2")]
+        await until("the changes are heard of", lambda: len(reported) == 3)
+        assert reported == [("deleted", "c0"), ("changed", "c1"), ("deleted", "c2")]
         await asyncio.sleep(5)
         await client.create(config_map("late", namespace))
         await until("a change after resumed watches", lambda: f"{namespace}/late" in informer.store)
         listed = await client.list(ConfigMap, namespace, label_selector="kept=yes")
         assert {obj.key: obj for obj in listed.items} == dict(informer.store)
-        told.clear()
+        reported.clear()
         await informer.refresh(20)
-        assert (told, len(informer.store)) == ([], 6)
+        assert (reported, len(informer.store)) == ([], 6)
 
 
 async def test_long_lists_come_in_pages_of_one_snapshot(client: Client, namespace: str) -> None:

@@ -29,7 +29,7 @@ async def test_no_writer_loses_a_taint_of_another(client: Client) -> None:
                 break
         for before, after in itertools.pairwise(versions):
             ours = {each for each in differing(before, after) if each.startswith("muster.dev/")}
-            assert len(ours) <= 1, "a write changed what belongs to somebody else"
+            assert len(ours) <= 1, "a write changed what belongs to another user"
             assert FOREIGN in after.spec.taints
     finally:
         await client.delete(Node, name)

@@ -183,11 +183,11 @@ async def test_killed_shim_takes_its_container_with_it(node: NodeUnderTest) -> N
 
 
 async def test_termination_message(node: NodeUnderTest) -> None:
-    told = await node.run("sh", "-c", "echo why > /dev/termination-log; exit 1")
+    reported = await node.run("sh", "-c", "echo why > /dev/termination-log; exit 1")
     fallback = await node.run(
         "sh", "-c", "echo last words; exit 1", container={"terminationMessagePolicy": "FallbackToLogsOnError"}
     )
-    assert ended(await node.finished(told)).message == "why\n"
+    assert ended(await node.finished(reported)).message == "why\n"
     assert ended(await node.finished(fallback)).message == "last words\n"
 
 

@@ -73,7 +73,7 @@ async def test_host_network_has_the_nodes_address(node: NodeUnderTest) -> None:
 
 
 async def test_leftovers_of_a_kubelet_and_its_shims_are_swept_at_the_next_start(node: NodeUnderTest) -> None:
-    """Both killed at once: nobody is left to clean up but the next kubelet."""
+    """Both are killed at once: only the next kubelet can clean up."""
     pod = await node.running(await node.run("sh", "-c", "setsid sleep 1000 & sleep 1000"))
     marker = f"MUSTER_POD_UID={pod.uid}"
     found = processes(marker)

@@ -158,7 +158,7 @@ for number in range(80_000):
 
 
 async def test_flood_is_bounded_and_followed_across_rotation(start_node: StartNode, tmp_path: Path) -> None:
-    """Issue 11.4: logs are rotated; `kubectl logs -f` goes on, and `kubectl logs` serves the newest file."""
+    """Issue 11.4: logs are rotated; `kubectl logs -f` continues, and `kubectl logs` serves the newest file."""
     size, files, first = 64 << 10, 50, 25_000
     node = await start_node(f"--container-log-max-size={size >> 10}Ki", f"--container-log-max-files={files}")
     go = tmp_path / "go"

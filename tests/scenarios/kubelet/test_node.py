@@ -109,7 +109,9 @@ async def test_killed_kubelet_leaves_no_process_and_reports_the_pods_when_it_is_
         return not processes(f"MUSTER_CLUSTER_ID={node.cluster_id}")
 
     await until("no process of the cluster is left", nothing)
-    assert (await node.client.get(Pod, again.name, NAMESPACE)).status.phase == "Running"  # nobody could tell
+    assert (
+        await node.client.get(Pod, again.name, NAMESPACE)
+    ).status.phase == "Running"  # the change was not observable
     await node.start()
     never = await node.finished(never)
     state = never.status.container_statuses[0].state
@@ -175,7 +177,7 @@ async def test_projected_token_is_replaced_before_it_expires(
             "kind": "Pod",
             "metadata": {"generateName": "token-", "namespace": NAMESPACE},
             "spec": {
-                "nodeName": "nobody",
+                "nodeName": "missing",
                 "automountServiceAccountToken": False,
                 "containers": [{"name": "main", "image": "none"}],
                 "volumes": [{"name": "token", "projected": {"sources": [token]}}],

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(420)]
 CONFIG = {"backend": "cpu", "runAsUser": 0, "resources": {"cpu": "100m", "memory": "64Mi"}}
 VALUES = (
     "--set=replicas=1,pools.policy=Deny,health.enabled=true",
-    "--set=health.preflight.enabled=true,health.preflight.required=true,health.agent.nodeSelector.role=nobody",
+    "--set=health.preflight.enabled=true,health.preflight.required=true,health.agent.nodeSelector.role=missing",
     f"--set-json=health.preflight.config={json.dumps(CONFIG)}",
 )
 NODE = "worker-0"

@@ -1,4 +1,4 @@
-"""The admission policy on a real API server: tests and DaemonSets tolerate the taint of untested nodes, nobody else."""
+"""The admission policy on a real API server: only tests and DaemonSets tolerate the taint of untested nodes."""
 
 from __future__ import annotations
 

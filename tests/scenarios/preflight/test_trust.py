@@ -34,7 +34,7 @@ async def test_new_nodes_join_with_the_taint_are_tested_and_get_a_gang_whole(tru
 
 
 async def test_a_reboot_brings_no_taint_back_and_no_gang_either_until_the_node_is_tested(trusting: Trusting) -> None:
-    """Nobody but the scheduler looks: no controller of preflight runs while the gang comes."""
+    """Only the scheduler looks: no controller of preflight runs while the gang comes."""
     await trusting.configure()
     control = trusting.control()
     (name,) = await trusting.add_nodes(1)
@@ -49,7 +49,7 @@ async def test_a_reboot_brings_no_taint_back_and_no_gang_either_until_the_node_i
     async def said_why() -> bool:
         return any("1 untested (rebooted since its test)" in event.message for event in await trusting.cluster.events())
 
-    await until("the gang is told that the node is untested", said_why)
+    await until("an Event says that the node is untested", said_why)
     assert await trusting.pending() == set()
     assert await trusting.cluster.bound("train") == {}
     trusting.control()

@@ -39,7 +39,7 @@ class Asked:
             test = (await self.data("nodes", "why", name))["test"]
             return listed["state"] == "Untested" and all(word in listed["why"] and word in test for word in words)
 
-        await until(f"{words} is said of {name}", said)
+        await until(f"{name} is reported as {words}", said)
 
 
 @pytest.fixture

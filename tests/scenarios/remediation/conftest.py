@@ -1,4 +1,4 @@
-"""Modelled nodes with remediation: machines that reboot when they are told to, findings and tests on call."""
+"""Modelled nodes with remediation: machines that reboot on request, findings and tests on call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead nodes: out of use and left by their gangs before Kubernetes says so, and nobody where many are cut off at once.
+"""Dead nodes: out of use and left by their gangs before Kubernetes says so, and no node if many are cut off at once.
 
 Kubernetes calls a node not Ready after 50 s and evicts its pods 300 s later: more than these tests may take.
 """

@@ -1,4 +1,4 @@
-"""A training job whose nodes break: it leaves them at once, its attempt ends once, and nobody's budget is charged."""
+"""A training job whose nodes break: it leaves them at once, its attempt ends once, and no budget is charged."""
 
 from __future__ import annotations
 

@@ -122,12 +122,12 @@ async def test_switch_fault_is_reported_and_takes_no_node_out_of_use(fabric: Mes
         for place in behind:
             await ward.until_rung(fabric.nodes[place], "Condition")
 
-        async def told() -> bool:
+        async def reported() -> bool:
             events = (await ward.client.list(Event, "default")).items
             about = {each.involved_object.name for each in events if each.reason == "RemediationCondition"}
             return {fabric.nodes[place] for place in behind} <= about
 
-        await until("people are told", told)
+        await until("operators see the Event", reported)
         assert await ward.out_of_use() == set(), "it is not their fault"
 
 

@@ -63,7 +63,7 @@ async def test_a_broken_node_is_emptied_rebooted_tested_and_given_back(ward: War
 
 
 async def test_killed_at_each_rung_it_is_carried_on_by_the_next_leader(ward: Ward) -> None:
-    """Killed whenever anything was written; each goes on where the one before was, and nothing is done twice."""
+    """Killed whenever anything was written; each continues where the one before was, and nothing is done twice."""
     [node] = await ward.add_nodes(1)
     await ward.configure(**{HEALTH_POLICY_KEY: POLICY})
     await ward.add_pod("work", node)
@@ -100,12 +100,12 @@ async def test_a_shared_fault_stops_at_a_person(ward: Ward) -> None:
     await ward.finds(nodes[7], QUARANTINE)
     await ward.until_out_of_use(nodes[7])
 
-    async def told() -> int:
+    async def reported() -> int:
         events = (await ward.client.list(Event, ward.namespace)).items
         return len([each for each in events if each.reason == "SharedFault"])
 
-    await until("a person is told", told)
-    assert await told() == 1
+    await until("the operator sees the Event", reported)
+    assert await reported() == 1
     assert not ward.rebooted
 
 
@@ -119,7 +119,7 @@ async def test_an_api_server_that_is_away_during_a_drain_is_waited_for(ward: War
         await ward.until_rung(node, "Drain")
         await relay.cut()
         await ward.client.delete(PodDisruptionBudget, "never", namespace=ward.namespace)
-        await asyncio.sleep(0.5)  # it finds nobody there; nothing may come of that
+        await asyncio.sleep(0.5)  # it finds no object there, and must do nothing
         assert await ward.rung(node) == "Drain"
         assert await ward.pods_on(node) == {"guarded"}
         await relay.open()
@@ -180,11 +180,11 @@ async def test_observed_only_a_node_stays_as_it_is_and_a_bad_text_changes_nothin
     assert "observed only" in session.status.message
     await ward.configure("mode: act\nworking: {all: -1}\n", **{HEALTH_POLICY_KEY: POLICY})
 
-    async def told() -> list[str]:
+    async def reported() -> list[str]:
         events = (await ward.client.list(Event, ward.namespace)).items
         return [each.message for each in events if each.reason == "BadConfig"]
 
-    [message] = await until("a person is told", told)
+    [message] = await until("the operator sees the Event", reported)
     assert "line 2: working.all: -1 is not possible" in message
     await ward.finds(nodes[1], REBOOT)
     await ward.until_rung(nodes[1], "Observe")

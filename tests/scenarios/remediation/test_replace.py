@@ -113,7 +113,7 @@ async def test_a_machine_is_replaced_in_quarantine_and_empty_and_its_successor_i
         assert old is not None
         assert old.status.rung == "Replace"
 
-        # The machine is off; whoever looks after the cloud's nodes deletes its Node, and another one takes the name.
+        # The machine is off; the cloud's node controller deletes its Node, and another one takes the name.
         trusting.sim.leave(name)
         await client.delete(Lease, name, namespace=LEASE_NAMESPACE)
         await client.delete(Node, name)
@@ -129,7 +129,7 @@ async def test_a_machine_is_replaced_in_quarantine_and_empty_and_its_successor_i
         await trusting.sim.join(name, capacity=CAPACITY, labels=labels, taints=(PENDING,), ready_after_s=0.0)
         await trusting.cluster.add_gang("next", 2)  # needs both
         await trusting.until_test(name)
-        assert await trusting.cluster.bound("next") == {}, "what the machine before it passed is no trust in this one"
+        assert await trusting.cluster.bound("next") == {}, "passes of the machine before do not count for this one"
         assert await findings.session(name) is None
         assert not quarantined(await client.get(Node, name))
         await trusting.end_test(name)

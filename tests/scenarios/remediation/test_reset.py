@@ -170,7 +170,7 @@ async def test_gpus_are_reset_on_the_node_and_a_test_lets_it_back(sick: Sick) ->
 async def test_gpus_that_cannot_be_reset_lead_to_a_reboot_and_a_test_in_the_boot_after_it(sick: Sick) -> None:
     sick.install("nvidia-smi", code=1)
     await sick.findings.finds(sick.node.name, "140", component=GPU)
-    await until("the machine is told to reboot", lambda: sick.asked("systemctl") == ["reboot"])
+    await until("the machine is asked to reboot", lambda: sick.asked("systemctl") == ["reboot"])
     await asyncio.to_thread(sick.node.kill)
     await sick.node.start("--new-boot")
     await sick.until_phase("Released")

@@ -1,4 +1,4 @@
-"""A cluster of modelled nodes: Node objects that say they are ready, and pods nobody runs."""
+"""A cluster of modelled nodes: Node objects that say they are ready, and pods without kubelets."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ async def test_a_pod_group_is_waited_for_until_its_kind_is_installed(
     for number in range(2):
         await add(cluster, f"p{number}", {workloads.POD_GROUP: "pg"})
     await cluster.add_gang("other", 1)
-    await cluster.until_bound("other", 1, "whoever needs no such object is bound")
+    await cluster.until_bound("other", 1, "a gang that needs no such object is bound")
     said = await why(cluster, "pg")
     assert said.startswith("WaitingForWorkload: ")
     assert f"PodGroup {cluster.namespace}/pg (scheduling.x-k8s.io/v1alpha1)" in said

@@ -1,4 +1,4 @@
-"""Borrowers on modelled nodes of a team: pods nobody tells to save, what the CLI says, whence the key of teams."""
+"""Borrowers on modelled nodes of a team: pods that cannot save, what the CLI says, where the team key comes from."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ async def test_pods_that_borrow_are_evicted_for_the_owners_gang_of_equal_priorit
 
 
 async def test_borrower_without_lenders_learns_what_to_do(cluster: Cluster) -> None:
-    with pytest.raises(CliError) as told:
+    with pytest.raises(CliError) as reported:
         await check_lending(cluster.client, {"borrow": True, "priorityClassName": f"of-{cluster.namespace}"})
-    assert told.value.exit_code == ExitCode.NOT_FOUND
-    assert "nodes cannot be borrowed" in str(told.value)
-    assert "without --borrow" in told.value.hint
+    assert reported.value.exit_code == ExitCode.NOT_FOUND
+    assert "nodes cannot be borrowed" in str(reported.value)
+    assert "without --borrow" in reported.value.hint
 
 
 async def test_another_key_in_the_config_map_ends_a_process_that_uses_the_old_one(

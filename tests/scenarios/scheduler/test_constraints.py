@@ -180,7 +180,7 @@ async def test_room_is_kept_for_a_daemonset_whose_pods_have_yet_to_come(cluster:
         "metadata": {"labels": {"app": "agent"}},
         "spec": {
             "nodeSelector": {POOL: cluster.namespace},
-            "schedulerName": "nobody",
+            "schedulerName": "missing",
             "containers": [{"name": "c", "image": "none", "resources": {"requests": {"cpu": "2"}}}],
         },
     }

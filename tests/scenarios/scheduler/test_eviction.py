@@ -55,7 +55,7 @@ async def real(cluster: Cluster, request: pytest.FixtureRequest) -> Cluster:
 
 
 async def set_budget(cluster: Cluster, name: str, labels: dict[str, str], *, stay: int, allowed: int) -> None:
-    """A budget of which so many pods have to stay; waits until it is counted."""
+    """A budget that keeps so many pods; waits until it is counted."""
     spec = {"minAvailable": stay, "selector": {"matchLabels": labels}}
     body = workloads.object_of(PodDisruptionBudget.RESOURCE, name, cluster.namespace, spec)
     await cluster.client.create(body)
@@ -105,7 +105,7 @@ async def run(cluster: Cluster, prefix: str, size: int) -> None:
 
 
 async def alive(cluster: Cluster, prefix: str = "low-") -> set[str]:
-    """Pods that have a node and that nobody deletes."""
+    """Pods that have a node and are not being deleted."""
     pods = await cluster.pods()
     return {p.name for p in pods if p.name.startswith(prefix) and p.spec.node_name and not p.terminating}
 
@@ -132,10 +132,10 @@ async def test_a_gang_whose_budget_admits_all_is_evicted_whole_and_its_nodes_bou
     await set_budget(cluster, "budget", {"app": "low"}, stay=0, allowed=3)
     await cluster.add_gang("high", 2, spec=HIGH)
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return await alive(cluster) == set()
 
-    await until("all three are evicted", told)
+    await until("all three are evicted", reported)
     leaving = [pod for pod in await cluster.pods() if pod.name.startswith("low-")]
     assert len(leaving) == 3
     for pod in leaving:
@@ -203,11 +203,11 @@ async def test_a_new_leader_finishes_what_the_old_one_began(foreign: Cluster) ->
         await set_budget(cluster, "budget", {"app": "low"}, stay=0, allowed=3)
         await cluster.add_gang("high", 3, spec=HIGH)
 
-        async def told() -> bool:
+        async def reported() -> bool:
             placement = await cluster.placement("pod-group.low")
             return placement is not None and placement.status.phase == "Preempting"
 
-        await until("the gang is told to leave", told)
+        await until("the gang is asked to leave", reported)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
     assert len(await alive(cluster)) == 3
@@ -242,7 +242,7 @@ def template(cluster: Cluster, labels: dict[str, str], **spec: Any) -> dict[str,
 async def test_an_indexed_job_is_evicted_whole_and_runs_again_when_there_is_room(real: Cluster) -> None:
     cluster = real
     await cluster.add_nodes(3)
-    cluster.schedule(settings=Settings(hold_s=1.0))  # nobody makes the pods of `high` anew
+    cluster.schedule(settings=Settings(hold_s=1.0))  # the pods of `high` are not recreated
     spec = {
         "parallelism": 3,
         "completions": 3,

@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 class FaultyClient(Client):
-    """Binds through to the API server until told to fail: after `after` binds, `fault` is awaited instead."""
+    """Binds through to the API server until asked to fail: after `after` binds, `fault` is awaited instead."""
 
     def __init__(self, *arguments: Any, after: int, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -130,7 +130,7 @@ async def test_pod_recreated_during_binding_ends_fully_bound(cluster: Cluster) -
 
     class Remaking(FaultyClient):
         async def fault(self, pod_name: str, node: str, namespace: str, uid: str) -> None:
-            if pod_name.endswith("-0"):  # attempt 0: somebody deletes it just before it is bound
+            if pod_name.endswith("-0"):  # attempt 0: a user deletes it just before it is bound
                 slot = int(pod_name.split("-")[1])
                 await cluster.client.delete(Pod, pod_name, namespace=namespace, grace_s=0)
                 await cluster.client.create(cluster.pod("train", slot, 3, attempt=1))
@@ -198,7 +198,7 @@ async def test_a_gang_that_cannot_be_bound_in_time_is_released_whole(cluster: Cl
         for slot in range(4):
             if f"train-{slot}-0" not in left:
                 await cluster.client.create(cluster.pod("train", slot, 4, attempt=1))
-        await cluster.until_bound("train", 4, "placed anew")
+        await cluster.until_bound("train", 4, "placed again")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -30,19 +30,19 @@ async def test_every_pod_of_a_gang_has_a_scheduled_event_that_names_its_node(clu
     await cluster.add_gang("train", 3)
     cluster.schedule()
 
-    async def told() -> dict[str, str]:
+    async def reported() -> dict[str, str]:
         events = [event for event in await cluster.events() if event.reason == "Scheduled"]
         return {event.involved_object.uid: event.message for event in events}
 
-    await until("an event for each pod", lambda: _have(told, 3))
+    await until("an event for each pod", lambda: _have(reported, 3))
     pods = (await cluster.client.list(Pod, cluster.namespace)).items
-    assert await told() == {
+    assert await reported() == {
         pod.uid: f"Successfully assigned {cluster.namespace}/{pod.name} to {pod.spec.node_name}" for pod in pods
     }
 
 
-async def _have(told: Callable[[], Awaitable[dict[str, str]]], count: int) -> bool:
-    return len(await told()) >= count
+async def _have(reported: Callable[[], Awaitable[dict[str, str]]], count: int) -> bool:
+    return len(await reported()) >= count
 
 
 async def test_of_two_gangs_that_each_want_the_cluster_one_is_bound_whole_then_the_other(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Gangs of lower priority leave for others: told by their Placement, bound only when the last pod is gone."""
+"""Gangs of lower priority yield: their Placement asks them to, and others are bound after their last pod is gone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def classes(cluster: Cluster) -> None:
 
 
 async def add_job(cluster: Cluster, name: str, size: int, priority_class: str) -> None:
-    """A TrainingJob nobody looks after, and its pods: the controller is dead."""
+    """A TrainingJob without a live controller, and its pods."""
     spec = TrainingJobSpec(replicas=size, image="none", command=("true",), stop_grace_seconds=0)
     job = await cluster.client.create(
         TrainingJob(metadata=ObjectMeta(name=name, namespace=cluster.namespace), spec=spec)
@@ -38,7 +38,7 @@ async def add_job(cluster: Cluster, name: str, size: int, priority_class: str) -
         await cluster.client.create(pod)
 
 
-async def _told(cluster: Cluster, name: str) -> Placement | None:
+async def _leaving(cluster: Cluster, name: str) -> Placement | None:
     placement = await cluster.placement(name)
     return placement if placement is not None and placement.status.phase == "Preempting" else None
 
@@ -74,7 +74,7 @@ async def test_job_is_notified_and_its_nodes_are_bound_when_its_pods_are_gone(cl
     await add_job(cluster, "low", 3, "muster-test-low")
     await cluster.until_bound("low", 3)
     await add_job(cluster, "high", 2, "muster-test-high")
-    placement: Placement = await until("the job is told to leave", lambda: _told(cluster, "low"))
+    placement: Placement = await until("the job is asked to leave", lambda: _leaving(cluster, "low"))
     assert placement.status.reason == "Preempted"
     assert f"{cluster.namespace}/high (priority 1000)" in placement.status.message
     await asyncio.sleep(0.2)  # time to do wrong in: nothing may be bound while the pods are there

@@ -17,7 +17,7 @@ async def _why(cluster: Cluster, count: int) -> bool:
 
 
 async def _whole(cluster: Cluster, gangs: list[str], size: int) -> str:
-    """The first of the gangs that is bound whole; "" while none is."""
+    """The first of the gangs that is bound whole, or ""."""
     for gang in gangs:
         if await cluster.is_bound(gang, size):
             return gang
@@ -83,7 +83,7 @@ async def test_a_gang_one_node_short_is_not_begun_930(cluster: Cluster) -> None:
 
 
 async def test_recreated_pods_are_not_blocked_358(cluster: Cluster) -> None:
-    """Coscheduling: pods made anew are denied for a while. Ours: their slots are kept, and theirs at once."""
+    """Coscheduling: recreated pods are denied for a while. Ours: their slots are kept, and theirs at once."""
     await cluster.add_nodes(6)
     cluster.schedule()
     for gang, size in (("first", 2), ("train", 4)):

@@ -36,7 +36,7 @@ async def kinds(cluster: Cluster) -> AsyncIterator[None]:
 
 @pytest.fixture
 async def jobs(cluster: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[bool]:
-    """Jobs; whether somebody makes their pods. The embedded API server knows them only as a custom kind."""
+    """Jobs; whether a user makes their pods. The embedded API server knows them only as a custom kind."""
     real = request.node.callspec.params["api_server"] == "real"
     if not real:
         await workloads.install(cluster.client, Job.RESOURCE)
@@ -143,7 +143,7 @@ async def test_two_elastic_gangs_that_want_more_never_take_from_each_other_3869(
 
 
 async def test_an_index_that_is_done_is_not_waited_for_142330(cluster: Cluster, jobs: bool) -> None:
-    """Native gangs: once an index is done, a pod made anew waits for ever. Ours: it gets its slot, as done counts."""
+    """Native gangs: once an index is done, a recreated pod waits for ever. Ours: it gets its slot, as done counts."""
     await cluster.add_nodes(3)
     cluster.schedule()
     spec = {"parallelism": 3, "completions": 3, "completionMode": "Indexed"}
@@ -238,4 +238,4 @@ async def test_a_job_set_stopped_in_the_middle_of_its_recovery_holds_nothing_148
     resumed = await add_pods(2, 0, 1)
     await cluster.kill("other")
     await cluster.client.delete(Placement, "other", namespace=cluster.namespace)
-    await until("it is placed anew", lambda: is_bound(cluster, "jobset.js", *resumed))
+    await until("it is placed again", lambda: is_bound(cluster, "jobset.js", *resumed))

@@ -42,7 +42,7 @@ async def nodes(client: Client) -> AsyncIterator[SimNodes]:
 
 
 async def bound(client: Client, node: str) -> Pod:
-    """A pod that somebody bound to the node."""
+    """A pod that a user bound to the node."""
     spec = {
         "nodeName": node,
         "restartPolicy": "Never",

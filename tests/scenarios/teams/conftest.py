@@ -28,7 +28,7 @@ async def client(cluster_config: ClusterConfig) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def cluster(client: Client) -> AsyncIterator[TeamCluster]:
-    """A pool without nodes, a namespace for the ConfigMap; nobody manages it yet."""
+    """A pool without nodes, a namespace for the ConfigMap. No controller manages it yet."""
     await install_kinds(client)
     name = f"teams-{uuid.uuid4().hex[:10]}"
     await make_namespace(client, name)

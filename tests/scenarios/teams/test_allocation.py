@@ -53,11 +53,11 @@ async def test_a_taint_removed_by_hand_is_put_back_and_others_stay(cluster: Team
     await cluster.client.patch(Node, name, {"metadata": {"labels": {cluster.key: None}}})
     await cluster.until_owned(vision=1)
 
-    async def told() -> bool:
+    async def reported() -> bool:
         events = (await cluster.client.list(Event, field_selector=f"involvedObject.name={name}")).items
         return any(event.reason == "TeamRestored" for event in events)
 
-    await until("an Event says so", told)
+    await until("an Event says so", reported)
 
 
 @pytest.mark.parametrize("how", ["not ready", "quarantined"])
@@ -129,12 +129,12 @@ async def test_without_a_config_map_nothing_happens_and_without_it_again_nodes_k
     await cluster.configure(vision=2)
     await cluster.until_owned(vision=2)
 
-    async def told() -> set[str]:
+    async def reported() -> set[str]:
         events = (await cluster.client.list(Event, cluster.namespace)).items
         found = {event.reason for event in events if event.involved_object.name == TEAMS_CONFIG_MAP}
         return found if found >= {"ConfigDeleted", "ConfigInvalid", "NoAllocations"} else set()
 
-    await until("Events say so", told)
+    await until("Events say so", reported)
 
 
 async def test_another_key_moves_no_node(cluster: TeamCluster) -> None:
@@ -153,7 +153,7 @@ async def test_another_key_moves_no_node(cluster: TeamCluster) -> None:
 
 
 async def test_two_managers_at_once_do_not_quarrel(audited: tuple[Client, Audited], cluster: TeamCluster) -> None:
-    """As when a lease is lost and nobody has noticed: each node is written once by one of them."""
+    """As after a lease was lost unnoticed: each node is written once by one of them."""
     client, wire = audited
     await cluster.add_nodes(8)
     await cluster.configure(vision=4, speech=4)

@@ -88,12 +88,12 @@ async def test_a_leader_that_starts_without_the_config_map_moves_nothing_and_the
     await cluster.client.delete(ConfigMap, TEAMS_CONFIG_MAP, namespace=cluster.namespace)
     await until("the alert is on", lambda: config_ok(first) == 0.0)
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return "ConfigDeleted" in {
             event.reason for event in (await cluster.client.list(Event, cluster.namespace)).items
         }
 
-    await until("an Event says so", told)
+    await until("an Event says so", reported)
     await cluster.client.patch(Node, names[0], {"spec": {"taints": None}})
     await cluster.until_owned(vision=1)
     await cluster.stop()

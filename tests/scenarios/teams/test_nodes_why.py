@@ -73,8 +73,8 @@ async def test_a_node_that_waits_to_join_says_when_and_why_not_yet(cluster: Team
     await cluster.client.create(ConfigMap(metadata=meta))
     found = await typed.json("nodes", "why", third)
     assert found["states"] == ["Joining", "Idle"]
-    told = found["joining"]
-    assert (told["ahead"], told["opensInSeconds"], told["pace"]["comingMax"]) == (2, 10.0, 0)
+    reported = found["joining"]
+    assert (reported["ahead"], reported["opensInSeconds"], reported["pace"]["comingMax"]) == (2, 10.0, 0)
     said = (await typed.ok("nodes", "why", third)).splitlines()
     held = "  joining: held back since 2026-01-02T03:04:05Z: "
     assert f"{held}2 nodes that came before are opened first; open to pods in about 10 s" in said

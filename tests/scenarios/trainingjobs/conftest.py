@@ -145,8 +145,8 @@ class Arena:
             await self.client.delete(TrainingJob, job.name, namespace=self.namespace)
         lost = {node.name for node in self.nodes if node.process.popen.poll() is not None}
         for pod in (await self.client.list(Pod, self.namespace)).items:
-            # On a lost node nobody says that it has ended. Elsewhere the garbage collector would delete it, but where
-            # it could not watch for a minute it may take half of one to look again.
+            # On a lost node no kubelet reports that it has ended. Elsewhere the garbage collector would delete it; after a
+            # minute without a watch it may take half a minute to list again.
             grace_s = 0 if pod.spec.node_name in lost else 1
             with contextlib.suppress(NotFound):
                 await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=grace_s)
@@ -258,7 +258,7 @@ def arenas() -> Iterator[dict[str, Arena]]:
 
 @pytest.fixture
 async def arena(api_server_for_kubelets: ApiServer, arenas: dict[str, Arena], tmp_path: Path) -> AsyncIterator[Arena]:
-    """Three nodes that nobody uses and a controller; what a test does to them is mended before the next."""
+    """Three unused nodes and a controller; what a test does to them is mended before the next."""
     server = api_server_for_kubelets
     async with Client(load_config(server.kubeconfig)) as client:
         if server.kind not in arenas:

@@ -86,14 +86,14 @@ async def test_reason_for_waiting_is_typed_and_reported_once_across_leaders(
     assert message.startswith("needs 4 nodes; the cluster has 3")
     assert status.message == f"waiting for 4 of 4 nodes: {message} [MoreThanTheCluster]"
 
-    async def told() -> list[Event]:
+    async def reported() -> list[Event]:
         listed = await arena.client.list(Event, arena.namespace, field_selector="reason=FailedScheduling")
         return [event for event in listed.items if event.involved_object.name == "train"]
 
-    async def is_told() -> bool:
-        return bool(await told())
+    async def is_reported() -> bool:
+        return bool(await reported())
 
-    await until("there is an Event", is_told)
+    await until("there is an Event", is_reported)
     before = (await arena.job("train")).metadata.resource_version
     arena.controllers[-1].kill()
     arena.control(f"--metrics-listen={METRICS}")
@@ -108,7 +108,7 @@ async def test_reason_for_waiting_is_typed_and_reported_once_across_leaders(
     arena.add_node()
     status = await arena.phase("train", "Succeeded", 1)
     assert _admitted(status) == ("True", "NodesAssigned")
-    (event,) = await told()
+    (event,) = await reported()
     assert (event.count, event.message) == (1, f"{message} [MoreThanTheCluster]")
 
 

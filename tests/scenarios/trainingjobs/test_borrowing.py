@@ -1,4 +1,4 @@
-"""A job runs on another team's nodes until they need them: it saves, leaves whole, and goes on when there is room."""
+"""A job runs on another team's nodes until they need them: it saves, leaves whole, and continues when there is room."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BLUE = {
 
 @pytest.fixture
 async def arena(arena: Arena) -> AsyncIterator[Arena]:
-    """Nodes that were given away are nobody else's afterwards."""
+    """Nodes that were given away have no owner afterwards."""
     yield arena
     for node in arena.nodes:
         node.lose()

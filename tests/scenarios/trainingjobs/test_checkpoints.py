@@ -49,7 +49,7 @@ LOADING = """
             muster.save_checkpoint(step, lambda path: pathlib.Path(path).write_text(str(step)))
         time.sleep(0.05)
 """
-"""Its second attempt reads the checkpoint only after somebody had time to delete it; it never reports a step."""
+"""Its second attempt reads the checkpoint only after a user had time to delete it; it never reports a step."""
 
 
 class Saving:

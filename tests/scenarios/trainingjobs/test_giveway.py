@@ -1,4 +1,4 @@
-"""A job gives its nodes to one of higher priority, waits, and goes on as its next attempt."""
+"""A job gives its nodes to one of higher priority, waits, and continues as its next attempt."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ async def test_a_killed_rank_restarts_in_place(arena: Arena) -> None:
 
 
 async def test_a_lost_node_costs_one_slot_and_not_the_user_11789(arena: Arena) -> None:
-    """Kueue: each replaced node uses up the Job's backoffLimit. Ours: with a limit of 0 the job goes on, uncharged."""
+    """Kueue: each replaced node uses up backoffLimit. Ours: with a limit of 0 the job continues, uncharged."""
     await arena.submit("train", train(arena), backoffLimit=0, unknownLimit=0)
     await arena.phase("train", "Running", 1)
     await until_written(arena, 1)

@@ -86,7 +86,7 @@ async def test_a_pod_that_is_deleted_after_its_good_end_and_before_a_controller_
 
 
 async def test_a_force_deleted_pod_of_a_whole_node_job_costs_one_restart(arena: Arena) -> None:
-    """Its replacement comes to the same node, where the old pod's processes may still hold the GPUs."""
+    """Its replacement returns to the same node, where the old pod's processes may still hold the GPUs."""
     await arena.submit("train", UNTIL_DONE.format(folder=str(arena.folder)))
     await arena.phase("train", "Running", 1)
     before = {pod.metadata.labels[LABEL_SLOT]: pod for pod in await arena.pods("train")}
@@ -101,7 +101,7 @@ async def test_a_force_deleted_pod_of_a_whole_node_job_costs_one_restart(arena: 
 
 
 async def test_a_slot_is_not_kept_on_a_node_that_was_deleted_and_came_back_with_other_gpus(arena: Arena) -> None:
-    """Issue 11.5: a gang never mixes counts. The running attempt goes on."""
+    """Issue 11.5: a gang never mixes counts. The running attempt continues."""
     await arena.whole(4)
     await arena.submit("train", UNTIL_DONE.format(folder=str(arena.folder)))
     await arena.phase("train", "Running", 1)
@@ -176,7 +176,7 @@ async def test_a_foreign_pod_with_the_name_of_a_slot_is_named_and_waited_for(
     }
     await arena.client.create(other)
     await arena.submit("taken", "", replicas=1)
-    told = await arena.reaches("taken", lambda status: "already exists" in status.message)
-    assert 'pods "taken-0-1" already exists, and it does not belong to this job: delete it' in told.message
+    reported = await arena.reaches("taken", lambda status: "already exists" in status.message)
+    assert 'pods "taken-0-1" already exists, and it does not belong to this job: delete it' in reported.message
     await arena.client.delete(Pod, "taken-0-1", namespace=arena.namespace, grace_s=0)
     await arena.phase("taken", "Succeeded")

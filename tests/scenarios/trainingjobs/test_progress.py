@@ -81,8 +81,8 @@ async def test_only_the_current_attempt_and_only_pods_may_commit_a_checkpoint(ar
     """Issue 11: also, a step beyond 31 bits (tokens) is progress, and one beyond 63 bits does no harm."""
     await arena.submit("report", ABOVE.replace("TOKENS", str(TOKENS)).format(folder=str(arena.folder)))
     status = await arena.phase("report", "Succeeded")
-    nobody, other, current, too_large, tokens = json.loads((arena.folder / "answers").read_text())
-    assert nobody[0] == 401
+    without_token, other, current, too_large, tokens = json.loads((arena.folder / "answers").read_text())
+    assert without_token[0] == 401
     assert other == [409, {"currentAttempt": 1}]
     assert current == [200, {"checkpointNow": False}]
     assert status.last_checkpoint is not None

@@ -1,4 +1,4 @@
-"""A node vanishes and none is spare: the job goes on with fewer ranks, and with all of them when there is a node."""
+"""A node vanishes and there is no spare: the job continues with fewer ranks, later with all of them again."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_it_grows_again_at_a_checkpoint_that_it_is_asked_for(arena: Arena,
     status = await arena.phase("train", "Running", 3)
     assert (status.size, status.left_out) == (3, ())
     assert status.restarts is not None
-    assert status.restarts.total == 1  # nobody is charged for growing
+    assert status.restarts.total == 1  # no budget is charged for growing
     last = status.last_checkpoint
     assert last is not None
     assert last.attempt == 2

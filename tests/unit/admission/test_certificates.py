@@ -18,7 +18,7 @@ GOOD = renewed({}, HOSTS, NOW)
 
 
 def trusted(folder: Path, bundle: bytes, pair: KeyPair, host: str = HOSTS[0]) -> bool:
-    """Whether somebody who trusts the bundle takes the certificate, as a TLS handshake in memory shows."""
+    """Whether a user who trusts the bundle takes the certificate, as a TLS handshake in memory shows."""
     pair.write(folder / "tls.crt", folder / "tls.key")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(folder / "tls.crt", folder / "tls.key")

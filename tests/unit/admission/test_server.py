@@ -21,7 +21,7 @@ KEY = "muster.dev/team"
 
 
 class Known:
-    """What the webhook is told of the cluster."""
+    """What the webhook knows about the cluster."""
 
     def __init__(self) -> None:
         self.homes = {"red": Home(team="red")}

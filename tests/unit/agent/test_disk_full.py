@@ -1,4 +1,4 @@
-"""The agent's process on a machine where no file can be written and nobody takes what it logs."""
+"""The agent's process on a machine where no file can be written and its log is not read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_full_disk_keeps_nothing_from_the_record(tmp_path: Path) -> None
         try:
             await until("it was refused, and had to log that", lambda: len(server.requests) > 2)
             refuses = False
-            await until("the fault is written", lambda: _told(server.requests))
+            await until("the fault is written", lambda: _has_reported(server.requests))
             agent.terminate()
             assert await agent.wait() == 0
         finally:
@@ -61,5 +61,5 @@ async def test_a_full_disk_keeps_nothing_from_the_record(tmp_path: Path) -> None
                 await agent.wait()
 
 
-def _told(requests: list[bytes]) -> bool:
+def _has_reported(requests: list[bytes]) -> bool:
     return any(each["code"] == "79" for status in statuses(requests) for each in status.get("findings", ()))

@@ -16,7 +16,7 @@ NOW_S = 1_790_000_000.0
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.integers(1, 5)), max_size=50), st.sampled_from([1.0, 30.0, 60.0]))
 def test_incidents_are_never_merged_torn_or_lost(steps: list[tuple[float, int]], period_s: float) -> None:
-    incidents, now_s, told, counted = Incidents("disk", period_s), NOW_S, dict[float, Finding](), 0
+    incidents, now_s, reported, counted = Incidents("disk", period_s), NOW_S, dict[float, Finding](), 0
     seen: list[float] = []
     pause_s = max(PAUSE_S, 2.5 * period_s)
     for wait_s, count in steps:
@@ -25,10 +25,10 @@ def test_incidents_are_never_merged_torn_or_lost(steps: list[tuple[float, int]],
         counted += count
         seen.append(now_s)
         for finding in incidents.take(now_s):
-            assert finding.count >= told.get(finding.first_s, finding).count, "a count never goes down"
-            told[finding.first_s] = finding
-    assert sum(finding.count for finding in told.values()) == counted
-    for finding in told.values():
+            assert finding.count >= reported.get(finding.first_s, finding).count, "a count never goes down"
+            reported[finding.first_s] = finding
+    assert sum(finding.count for finding in reported.values()) == counted
+    for finding in reported.values():
         assert finding.last_s - finding.first_s <= max(INCIDENT_S_MAX, 4 * pause_s)
         within = [each for each in seen if finding.first_s <= each <= finding.last_s]
         assert all(after - before <= pause_s for before, after in itertools.pairwise(within))
@@ -47,9 +47,9 @@ def test_too_many_different_things_are_counted_and_bounded() -> None:
     incidents = Incidents("disk")
     for number in range(OPEN_MAX + 50):
         incidents.observe("disk", f"sd{number}", "io", NOW_S)
-    told = incidents.take(NOW_S)
-    assert len(told) == OPEN_MAX + 1
-    assert [(each.component, each.code, each.count) for each in told if each.check == "agent"] == [
+    reported = incidents.take(NOW_S)
+    assert len(reported) == OPEN_MAX + 1
+    assert [(each.component, each.code, each.count) for each in reported if each.check == "agent"] == [
         ("disk", "overflow", 50)
     ]
 

@@ -27,7 +27,7 @@ def on(device: Device) -> KernelLog:
     return KernelLog(Kmsg(PATH, device.operations()), booted=lambda: NOW_S - UPTIME_S)
 
 
-def told(findings: list[Finding]) -> list[tuple[str, str, str, int]]:
+def reported(findings: list[Finding]) -> list[tuple[str, str, str, int]]:
     return [(each.check, each.component, each.code, each.count) for each in findings]
 
 
@@ -38,25 +38,25 @@ async def look(check: KernelLog, now_s: float = NOW_S) -> list[Finding]:
 async def test_faults_from_before_the_agent_started_are_seen_with_their_own_time() -> None:
     fault = f"4,7,{int(30e6)},-;{XID}\n".encode()
     found = await look(on(Device(record(6), fault)))
-    assert told(found) == [("xid", "0000:3b:00.0", "79", 1)]
+    assert reported(found) == [("xid", "0000:3b:00.0", "79", 1)]
     assert found[0].first_s == pytest.approx(NOW_S - UPTIME_S + 30)
 
 
 async def test_what_was_overwritten_before_it_was_read_is_one_finding_that_grows() -> None:
     device = Device(record(1), errno.EPIPE, record(101))
     check = on(device)
-    assert ("kernel-log", "/dev/kmsg", "overrun", 99) in told(await look(check))
+    assert ("kernel-log", "/dev/kmsg", "overrun", 99) in reported(await look(check))
     device.reads = [errno.EPIPE, record(202), record(203)]
-    assert told(await look(check, NOW_S + 1)) == [("kernel-log", "/dev/kmsg", "overrun", 199)]
+    assert reported(await look(check, NOW_S + 1)) == [("kernel-log", "/dev/kmsg", "overrun", 199)]
     device.reads = [record(204), record(206)]
-    assert told(await look(check, NOW_S + 2)) == [("kernel-log", "/dev/kmsg", "overrun", 200)]
+    assert reported(await look(check, NOW_S + 2)) == [("kernel-log", "/dev/kmsg", "overrun", 200)]
 
 
 async def test_a_permission_that_is_missing_is_said_as_long_as_it_is_and_heals() -> None:
     device = Device(record(1, XID))
     device.refuses = errno.EPERM
     check = on(device)
-    assert told(await look(check)) == [("kernel-log", "/dev/kmsg", "permission", 1)]
+    assert reported(await look(check)) == [("kernel-log", "/dev/kmsg", "permission", 1)]
     assert await look(check, NOW_S + 1) == []
     [again] = await look(check, NOW_S + SAY_AGAIN_S)
     assert (again.code, again.first_s, again.count) == ("permission", NOW_S, 2)

@@ -105,7 +105,7 @@ def test_an_api_server_that_is_away_is_asked_less_often_and_its_word_counts() ->
 
 
 def test_a_fleet_whose_api_server_comes_back_never_comes_at_once() -> None:
-    """All have something new at the same moment, and nobody is there for a quarter of an hour."""
+    """All have something new at the same moment, and the API server is away for a quarter of an hour."""
     nodes, away_s = 2000, 900.0
     luck = random.Random(5)
     fleet = [settled(f"node-{number}") for number in range(nodes)]

@@ -18,8 +18,8 @@ NOW_S = 1_790_000_000.0
 
 
 def finding(**changes: Any) -> Finding:
-    told = {"check": "xid", "component": "0000:3b:00.0", "code": "79", "first_s": NOW_S, "last_s": NOW_S, **changes}
-    return Finding(**{"message": "GPU has fallen off the bus", **told})
+    reported = {"check": "xid", "component": "0000:3b:00.0", "code": "79", "first_s": NOW_S, "last_s": NOW_S, **changes}
+    return Finding(**{"message": "GPU has fallen off the bus", **reported})
 
 
 def shown(record: Record, now_s: float = NOW_S) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""An agent that is killed at any line and reads the log again tells what one that was never killed tells."""
+"""An agent that is killed at any line and reads the log again reports the same as one that was never killed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def log_of(steps: list[tuple[float, str, int]]) -> list[bytes]:
     return lines
 
 
-def told(lines: list[bytes], reads: int, boot_s: float = BOOT_S) -> list[list[Finding]]:
-    """What is told of the log when it is read in so many parts."""
+def reported(lines: list[bytes], reads: int, boot_s: float = BOOT_S) -> list[list[Finding]]:
+    """What is reported about the log when it is read in so many parts."""
     scanner = Scanner(LogClock(boot_s=boot_s, now_s=boot_s))
     size = max(1, -(-len(lines) // reads))
     parts = [lines[start : start + size] for start in range(0, len(lines), size)]
@@ -51,16 +51,16 @@ def test_a_restart_never_merges_repeats_or_forgets_an_incident(
 ) -> None:
     lines = log_of(steps)
     never = Record()
-    for findings in told(lines, reads):
+    for findings in reported(lines, reads):
         never.add(findings)
 
     record, boot_s = Record(), BOOT_S
     for killed_at in sorted(data.draw(st.lists(st.integers(0, len(lines)), max_size=3))):
-        for findings in told(lines[:killed_at], reads, boot_s):
+        for findings in reported(lines[:killed_at], reads, boot_s):
             record.add(findings)
         record = Record(*record.shown(BOOT_S))
         boot_s += data.draw(st.floats(-SAME_START_S / 4, SAME_START_S / 4))  # the clock was adjusted
-    for findings in told(lines, reads, boot_s):
+    for findings in reported(lines, reads, boot_s):
         record.add(findings)
     assert sum(count for *_, count in known(record)) == len(lines)
     assert sorted(known(record)) == sorted(known(never))

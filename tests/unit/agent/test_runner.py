@@ -63,7 +63,7 @@ def of_agent(found: Sequence[Finding]) -> set[tuple[str, str]]:
     return {(each.component, each.code) for each in found if each.check == "agent"}
 
 
-async def goes_on(found: list[Finding]) -> None:
+async def continues(found: list[Finding]) -> None:
     """A healthy check beside it is still heard, from now on."""
     before = found.count(SEEN)
     await until("other checks go on", lambda: found.count(SEEN) > before + 3)
@@ -73,7 +73,7 @@ async def goes_on(found: list[Finding]) -> None:
 async def test_a_check_that_hangs_is_a_finding_and_stops_no_other(cost: Cost) -> None:
     async with running(Looking("ill", for_ever, cost=cost), Looking("well", healthy, cost=cost)) as (found, *_):
         await until("it is found to hang", lambda: ("ill", "hung") in of_agent(found))
-        await goes_on(found)
+        await continues(found)
         await until("it is found again and again", lambda: [f.count for f in found if f.code == "hung"][-1] > 2)
         assert len({each.first_s for each in found if each.code == "hung"}) == 1, "one incident"
 
@@ -91,7 +91,7 @@ async def test_a_check_that_cannot_be_cancelled_is_left_behind_and_heard_again_w
 
     async with running(Looking("ill", stubborn), Looking("well", healthy)) as (found, *_):
         await until("it is found to hang", lambda: ("ill", "hung") in of_agent(found))
-        await goes_on(found)
+        await continues(found)
         let_go.set()
         await until("it is heard", lambda: any(each.check == "late" for each in found))
 
@@ -109,7 +109,7 @@ async def test_a_call_that_the_kernel_does_not_let_go_hangs_alone() -> None:
     async with running(Looking("ill", lambda: aside.run(blocks)), Looking("well", healthy)) as (found, _, runner):
         try:
             await until("it is found to hang", lambda: runner.looks["ill", "hung"] > 2)
-            await goes_on(found)
+            await continues(found)
             assert len(calls) == 1, "no second thread beside one that is stuck"
         finally:
             let_go.set()
@@ -135,7 +135,7 @@ async def test_a_check_that_raises_is_a_finding_and_stops_no_other(raised: BaseE
 
     async with running(Looking("ill", raises), Looking("well", healthy)) as (found, progress, _):
         await until("it is found to fail", lambda: ("ill", "failed") in of_agent(found))
-        await goes_on(found)
+        await continues(found)
         assert said in next(each.message for each in found if each.check == "agent")
         assert progress.overdue() == {}
 
@@ -149,7 +149,7 @@ async def test_a_check_that_returns_something_else_is_a_finding() -> None:
 
     async with running(Looking("ill", garbage), Looking("none", nothing), Looking("well", healthy)) as (found, *_):
         await until("both are found", lambda: {("ill", "failed"), ("none", "failed")} <= of_agent(found))
-        await goes_on(found)
+        await continues(found)
 
 
 @pytest.mark.parametrize("time_s", [float("nan"), float("inf"), 1e17, -1e17])
@@ -159,7 +159,7 @@ async def test_a_finding_of_no_time_that_there_is_ends_nothing(time_s: float) ->
 
     async with running(Looking("ill", lies), Looking("well", healthy)) as (found, *_):
         await until("it is found to fail", lambda: ("ill", "failed") in of_agent(found))
-        await goes_on(found)
+        await continues(found)
         assert not [each for each in found if each.check == "x"]
 
 

@@ -1,4 +1,4 @@
-"""The writer of the record before API servers that are none: it goes on trying, and never takes one for the other."""
+"""The writer of the record before API servers that are none: it keeps trying, and never takes one for the other."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_answer_of_another_server_is_not_accepted(nonsense: bytes, method:
 
     async with writing(answer, tmp_path) as (server, writer):
         writer.take([XID])
-        await until("it was told nonsense twice", lambda: writer.writes["Unreadable"] > 1)
+        await until("it got two unreadable answers", lambda: writer.writes["Unreadable"] > 1)
         assert writer.writes["ok"] == 0
         lies = False
         await until("it is written", lambda: writer.writes["ok"])

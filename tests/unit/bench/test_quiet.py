@@ -36,7 +36,7 @@ def _quiet(folder: Path, lines: list[str]) -> Quiet:
 
 
 def test_lease_renewals_are_counted_apart_from_other_writes(tmp_path: Path) -> None:
-    """By the hour, refused ones too; what modelled kubelets write is nobody's."""
+    """By the hour, refused ones too; writes of modelled kubelets are left out."""
     lines = [_line("muster-controller", "update", "leases", "muster-controller")] * 10
     lines += [_line("muster-controller", "patch", "nodes/status", "node-1")] * 2
     lines += [_line("muster-controller", "create", "noderemediations", "", code=409)]

@@ -14,7 +14,7 @@ from bench.restart.outcome import RANKS_RUNNING, Outcome
 
 def outcome(ranks: int, seconds: float, writes: int, side: str = "muster") -> Outcome:
     stages = {"detected": 1.0, RANKS_RUNNING: 1.0 + seconds}
-    return Outcome(side, ranks, "node_lost", stages, Counter({"somebody patch something": writes}))
+    return Outcome(side, ranks, "node_lost", stages, Counter({"client patch pods": writes}))
 
 
 def test_medians_spread_and_goals() -> None:

@@ -1,4 +1,4 @@
-"""What a person is told about a job."""
+"""What the operator sees the Event about a job."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_the_same_last_lines_are_shown_once() -> None:
     faults = [
         msgspec.structs.replace(FAULT, attempt=attempt, message=text) for attempt, text in enumerate(said, start=1)
     ]
-    told = describe.newest_first(faults)
-    assert [fault.attempt for fault in told] == [5, 4, 3, 2, 1]
-    assert [fault.message for fault in told] == [
+    reported_now = describe.newest_first(faults)
+    assert [fault.attempt for fault in reported_now] == [5, 4, 3, 2, 1]
+    assert [fault.message for fault in reported_now] == [
         said[4],
         said[3],
         "rank 5 ended: KeyError: 'x'\nits last lines: same as attempt 5",

@@ -22,7 +22,7 @@ from muster.fleet.remediation import config as remediation
 POLICY = "version: 1\nrevision: mine\n"
 
 
-def said_of(text: str) -> str:
+def verdict_on(text: str) -> str:
     """The text that a module's documentation shows."""
     return text.split("\n\n", 1)[1]
 
@@ -36,8 +36,8 @@ def checked(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 def test_all_three_texts_are_recognized_by_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = {
         "policy.yaml": POLICY,
-        "remediation.yaml": said_of(remediation.__doc__ or ""),
-        "my-preflight.yml": said_of(preflight.__doc__ or ""),
+        "remediation.yaml": verdict_on(remediation.__doc__ or ""),
+        "my-preflight.yml": verdict_on(preflight.__doc__ or ""),
     }
     for name, text in written.items():
         (tmp_path / name).write_text(text)

@@ -72,7 +72,7 @@ def listed(store: Store, selection: Selected, version: int) -> dict[str, str]:
 
 
 def start(store: Store, selection: Selected, version: int) -> Replay:
-    """List at a version and watch from there; where that is too old, list anew, as an informer does."""
+    """List at a version and watch from there; where that is too old, list again, as an informer does."""
     table = store.define("pods")
     try:
         state, watcher = listed(store, selection, version), table.hub.subscribe(selection, version)

@@ -72,7 +72,7 @@ class World:
         self.ours: dict[str, str] = {}
         self.known_cordons: set[str] = set()
         self.needed_at: dict[str, float] = {}
-        """When somebody was last seen on each node, or it was first seen."""
+        """When a user was last seen on each node, or it was first seen."""
         self.tracked: dict[str, Tracked] = {}
         self.memory: dict[str, PoolMemory] = {}
         self.faults: dict[str, tuple[Fault, str, float]] = {}

@@ -152,7 +152,7 @@ def test_balloons_that_wait_for_long_are_taken_back_and_tried_again_later() -> N
     assert after.wake_at == now + TRY_AGAIN_S
     assert decide(view(nodes, 1, waiting[0], caps=after.caps), now + TRY_AGAIN_S).actions == (Scale(deployment(1), 2),)
     more = decide(view([*nodes, node(2)], 1, waiting[0], caps=after.caps), now + 1)
-    assert more.actions == (Scale(deployment(1), 3),), "another node is room that nobody waited for"
+    assert more.actions == (Scale(deployment(1), 3),), "another node is unclaimed room"
 
 
 NODES = st.lists(

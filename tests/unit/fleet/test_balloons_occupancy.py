@@ -1,4 +1,4 @@
-"""Who takes what of each node, kept by events: the same as counted anew, whatever came before."""
+"""The use of each node, kept by events, equals a full count at all times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ConfigMaps of the fleet: whatever somebody writes there is read or refused, and never ends a controller."""
+"""The ConfigMaps of the fleet: whatever a user writes there is read or refused, and never ends a controller."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from muster.sim.virtual.loop import VirtualLoop
 
 PERIOD_S = 5.0
 TAINT = {"key": TAINT_JOINING, "value": "pending", "effect": "NoSchedule"}
-FOREIGN = {"key": "example.com/owner", "value": "somebody", "effect": "NoSchedule"}
+FOREIGN = {"key": "example.com/owner", "value": "another", "effect": "NoSchedule"}
 NAMESPACE = "muster-system"
 MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 
@@ -245,7 +245,7 @@ def test_a_node_is_held_back_before_it_is_ready_and_opened_when_it_is() -> None:
         unready = {"status": {"conditions": nodeobjects.conditions(world.date, ready="False")}}
         world.call("PATCH", "/api/v1/nodes/new/status", unready)
         await asyncio.sleep(20)
-        assert world.held() == set(), "it has joined; that it is unwell now is somebody else's"
+        assert world.held() == set(), "it has joined; that it is unwell now is another user's"
 
     world.run(story)
 

@@ -1,4 +1,4 @@
-"""The ConfigMap of scaling: what it means, and what is said of a bad one."""
+"""The ConfigMap of scaling: what it means, and the messages about a bad one."""
 
 from __future__ import annotations
 

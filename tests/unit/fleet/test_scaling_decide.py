@@ -35,7 +35,7 @@ def demand(key: str, *of: Members, approved: bool = True) -> GangDemand:
 
 
 def look(*demands: GangDemand, pools: tuple[PoolSpec, ...], sizes: dict[str, int] | None = None) -> View:
-    """Pools whose instances were all made, and none of which has joined."""
+    """Pools whose instances were all made; no instance has joined."""
     groups = {}
     for each in pools:
         size = (sizes or {}).get(each.name, 0)
@@ -255,7 +255,7 @@ def test_new_node_in_quarantine_counts_for_no_gang_and_another_is_requested() ->
 
 
 def test_a_node_in_quarantine_is_not_given_back() -> None:
-    """Whoever looks for what it has would find another machine."""
+    """A lookup by its values would find another machine."""
     spec = pool("a", max=4)
     assert after(900.0, spec, idle("n", quarantined=True, keeps_away="taint muster.dev/quarantine")) == []
     cordoned = after(0.0, spec, idle("n", quarantined=True, draining=True))
@@ -295,11 +295,11 @@ def judged(created_at: float, *, occupied: str = "") -> set[str]:
 
 
 def test_leader_with_a_wrong_clock_deletes_no_needed_node() -> None:
-    """It tells one that broke from one that never joined by its age, and its birth is by the API server's clock."""
+    """It distinguishes a broken one from one that never joined by its age, by the API server's clock."""
     assert judged(10 * DAY_S - 10.0) == {"Delete"}, "it never joined"
     assert judged(9 * DAY_S) == set(), "it broke; or it is new and the leader's clock a day ahead: left to people"
     assert judged(11 * DAY_S) == {"Delete"}, "by a clock that is behind it is new, and goes once it is late"
-    assert judged(11 * DAY_S, occupied="pod ns/p") == set(), "unless somebody needs it"
+    assert judged(11 * DAY_S, occupied="pod ns/p") == set(), "unless a user needs it"
 
 
 def test_record_without_its_cordon_is_withdrawn() -> None:

@@ -170,7 +170,7 @@ def test_nodes_are_never_added_for_a_part_of_a_gang(world: World, events: list[t
             outcomes = {plan.answers[gang].outcome for gang in action.gangs}
             assert outcomes == {Outcome.ADDED}
             assert action.size - max(action.before, least[action.pool]) <= needed, (
-                "and nobody gets more than is lacking"
+                "and no pool gets more than is lacking"
             )
 
     play(world, events, check)

@@ -161,4 +161,4 @@ def test_an_external_pool_waits_for_what_was_published_and_forgets_what_others_t
     names[:] = ["a", "b", "c"]
     assert size() == (3, 3)
     names[:] = ["b"]
-    assert size() == (1, 1), "nobody waits for nodes that an autoscaler gave back"
+    assert size() == (1, 1), "nodes that an autoscaler gave back are not awaited"

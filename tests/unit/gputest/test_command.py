@@ -36,7 +36,7 @@ def test_a_healthy_node_passes_level_1() -> None:
 
 
 def test_the_report_keeps_its_schema() -> None:
-    """Readers depend on it: a field may be added (write the file anew), none may go or change under the same name."""
+    """Readers depend on it: a field may be added (write the file again), none may go or change under the same name."""
     assert json.loads(SCHEMA_FILE.read_text()) == json.loads(msgspec.json.encode(msgspec.json.schema(Report)))
 
 

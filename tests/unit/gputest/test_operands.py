@@ -26,7 +26,7 @@ def test_the_known_product_is_that_of_its_operands(seed: int) -> None:
 
 @given(seed=st.integers(0, 1 << 30), halves=st.integers(1, N // 2))
 def test_no_partial_sum_of_the_known_product_needs_many_bits(seed: int, halves: int) -> None:
-    """So that it is exact in the sums of fp8, too, of which about 14 bits are kept."""
+    """So that it is exact in the sums of fp8, too, where about 14 bits are kept."""
     a, b, _ = known(N, seed)
     assert np.abs(a[:, : 2 * halves] @ b[: 2 * halves]).max() <= 8
     assert np.abs(a).max() <= 8

@@ -94,7 +94,7 @@ def test_a_gpu_that_the_driver_shows_and_cuda_does_not_is_missing() -> None:
 
 
 class Memory(Wrapper):
-    """Three devices, of which the last one's memory has a fault that `spoil` works on each array that is written."""
+    """Three devices; the memory of the last one has a fault that `spoil` works on each array that is written."""
 
     def __init__(self, spoil: Callable[[Array], None]):
         super().__init__(ReferenceBackend(3))

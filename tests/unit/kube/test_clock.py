@@ -1,4 +1,4 @@
-"""The process's clock while somebody sets the time of day."""
+"""The process's clock while a user sets the time of day."""
 
 from __future__ import annotations
 

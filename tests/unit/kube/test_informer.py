@@ -31,7 +31,7 @@ Change = tuple[str, str, str]
 
 
 class Heard:
-    """What the handlers were told."""
+    """The events that the handlers got."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -173,7 +173,7 @@ async def test_the_cache_is_never_empty_after_upstream_is_lost(client: Client, a
         api.compact()
         api.end_watches("drop")
         await asyncio.wait_for(reached.wait(), 10)
-        await until("the failure is told", lambda: "etcd is away" in str(informer.last_error))
+        await until("the failure is reported", lambda: "etcd is away" in str(informer.last_error))
         assert (len(informer.store), heard.changes) == (6, [])
         failing[0] = False
         await until("it is over", lambda: informer.last_error is None)
@@ -325,7 +325,7 @@ async def test_refresh_ends_the_pause_after_failures(client: Client, api: FakeAp
 
 
 class Late(random.Random):
-    """Whoever asks for a pause between two bounds waits for hours."""
+    """A pause between two bounds lasts hours."""
 
     def uniform(self, a: float, b: float) -> float:
         return 1e4
@@ -402,7 +402,7 @@ def test_whatever_happens_the_cache_ends_equal_and_handlers_heard_a_true_story(
     async def scenario() -> None:
         async with fake_api() as api, Client(api.config(), metrics=kube_metrics(CollectorRegistry())) as client:
             rng = random.Random(seed)
-            told: dict[str, str] = {}
+            reported: dict[str, str] = {}
 
             lies: list[tuple[object, object]] = []
 
@@ -410,10 +410,10 @@ def test_whatever_happens_the_cache_ends_equal_and_handlers_heard_a_true_story(
                 obj = new or old
                 assert obj is not None
                 before = old.metadata.resource_version if old is not None else None
-                if told.pop(obj.key, None) != before:
+                if reported.pop(obj.key, None) != before:
                     lies.append((old, new))
                 if new is not None:
-                    told[new.key] = new.metadata.resource_version
+                    reported[new.key] = new.metadata.resource_version
 
             informer = Informer(
                 client, ConfigMap, page=2, stall_s=0.3, relist_jitter_s=0.01, watch_list=watch_list, rng=rng
@@ -433,7 +433,7 @@ def test_whatever_happens_the_cache_ends_equal_and_handlers_heard_a_true_story(
                 return {key: obj.metadata.resource_version for key, obj in informer.store.items()}
 
             await until("the cache equals the server", lambda: informer.has_synced and held() == wanted())
-            assert (told, lies) == (held(), [])
+            assert (reported, lies) == (held(), [])
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 

@@ -137,7 +137,7 @@ async def test_it_stops_leading_when_it_cannot_renew_and_leads_again_afterwards(
         await until("it leads again", one.acquired.is_set)
         term = one.term
     assert term is not None
-    assert term.previous_holder == "one"  # nobody else in between, but its own requests may be on their way
+    assert term.previous_holder == "one"  # no other holder in between, but its own requests may be on their way
     assert term.previous_deadline <= term.acquired_at
 
 

@@ -55,7 +55,7 @@ class Wire:
         return [taint for taint in self.node().spec.taints if taint.key != "node.kubernetes.io/not-ready"]
 
     def taint_by_hand(self, key: str) -> None:
-        """Somebody else adds a taint."""
+        """Another user adds a taint."""
         taints = [to_dict(taint) for taint in self.node().spec.taints] + [{"key": key, "effect": EFFECT}]
         content = {"content_type": "application/merge-patch+json"}
         self.cluster.ok("PATCH", f"{NODES}/n1", {"spec": {"taints": taints}}, **content)
@@ -70,9 +70,9 @@ async def test_six_writers_that_race_never_lose_a_taint_of_another(seed: int) ->
     versions += [from_dict(event["object"], Node) for event in await events(watch)]
     check_end(wire.node())
     for before, after in itertools.pairwise(versions):
-        assert len(differing(before, after)) == 1, "a write changed what belongs to somebody else"
+        assert len(differing(before, after)) == 1, "a write changed what belongs to another user"
     assert len(versions) == 1 + WRITERS * ROUNDS
-    assert ("PATCH", 409) in wire.asked, "nobody raced"
+    assert ("PATCH", 409) in wire.asked, "no write raced"
 
 
 async def test_a_stale_cache_costs_a_second_try_and_nobodys_taint() -> None:

@@ -258,7 +258,7 @@ def test_outside_explanations_know_whether_nodes_need_tests() -> None:
 
 
 def test_a_gang_that_waits_for_its_rebooted_node_does_not_keep_the_test_away_from_it() -> None:
-    """No spare node is there: the gang keeps its slot, and goes on where it was once the node has passed."""
+    """No spare node is there: the gang keeps its slot, and continues where it was once the node has passed."""
     world = World()
 
     async def story() -> None:

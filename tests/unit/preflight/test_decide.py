@@ -260,7 +260,7 @@ def test_another_driver_in_the_same_boot_takes_the_record_back_once() -> None:
     world.settle()
     assert world.said == ["revoked"]
     assert world.nodes["a"].pending
-    world.end_test("a", driver="570.10.0")  # which the test names otherwise than the agent does
+    world.end_test("a", driver="570.10.0")  # which the test and the agent name differently
     world.settle()
     assert not world.nodes["a"].pending
     assert world.said == ["revoked"]

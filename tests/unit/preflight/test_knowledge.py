@@ -129,7 +129,7 @@ def test_what_an_agent_said_in_another_boot_says_nothing_of_this_one() -> None:
 
 
 def test_that_its_agent_does_not_reach_others_speaks_not_against_a_node() -> None:
-    """It is told again as long as they are away; a node in quarantine would never be tested more thoroughly."""
+    """It is reported again as long as they are away; a node in quarantine would never be tested more thoroughly."""
     made = known()
     at = "2026-01-01T00:00:00Z"
     finding = {"check": "reach", "component": "other", "code": "unreached", "firstTime": at, "lastTime": at}

@@ -119,7 +119,7 @@ class Preflights(RuleBasedStateMachine):
 
     @invariant()
     def never_nothing_left_to_wait_for(self) -> None:
-        """Whoever may be tested is, once it is time: a plan without actions says when to look again, or need not."""
+        """A node that may be tested is tested when due: a plan without actions says when to look again."""
         world = self.world
         plan = world.decide()
         if plan.actions or world.tests:

@@ -69,7 +69,7 @@ def test_what_a_person_put_into_quarantine_is_tested_once_they_let_it_back_and_t
         ward.ask("a", "Quarantine")
         await asyncio.sleep(60)
         assert ward.taints("a") == {"muster.dev/quarantine"}
-        assert ward.tested == ["a"], "nobody asked for a test yet"
+        assert ward.tested == ["a"], "no test was requested yet"
         ward.add_pod("work")
         ward.ask("a", "Release")
         await asyncio.sleep(10)
@@ -200,7 +200,7 @@ def test_findings_stay_cleared_when_the_record_of_the_pass_is_replaced_or_delete
 
 
 def test_the_record_of_a_failed_test_names_the_pass_before_it() -> None:
-    """Issue 11: so what that pass cleared stays so, whoever looks at the record first."""
+    """Issue 11: so what that pass cleared stays cleared, whichever controller reads the record first."""
     ward = Ward()
 
     async def story() -> None:

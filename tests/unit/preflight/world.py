@@ -42,7 +42,7 @@ def record(
 
 
 class World:
-    """The cluster as preflight sees it. `step` decides once and carries it out; tests end when they are told to."""
+    """The cluster as preflight sees it. `step` decides once and carries it out; tests end on request."""
 
     def __init__(self, config: PreflightConfig | None = CONFIG) -> None:
         self.config = config

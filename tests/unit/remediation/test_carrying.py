@@ -125,7 +125,7 @@ def test_no_node_is_put_into_quarantine_for_a_session_that_is_over_or_by_another
 
 
 def described(ward: VirtualWard, world: World, since: str) -> str:
-    """The API server has the world's one session and its node, of which something has changed. Returns the UID."""
+    """The API server has the world's one session and its node, with a change. Returns the UID."""
     ward.add_node("n0")
     name, known = next(iter(world.sessions.items()))
     session = to_dict(known)
@@ -149,7 +149,7 @@ def described(ward: VirtualWard, world: World, since: str) -> str:
 
 @pytest.mark.parametrize("since", ["nothing", "cordoned", "let in", "opted out", "kept out", "reset", "released"])
 def test_a_machine_is_not_touched_by_a_leader_that_does_not_know_what_happened_since(since: str) -> None:
-    """It decided, then stood still for as long as it took somebody else to go on."""
+    """It decided, then stood still for as long as it took another user to go on."""
     world = World(1)
     world.fault("n0", "reset-gpu")
     world.settle()

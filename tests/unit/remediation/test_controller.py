@@ -146,7 +146,7 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
         for name in names[1:4]:  # as agents do while they do not reach it
             ward.finds(name, "unreached", "reach", "n0")
         await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 30)
-        await ward.until("its gang is told", lambda: not ward.pods("n0"), 30)
+        await ward.until("its gang is evicted", lambda: not ward.pods("n0"), 30)
 
     ward.run(story)
 
@@ -157,7 +157,7 @@ def test_a_dead_node_is_emptied_and_half_a_cluster_that_is_cut_off_is_left_alone
 
     async def apart() -> None:
         await asyncio.sleep(2)
-        for number, name in enumerate(names):  # who is on the other side reaches nobody here
+        for number, name in enumerate(names):  # nodes on the other side reach no node here
             parted.finds(name, "unreached", "reach", names[(number + 4) % 8])
         await asyncio.sleep(120)
         assert not parted.out_of_use()
@@ -170,7 +170,7 @@ def test_peers_outside_a_partition_that_probe_few_nodes_inside_it_find_no_death(
     ward = VirtualWard(OPEN)
     names = ward.add_renewed(12)
 
-    async def outside_goes_on() -> None:
+    async def outside_continues() -> None:
         for _ in range(12):
             await asyncio.sleep(10)
             for outside in names[10:]:
@@ -179,7 +179,7 @@ def test_peers_outside_a_partition_that_probe_few_nodes_inside_it_find_no_death(
                     ward.finds(outside, "unreached", "reach", inside)
         assert not ward.out_of_use()
 
-    ward.run(outside_goes_on)
+    ward.run(outside_continues)
 
 
 def test_node_that_is_replaced_while_leases_are_read_is_not_judged_by_the_one_before_it() -> None:
@@ -273,7 +273,7 @@ def test_a_gang_is_moved_once_a_spare_is_kept_for_it() -> None:
         assert ward.handover.closed(lambda gang: False) == set()
         assert ward.pods("n0"), "others of its nodes may break as well: it leaves them together"
         await ward.until("it is empty", lambda: not ward.pods("n0"), 60)
-        await ward.until("nobody waits for it any more", lambda: not ward.handover.kept, 60)
+        await ward.until("no gang waits for it", lambda: not ward.handover.kept, 60)
         assert "spare n2" in str(ward.session("n0"))
 
     ward.run(story)
@@ -288,9 +288,9 @@ def test_node_unreached_by_the_mesh_is_quarantined_and_a_switch_is_not() -> None
 
     async def story() -> None:
         await asyncio.sleep(2)
-        told = json.loads(ward.call("GET", "/api/v1/namespaces/muster-system/configmaps/muster-mesh")["data"][KEY])
-        assert [each["name"] for each in told] == names
-        assert told[0]["domains"] == ["a"]
+        reported = json.loads(ward.call("GET", "/api/v1/namespaces/muster-system/configmaps/muster-mesh")["data"][KEY])
+        assert [each["name"] for each in reported] == names
+        assert reported[0]["domains"] == ["a"]
         for name in names[1:]:
             ward.finds(name, "unreached", "reach", "n0", timed=True)
         await ward.until("it is out of use", lambda: ward.out_of_use() == {"n0"}, 60)
@@ -300,7 +300,7 @@ def test_node_unreached_by_the_mesh_is_quarantined_and_a_switch_is_not() -> None
 
 
 def test_a_node_that_was_not_reached_for_a_while_is_let_back_though_records_go_on_telling_of_it() -> None:
-    """What an agent saw stays in its record for weeks, and the record is written anew with every heartbeat."""
+    """What an agent saw stays in its record for weeks, and the record is rewritten with every heartbeat."""
     ward = VirtualWard()
     names = [f"n{number}" for number in range(8)]
     for name in names:

@@ -216,7 +216,7 @@ def test_a_test_from_before_a_reset_that_came_to_nothing_lets_nothing_out() -> N
     world = World()
     world.fault("n0", "reset-gpu")
     world.settle()
-    world.test("n0")  # it began before the reset did, and nobody knows what that leaves behind
+    world.test("n0")  # it began before the reset, which may leave any state behind
     world.settle(ACT.deadlines.reset_s)
     assert world.rung("n0") == "Reboot"
     assert world.tainted() == {"n0"}
@@ -298,7 +298,7 @@ def test_a_node_that_opted_out_is_not_touched() -> None:
     assert world.rung("n0") == "Reboot"
     world.nodes["n0"] = replace(world.nodes["n0"], ignored=True, tainted=False)
     world.settle(10_000.0)
-    assert not world.tainted(), "what somebody takes away of an ignored node stays away"
+    assert not world.tainted(), "what a user takes away of an ignored node stays away"
 
 
 def test_by_default_nothing_but_the_object_says_what_was_found() -> None:
@@ -349,10 +349,10 @@ def test_a_shared_fault_stops_at_a_person_once() -> None:
     world.fault("n31", "reboot", "79")
     world.settle(30.0)
     assert world.tainted() == {"n31"}, "a fault of its own is another matter"
-    told = [each.told for each in world.done if isinstance(each, Open | Move) and each.told is not None]
-    told = [each for each in told if each.reason == "SharedFault"]
-    assert len(told) == 1
-    assert "xid/950" in told[0].message
+    reported = [each.told for each in world.done if isinstance(each, Open | Move) and each.told is not None]
+    reported = [each for each in reported if each.reason == "SharedFault"]
+    assert len(reported) == 1
+    assert "xid/950" in reported[0].message
     world.settle(5000.0)
     assert world.tainted() == {"n31"}, "nor are they drained once the moment has passed"
 
@@ -646,7 +646,7 @@ def test_a_fault_seen_twice_is_remedied_once_1417_1532() -> None:
     world.settle()
     world.finish_steps()
     world.settle(1.0)
-    world.evidence["n0"] = first  # told again by an agent that began anew
+    world.evidence["n0"] = first  # reported again by an agent that restarted
     world.settle(1.0)
     assert len([each for each in world.done if isinstance(each, RunStep)]) == 1
     world.test("n0")

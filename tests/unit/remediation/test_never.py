@@ -1,4 +1,4 @@
-"""What must never happen to a node, whatever was written before, and whoever asked for what."""
+"""What must never happen to a node, whatever was written before, and whatever was requested."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_machine_that_nothing_tested_is_not_replaced_for_that() -> None:
 
 
 def test_nothing_is_done_to_a_machine_that_work_may_come_to() -> None:
-    """Somebody took the taint away while the node was worked on: first it is put again, and the node looked at."""
+    """A user removed the taint during a repair: it is restored before the repair continues."""
     world = World()
     world.fault("n0", "reboot")
     while world.sessions == {} or world.rung("n0") != "Reboot":
@@ -87,7 +87,7 @@ def test_nothing_is_done_to_a_machine_that_work_may_come_to() -> None:
         tainted = world.nodes["n0"].tainted
         plan = world.step()
         assert tainted or not any(isinstance(each, RunStep | ReplaceMachine) for each in plan.actions)
-    assert world.steps, "and then it goes on"
+    assert world.steps, "and then it continues"
 
 
 def test_a_node_that_a_person_keeps_out_is_not_emptied_further_and_takes_nobodys_place() -> None:
@@ -162,7 +162,7 @@ def test_a_node_whose_gpus_have_gone_is_not_one_without_gpus() -> None:
 
 
 def test_a_fault_between_the_test_and_the_release_is_never_lost() -> None:
-    """An agent tells within its period, and clocks differ: what the test did not see is not what it cleared."""
+    """An agent reports within its period, and clocks differ: what the test did not see is not what it cleared."""
     world = World()
     world.fault("n0", "quarantine")
     world.settle()
@@ -301,7 +301,7 @@ def test_abandoned_pod_never_reboots_a_machine(since: str) -> None:
         world.sessions.clear()
     world.settle(1.0)
     assert all(is_wanted(world.session("n0"), name) for name in world.steps)
-    assert bool(world.steps) == (since == "forgotten"), "the taint says that it was ours: it begins anew"
+    assert bool(world.steps) == (since == "forgotten"), "the taint says that it was ours: it starts again"
 
 
 def test_no_node_is_taken_for_reset_because_another_one_was() -> None:

@@ -65,7 +65,7 @@ class Watched(World):
             return
         there = self.sessions.get(action.session)
         if there is not None and record.is_quarantined(there.status):
-            return  # it was put before, and somebody took it away
+            return  # it was put before, and a user took it away
         usable = [each for each in self.nodes.values() if not each.joining]
         by_uid = {each.spec.node_uid: each for each in self.sessions.values()}
         out = [

@@ -1,4 +1,4 @@
-"""What people ask for: a node out of use stays out until somebody asks for its release and a later test is passed."""
+"""What people ask for: a node out of use stays out until a user asks for its release and a later test is passed."""
 
 from __future__ import annotations
 

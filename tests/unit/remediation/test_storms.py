@@ -27,9 +27,9 @@ def test_nothing_is_written_about_a_node_before_all_that_broke_with_it_are_out_o
 
     ward.run(story)
     tainted = [moment for moment, _, path in ward.writes if path in {f"/api/v1/nodes/{name}" for name in names}]
-    told = [moment for moment, method, path in ward.writes if (method, path) == ("POST", SESSIONS)]
-    assert len(tainted) == len(told) == len(names)
-    assert max(tainted) <= min(told)
+    reported = [moment for moment, method, path in ward.writes if (method, path) == ("POST", SESSIONS)]
+    assert len(tainted) == len(reported) == len(names)
+    assert max(tainted) <= min(reported)
 
 
 def test_many_nodes_are_emptied_by_looking_at_all_at_once() -> None:

@@ -1,4 +1,4 @@
-"""A modelled cluster in virtual time, with remediation in it, and machines that do what they are told."""
+"""A modelled cluster in virtual time, with remediation in it, and machines that obey."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class VirtualWard:
         self.call("PATCH", f"{path}/{name}/status", {"status": status})
 
     def heartbeat(self, name: str) -> None:
-        """The node's agent writes its record anew: nothing has changed but its time."""
+        """The node's agent writes its record again: nothing has changed but its time."""
         now = datetime.fromtimestamp(self.loop.now, UTC).isoformat().replace("+00:00", "Z")
         self.call("PATCH", f"/apis/muster.dev/v1alpha1/nodehealths/{name}/status", {"status": {"time": now}})
 

@@ -10,7 +10,7 @@ from tests.unit.scheduler.world import World, node
 
 
 def owned(world: World, team: str, *names: str, key: str = LABEL_TEAM, **options: Any) -> None:
-    """Nodes with label and taint of the team; of nobody where it is ""."""
+    """Nodes with label and taint of the team; without owner if it is ""."""
     for name in names:
         taints = [{"key": key, "value": team, "effect": "NoSchedule"}] if team else []
         world.set_node(node(name, labels={key: team} if team else {}, taints=taints, **options))

@@ -119,7 +119,7 @@ def test_the_placement_of_an_object_that_is_gone_is_deleted_also_by_a_new_leader
     world.run()
     world.remove_pod("train-0-a")
     world.run()
-    assert world.slots_of("job.train") == {0: "a"}, "its pod may be made anew"
+    assert world.slots_of("job.train") == {0: "a"}, "its pod may be recreated"
     world.objects.clear()
     world.forget_all()
     world.run()

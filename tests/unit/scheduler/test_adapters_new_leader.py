@@ -22,7 +22,7 @@ def test_a_new_leader_finds_every_pod_in_the_slot_where_it_runs() -> None:
     assert world.decide().actions == ()
 
 
-def test_new_leader_tells_done_pods_from_their_successors() -> None:
+def test_new_leader_distinguishes_done_pods_from_their_successors() -> None:
     world = Foreign()
     world.add_nodes("a", "b")
     world.set_object("pod-group", "pg", {"minMember": 1})

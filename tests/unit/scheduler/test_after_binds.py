@@ -1,4 +1,4 @@
-"""What nobody waits for gives way to binds, in virtual time: that a gang is bound, and Events about what was."""
+"""Background writes yield to binds, in virtual time: the status of a bound gang, and Events about the past."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_mark(write: Write) -> bool:
 
 
 def is_word(write: Write) -> bool:
-    """Whether nobody waits for it: that word, or an Event about what was bound."""
+    """Whether it is a background write: that status, or an Event about what was bound."""
     return is_mark(write) or "/events" in write.what
 
 

@@ -106,7 +106,7 @@ def test_equal_priority_gets_no_lent_nodes(team: str, borrower: bool) -> None:
     assert not any(isinstance(action, TellToLeave | WritePlacement) for action in world.decide().actions)
 
 
-@pytest.mark.parametrize("owner", ["", "red"], ids=["nobody's", "its own team's"])
+@pytest.mark.parametrize("owner", ["", "red"], ids=["no owner", "its own team's"])
 def test_a_borrower_on_other_nodes_leaves_for_higher_priority_only(owner: str) -> None:
     world = World()
     owned(world, owner, "a", "b")
@@ -132,8 +132,8 @@ def test_a_borrower_leaves_only_where_the_owners_gang_then_fits() -> None:
     assert reason_of(plan, world, "home") == "MoreThanTheCluster"
 
 
-def test_nodes_of_a_borrower_elsewhere_are_no_reason_to_preempt_it() -> None:
-    """Of four nodes of a borrower one is the owner's: it leaves for one node of it, not for two that are nobody's."""
+def test_nodes_of_a_borrower_elsewhere_do_not_get_it_preempted() -> None:
+    """Of four nodes of a borrower one is the owner's: it yields for one node of it, not for two without owner."""
     world = World()
     owned(world, "blue", "a")
     owned(world, "", "b", "c", "d")
@@ -247,12 +247,12 @@ def test_explain_says_whose_nodes_are_and_to_whom_they_are_lent() -> None:
     owned(world, "blue", "q0", "q1", unschedulable=True)
     owned(world, "green", "g0", "g1", "g2")
     add(world, "home", 10, "blue")
-    told = explain(world.state.snapshot(), world.gang("home"), now=world.now)
-    assert told.summary.startswith(
+    reported = explain(world.state.snapshot(), world.gang("home"), now=world.now)
+    assert reported.summary.startswith(
         "needs 10 nodes; the cluster has 8. Add 2, or use --nodes 8. Its nodes: 3 owned by team green, 2 cordoned, "
         "1 lent to team red"
     )
-    assert (told.need, told.have) == (10, 7)
+    assert (reported.need, reported.have) == (10, 7)
 
 
 def test_a_borrower_of_whatever_priority_sends_away_balloons_and_borrowers_only() -> None:
@@ -291,7 +291,7 @@ def test_nodes_are_counted_by_team_and_shown_as_metrics() -> None:
         ]
 
     assert shown("blue") == [4, 1, 3, 0]
-    assert shown("red") == [0, 0, 0, 3], "nobody's node is borrowed of nobody"
+    assert shown("red") == [0, 0, 0, 3], "a node without owner is not borrowed"
     world.remove_gang("guest")
     world.set_job("guest", JobFacts(ended="Succeeded"))
     world.run()
@@ -329,8 +329,8 @@ def test_a_borrower_that_waits_for_others_to_leave_gives_up_its_plan(single: boo
     assert len(world.nodes_of("home")) == 2
 
 
-@pytest.mark.parametrize(("free", "told"), [(2, True), (1, False)])
-def test_explain_says_to_borrow_where_that_is_enough(free: int, told: bool) -> None:
+@pytest.mark.parametrize(("free", "reported"), [(2, True), (1, False)])
+def test_explain_says_to_borrow_where_that_is_enough(free: int, reported: bool) -> None:
     world = World()
     owned(world, "blue", "b0")
     owned(world, "red", *(f"r{number}" for number in range(free)))
@@ -338,7 +338,7 @@ def test_explain_says_to_borrow_where_that_is_enough(free: int, told: bool) -> N
     found = explain(world.state.snapshot(), world.gang("home"), now=world.now).changes
     assert [change.text() for change in found if change.kind in (ChangeKind.BORROW, ChangeKind.TOLERATE)] == [
         "borrow nodes of other teams (--borrow, spec.borrow)"
-    ] * told
+    ] * reported
     add(world, "guest", 4, "green", borrows=True)
     found = explain(world.state.snapshot(), world.gang("guest"), now=world.now).changes
     assert all(change.kind is not ChangeKind.BORROW for change in found)

@@ -22,9 +22,9 @@ PRIORITIES = st.sampled_from((-1, 0, 0, 5))
 
 
 class Lending(RuleBasedStateMachine):
-    """Nodes of three teams and nobody's; gangs of the teams at home, and gangs that borrow, of any priority.
+    """Nodes of three teams and without owner; gangs of the teams at home, and gangs that borrow, of any priority.
 
-    The controllers of jobs that are told to leave have their pods gone after the whole grace, and make them anew.
+    The controllers of jobs that are asked to leave have their pods gone after the whole grace, and recreate them.
     """
 
     @initialize(counts=st.lists(st.integers(0, 4), min_size=4, max_size=4))
@@ -32,7 +32,7 @@ class Lending(RuleBasedStateMachine):
         self.world = World()
         self.made = 0
         self.gangs: dict[str, tuple[int, str, bool, int]] = {}
-        self.told: dict[str, float] = {}
+        self.reported: dict[str, float] = {}
         self.could: dict[str, float] = {}
         self.owners: dict[str, str] = {}
         for team, count in zip(("", *TEAMS), counts, strict=True):
@@ -83,13 +83,13 @@ class Lending(RuleBasedStateMachine):
         self.could = {name: self.could.get(name, now) for name in possible}
 
     def obey(self) -> None:
-        """A job that was told to leave is gone when its grace is over, and waits again."""
+        """A job that was asked to leave is gone when its grace is over, and waits again."""
         for name, (size, team, borrows, priority) in list(self.gangs.items()):
             placement = self.world.placements.get(f"default/{name}")
             if placement is None or placement.status.phase != "Preempting":
-                self.told.pop(name, None)
-            elif self.world.now >= self.told.setdefault(name, self.world.now) + GRACE_S:
-                del self.told[name]
+                self.reported.pop(name, None)
+            elif self.world.now >= self.reported.setdefault(name, self.world.now) + GRACE_S:
+                del self.reported[name]
                 self.world.remove_gang(name)
                 self.world.run()
                 self.world.now += 1.0  # another moment, so that pods of both attempts have names of their own
@@ -126,10 +126,10 @@ class Lending(RuleBasedStateMachine):
     def no_node_is_counted_twice_or_forgotten(self) -> None:
         if hasattr(self, "world"):
             self.world.state.snapshot()
-            assert self.world.state.teams.counts() == counted_anew(self.world)
+            assert self.world.state.teams.counts() == recounted(self.world)
 
 
-def counted_anew(world: World) -> dict[str, TeamNodes]:
+def recounted(world: World) -> dict[str, TeamNodes]:
     """By a look at every node."""
     users: dict[str, set[NodeUser]] = {name: set() for name in world.nodes}
     for pod in world.pods.values():

@@ -1,4 +1,4 @@
-"""Gangs of others, and single pods, leave by the Eviction API: whole, only where all of it may, and never in vain."""
+"""Gangs of others, and single pods, leave by the Eviction API: whole, only if all of it may, and never without need."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_no_pod_is_evicted_if_forbidden_or_useless(why_not: str) -> None:
 
 
 def test_what_a_gang_of_others_loses_is_all_since_it_started() -> None:
-    """A job that saved a moment ago leaves before a Job that started after it, whose work nobody can save."""
+    """A job that saved a moment ago leaves before a Job that started after it, whose work cannot be saved."""
     world = Foreign()
     world.add_nodes("a", "b", "c")
     world.set_job("saves", JobFacts())
@@ -332,7 +332,7 @@ def test_a_new_leader_tries_before_it_gives_up_what_an_old_one_could_not_finish_
     world.refused = {"low-1-a": REFUSAL}
     step(world)
     assert len(world.ran_on()) == 1
-    world.now += 200  # nobody led
+    world.now += 200  # no process led
     world.refused.clear()
     world.forget_all()
     world.run()
@@ -354,7 +354,7 @@ def test_a_single_pod_has_others_leave_too_and_its_placement_goes_when_it_is_bou
     gone = next(name for name, on in world.ran_on().items() if on == node)
     world.remove_pod(gone)
     world.run()
-    assert world.find("urgent").spec.node_name == node, "nobody else gets the node that was made free for it"
+    assert world.find("urgent").spec.node_name == node, "no other gang gets the node that was freed for it"
     assert "default/pod.urgent" not in world.placements
 
 

@@ -105,7 +105,7 @@ class Evictions(RuleBasedStateMachine):
                 self.world.carry_out(action)
 
     def may_go(self, key: str) -> None:
-        """Nobody is told to leave whom a budget does not let go whole."""
+        """No gang is asked to leave that a budget keeps in part."""
         gang: Any = self.world.state.gangs[key]
         if gang.job is not None:
             return
@@ -122,7 +122,7 @@ class Evictions(RuleBasedStateMachine):
         assert len(nodes) == len(set(nodes)), sorted(nodes)
 
     def teardown(self) -> None:
-        """When nothing is refused and nobody lingers any more, all settles, and no Placement is left halfway."""
+        """When nothing is refused and no pod lingers, all settles, and no Placement is left halfway."""
         if not hasattr(self, "world"):
             return
         self.world.refused, self.world.lingering = {}, set()

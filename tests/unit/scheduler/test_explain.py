@@ -140,9 +140,9 @@ def test_pods_larger_than_every_node_learn_the_size_that_fits() -> None:
     assert [change.text() for change in found.changes] == [text]
     assert found.summary.endswith(f"would run with: {text}")
     world.remove_gang("train")
-    world.add_gang("as-told", 4, gpus=8)
+    world.add_gang("as-suggested", 4, gpus=8)
     world.run()
-    assert len(world.nodes_of("as-told")) == 4
+    assert len(world.nodes_of("as-suggested")) == 4
 
 
 def test_uneven_sizes_are_spread_evenly() -> None:

@@ -1,4 +1,4 @@
-"""Gangs that leave for others: told by their Placement, gone when their last pod is, and only where it helps."""
+"""Preempted gangs: asked by their Placement, gone with their last pod, and only if it helps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BORROWED = {"muster.dev/borrowed": "true"}
 
 
 def add_job(world: World, name: str, size: int, *, facts: JobFacts | None = None, **spec: Any) -> None:
-    """A gang whose TrainingJob exists, so that somebody listens."""
+    """A gang whose TrainingJob exists, so that a user listens."""
     world.state.jobs.set(f"uid-{name}", facts or JobFacts())
     world.add_gang(name, size, **spec)
 
@@ -38,7 +38,7 @@ def phase(world: World, gang: str) -> str:
 
 
 def leave(world: World, gang: str) -> None:
-    """The job's controller obeys: pods are deleted, later they are gone, then it makes them anew."""
+    """The job's controller obeys: pods are deleted, later they are gone, then it recreates them."""
     for pod in [pod for pod in world.pods.values() if pod.metadata.labels.get("muster.dev/gang") == gang]:
         world.terminate(pod.name)
 
@@ -216,12 +216,12 @@ def test_a_victim_that_never_goes_does_not_block_for_ever() -> None:
     assert len(world.nodes_of("urgent")) == 2
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_new_leader_continues_from_the_placement(told: bool) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+def test_new_leader_continues_from_the_placement(reported: bool) -> None:
     world = a_full_cluster()
     add_job(world, "urgent", 4, priority=10)
     world.carry_out(world.decide().actions[0])
-    if told:
+    if reported:
         world.carry_out(world.decide().actions[0])
     world.forget_all()
     for name in ("old", "young", "urgent"):
@@ -236,7 +236,7 @@ def test_new_leader_continues_from_the_placement(told: bool) -> None:
 
 
 def lose(world: World, name: str) -> None:
-    """The node is gone, and the controllers make what was on it anew."""
+    """The node is gone, and the controllers make what was on it again."""
     pods = [pod for pod in world.pods.values() if pod.spec.node_name == name]
     world.remove_node(name)
     for pod in pods:
@@ -316,7 +316,7 @@ def test_a_victims_node_that_breaks_meanwhile_is_planned_around() -> None:
 
 
 def a_plan_for_half_a_node() -> tuple[World, WritePlacement]:
-    """Two gangs share a node; the later one is to leave for a third. A spare node comes too late."""
+    """Two gangs share a node; the later one is to yield to a third. A spare node comes too late."""
     world = World()
     world.add_nodes("a")
     add_job(world, "stays", 1, gpus=4)
@@ -373,7 +373,7 @@ def test_no_slot_is_given_up_for_a_plan_that_may_yet_come_to_nothing(*, written:
 
 
 def test_no_plan_counts_on_the_leaving_of_a_gang_that_it_starts_again() -> None:
-    """Found by simulation (seed 103722): the next plan gave the first one up, as nobody leaves who is being bound."""
+    """Found by simulation (seed 103722): the next plan dropped the first one, as a gang being bound is not preempted."""
     world = World()
     world.add_nodes("a")
     add_job(world, "restarts", 1)
@@ -412,5 +412,5 @@ def test_a_gang_that_is_both_stuck_and_of_lower_priority_makes_room_once() -> No
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     world.add_member("low", 0, 1, attempt=1, gpus=4, affinity=affinity)
     world.run()
-    assert phase(world, "low") == "", "it has no bound pod and gave its slot back; it was not told to leave"
+    assert phase(world, "low") == "", "it has no bound pod and gave its slot back; it was not asked to leave"
     assert not world.placements["default/high"].spec.preempting

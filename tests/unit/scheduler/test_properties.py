@@ -25,7 +25,7 @@ LABELS = {"pool": "research", "zone": "one"}
 
 
 def nodes_seen(snapshot: Snapshot, keys: set[str]) -> dict[str, object]:
-    """What pods that ask for these labels are told of each node."""
+    """The reason about each node for pods that ask for these labels."""
     return {
         name: (
             {key: bucket.node_class.labels.get(key) for key in keys},
@@ -83,7 +83,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(gang=st.sampled_from(GANGS), data=st.data())
     def restart(self, gang: str, data: st.DataObject) -> None:
-        """Some members go and are made anew."""
+        """Some members go and are recreated."""
         if gang not in self.sizes or not self.members(gang):
             return
         slots = data.draw(st.sets(st.integers(0, self.sizes[gang] - 1), min_size=1))
@@ -178,7 +178,7 @@ class Cluster(RuleBasedStateMachine):
         self.world.carry_out(action)
 
     def never_a_victim_of_equal_or_higher_priority(self, action: TellToLeave) -> None:
-        """Nor one for whom nobody is waiting who then fits; a gang that does not run may yield to an earlier one."""
+        """Nor one without a waiting gang that then fits; a gang that does not run may yield to an earlier one."""
         victim = action.placement.spec.gang
         if action.reason == "NoSpare":
             return
@@ -221,7 +221,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def never_a_gang_waits_for_nodes_that_others_keep(self) -> None:
-        """Where others have to leave for a gang, all of it fits beside those that need not."""
+        """If others have to yield to a gang, all of it fits beside the rest."""
         for placement in self.world.placements.values():
             if not placement.spec.preempting or placement.status.phase == "Preempting":
                 continue
@@ -278,7 +278,7 @@ class Cluster(RuleBasedStateMachine):
                 self.world.set_node(node(name, uid=f"uid-{name}-again", labels=LABELS))
             else:
                 self.world.set_node(node(name, uid=self.world.nodes[name].uid, labels=LABELS))
-        for _ in range(8):  # deadlines pass, owners make what was released anew, and those that are to leave do
+        for _ in range(8):  # deadlines pass, owners make what was released again, and those that are to leave do
             self.settle()
             for gang in list(self.sizes):
                 self.obey(gang, True)
@@ -290,7 +290,7 @@ class Cluster(RuleBasedStateMachine):
         self.never_deadlocked()
 
     def never_deadlocked(self) -> None:
-        """At the end every gang is whole or holds nothing; nobody waits while there is room for the first in line.
+        """At the end every gang is whole or holds nothing; none waits while there is room for the first in the queue.
 
         One that lost nodes after it was bound keeps its healthy slots, but only while there is no room for the rest.
         """

@@ -1,4 +1,4 @@
-"""The same reasons everywhere: in what is said of gangs (Events, conditions, messages of jobs) and in metrics."""
+"""The same reasons everywhere: in reports about gangs (Events, conditions, messages of jobs) and in metrics."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ OF_SLOTS = {NodeWhy.GONE, NodeWhy.REPLACED, NodeWhy.BIND_FAILED}
 """Why a slot gets another node: not the state of a node. Said when the gang is placed again."""
 
 OF_VICTIMS = {NodeWhy.PROTECTED, NodeWhy.EVICTION_REFUSED, NodeWhy.LENT}
-"""Why somebody stays who would leave: test_eviction and test_borrowing see that it is said."""
+"""Why a victim stays; test_eviction and test_borrowing check that it is reported."""
 OF_TESTS = {NodeWhy.UNTESTED, NodeWhy.TESTED_TOO_LONG_AGO}
 """Where nodes need tests: test_trust sees that it is said."""
 
 
 @pytest.mark.parametrize("why", list(Why))
 def test_why_a_gang_waits_is_in_events_messages_and_metrics(why: Why) -> None:
-    world, events, told = World(), Recorder(), list[str]()
-    reporter = Reporter(None, events, None, lambda _, why, text: told.append(f"[{why}]"))  # type: ignore[arg-type]
+    world, events, reported = World(), Recorder(), list[str]()
+    reporter = Reporter(None, events, None, lambda _, why, text: reported.append(f"[{why}]"))  # type: ignore[arg-type]
     registry = CollectorRegistry()
     world.add_gang("train", 2)
     snapshot = world.state.snapshot()
@@ -44,7 +44,7 @@ def test_why_a_gang_waits_is_in_events_messages_and_metrics(why: Why) -> None:
         reporter.waiting(snapshot, plan, now)
     assert registry.get_sample_value("muster_scheduler_waiting_gangs", {"reason": why.value}) == 1
     said = [] if why in UNDER_WAY else [f"[{why.value}]"]
-    assert [text[text.rindex("[") :] for text in events.said] == told == said
+    assert [text[text.rindex("[") :] for text in events.said] == reported == said
 
 
 def affinity(**rules: Any) -> dict[str, Any]:
@@ -118,6 +118,6 @@ def test_what_nodes_are_to_a_gang_is_in_events_and_metrics(why: NodeWhy) -> None
 
 
 def test_every_reason_about_nodes_is_looked_at_here() -> None:
-    """Volumes' reach is decided like node affinity; who a node is kept for is said of the gang behind."""
+    """Volumes' reach is decided like node affinity; the gang that a node is kept for is named to the gang behind."""
     assert {*NODES, *OF_SLOTS, *OF_VICTIMS, *OF_TESTS, NodeWhy.VOLUME, NodeWhy.RESERVED} == set(NodeWhy)
     assert len({NodeReason(why, "x").text() for why in NodeWhy}) == len(NodeWhy), "no two are said in the same words"

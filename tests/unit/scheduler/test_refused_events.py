@@ -17,7 +17,7 @@ from muster.sim.virtual.network import Calm
 from tests.support.virtualreplicas import NAMESPACE, World
 
 
-class NobodyIsEvicted(Calm):
+class EvictionsRefused(Calm):
     """As with a policy that refuses evictions."""
 
     def denied(self, method: str, path: str, body: bytes) -> int:
@@ -25,7 +25,7 @@ class NobodyIsEvicted(Calm):
 
 
 def test_who_explains_from_elsewhere_sees_which_evictions_were_refused_and_for_how_long() -> None:
-    world = World(2, fates=NobodyIsEvicted)
+    world = World(2, fates=EvictionsRefused)
     world.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "high"}, "value": 10})
 
     async def seen(now: float) -> dict[NodeWhy, str]:

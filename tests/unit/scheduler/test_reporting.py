@@ -1,4 +1,4 @@
-"""Who is told why a gang waits, and how often."""
+"""Where the scheduler reports why a gang waits, and how often."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Recorder:
 
 
 def test_waiting_gang_is_notified_once_and_again_for_other_numbers() -> None:
-    world, events, told = World(), Recorder(), list[tuple[str, str, str]]()
-    reporter = Reporter(None, events, None, lambda *said: told.append(said))  # type: ignore[arg-type]
+    world, events, reported = World(), Recorder(), list[tuple[str, str, str]]()
+    reporter = Reporter(None, events, None, lambda *said: reported.append(said))  # type: ignore[arg-type]
 
     def plan(after_s: float = 0.0) -> None:
         world.now += after_s
@@ -32,34 +32,34 @@ def test_waiting_gang_is_notified_once_and_again_for_other_numbers() -> None:
     world.add_gang("large", 4)
     plan()
     plan(1.0)
-    ((key, why, text),) = told
+    ((key, why, text),) = reported
     assert (key, why) == ("default/large", "MoreThanTheCluster")
     assert text.startswith("needs 4 nodes; the cluster has 1.")
     world.add_nodes("b")
     plan(1.0)
-    assert len(told) == 1
+    assert len(reported) == 1
     plan(AGAIN_S)
-    assert told[1][2].startswith("needs 4 nodes; the cluster has 2.")
-    assert len(events.said) == 1, "the numbers are no event"
+    assert reported[1][2].startswith("needs 4 nodes; the cluster has 2.")
+    assert len(events.said) == 1, "new numbers cause no Event"
     plan(AGAIN_S)
-    assert len(told) == 2
+    assert len(reported) == 2
     gang = world.state.snapshot().find("default", "large")
     assert gang is not None
     reporter.placed(gang, "")
-    assert told[2:] == [("default/large", "", "")]
+    assert reported[2:] == [("default/large", "", "")]
 
 
 def test_what_passes_by_itself_is_said_only_when_it_lasts() -> None:
-    world, events, told = World(), Recorder(), list[tuple[str, str, str]]()
-    reporter = Reporter(None, events, None, lambda *said: told.append(said))  # type: ignore[arg-type]
+    world, events, reported = World(), Recorder(), list[tuple[str, str, str]]()
+    reporter = Reporter(None, events, None, lambda *said: reported.append(said))  # type: ignore[arg-type]
     world.add_nodes("a", "b")
     world.add_member("half", 0, 2)
     for expected in (0, 1):
         snapshot = world.state.snapshot()
         reporter.waiting(snapshot, decide(snapshot, world.now, world.settings), world.now)
-        assert len(told) == len(events.said) == expected
+        assert len(reported) == len(events.said) == expected
         world.now += PATIENCE_S
     world.remove_gang("half")
     snapshot = world.state.snapshot()
     reporter.waiting(snapshot, decide(snapshot, world.now, world.settings), world.now)
-    assert told[-1] == ("default/half", "", "")
+    assert reported[-1] == ("default/half", "", "")

@@ -1,4 +1,4 @@
-"""Gangs that go on with fewer nodes where none is spare (noSpare: Shrink), and get the others back."""
+"""Gangs that continue with fewer nodes without a spare (noSpare: Shrink), and get the others back."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_pod_of_a_later_attempt_asks_again_as_a_member() -> None:
     world.add_member("train", 1, 3, attempt=3)
     plan = world.run()
     assert plan.waiting == {}
-    assert given_up(world) == {1: 3}  # this attempt goes on without it, too
+    assert given_up(world) == {1: 3}  # this attempt continues without it, too
     world.add_nodes("new")
     world.remove_pod("train-1-3")
     world.add_member("train", 1, 3, attempt=4)
@@ -190,7 +190,7 @@ def test_a_new_leader_knows_what_was_given_up() -> None:
 
 @pytest.mark.parametrize("has_pod", [True, False])
 def test_a_deleted_placement_of_a_shrunk_job_is_written_again_from_what_the_job_recorded(has_pod: bool) -> None:
-    """Issue 11.10. Without checkpoints the job keeps no pod for the slot that it goes on without."""
+    """Issue 11.10. Without checkpoints the job keeps no pod for the slot that it continues without."""
     world = a_job_without_spares()
     lose(world, 1, attempt=2)
     world.run()
@@ -252,7 +252,7 @@ def test_gang_never_runs_below_its_minimum_or_holds_a_node_twice(
             lose(world, slot, attempt=attempt)
         elif kind == "add":
             world.add_nodes(next(names))
-        elif kind == "restart":  # those that have no node are made anew and ask again
+        elif kind == "restart":  # those that have no node are recreated and ask again
             attempt += 1
             for pod in [pod for pod in world.pods.values() if not pod.spec.node_name]:
                 world.remove_pod(pod.name)

@@ -13,7 +13,7 @@ def broken(world: World, *names: str) -> None:
         world.set_node(node(name, taints=[QUARANTINE]))
 
 
-def told(world: World, handover: Handover) -> None:
+def reported(world: World, handover: Handover) -> None:
     world.state.set_leaving(handover.closed(world.state.stays_for_now))
 
 
@@ -27,14 +27,14 @@ def test_a_spare_is_closed_to_others_until_its_gang_waits_for_it() -> None:
     handover = Handover()
     handover.keep({"n2": "default/moving", "n3": "default/moving"})
     world.add_gang("other", 2)
-    told(world, handover)
+    reported(world, handover)
     world.run()
     assert world.nodes_of("other") == {}
     for name in ("moving-0-0", "moving-1-0"):
         world.remove_pod(name)
     for slot in range(2):
         world.add_member("moving", slot, 2, attempt=1)
-    told(world, handover)
+    reported(world, handover)
     world.run()
     assert set(world.nodes_of("moving").values()) == {"n2", "n3"}
 
@@ -48,6 +48,6 @@ def test_what_is_kept_for_a_gang_that_has_moved_elsewhere_is_open_at_once() -> N
     handover = Handover()
     handover.keep(dict.fromkeys(free, "default/moved"))  # as of before it moved
     world.add_gang("other", 2)
-    told(world, handover)
+    reported(world, handover)
     world.run()
     assert sorted(world.nodes_of("other").values()) == free

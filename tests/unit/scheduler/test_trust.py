@@ -31,7 +31,7 @@ def trusting(*names: str, **options: object) -> World:
     return world
 
 
-def told(world: World, gang: str) -> str:
+def reported(world: World, gang: str) -> str:
     """What `muster explain` says of it."""
     found = world.gang(gang)
     return explain(world.state.snapshot(world.now), found, now=world.now).summary
@@ -69,8 +69,8 @@ def test_a_node_is_used_as_soon_as_it_has_passed_its_test() -> None:
     world.add_gang("train", 2)
     world.set_tested("a")
     assert reason_of(world.run(), world, "train") == "MoreThanTheCluster"
-    assert "2 untested (no test yet)" in told(world, "train")
-    assert "would run with: 1 node tested" in told(world, "train")
+    assert "2 untested (no test yet)" in reported(world, "train")
+    assert "would run with: 1 node tested" in reported(world, "train")
     world.set_tested("c")
     world.run()
     assert world.nodes_of("train") == {0: "a", 1: "c"}
@@ -93,7 +93,7 @@ def test_record_of_another_node_boot_or_driver_or_without_pass_is_not_trusted(
     world.add_gang("train", 1)
     world.run()
     assert not world.nodes_of("train")
-    assert f"1 untested ({why})" in told(world, "train")
+    assert f"1 untested ({why})" in reported(world, "train")
 
 
 def test_a_reboot_takes_trust_away_though_no_taint_comes_back() -> None:
@@ -146,7 +146,7 @@ def test_the_test_itself_runs_on_an_untested_node_and_only_in_our_own_namespace(
     assert world.find("muster-preflight-a").spec.node_name == "a"
     state = ClusterState(trusting="muster-system")
     state.set_node(world.nodes["a"])
-    state.set_pod(world.add_pod("somebody", labels={"muster.dev/preflight": "1"}), world.now)
+    state.set_pod(world.add_pod("tester", labels={"muster.dev/preflight": "1"}), world.now)
     assert not decide(state.snapshot(), world.now).actions
 
 
@@ -180,7 +180,7 @@ def test_a_gang_that_asks_for_fresh_tests_gets_nodes_tested_since_and_keeps_them
     assert world.nodes_of("careful") == {0: "fresh"}
     asking(world, "second", "24")
     assert not world.nodes_of("second")
-    assert "1 not tested within 24 h" in told(world, "second")
+    assert "1 not tested within 24 h" in reported(world, "second")
     world.remove_gang("second")
     world.now += 40 * HOUR_S
     world.remove_pod("careful-0-0")
@@ -367,7 +367,7 @@ class Trusting(RuleBasedStateMachine):
         assert self.seen(self.world.state.snapshot(self.world.now)) == self.seen(fresh)
 
     def seen(self, snapshot: object) -> dict[str, tuple[str, bool]]:
-        """What pods that ask for nothing, and those that ask for a test of today, are told of each node."""
+        """What pods that ask for nothing, and those that ask for a test of today, learn about each node."""
         buckets = snapshot.buckets.values()  # type: ignore[attr-defined]
         return {
             name: (bucket.node_class.doubt.value, 0 < bucket.node_class.tested_within_h <= 24 and self.someone_asks())

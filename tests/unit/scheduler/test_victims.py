@@ -38,7 +38,7 @@ def exact(
     need: int,
     may: Callable[[frozenset[int]], bool] = lambda chosen: True,
 ) -> list[float] | None:
-    """The least work lost, level by level, of all subsets that are enough and may leave together; None: none is."""
+    """The least work lost, level by level, of all subsets that suffice and may leave together, or None."""
     found = [
         lost(victims, set(chosen))
         for count in range(len(victims) + 1)
@@ -60,7 +60,7 @@ def assert_near(ours: list[float], best: list[float]) -> None:
 @settings(max_examples=400, deadline=None)
 @given(st.data(), st.lists(VICTIM, min_size=1, max_size=8))
 def test_the_choice_is_never_more_than_a_tenth_dearer_than_the_best(data: st.DataObject, victims: list[Victim]) -> None:
-    """Nodes may be shared by several gangs, all of which have to leave."""
+    """Nodes may be shared by several gangs that all have to leave."""
     victims = [Victim(str(at), each.level, each.cost, each.nodes) for at, each in enumerate(victims)]
     groups = [{at} for at, victim in enumerate(victims) for _ in range(victim.nodes)]
     groups += data.draw(st.lists(st.sets(st.integers(0, len(victims) - 1), min_size=1, max_size=3), max_size=4))
@@ -209,7 +209,7 @@ def _gang(world: Foreign, name: str) -> Gang:
 
 
 def _who_leaves(world: Foreign) -> set[str]:
-    """Carry plans out until those chosen are told or evicted."""
+    """Carry plans out until those chosen are notified or evicted."""
     for _ in range(4):
         actions = world.decide().actions
         leaving = {each.gang for each in actions if isinstance(each, TellToLeave | EvictMember)}

@@ -114,7 +114,7 @@ def test_two_jobs_in_one_folder_remove_only_what_they_wrote(folder: Path, monkey
     """Issue 11.2: pruning by one job deleted the other's confirmed checkpoint."""
     folder.mkdir()
     unmarked = ("step-00000900-attempt-1", ".writing-step-00000900-attempt-1-77", "notes")
-    for name in unmarked:  # of an older version, or of a person: without a record nobody knows whose they are
+    for name in unmarked:  # of an older version, or of a person: without a record their owner is unknown
         (folder / name).write_text("x")
     as_job(monkeypatch, "one")
     muster.save_checkpoint(1, text("one"))

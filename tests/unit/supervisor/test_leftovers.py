@@ -55,7 +55,7 @@ async def removed(folder: Path, since: float, path: Path) -> list[str]:
 async def test_a_segment_goes_when_the_last_process_that_mapped_it_is_gone(tmp_path: Path, start: Start) -> None:
     since = time.time()
     used, unused = segment(tmp_path, "mpich_shm_1_0"), segment(tmp_path, "nccl-abCD12")
-    foreign = segment(tmp_path, "somebody-elses")
+    foreign = segment(tmp_path, "another-users")
     holder = start(sys.executable, "-c", HOLD, used)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "mapped\n"

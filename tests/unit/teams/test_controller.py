@@ -89,17 +89,17 @@ async def test_a_write_that_is_refused_is_tried_again(
 async def test_nodes_that_cannot_be_written_are_left_to_whom_they_belong(
     cluster: TeamCluster, wire: tuple[Moody, Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the right to write nodes nothing changes hands, and nobody must lose nodes over it."""
+    """Without the right to write nodes nothing changes hands, and no gang may lose nodes over it."""
     monkeypatch.setattr(writing, "RETRY_S", 0.05)
     names = await cluster.add_nodes(2)
     handover = Handover()
-    told: list[frozenset[str]] = []
-    handover.changed = lambda: told.append(handover.nodes)
+    reported: list[frozenset[str]] = []
+    handover.changed = lambda: reported.append(handover.nodes)
     wire[0].refusals = 1 << 30
     cluster.manage(handover=handover)
     await cluster.configure(vision=2)
-    await until("nothing new may start there, and again it may", lambda: told[-1:] == [frozenset()])
-    assert told[0] == set(names)
+    await until("nothing new may start there, and again it may", lambda: reported[-1:] == [frozenset()])
+    assert reported[0] == set(names)
     wire[0].refusals = 0
     await cluster.until_owned(vision=2)
     await until("that is over", lambda: not handover.nodes)
@@ -199,7 +199,7 @@ async def test_allocation_continues_when_a_gang_is_placed(cluster: TeamCluster) 
 
 
 async def test_who_starts_without_an_allocation_uses_the_key_that_nodes_were_given_out_by(cluster: TeamCluster) -> None:
-    """As the scheduler does: by another key it would take nodes of teams for nobody's."""
+    """As the scheduler does: by another key it would miss the owners of nodes."""
     client, namespace = cluster.client, cluster.namespace
     assert await read_team_key(client, namespace) == "muster.dev/team"
     await cluster.add_nodes(1)

@@ -91,7 +91,7 @@ def test_slots_of_a_gang_that_borrows_are_lent_as_well() -> None:
     world.run()
     world.place("train", "n00", "n01")
     world.configure(shares(speech=2))
-    assert world.plan().changes == (), "nobody knows yet who keeps them"
+    assert world.plan().changes == (), "their owner is not known yet"
     world.add_pod("train", on="n01", team="music", borrower=True)
     assert set(moves(world.plan())) == {"n00", "n01"}
     world.end_pod("train")
@@ -325,7 +325,7 @@ def test_borrowed_and_lent_are_counted_for_both() -> None:
     world.add_pod("on the rest", on="n03", borrower=True)
     vision, speech = world.standing("vision"), world.standing("speech")
     assert (vision.used, vision.lent, vision.borrowed) == (1, 1, 0)
-    assert (speech.used, speech.lent, speech.borrowed) == (0, 0, 1), "what nobody owns nobody lends"
+    assert (speech.used, speech.lent, speech.borrowed) == (0, 0, 1), "nodes without owner are not lent"
     world.add_pod("who owns nothing", on="n00", team="music", borrower=True)
     music = world.standing("music")
     assert (music.owned, music.entitled, music.borrowed) == (0, 0, 1)

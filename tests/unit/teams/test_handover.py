@@ -108,7 +108,7 @@ def test_a_node_that_is_to_change_hands_is_not_filled_again_by_the_team_it_leave
     assert whose(cluster) == {"red": 1, "blue": 1}
     assert cluster.teams.owners()[leaving] == "blue"
     assert cluster.leaving == frozenset()
-    assert len(cluster.running()) == 1, "red goes on with the node it has"
+    assert len(cluster.running()) == 1, "red continues with the node it has"
 
 
 def test_without_a_notice_the_scheduler_fills_the_node_repeatedly() -> None:
@@ -127,7 +127,7 @@ def test_gang_that_keeps_slots_on_such_a_node_continues_there() -> None:
     cluster.configure(blue=1)
     cluster.step()
     assert cluster.leaving == {"n00"}
-    cluster.scheduler.remove_gang(gang)  # its pod died, and is made anew
+    cluster.scheduler.remove_gang(gang)  # its pod died, and is recreated
     cluster.step()
     cluster.scheduler.now += 1.0
     add(cluster.scheduler, gang, 1, "red")

@@ -71,7 +71,7 @@ def happen(world: World, event: tuple[Any, ...]) -> None:
 
 
 def again(world: World, seed: int) -> Holdings:
-    """The same cluster as a new leader comes to know it."""
+    """The same cluster as a new leader learns about it."""
     old = world.holdings
     fresh = Holdings(old.config)
     order = list(old.nodes.values())
@@ -161,7 +161,7 @@ def test_no_decision_leaves_anything_to_the_next_one(nodes: int, first: dict[str
         again = world.plan()
         assert again.changes == (), "a second decision writes again"
         if not before.busy:
-            assert again.leaving == frozenset(), "a node is said to leave for nobody"
+            assert again.leaving == frozenset(), "a node leaves without a new owner"
             fixed = any(standing.by_hand for standing in again.standings)
             for standing in again.standings:
                 assert standing.owned == standing.entitled or fixed, standing

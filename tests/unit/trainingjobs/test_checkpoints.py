@@ -307,7 +307,7 @@ def test_a_job_never_starts_from_the_beginning_instead(named: dict[str, str]) ->
     world.until("Failed")
     assert "spec.checkpoint.from." in world.status.message
     assert world.status.restarts is None
-    assert world.told_run == set()
+    assert world.directed_run == set()
 
 
 def test_nor_does_it_when_all_that_it_had_is_gone() -> None:

@@ -40,7 +40,7 @@ def test_a_job_runs_and_succeeds() -> None:
     phases = [status.phase for status in world.history]
     assert phases == ["Pending", "Starting", "Running"]
     assert world.status.ready_slots == 2
-    assert world.told_run == {1}
+    assert world.directed_run == {1}
     run = world.directive
     assert run is not None
     assert run.run is not None
@@ -127,7 +127,7 @@ def test_ranks_that_lost_their_peer_are_not_charged_once_the_lost_node_is_known(
     world.exit_rank(0, 1, tail="Connection reset by peer")
     world.exit_rank(2, 1, tail="RuntimeError")
     world.control()
-    assert world.status.attempt == 2  # the restart goes on while the cause is looked for
+    assert world.status.attempt == 2  # the restart continues while the cause is looked for
     assert world.status.faults[-1].cause == "user"
     world.kill_node(world.holder(1).spec.node_name)
     world.until("Running", attempt=2)

@@ -1,4 +1,4 @@
-"""A job that is told to leave its nodes saves its work, gives all of them back, and waits again; nobody is charged."""
+"""A job that is asked to leave saves its work, frees its nodes, and waits again; no budget is charged."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def reporting() -> World:
 
 def test_it_gives_all_nodes_back_and_waits_again_as_the_next_attempt() -> None:
     world = running()
-    world.told_to_leave()
+    world.asked_to_leave()
     world.control()
     assert world.status.phase == "Stopping"
     assert "preempted by ns/urgent (priority 5)" in world.status.message
     assert len(world.actions(DeletePod)) == 2
     world.log.clear()
     world.control()
-    assert world.actions(CreatePod) == []  # nothing anew before the last pod is gone
+    assert world.actions(CreatePod) == []  # no new pod before the last one is gone
     world.now += 1
     for name in list(world.pods):
         world.gone(name)
@@ -49,7 +49,7 @@ def test_it_gives_all_nodes_back_and_waits_again_as_the_next_attempt() -> None:
 def test_no_cause_is_charged() -> None:
     world = running(backoffLimit=0, infrastructureLimit=0, unknownLimit=0)
     for attempt in (2, 3):
-        world.told_to_leave()
+        world.asked_to_leave()
         world.control()
         world.step()
         world.until("Running", attempt=attempt)
@@ -59,7 +59,7 @@ def test_no_cause_is_charged() -> None:
 
 def test_its_ranks_go_on_until_their_checkpoint_is_there() -> None:
     world = reporting()
-    world.told_to_leave()
+    world.asked_to_leave()
     world.control()
     assert world.directive is not None
     assert (world.directive.desired, world.directive.checkpoint_now) == ("run", True)
@@ -73,7 +73,7 @@ def test_its_ranks_go_on_until_their_checkpoint_is_there() -> None:
 
 def test_without_a_checkpoint_it_leaves_after_its_grace() -> None:
     world = reporting()
-    world.told_to_leave()
+    world.asked_to_leave()
     world.control()
     world.now += 19
     world.control()
@@ -85,7 +85,7 @@ def test_without_a_checkpoint_it_leaves_after_its_grace() -> None:
 
 def test_a_placement_that_is_still_there_does_not_stop_the_next_attempt() -> None:
     world = running()
-    world.told_to_leave()
+    world.asked_to_leave()
     world.control()
     for name in list(world.pods):
         world.gone(name)
@@ -98,7 +98,7 @@ def test_a_placement_that_is_still_there_does_not_stop_the_next_attempt() -> Non
 def test_a_job_that_has_just_succeeded_is_not_stopped() -> None:
     world = running()
     world.exit_rank(0, 0)
-    world.told_to_leave()
+    world.asked_to_leave()
     world.control()
     assert world.status.phase == "Succeeded"
 
@@ -107,7 +107,7 @@ def test_a_job_that_holds_its_healthy_nodes_after_a_fault_gives_them_back() -> N
     world = World(make_job(2), nodes=2).started()
     world.kill_node(world.holder(1).spec.node_name)
     world.until("Restarting", attempt=2)
-    world.told_to_leave("yields to ns/early")
+    world.asked_to_leave("yields to ns/early")
     world.control()
     assert world.status.phase == "Stopping"
     for _ in range(3):
@@ -125,9 +125,9 @@ def test_a_job_that_holds_its_healthy_nodes_after_a_fault_gives_them_back() -> N
 
 
 @pytest.mark.parametrize("when", ["at once", "while it stops"])
-def test_suspended_meanwhile_it_stays_suspended(when: str) -> None:
+def test_job_suspended_while_leaving_stays_suspended(when: str) -> None:
     world = running()
-    world.told_to_leave()
+    world.asked_to_leave()
     if when == "while it stops":
         world.control()
     assert world.job is not None
@@ -143,7 +143,7 @@ def test_suspended_meanwhile_it_stays_suspended(when: str) -> None:
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_a_controller_that_dies_at_any_action_counts_it_once(crashes: list[int]) -> None:
     world = running()
-    world.told_to_leave()
+    world.asked_to_leave()
     for crash in crashes:
         with contextlib.suppress(Crash):
             world.control(crash_after=crash)

@@ -183,7 +183,7 @@ async def test_directives_arrive_at_once_and_in_order(server: Server, side: Side
     for attempt in range(2, 12):
         side.say("running", attempt)  # news and directives cross
         server.members.direct(JOB, KEY, Directive(attempt=attempt, desired="hold", slots=(POD,)))
-        await until("told", lambda attempt=attempt: side.got and side.got[-1]["attempt"] == attempt)  # type: ignore[misc]
+        await until("directed", lambda attempt=attempt: side.got and side.got[-1]["attempt"] == attempt)  # type: ignore[misc]
     assert [each["attempt"] for each in side.got] == sorted(each["attempt"] for each in side.got)
     assert len(server.resumed) == 2
 

@@ -149,9 +149,9 @@ async def test_a_poll_that_is_not_followed_in_time_is_silence_since_then(monkeyp
 async def test_polls_of_members_that_start_at_once_drift_apart() -> None:
     gang = Gang()
     gang.members.direct(JOB, KEY, hold())
-    told = [(await gang.poll(f"p{slot}"))["pollS"] for slot in range(3)]
-    assert len(set(told)) == 3
-    assert all(1.5 <= each <= 2.5 for each in told)
+    reported = [(await gang.poll(f"p{slot}"))["pollS"] for slot in range(3)]
+    assert len(set(reported)) == 3
+    assert all(1.5 <= each <= 2.5 for each in reported)
 
 
 async def test_running_members_hold_their_attempt_while_others_rejoin() -> None:

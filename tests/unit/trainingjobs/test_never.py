@@ -85,7 +85,7 @@ class Watched(World):
             name = sorted(self.dead)[0]
             self.node_ready(name, True)
             for other in [each for each in self.pods.values() if each.spec.node_name == name]:
-                self.gone(other.name)  # a node that starts anew runs nothing
+                self.gone(other.name)  # a node that starts again runs nothing
 
 
 def live(world: World, steps: int, crashes: list[int]) -> None:

@@ -199,7 +199,7 @@ def test_a_slot_on_a_node_that_came_back_with_other_gpus_is_not_kept() -> None:
     world = gang_of_two()
     world.nodes["n0"] = node("n0", 7)
     world.control()
-    assert world.status.attempt == 1, "the running attempt goes on"
+    assert world.status.attempt == 1, "the running attempt continues"
     assert slots_replaced_when_the_pod_of_slot_1_is_deleted(world) == {"job-0-1"}
     restarts = world.status.restarts
     world.until("Running", attempt=2)

@@ -54,7 +54,7 @@ def test_a_node_whose_clock_is_off_is_lost_after_the_same_time(off_s: float) -> 
     assert [fault.rule for fault in world.status.faults] == ["node-lost"]
 
 
-def test_what_is_no_longer_so_is_counted_anew() -> None:
+def test_outdated_facts_are_counted_again() -> None:
     observed = Observed()
     ready, broken = make_node("a"), make_node("a", ready=False)
     assert observed.look("job", (), {"a": broken}, 1.0) == {("a", "notReady"): 1.0}

@@ -1,4 +1,4 @@
-"""A program that fails again and again is restarted after longer and longer pauses; nobody else is held."""
+"""A program that fails again and again is restarted after longer and longer pauses; no other job is held."""
 
 from __future__ import annotations
 

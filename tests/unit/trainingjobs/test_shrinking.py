@@ -1,4 +1,4 @@
-"""A job that lost nodes for which none is spare goes on with fewer, and with all of them again when it can."""
+"""A job that lost nodes without a spare continues with fewer, and later with all of them again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Shrinking(World):
             assert status.size == SIZE - len(status.left_out)
             if status.phase == "Running" != self.status.phase:
                 asked = {slot_of(pod) for pod in self.pods.values() if attempt_of(pod) == status.attempt}
-                assert set(status.left_out) <= asked, "it goes on without a slot that did not ask for a node"
+                assert set(status.left_out) <= asked, "it continues without a slot that did not ask for a node"
         if isinstance(action, CreatePod) and self.status.phase == "Running":
             assert action.slot in self.status.left_out, "a pod is made while its slot takes part"
         super().act(action)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def test_a_node_that_comes_is_taken_at_the_next_checkpoint() -> None:
     assert (world.status.size, world.status.left_out) == (3, ())
     assert [fault.attempt for fault in world.status.faults] == [1]
     assert world.status.restarts is not None
-    assert world.status.restarts.total == 1  # nobody is charged
+    assert world.status.restarts.total == 1  # no budget is charged
     assert not world.directive.checkpoint_now
 
 

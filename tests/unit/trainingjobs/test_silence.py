@@ -13,7 +13,7 @@ SETTINGS = Settings()
 
 
 def cut(world: World, slot: int) -> str:
-    """The connection to a slot breaks, its machine goes on. Returns its node."""
+    """The connection to a slot breaks, its machine continues. Returns its node."""
     pod = world.holder(slot)
     member = world.members[pod.uid]
     world.members[pod.uid] = world.remembered[pod.uid] = replace(member, silent_since=world.now, cut=True)

@@ -225,7 +225,7 @@ def test_no_stall_without_the_limit_spent_listening(deeds: list[tuple[str, float
             world.strained_at = world.now
         elif what in ("distrust", "trust"):
             world.trusted = what == "trust"
-        elif what == "silence":  # nobody looks
+        elif what == "silence":  # no controller runs
             world.now += seconds
             world.leading_since = world.now
             world.restart_controller()

@@ -84,7 +84,7 @@ class World:
         self.version = 1
         self.log: list[Action] = []
         self.history: list[TrainingJobStatus] = []
-        self.told_run: set[int] = set()
+        self.directed_run: set[int] = set()
         self.uids = 0
         self.source: TrainingJob | None = None
         self.disk: set[str] | None = None
@@ -226,7 +226,7 @@ class World:
     def schedule(self) -> None:
         assert self.job is not None
         if self.placement is not None and any(pod.spec.node_name for pod in self.pods.values()):
-            return  # it is to leave: its Placement goes when its last pod has gone, and only then it is placed anew
+            return  # it is to leave: its Placement goes when its last pod has gone, and only then it is placed again
         self.placement = None
         live = [pod for pod in self.pods.values() if not pod.terminating and not pod.finished]
         if {slot_of(pod) for pod in live} != set(range(effective(self.job).job.spec.replicas)):
@@ -264,7 +264,7 @@ class World:
                 exit_attempt = member.exit.attempt if member.exit else 0
                 if directive.attempt >= member.attempt and directive.attempt > exit_attempt:
                     assert self.job is not None
-                    self.told_run.add(directive.attempt)
+                    self.directed_run.add(directive.attempt)
                     assert self.job.status.attempt == directive.attempt
                     assert directive.run is not None
                     rank = next(rank for rank, host in enumerate(directive.run.hosts) if host.pod_uid == uid)
@@ -352,7 +352,7 @@ class World:
         listed = with_newest(status, saved)
         self.job = replace(self.job, status=replace(status, last_checkpoint=saved, checkpoints=listed))
 
-    def told_to_leave(self, why: str = "preempted by ns/urgent (priority 5)") -> None:
+    def asked_to_leave(self, why: str = "preempted by ns/urgent (priority 5)") -> None:
         """The scheduler wants the nodes back."""
         assert self.job is not None
         spec = PlacementSpec(gang="job", gang_uid="job-uid", size=self.job.spec.replicas)

@@ -78,7 +78,7 @@ async def test_a_file_system_without_inodes(mount: Mounter) -> None:
 
 @pytest.mark.parametrize("watched", [True, False])
 async def test_a_remount_read_only(mount: Mounter, watched: bool) -> None:
-    """Of a path that has to be writable; whatever else somebody mounts read-only is his affair."""
+    """Of a path that has to be writable; whatever else a user mounts read-only is his affair."""
     place = mount("ro dir", "-t", "tmpfs", "none")
     check = looker(Host(), places=[], writable=[str(place / "below")] if watched else [])
     assert said(await looks(check, 1), place) == []
@@ -111,7 +111,7 @@ def _run(*command: object) -> None:
 def _fail_ext4(device: str) -> None:
     trigger = Path(f"/sys/fs/ext4/{device}/trigger_fs_error")
     if not trigger.exists():
-        pytest.skip("this kernel cannot be told to fail an ext4")
+        pytest.skip("this kernel cannot be asked to fail an ext4")
     trigger.write_text("made by a test")
 
 

@@ -93,7 +93,7 @@ async def test_rising_counters_are_reported_with_their_increase(
     machine.has(2)
     machine.lines |= {"1.link.0": 1, "1.pages.0": 0, "1.pages.1": 0, "1.pages.pending": 0, f"1.{key}": 7}
     looker = machine.check()
-    assert await machine.look(looker) == []  # what was there before is nobody's news
+    assert await machine.look(looker) == []  # earlier values are not reported
     found = await machine.look(looker, {f"1.{key}": 10})
     assert said(found) == [(check, SECOND, code, 3)]
     assert await machine.look(looker) == []
@@ -130,12 +130,12 @@ async def test_a_state_that_lasts_is_one_incident(
     await machine.look(looker)
     found = [await machine.look(looker, {f"0.{key}": value for key, value in lines.items()})]
     found += [await machine.look(looker) for _ in range(40)]
-    told = [each for look in found for each in look if each.component]  # a lost one is also missing from the count
-    assert {(each.component, each.code, each.first_s, each.count) for each in told} == {
-        (FIRST, code, told[0].first_s, 1)
+    reported = [each for look in found for each in look if each.component]  # a lost one is also missing from the count
+    assert {(each.component, each.code, each.first_s, each.count) for each in reported} == {
+        (FIRST, code, reported[0].first_s, 1)
     }
-    assert 3 <= len(told) <= 10  # it is said again, so that it is known to go on, but not every time
-    assert [each.last_s for each in told] == sorted({each.last_s for each in told})
+    assert 3 <= len(reported) <= 10  # it is said again, so that it is known to go on, but not every time
+    assert [each.last_s for each in reported] == sorted({each.last_s for each in reported})
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_a_state_that_lasts_is_one_incident(
         (0x88, ["hw-power-brake"]),
         (0x08, ["hw-slowdown"]),
         (0x20, ["sw-thermal"]),
-        (0x117, []),  # idle, clocks that somebody set, power cap, sync boost, display
+        (0x117, []),  # idle, clocks that a user set, power cap, sync boost, display
         (0xC8, ["hw-power-brake", "hw-thermal"]),
     ],
 )
@@ -270,12 +270,12 @@ async def test_no_session_is_left_open(machine: Machine) -> None:
     assert str(machine.library) not in _mapped()
 
 
-@pytest.mark.parametrize("kind", ["ended", "zombie", "pod gone", "nobody"])
+@pytest.mark.parametrize("kind", ["ended", "zombie", "pod gone", "no process"])
 async def test_contexts_that_are_left_over(machine: Machine, kind: str) -> None:
     machine.has(1)
     machine.lines |= {"0.held": 30 << 30}
     (machine.host.root / "var/lib/kubelet/pods").mkdir(parents=True)
-    if kind != "nobody":
+    if kind != "no process":
         machine.lines["0.pid.0"] = 4321
     if kind in ("zombie", "pod gone"):
         state = "Z" if kind == "zombie" else "S"
@@ -386,7 +386,7 @@ asyncio.run(main())
 def test_a_library_that_never_ends_loading_or_unloading_is_a_finding_and_stops_no_other(
     when: str, tmp_path: Path, libraries: Path
 ) -> None:
-    """Another process: whoever loads a library beside one that hangs waits for it."""
+    """Another process: loading a library beside one that hangs would wait for it."""
     build_nvml(libraries)  # skips the test where there is no compiler
     source, library = tmp_path / "hangs.c", tmp_path / "libnvidia-ml.so.1"
     source.write_text(HANGING.replace("WHEN", when))
@@ -429,7 +429,7 @@ async def exporter() -> AsyncIterator[Exporter]:
 
 
 def page(**fields: object) -> str:
-    """A page about two GPUs, the second of which has these values."""
+    """A page about two GPUs; the second has these values."""
     lines = []
     for name, value in {"SM_CLOCK": 1980, **fields}.items():
         lines += [f"# HELP DCGM_FI_DEV_{name} words {{}}", f"# TYPE DCGM_FI_DEV_{name} gauge"]

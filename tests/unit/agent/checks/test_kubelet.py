@@ -161,7 +161,7 @@ async def test_a_kubelet_that_is_not_well(host: Host, stack: AsyncExitStack, ans
     check = looker(host, healthzUrl=server.url)
     found = await looks(check)
     assert said(found) == ["unhealthy"]
-    assert found[0].first_s == 1000.0  # when it began, though it is told only where it lasts
+    assert found[0].first_s == 1000.0  # when it began, though it is reported only if it lasts
     server.answer = OK
     assert await looks(check, 3, 1060) == []
 

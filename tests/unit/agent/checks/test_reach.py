@@ -15,7 +15,7 @@ from muster.fleet.health.finding import Finding
 from tests.unit.agent.checks.conftest import write
 
 NOWHERE = "255.255.255.255"
-"""No TCP connection can be made to it, and none is waited for."""
+"""No TCP connection can be made to it, and the check does not wait."""
 
 
 @pytest.fixture

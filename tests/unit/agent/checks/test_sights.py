@@ -18,7 +18,7 @@ looks = st.lists(
 )
 
 
-def told(findings: Findings, looked: list[tuple[float, list[Sight], list[Sight]]]) -> list[Finding]:
+def reported(findings: Findings, looked: list[tuple[float, list[Sight], list[Sight]]]) -> list[Finding]:
     now_s, found = 1000.0, []
     for pause_s, states, events in looked:
         now_s += pause_s
@@ -33,7 +33,7 @@ def test_an_incident_never_shrinks_and_two_of_a_kind_never_overlap(
     looked: list[tuple[float, list[Sight], list[Sight]]],
 ) -> None:
     newest: dict[tuple[str, str, str], Finding] = {}
-    for each in told(Findings("disk", PERIOD_S), looked):
+    for each in reported(Findings("disk", PERIOD_S), looked):
         before = newest.get(each.key)
         if before is not None and before.first_s == each.first_s:
             assert (each.count, each.last_s) >= (before.count, before.last_s)
@@ -47,7 +47,7 @@ def test_an_incident_never_shrinks_and_two_of_a_kind_never_overlap(
 @settings(max_examples=60, deadline=None)
 def test_no_event_is_ever_lost_or_counted_twice(looked: list[tuple[float, list[Sight], list[Sight]]]) -> None:
     counts = {
-        (*each.key, each.first_s): each.count for each in told(Findings("disk", PERIOD_S), looked)
+        (*each.key, each.first_s): each.count for each in reported(Findings("disk", PERIOD_S), looked)
         if each.check == "disk"
     }  # fmt: skip
     assert sum(counts.values()) == sum(event.times for _, _, events in looked for event in events)
@@ -56,7 +56,7 @@ def test_no_event_is_ever_lost_or_counted_twice(looked: list[tuple[float, list[S
 @given(st.lists(st.floats(1.0, 70.0), min_size=3, max_size=60))
 def test_what_lasts_is_never_two_incidents(pauses: list[float]) -> None:
     state = Sight("disk", "a", "full")
-    found = told(Findings("disk", PERIOD_S), [(pause_s, [state], []) for pause_s in pauses])
+    found = reported(Findings("disk", PERIOD_S), [(pause_s, [state], []) for pause_s in pauses])
     assert len({each.first_s for each in found}) == 1
 
 

@@ -48,7 +48,7 @@ def signs(text: bytes) -> list[tuple[str, str, str]]:
             b"NVRM: Xid (PCI:0000:3b:00): 154, pid=3, name=x, GPU recovery action changed from 0x0 (None) to 0x2 (x)",
             ("xid", GPU, "154/node-reboot"),
         ),
-        (b"NVRM: Xid (PCI:0000:3b:00): 154, in words nobody knows", ("xid", GPU, "154")),
+        (b"NVRM: Xid (PCI:0000:3b:00): 154, in unknown words", ("xid", GPU, "154")),
         (
             b"NVRM: Xid (PCI:0018:01:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 08 (0x00000004 0x00000001 0x0 0x0)",
             ("xid", "0018:01:00.0", "145/nonfatal/RLW_REMAP/0x00000001"),
@@ -57,7 +57,7 @@ def signs(text: bytes) -> list[tuple[str, str, str]]:
             b"NVRM: Xid (PCI:0018:01:00): 149, pid=1, name=x, NETIR_LINK_EVT Fatal   XC0 i0 Link -1 (0x000601c6 0x0)",
             ("xid", "0018:01:00.0", "149/fatal/NETIR_LINK_EVT/0x00000000"),
         ),
-        (b"NVRM: Xid (PCI:0018:01:00): 145, in words nobody knows", ("xid", "0018:01:00.0", "145")),
+        (b"NVRM: Xid (PCI:0018:01:00): 145, in unknown words", ("xid", "0018:01:00.0", "145")),
         (
             b"nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)",
             ("sxid", "0000:c1:00.0", "nonfatal/28006"),

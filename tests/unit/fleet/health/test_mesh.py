@@ -89,7 +89,7 @@ def test_only_the_node_that_is_cut_is_ever_blamed(shape: tuple[int, int, int], d
     found = verdict(members, among(bad))
     if len(members) >= 4 and shape[2] >= 4:
         assert found == Verdict(nodes=(bad,))
-    else:  # with so few it may not be told which end it is, but nobody else is blamed for certain
+    else:  # so few cannot say which end it is, but no other node may be blamed
         assert set(found.nodes) | set(found.probers) <= {bad} or len(members) < 4 or shape[2] < 4
 
 
@@ -144,7 +144,7 @@ def test_of_two_the_one_that_no_longer_says_anything_is_at_fault() -> None:
 
 
 def test_one_other_domain_alone_is_not_believed() -> None:
-    """Nobody of s2 says anything, so only s1 can tell of s0: either of the two may be at fault."""
+    """Nodes of s2 report nothing, so only s1 reports on s0: either of the two may be at fault."""
     members = fleet(1, 3, 5)
     ends = {"z0/s0", "z0/s1"}
     reports = heard(members, lambda one, other: {domains_of(one)[1], domains_of(other)[1]} == ends)
@@ -173,8 +173,8 @@ def test_old_reports_are_not_evidence() -> None:
 
 def test_garbage_is_not_evidence() -> None:
     members = [*fleet(1, 2, 4), Member("n0-0-00", "elsewhere", ("z9", "s9"))]
-    reports = {"nobody": Report(time_s=NOW_S, unreached=frozenset({"n0-0-01"}))}
-    reports["n0-0-02"] = Report(time_s=NOW_S, unreached=frozenset({"nobody", "n0-0-02", ""}))
+    reports = {"missing": Report(time_s=NOW_S, unreached=frozenset({"n0-0-01"}))}
+    reports["n0-0-02"] = Report(time_s=NOW_S, unreached=frozenset({"missing", "n0-0-02", ""}))
     assert judge(members, reports, NOW_S, FRESH_S) == Verdict()
     assert judge([], reports, NOW_S, FRESH_S) == Verdict()
 

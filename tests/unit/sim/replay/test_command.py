@@ -41,9 +41,9 @@ def test_replay_of_a_trace_on_its_cluster_is_reported_in_words(capsys: pytest.Ca
 
 
 def test_on_nodes_that_are_all_alike_cpu_and_memory_come_with_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    told = data(capsys, "simulate", str(DATA / "openb_pods.csv"), "--nodes", "2")
-    assert told["leftOut"] == {"never scheduled": 1, "no node has their GPU model": 2}
-    assert (told["jobs"], told["started"], told["done"]) == (2, 2, 2)
+    reported = data(capsys, "simulate", str(DATA / "openb_pods.csv"), "--nodes", "2")
+    assert reported["leftOut"] == {"never scheduled": 1, "no node has their GPU model": 2}
+    assert (reported["jobs"], reported["started"], reported["done"]) == (2, 2, 2)
 
 
 def test_a_trace_has_no_failures_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Faults of nodes under somebody's care: what is saved, who comes back when, and the same faults for all."""
+"""Faults of nodes under a user's care: what is saved, who comes back when, and the same faults for all."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DAY_S = 86400.0
 
 
 class Recorded:
-    """One node with one job that goes on at once wherever it is stopped; what happens to it is written down."""
+    """One node with one job that continues at once wherever it is stopped; what happens to it is written down."""
 
     def __init__(self, care: Care, kind: str, days: float) -> None:
         self.now = 0.0
-        self.told: list[tuple[float, str]] = []
+        self.reported: list[tuple[float, str]] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._run = Run(job_of_gpus("job", 0.0, 1e9, 8, 8))
@@ -44,21 +44,21 @@ class Recorded:
     def lose_node(self, name: str, saved: bool) -> None:
         self._run.attempt += 1
         self._run.nodes = {}
-        self.told.append((self.now, "saved" if saved else "lost"))
+        self.reported.append((self.now, "saved" if saved else "lost"))
 
     def return_node(self, name: str) -> None:
-        self.told.append((self.now, "back"))
+        self.reported.append((self.now, "back"))
         self._go()
 
     def stop_work(self, name: str) -> None:
         self._run.attempt += 1
-        self.told.append((self.now, "stopped"))
+        self.reported.append((self.now, "stopped"))
         if self._run.nodes:
             self._go()
 
     @property
     def words(self) -> list[str]:
-        return [word for _, word in self.told]
+        return [word for _, word in self.reported]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_happens_to_the_job(care: Care, kind: str, words: list[str]) -> Non
 
 
 def test_a_notice_gives_the_time_it_says() -> None:
-    (unheard, _), (heard, _) = (Recorded(care, "announced", days=30).told[0] for care in (NO_CARE, MUSTER))
+    (unheard, _), (heard, _) = (Recorded(care, "announced", days=30).reported[0] for care in (NO_CARE, MUSTER))
     assert unheard == pytest.approx(heard + NOTICE_MINUTES * 60 - MUSTER.acts_after_s)
 
 
@@ -97,9 +97,9 @@ def test_without_tests_a_broken_node_comes_back_and_breaks_its_next_job() -> Non
 
 def test_with_tests_no_broken_node_comes_back() -> None:
     unmended = msgspec.structs.replace(MUSTER, reboot_mends=0.0)
-    told = Recorded(unmended, "said", days=300).told
-    lost = [when for when, word in told if word == "lost"]
-    back = [when for when, word in told if word == "back"]
+    reported = Recorded(unmended, "said", days=300).reported
+    lost = [when for when, word in reported if word == "lost"]
+    back = [when for when, word in reported if word == "back"]
     assert len(back) > 20
     away = sum(end - begin for begin, end in zip(lost, back, strict=False)) / len(back)
     assert away > 6 * 3600, "each waits for its repair"
