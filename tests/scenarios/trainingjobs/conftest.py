@@ -145,8 +145,8 @@ class Arena:
             await self.client.delete(TrainingJob, job.name, namespace=self.namespace)
         lost = {node.name for node in self.nodes if node.process.popen.poll() is not None}
         for pod in (await self.client.list(Pod, self.namespace)).items:
-            # On a lost node no kubelet reports that it has ended. Elsewhere the garbage collector would delete it; after a
-            # minute without a watch it may take half a minute to list again.
+            # On a lost node no kubelet reports that it has ended. Elsewhere the garbage collector would delete it, but
+            # after a minute without a watch it may take half a minute to list again.
             grace_s = 0 if pod.spec.node_name in lost else 1
             with contextlib.suppress(NotFound):
                 await self.client.delete(Pod, pod.name, namespace=self.namespace, grace_s=grace_s)

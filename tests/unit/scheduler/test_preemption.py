@@ -373,7 +373,7 @@ def test_no_slot_is_given_up_for_a_plan_that_may_yet_come_to_nothing(*, written:
 
 
 def test_no_plan_counts_on_the_leaving_of_a_gang_that_it_starts_again() -> None:
-    """Found by simulation (seed 103722): the next plan dropped the first one, as a gang being bound is not preempted."""
+    """Seed 103722: the next plan dropped the first one, as a gang being bound is not preempted."""
     world = World()
     world.add_nodes("a")
     add_job(world, "restarts", 1)
