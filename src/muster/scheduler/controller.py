@@ -344,7 +344,7 @@ class SchedulerController:
         if not await (self._mark_bound(action) if isinstance(action, MarkBound) else self._writer.write(action)):
             return
         if isinstance(action, TellToLeave):
-            self._reporter.told_to_leave(gang, action.message)
+            self._reporter.preempting(gang, action.message)
         elif isinstance(action, StayOn):
             until = self._clock() + SPARED_S
             self.state.tried(gang, until, action.reason)

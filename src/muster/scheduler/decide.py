@@ -30,7 +30,7 @@ from muster.scheduler.plan import Bind, DeletePlacement, Plan, Settings
 from muster.scheduler.pods.pod_class import PodClass
 from muster.scheduler.preemption.eviction import is_tried, try_eviction
 from muster.scheduler.preemption.make_room import MadeRoom, make_room
-from muster.scheduler.preemption.victims import goes_on_without, is_stuck, may_take, room_within_s
+from muster.scheduler.preemption.victims import continues_without, is_stuck, may_take, room_within_s
 from muster.scheduler.queue.backfill import Start, start_of, would_end_at
 from muster.scheduler.queue.demand import demands
 from muster.scheduler.queue.late_members import as_many_as_fit, room_for_joiners
@@ -207,7 +207,7 @@ class _Planner(CarryingOn):
             later = [
                 other
                 for other, lost, broken in self.short[at + 1 :]
-                if stuck and broken and not goes_on_without(other, _count(lost))
+                if stuck and broken and not continues_without(other, _count(lost))
             ]
             made = make_room(
                 self,
@@ -246,7 +246,7 @@ class _Planner(CarryingOn):
         ledger = self.ledger.fork()
         chosen = as_many_as_fit(ledger, self.snapshot.matcher, gang, groups)
         lost = {slot for slots in groups.values() for slot in slots} - chosen.keys()
-        if not goes_on_without(gang, len(lost)):
+        if not continues_without(gang, len(lost)):
             return False
         self.ledger.adopt(ledger)
         self.waiting.pop(gang.key, None)

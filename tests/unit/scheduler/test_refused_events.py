@@ -60,9 +60,9 @@ def refusal(message: str, annotations: dict[str, str]) -> tuple[float, str]:
 
 def test_refusal_is_read_from_annotations_not_from_the_message() -> None:
     facts = refused_evictions.refusal_facts("pod low-0: no", 1005.0)
-    assert refusal("a does not leave for it: pod x: y", dict(facts)) == (1005.0, "pod low-0: no")
+    assert refusal("a cannot be evicted for it: pod x: y", dict(facts)) == (1005.0, "pod low-0: no")
 
 
 def test_refusal_of_an_earlier_version_lasts_the_usual_time_and_is_quoted() -> None:
-    said = "default/low does not leave for it: pod low-0: no"
+    said = "default/low cannot be evicted for it: pod low-0: no"
     assert refusal(said, {}) == (1000.0 + SPARED_S, said)

@@ -47,7 +47,7 @@ AGAIN_S = 15.0
 """Minimum interval between updates of the numbers in an unchanged reason, one gang per plan."""
 
 
-class _Told(NamedTuple):
+class _Notice(NamedTuple):
     gang: str
     why: Why
     text: str
@@ -65,7 +65,7 @@ class Reporter:
         self._events = events
         self._announcer = announcer
         self._waits = waits
-        self._told: dict[str, _Told] = {}
+        self._notices: dict[str, _Notice] = {}
         self._since: dict[str, tuple[Why, float]] = {}
         self._said: dict[str, Why] = {}
         self._stands: dict[str, str] | None = None
@@ -104,14 +104,14 @@ class Reporter:
             self._forget(key)
 
     def _outdated(self, key: str, now: float) -> bool:
-        told = self._told.get(key)
-        return told is not None and now - told.at >= AGAIN_S
+        notice = self._notices.get(key)
+        return notice is not None and now - notice.at >= AGAIN_S
 
     def _tell(self, gang: Gang, why: Why, text: str, now: float) -> None:
         if self._waits is not None and not gang.single:
-            told = self._told.get(gang.key)
-            self._told[gang.key] = _Told(gang.full_name, why, text, now)
-            if told is None or (told.why, told.text) != (why, text):
+            notice = self._notices.get(gang.key)
+            self._notices[gang.key] = _Notice(gang.full_name, why, text, now)
+            if notice is None or (notice.why, notice.text) != (why, text):
                 self._waits(gang.full_name, why, text)
 
     def _forget(self, key: str) -> None:
@@ -120,9 +120,9 @@ class Reporter:
         self._said.pop(key, None)
         if self._stands is not None:
             self._stands.pop(key, None)
-        told = self._told.pop(key, None)
-        if told is not None and self._waits is not None:
-            self._waits(told.gang, "", "")
+        notice = self._notices.pop(key, None)
+        if notice is not None and self._waits is not None:
+            self._waits(notice.gang, "", "")
 
     def placed(self, gang: Gang, reason: str) -> None:
         """Report the gang's new nodes if it had others before."""
@@ -130,7 +130,7 @@ class Reporter:
         if reason:
             self._event(gang, NORMAL, "Placed", f"placed again ({reason})")
 
-    def told_to_leave(self, gang: Gang, why: str) -> None:
+    def preempting(self, gang: Gang, why: str) -> None:
         """Report that the gang has to return its nodes."""
         self._event(gang, WARNING, "Preempting", why)
 
@@ -147,7 +147,7 @@ class Reporter:
         if by is None:
             self._event(gang, WARNING, EVICTION_REFUSED, why, annotations=facts)
         else:
-            text = f"{gang.full_name} does not leave for it: {why}"
+            text = f"{gang.full_name} cannot be evicted for it: {why}"
             self._event(by, WARNING, EVICTION_REFUSED, text, related=reference(gang), annotations=facts)
 
     def bound(self, gang: Gang) -> None:

@@ -36,9 +36,9 @@ async def list_refusals(client: Client, state: ClusterState) -> None:
             newest[about.uid] = event
         for gang in list(state.gangs.values()) if newest else ():
             about_it = reference(gang) if by_eviction(gang) else None
-            told = newest.get(about_it.uid) if about_it is not None else None
-            if told is not None:
-                state.tried(gang, *_refusal(told))
+            refused = newest.get(about_it.uid) if about_it is not None else None
+            if refused is not None:
+                state.tried(gang, *_refusal(refused))
 
 
 def _refusal(event: Event) -> tuple[float, str]:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from muster.scheduler.gangs.adapters.membership import Membership, Role, Shape
 
-NOBODY = Role(0, 0, 0)
+NO_ROLE = Role(0, 0, 0)
 Identity = tuple[str, tuple[int, ...]]
 Placed = Mapping[int, tuple[str, str]]
 """Slot -> (node, node UID)."""
@@ -208,7 +208,7 @@ class Roster:
 
     def _fill(self, part: _Part, role: str, first: Collection[int] = ()) -> set[int]:
         """Turn extras into members while there are too few members."""
-        room = (self.shape.roles if self.shape is not None else {}).get(self._effective(role), NOBODY).members
+        room = (self.shape.roles if self.shape is not None else {}).get(self._effective(role), NO_ROLE).members
         if len(part.members) >= room or len(part.live) == len(part.members):
             return set()
         extras = sorted(part.live - part.members, key=lambda slot: (slot not in first, slot))

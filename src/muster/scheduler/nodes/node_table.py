@@ -242,8 +242,8 @@ class NodeTable:
         """
         if self._trust is not None:
             self._age(self._trust, ages, now)
-        anew = label_keys != self._classes.label_keys
-        if anew:
+        rebuilt = label_keys != self._classes.label_keys
+        if rebuilt:
             self._classes = NodeClasses(label_keys, self._class_numbers)
             self._daemons.forget()
             self._touch_all()
@@ -273,7 +273,7 @@ class NodeTable:
             if not record.uid and not record.pods and not record.holds:
                 del self.nodes[name]
         self._dirty.clear()
-        return anew
+        return rebuilt
 
     def _meet(self, cls: PodClass, name: str, *, foreign: bool, sign: int = 1) -> None:
         """Count a pod with or subject to rules in the node's domains."""

@@ -13,7 +13,7 @@ NAMESPACE_NAME = "kubernetes.io/metadata.name"
 FEW = 1000
 """Unused sets are dropped when there are this many sets more than twice those in use."""
 Labels = Mapping[str, str]
-NOBODY: frozenset[Peers] = frozenset()
+NO_PEERS: frozenset[Peers] = frozenset()
 
 
 class PeerTable:
@@ -100,13 +100,13 @@ class PeerTable:
     def of(self, uid: str) -> frozenset[Peers]:
         """Return the sets the pod is in."""
         if not self._peers or uid not in self._pods:
-            return NOBODY
+            return NO_PEERS
         namespace, labels = self._pods[uid]
         found = list(self._anywhere)
         for key, values in self._by_label.items():
             if key in labels:
                 found += values.get(labels[key], ())
-        return frozenset(peers for peers in found if self._is_in(peers, namespace, labels)) if found else NOBODY
+        return frozenset(peers for peers in found if self._is_in(peers, namespace, labels)) if found else NO_PEERS
 
     def newcomers(self) -> set[str]:
         """Return the pods in sets that were created since the last call."""

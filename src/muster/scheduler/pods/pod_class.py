@@ -17,7 +17,7 @@ from muster.kube.affinity import NodeSelectorTerm, PreferredSchedulingTerm, Tole
 from muster.kube.pod import Pod
 from muster.kube.resources import pod_request
 from muster.scheduler.nodes.trust import is_test
-from muster.scheduler.pods.peers import NOBODY, PeerTable
+from muster.scheduler.pods.peers import NO_PEERS, PeerTable
 from muster.scheduler.pods.relations import Peers, Relations, Term, asks_of_others, relations, unknown
 from muster.scheduler.pods.resources import WHOLE, WHOLE_PARTS
 from muster.scheduler.pods.volumes import ClaimNeeds
@@ -59,7 +59,7 @@ class PodClass:
     alone: bool
     refusals: tuple[str, ...]
     relations: Relations | None = None
-    matches: frozenset[Peers] = NOBODY
+    matches: frozenset[Peers] = NO_PEERS
     tests: bool = False
     tested_within_h: int = 0
     whole: WholeNode | None = None

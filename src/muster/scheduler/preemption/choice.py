@@ -47,12 +47,12 @@ class Victim(msgspec.Struct, frozen=True):
     nodes: int = 1
 
 
-def _nobody(gone: frozenset[int]) -> frozenset[int]:
+def _no_clash(gone: frozenset[int]) -> frozenset[int]:
     return frozenset()
 
 
 def cheapest(
-    victims: Sequence[Victim], fits: Fits, steps_max: int = STEPS_MAX, clash: Clash = _nobody
+    victims: Sequence[Victim], fits: Fits, steps_max: int = STEPS_MAX, clash: Clash = _no_clash
 ) -> tuple[Victim, ...]:
     """Return the victims; empty if all candidates that may leave together are not enough.
 

@@ -56,7 +56,7 @@ def is_stuck(gang: Gang, settings: Settings) -> bool:
     return bool(gang.pending)
 
 
-def goes_on_without(gang: Gang, lost: int) -> bool:
+def continues_without(gang: Gang, lost: int) -> bool:
     """Return whether the gang continues if it gives up this many slots that have no spare node.
 
     It does if its job allows it, it was fully bound once, and the job's minimum of slots remains.
@@ -88,8 +88,8 @@ def leaves_by(gang: Gang, settings: Settings) -> float:
     until the deadline. Other gangs get no grace, because they do not handle the request.
     """
     assert gang.placement is not None
-    told = gang.placement.status.preempting_time
-    since = told.timestamp() if told is not None else 0.0
+    asked = gang.placement.status.preempting_time
+    since = asked.timestamp() if asked is not None else 0.0
     if gang.job is not None:
         return since + 2 * gang.job.grace_s + settings.leave_slack_s
     return since + settings.evict_within_s if by_eviction(gang) else since
@@ -97,8 +97,8 @@ def leaves_by(gang: Gang, settings: Settings) -> float:
 
 def is_overdue(gang: Gang, now: float, settings: Settings) -> bool:
     """Return whether a gang that was asked to leave is past its deadline, so that plans no longer count on it."""
-    told = gang.placement.status.preempting_time if gang.placement is not None else None
-    return told is not None and now >= told.timestamp() + room_within_s([gang], settings)
+    asked = gang.placement.status.preempting_time if gang.placement is not None else None
+    return asked is not None and now >= asked.timestamp() + room_within_s([gang], settings)
 
 
 def room_within_s(victims: Iterable[Gang], settings: Settings) -> float:
@@ -162,8 +162,10 @@ class Vacating(msgspec.Struct, frozen=True):
     hopeless: bool
 
 
-def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, told: Collection[str] = ()) -> Vacating:
-    """Check the nodes of all slots of the gang that need binding. `told` are gangs that this plan asks to leave."""
+def vacating(
+    snapshot: Snapshot, gang: Gang, now: float, settings: Settings, notified: Collection[str] = ()
+) -> Vacating:
+    """Check the nodes of all slots of the gang that need binding. `notified` are gangs that this plan asks to leave."""
     tell: dict[str, Gang] = {}
     remove: dict[str, Gang] = {}
     names: dict[str, None] = {}
@@ -194,8 +196,8 @@ def vacating(snapshot: Snapshot, gang: Gang, now: float, settings: Settings, tol
                 asked.remove(other)
         for other in asked:
             (remove if other.single and other.placement is None else tell)[other.key] = other
-    asked = [other for other in (*tell.values(), *remove.values()) if other.key not in told]
-    if Spending(snapshot, asked, told).clash(frozenset(range(len(asked)))):
+    asked = [other for other in (*tell.values(), *remove.values()) if other.key not in notified]
+    if Spending(snapshot, asked, notified).clash(frozenset(range(len(asked)))):
         return Vacating((), (), tuple(sorted(names)), hopeless=True)
     return Vacating(tuple(tell.values()), tuple(remove.values()), tuple(sorted(names)), hopeless)
 

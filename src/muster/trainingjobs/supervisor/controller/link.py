@@ -31,7 +31,7 @@ class ControllerLink:
         self._sessions = Sessions()
         self._turn = threading.Condition()
         self._body: dict[str, Any] = {}
-        self._said, self._told = 0, 0  # how often the body was replaced; which of these was sent
+        self._said, self._sent = 0, 0  # how often the body was replaced; which of these was sent
         self._due = 0.0  # when to ask again although nothing is new
         self._newest = 0  # request
         self._idle_since = dict.fromkeys(range(LANES), 0.0)  # of lanes that wait for their turn
@@ -85,14 +85,14 @@ class ControllerLink:
             self._idle_since[number] = time.monotonic()
             self._turn.notify_all()
             while True:
-                wait_s = 0.0 if self._said != self._told else self._due - time.monotonic()
+                wait_s = 0.0 if self._said != self._sent else self._due - time.monotonic()
                 first = min(self._idle_since, key=lambda each: (self._idle_since[each], each)) == number
                 if first and wait_s <= 0:
                     break
                 self._turn.wait(wait_s if first else None)
             del self._idle_since[number]
             self._newest += 1
-            self._told, self._due = self._said, time.monotonic() + self._poll_s
+            self._sent, self._due = self._said, time.monotonic() + self._poll_s
             self._turn.notify_all()
             body = dict(self._body, protocol=PROTOCOL, revision=self._revision)
             if number in self._shut:
