@@ -37,10 +37,10 @@ def budget_of_teams_ignored(stack: ExitStack) -> None:
     """A team may lose all of its nodes at once."""
     short = budgets.Room._short
 
-    def nobodys(self: Any, limits: Any, taken: Any, node: Any, what: str) -> Any:
+    def unbudgeted(self: Any, limits: Any, taken: Any, node: Any, what: str) -> Any:
         return short(self, limits, taken, replace(node, team=""), what)
 
-    stack.enter_context(patch.object(budgets.Room, "_short", nobodys))
+    stack.enter_context(patch.object(budgets.Room, "_short", unbudgeted))
 
 
 @_mutant
@@ -141,10 +141,10 @@ def budget_of_pools_ignored(stack: ExitStack) -> None:
     """A pool may lose all of its nodes at once, as long as all pools together do not."""
     short = budgets.Room._short
 
-    def nobodys(self: Any, limits: Any, taken: Any, node: Any, what: str) -> Any:
+    def unbudgeted(self: Any, limits: Any, taken: Any, node: Any, what: str) -> Any:
         return short(self, replace(limits, pool="100%"), taken, node, what)
 
-    stack.enter_context(patch.object(budgets.Room, "_short", nobodys))
+    stack.enter_context(patch.object(budgets.Room, "_short", unbudgeted))
 
 
 @_mutant

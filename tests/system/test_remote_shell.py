@@ -109,7 +109,7 @@ async def test_who_does_not_hold_this_attempts_key_is_refused(
 
 async def test_a_node_outside_the_attempt_is_not_called(tmp_path: Path, node: Node) -> None:
     _, err, code = await communicate(rsh(tmp_path, node, "127.77.0.99", "true"))
-    assert (code, b"no node of this attempt" in err) == (255, True)
+    assert (code, b"is not a node of this attempt" in err) == (255, True)
 
 
 async def test_a_server_without_the_key_gets_no_command(tmp_path: Path, node: Node) -> None:

@@ -114,7 +114,7 @@ creating(
     "tolerate-the-quarantine-taint", lambda: pod(tolerations=[{"key": "muster.dev/quarantine", "operator": "Exists"}])
 )
 creating("tolerate-the-pool-taint", lambda: pod(tolerations=[{"key": "muster.dev/pool", "operator": "Exists"}]))
-creating("team-in-a-namespace-without", lambda: team_pod("red"), "/api/v1/namespaces/nobodys/pods")
+creating("team-in-a-namespace-without", lambda: team_pod("red"), "/api/v1/namespaces/unowned/pods")
 creating("forged-replicaset", lambda: team_pod("blue", owner=owner("apps/v1", "ReplicaSet")))
 creating("forged-job", lambda: pod(owner=owner("batch/v1", "Job")))
 creating(
@@ -402,9 +402,9 @@ def take_a_namespace_from_its_team(world: World) -> Answer:
 
 def _through(subresource: str) -> Attempt:
     def act(world: World) -> Answer:
-        namespace: Json = world.api.get("/api/v1/namespaces/nobodys")
+        namespace: Json = world.api.get("/api/v1/namespaces/unowned")
         namespace["metadata"]["labels"][KEY] = "blue"
-        return world.send(MALLORY, "PUT", f"/api/v1/namespaces/nobodys/{subresource}", namespace)
+        return world.send(MALLORY, "PUT", f"/api/v1/namespaces/unowned/{subresource}", namespace)
 
     return act
 

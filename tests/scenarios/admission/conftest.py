@@ -209,7 +209,7 @@ def objects_of_the_world() -> list[Json]:
     return [
         _namespace("red", **{KEY: "red"}),
         _namespace("blue", **{KEY: "blue"}),
-        _namespace("nobodys"),
+        _namespace("unowned"),
         _namespace("exempt"),
         _namespace(SYSTEM),
         _node("n1"),
@@ -242,7 +242,7 @@ def making_world(binaries: Path, helm: Helm, *, policies: bool = True) -> Iterat
         chart = rendered(helm, *ARGUMENTS)
         kinds = [each for key, each in chart.items() if key[0] in ("CustomResourceDefinition", "PriorityClass")]
         plane.access.apply(*kinds, *objects_of_the_world())
-        for namespace in ("red", "nobodys", "exempt", SYSTEM, "kube-system"):
+        for namespace in ("red", "unowned", "exempt", SYSTEM, "kube-system"):
             accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
             eventually(f"{namespace} takes pods", lambda path=accounts: world.send(None, "GET", path)[0] == 200)
         eventually("TrainingJobs are known", lambda: world.send(None, "GET", "/apis/muster.dev/v1alpha1")[0] == 200)

@@ -35,7 +35,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-NOBODYS = "/api/v1/namespaces/nobodys/pods"
+UNOWNED = "/api/v1/namespaces/unowned/pods"
 KEYLESS = [{"operator": "Exists"}]
 
 CREATED: dict[str, tuple[User | None, str, Callable[[], Json]]] = {
@@ -75,7 +75,7 @@ CREATED: dict[str, tuple[User | None, str, Callable[[], Json]]] = {
     ),
     "a borrower of no team": (
         MALLORY,
-        NOBODYS,
+        UNOWNED,
         lambda: pod(BORROWED, tolerations=[ANY_TEAM], priorityClassName="muster-borrower"),
     ),
     "another team, for who may use it": (RUTH, PODS, lambda: team_pod("blue")),
@@ -84,7 +84,7 @@ CREATED: dict[str, tuple[User | None, str, Callable[[], Json]]] = {
         PODS,
         lambda: team_pod("blue", tolerations=[toleration("red"), toleration("blue")]),
     ),
-    "another team from a namespace of none": (RUTH, NOBODYS, lambda: team_pod("blue")),
+    "another team from a namespace of none": (RUTH, UNOWNED, lambda: team_pod("blue")),
     "an owner that is not a controller": (MALLORY, PODS, lambda: pod(owner=owner("v1", "ConfigMap", controller=False))),
     "an owner of an unknown kind": (MALLORY, PODS, lambda: pod(owner=owner("example.com/v1", "Thing"))),
     "Muster's pods for a TrainingJob of another team": (
@@ -265,5 +265,5 @@ def test_nodes_change_as_before_but_for_their_team(world: World) -> None:
 
 def test_namespaces_change_as_before_but_for_their_team(world: World) -> None:
     _changed(world, MALLORY, "/api/v1/namespaces/red", {"metadata": {"labels": {"a": "b"}}})
-    _changed(world, PLATFORM, "/api/v1/namespaces/nobodys", {"metadata": {"labels": {KEY: "green"}}})
-    _changed(world, PLATFORM, "/api/v1/namespaces/nobodys", {"metadata": {"labels": {KEY: None}}})
+    _changed(world, PLATFORM, "/api/v1/namespaces/unowned", {"metadata": {"labels": {KEY: "green"}}})
+    _changed(world, PLATFORM, "/api/v1/namespaces/unowned", {"metadata": {"labels": {KEY: None}}})

@@ -148,7 +148,7 @@ def test_a_plain_pod_becomes_one_of_its_namespaces_team(webhook: Webhook) -> Non
     assert at_home(webhook.filled_in()) == ("red", [toleration()], affinity(kept_to("red")))
 
 
-@pytest.mark.parametrize("namespace", ["nobodys", "exempt", "kube-system", SYSTEM])
+@pytest.mark.parametrize("namespace", ["unowned", "exempt", "kube-system", SYSTEM])
 def test_elsewhere_pods_stay_as_they_are(webhook: Webhook, namespace: str) -> None:
     made = webhook.filled_in(None, f"/api/v1/namespaces/{namespace}/pods")
     assert at_home(made) == (None, [], None)
@@ -231,8 +231,8 @@ def test_a_gang_of_an_indexed_job_gets_its_slots(webhook: Webhook) -> None:
 
 def test_a_namespace_may_ask_for_musters_scheduler(webhook: Webhook) -> None:
     labels = {"metadata": {"labels": {"muster.dev/scheduler": "muster"}}}
-    assert webhook.world.patch(None, "/api/v1/namespaces/nobodys", labels)[0] == 200
-    path = "/api/v1/namespaces/nobodys/pods"
+    assert webhook.world.patch(None, "/api/v1/namespaces/unowned", labels)[0] == 200
+    path = "/api/v1/namespaces/unowned/pods"
 
     def scheduler(**spec: Any) -> str:
         return str(webhook.filled_in(None, path, pod(**spec))["spec"]["schedulerName"])

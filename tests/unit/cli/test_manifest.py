@@ -68,10 +68,10 @@ def test_flags_go_over_a_file(folder: Path) -> None:
         ({"env": ("A=1", "A=2")}, "set 2 times"),
         ({"env": ("NOT_SET_ANYWHERE",)}, "is not set here"),
         ({"image": None}, "--image is missing"),
-        ({"time_limit": "soon"}, "no length of time"),
-        ({"time_limit": "0"}, "no length of time"),
+        ({"time_limit": "soon"}, "is not a length of time"),
+        ({"time_limit": "0"}, "is not a length of time"),
         ({"rdma": "=8"}, "is not understood"),
-        ({"shm": "lots"}, "no quantity"),
+        ({"shm": "lots"}, "is not a quantity"),
         ({"code": "missing"}, "is not a folder"),
     ],
 )

@@ -55,8 +55,8 @@ def test_people_read_what_failed_and_what_to_do(tmp_path: Path) -> None:
         (["--level", "4"], "--level"),
         (["--backend", "cpu:none"], "cpu:COUNT"),
         (["--test", "peers"], "level 1 has no test peers"),
-        (["--budget-s", "-1"], "no time to test in"),
-        (["--scratch", "/nowhere"], "no folder"),
+        (["--budget-s", "-1"], "is not a time to test in"),
+        (["--scratch", "/nowhere"], "is not a folder"),
         (["--floors", "/nowhere"], "/nowhere"),
     ],
 )

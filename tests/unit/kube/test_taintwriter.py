@@ -75,7 +75,7 @@ async def test_six_writers_that_race_never_lose_a_taint_of_another(seed: int) ->
     assert ("PATCH", 409) in wire.asked, "no write raced"
 
 
-async def test_a_stale_cache_costs_a_second_try_and_nobodys_taint() -> None:
+async def test_stale_cache_causes_a_second_try_and_keeps_foreign_taints() -> None:
     wire = Wire()
     cached = wire.node()
     wire.taint_by_hand("example.com/later")

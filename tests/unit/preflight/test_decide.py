@@ -47,7 +47,7 @@ def test_a_node_that_fails_keeps_the_taint_and_is_not_tested_again_by_itself() -
     assert started(world) == [("a", 1)]
 
 
-def test_a_reboot_makes_the_record_nobodys_and_the_node_is_tested_again() -> None:
+def test_reboot_invalidates_the_record_and_the_node_is_tested_again() -> None:
     world = World()
     world.add("a")
     world.record("a")

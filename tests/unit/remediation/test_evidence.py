@@ -301,7 +301,7 @@ def test_a_lease_that_cannot_be_read_says_nothing() -> None:
     assert dead(("x",), {}, REPORTS, NOW + 60, Dead()) == {}
 
 
-def test_old_words_of_peers_are_nobodys() -> None:
+def test_old_peer_reports_are_not_evidence() -> None:
     said = Finding(check="reach", component="x", code="unreached", first_s=NOW - 500, last_s=NOW)
     assert unreached([said], NOW) == {"x": NOW}
     assert unreached([said], NOW + FRESH_S + 1) == {}

@@ -90,7 +90,7 @@ def test_nothing_is_done_to_a_machine_that_work_may_come_to() -> None:
     assert world.steps, "and then it continues"
 
 
-def test_a_node_that_a_person_keeps_out_is_not_emptied_further_and_takes_nobodys_place() -> None:
+def test_node_kept_out_by_an_operator_is_not_drained_further_and_uses_no_budget() -> None:
     world = World(config=replace(ACT, working=WorkLimits(all=1, pool=1, team=1)))
     world.pods["n0"] = [pod("guarded", refused="its budget", retry_at=world.now + 60.0)]
     world.fault("n0", "reboot")

@@ -85,7 +85,7 @@ BAD = {
     "yes": ("- {nodeSelector: {a: b}, team: yes, amount: 1}", 2, "team is true or false to YAML", 'quote it: "yes"'),
     "number": ("- {nodeSelector: {a: 1}, team: x, amount: 1}", 2, "label a is a number to YAML", 'quote it: "1"'),
     "team": ("- {nodeSelector: {a: b}, team: a team, amount: 1}", 2, "'a team' is not a label", "letters, digits"),
-    "long team": (f"- {{nodeSelector: {{a: b}}, team: {'x' * 64}, amount: 1}}", 2, "no label value", "63"),
+    "long team": (f"- {{nodeSelector: {{a: b}}, team: {'x' * 64}, amount: 1}}", 2, "not a label value", "63"),
     "no team": ('- {nodeSelector: {a: b}, team: "", amount: 1}', 2, "'' is not a label value", "letters, digits"),
     "label": ("- {nodeSelector: {a b: c}, team: x, amount: 1}", 2, "'a b' is not a label key", "DOMAIN/NAME"),
     "itself": ("- {nodeSelector: {muster.dev/team: c}, team: x, amount: 1}", 2, "allocations write", "another label"),

@@ -163,7 +163,7 @@ def test_memory_of_a_container_outranks_the_silence_that_follows() -> None:
     assert verdict.cause == "user"
 
 
-def test_unknown_evidence_is_nobodys_fault() -> None:
+def test_unknown_evidence_is_charged_to_no_cause() -> None:
     assert row_of(seen(kind="pod", reason="SomethingNew")).cause == "unknown"
 
 
