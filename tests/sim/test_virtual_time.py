@@ -179,7 +179,7 @@ def test_threads_are_refused() -> None:
         VirtualLoop.new().run(main())
 
 
-def test_what_runs_in_simulations_asks_for_no_wall_clock_thread_or_unseeded_randomness() -> None:
+def test_simulated_code_uses_no_wall_clock_thread_or_unseeded_randomness() -> None:
     """What `sealed` cannot take away (`datetime.now` is built in) and what a run may not happen to reach."""
     found = []
     paths = [path for folder in SIMULATED for path in sorted((SOURCE / folder).rglob("*.py"))]

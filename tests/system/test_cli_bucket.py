@@ -64,7 +64,7 @@ def test_workers_fetch_the_code_by_a_signed_url(muster: Muster) -> None:
     assert "secret-of-the-user" not in done.stderr + muster.ok("status", "fetched", "-o", "yaml")
 
 
-def test_what_is_not_what_was_packed_is_not_run(muster: Muster) -> None:
+def test_changed_archive_is_not_run(muster: Muster) -> None:
     (muster.work / "helper.py").write_text("WHERE = 'another bucket'\n")
     client = boto3.client(
         "s3",

@@ -77,7 +77,7 @@ time.sleep(600)
     assert "did not end within 10 s: killed" in nodes[1].output
 
 
-async def test_what_a_program_handles_itself_changes_nothing(stub: StubController, tmp_path: Path) -> None:
+async def test_exception_handled_by_the_program_changes_nothing(stub: StubController, tmp_path: Path) -> None:
     """Issue 11.3: exceptions of children, threads and consoles; a sitecustomize that the user has."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("print('my sitecustomize', flush=True)\n")

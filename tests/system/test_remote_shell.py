@@ -97,7 +97,7 @@ async def test_a_command_has_the_nodes_environment_stdin_and_its_exit_code(tmp_p
         ({"attempt": 4}, b"not running that attempt"),
     ],
 )
-async def test_who_does_not_hold_this_attempts_key_is_refused(
+async def test_client_without_the_attempts_key_is_refused(
     tmp_path: Path, node: Node, changes: dict[str, Any], why: bytes
 ) -> None:
     mark = tmp_path / "mark"

@@ -45,7 +45,7 @@ def test_one_process_begins_with_what_the_others_would_end_with() -> None:
     assert [name.partition("::")[0] for name in second.given] == ["tests/longest.py", "tests/long.py"]
 
 
-def test_what_needs_a_core_all_the_time_comes_last() -> None:
+def test_cpu_bound_files_come_last() -> None:
     files = ("unit/test_docs.py", "sim/test_many.py", "scenarios/kube/test_client.py", "system/test_cli_demo.py")
     items = [
         SimpleNamespace(path=TESTS / name, nodeid=f"tests/{name}::test_a", get_closest_marker=lambda name: None)

@@ -54,6 +54,12 @@ def test_texts_and_names_avoid_the_listed_words() -> None:
     assert over == {}, "rewrite these texts, or rename these names"
 
 
+def test_names_of_tests_do_not_begin_with_a_clause() -> None:
+    """A name says behaviour and outcome: `expired_token_is_refused`, not `what_has_expired_is_refused`."""
+    clause = re.compile(r"\bdef (test_(?:what|who|whose|whoever|whatever|whichever)_\w+)")
+    assert [name for file in files(ROOT, "tests") for name in clause.findall(file.read_text())] == []
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_sentences_of_pages_are_short(page: Path) -> None:
     assert [s for s in sentences(page.read_text()) if length(s) > LONGEST_SENTENCE] == []

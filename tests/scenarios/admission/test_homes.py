@@ -77,7 +77,7 @@ async def test_a_namespace_can_be_asked_about(followed: Followed) -> None:
     assert followed.homes.get("nowhere") is None
 
 
-async def test_who_has_nodes_is_what_the_last_good_allocation_says(
+async def test_teams_with_nodes_follow_the_last_valid_allocation(
     followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
     homes = followed.homes

@@ -184,7 +184,7 @@ async def test_settings_that_are_wrong_end_it_with_what_to_change(agents: Agents
     assert "heartbeatSeconds" in agent.said()
 
 
-async def test_what_is_seen_while_the_api_server_is_away_is_written_when_it_is_back(tmp_path: Path) -> None:
+async def test_findings_during_an_api_server_outage_are_written_afterwards(tmp_path: Path) -> None:
     server = EmbeddedServer(tmp_path / "server")
     server.start()
     config = load_config(server.kubeconfig)

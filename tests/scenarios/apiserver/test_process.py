@@ -21,7 +21,7 @@ CM = "/api/v1/namespaces/default/configmaps"
 
 
 @pytest.mark.parametrize("round_", range(3))
-def test_what_was_answered_survives_kill_9(tmp_path: Path, round_: int) -> None:
+def test_answered_writes_survive_kill_9(tmp_path: Path, round_: int) -> None:
     server = EmbeddedServer(tmp_path)
     api = server.start()
     answered: dict[str, str] = {}

@@ -230,7 +230,7 @@ async def test_a_node_that_vanished_and_still_runs_its_ranks_commits_nothing(bad
     await job.ends(2)
 
 
-async def test_what_admission_refuses_is_said_in_its_words_and_tried_again(bad: BadDay) -> None:
+async def test_refusal_by_admission_is_quoted_and_retried(bad: BadDay) -> None:
     if bad.server.kind == "embedded":
         pytest.skip("the embedded API server evaluates no CEL; docs say so")
     rule = {

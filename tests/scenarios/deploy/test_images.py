@@ -167,7 +167,7 @@ def test_both_recipes_differ_in_nothing_but_what_they_install_and_start() -> Non
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_what_is_installed_is_pinned_by_hash_and_is_what_the_project_asks_for(recipe: str) -> None:
+def test_installed_packages_are_pinned_by_hash_and_match_the_project(recipe: str) -> None:
     installed = [found[3] for step in steps(recipe) if (found := _PINNED.fullmatch(step.text))]
     assert installed[0] == "requirements/dev.txt"
     pins, tested = versions(installed[1]), versions(installed[0])

@@ -142,7 +142,7 @@ def refusing(name: str, resources: dict[str, list[str]], expression: str, messag
 
 
 @NEWEST
-async def test_what_is_refused_is_looked_up_and_gone_around(installed: Cluster, jobs: Jobs) -> None:
+async def test_refused_binds_and_writes_are_retried_elsewhere(installed: Cluster, jobs: Jobs) -> None:
     """The rights that only misfortune uses: binds, Placements and checkpoints refused, volumes, pods never placed."""
     await jobs.nodes_ready(4)
     avoided = (await jobs.client.list(Node, label_selector="role=worker")).items[0].name

@@ -174,7 +174,7 @@ def shown() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("part", ["balloons", "joins", "scaling"])
-def test_what_the_page_shows_arrives_as_it_is(offline_helm: Helm, part: str) -> None:
+def test_examples_of_the_page_are_rendered_unchanged(offline_helm: Helm, part: str) -> None:
     config = shown()[part]
     objects = rendered(offline_helm, fleet(part, config))
     data = objects["ConfigMap", SYSTEM, f"muster-{part}"]["data"]

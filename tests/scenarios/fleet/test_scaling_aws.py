@@ -206,7 +206,7 @@ async def test_a_group_that_does_not_exist(groups: AutoScalingGroups) -> None:
         ("The image id '[ami-1]' does not exist", Fault.MISCONFIGURED),
     ],
 )
-async def test_what_a_failed_launch_says(
+async def test_failed_launch_reports_its_reason(
     groups: AutoScalingGroups, weather: Weather, message: str, expected: Fault
 ) -> None:
     """kubernetes/autoscaler#3241: setting a size succeeds, and only the activities say that nothing comes of it."""

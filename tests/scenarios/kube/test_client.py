@@ -271,7 +271,7 @@ def objects(namespace: str) -> list[KubeObject]:
     ]
 
 
-async def test_what_we_write_passes_the_servers_strict_field_validation(
+async def test_writes_pass_strict_field_validation_of_the_server(
     client: Client, namespace: str, embedded: bool
 ) -> None:
     """A misspelt field would be refused."""
@@ -398,7 +398,9 @@ async def test_binding_checks_the_uid_and_is_final(client: Client, namespace: st
         await client.get(Pod, "p", namespace)
 
 
-async def test_who_am_i_and_what_may_i(client: Client, namespace: str, metrics: KubeMetrics) -> None:
+async def test_self_subject_reviews_return_user_and_rights(
+    client: Client, namespace: str, metrics: KubeMetrics
+) -> None:
     asked = SelfSubjectAccessReviewSpec(
         resource_attributes=ResourceAttributes(verb="create", resource="pods", namespace=namespace)
     )

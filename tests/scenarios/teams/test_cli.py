@@ -12,7 +12,7 @@ from tests.scenarios.teams.conftest import Typed
 from tests.support.teamclusters import SELECTOR, TeamCluster
 
 
-async def test_who_owns_what_and_why(cluster: TeamCluster, typed: Typed) -> None:
+async def test_owners_of_nodes_are_listed_with_reasons(cluster: TeamCluster, typed: Typed) -> None:
     names = await cluster.add_nodes(5)
     await cluster.configure(vision=2, speech=1)
     cluster.manage()
@@ -36,7 +36,7 @@ async def test_who_owns_what_and_why(cluster: TeamCluster, typed: Typed) -> None
     assert pool in await typed.ok("capacity")
 
 
-async def test_what_another_configuration_would_change_is_what_it_changes(
+async def test_preview_of_a_configuration_equals_its_changes(
     cluster: TeamCluster, typed: Typed, tmp_path: Path
 ) -> None:
     names = await cluster.add_nodes(3)
@@ -70,7 +70,7 @@ async def test_what_another_configuration_would_change_is_what_it_changes(
     assert "no node would change hands" in err
 
 
-async def test_what_is_not_there_has_its_exit_code(cluster: TeamCluster, typed: Typed) -> None:
+async def test_missing_objects_have_their_exit_code(cluster: TeamCluster, typed: Typed) -> None:
     code, out, err = await typed.fails("nodes", "why", "no-such-node")
     assert (code, out) == (ExitCode.NOT_FOUND, "")
     assert "no node 'no-such-node'" in err

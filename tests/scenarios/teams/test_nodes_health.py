@@ -122,7 +122,7 @@ async def test_history_is_in_order(cluster: TeamCluster, typed: Typed) -> None:
     assert f"no node '{name}x'" in err
 
 
-async def test_what_is_asked_is_written_with_who_and_why(cluster: TeamCluster, typed: Typed) -> None:
+async def test_request_is_recorded_with_user_and_reason(cluster: TeamCluster, typed: Typed) -> None:
     (name,) = await cluster.add_nodes(1)
     node = await cluster.client.get(Node, name)
     session = remediation_name(name, node.uid)
@@ -184,7 +184,7 @@ async def test_ineffective_configuration_is_reported_as_failure(cluster: TeamClu
     await typed.ok("health")
 
 
-async def test_what_decides_is_named_with_its_line(cluster: TeamCluster, typed: Typed) -> None:
+async def test_deciding_rule_is_named_with_its_line(cluster: TeamCluster, typed: Typed) -> None:
     broken, well, silent = await cluster.add_nodes(3)
     now = datetime.now(UTC)
     seen = ObservedFinding(

@@ -41,7 +41,7 @@ def joining() -> Taint:
     return Taint(key="muster.dev/joining", value="pending", effect="NoSchedule")
 
 
-async def test_who_is_on_it(cluster: TeamCluster, typed: Typed) -> None:
+async def test_pods_on_the_node_are_listed(cluster: TeamCluster, typed: Typed) -> None:
     (name,) = await cluster.add_nodes(1)
     await cluster.configure(vision=1)
     cluster.manage()
@@ -95,7 +95,7 @@ async def test_a_node_that_waits_to_join_says_when_and_why_not_yet(cluster: Team
     assert "pace then: 2 nodes in 5 s: room" in said_later
 
 
-async def test_who_cordoned_it(cluster: TeamCluster, typed: Typed, api_server: ApiServer) -> None:
+async def test_author_of_the_cordon_is_named(cluster: TeamCluster, typed: Typed, api_server: ApiServer) -> None:
     ours, theirs = await cluster.add_nodes(2)
     record = Record("Draining", "2026-01-02T03:04:05Z", "idle for 600 s", "h100", "i-1")
     annotations = {ANNOTATION_RECORD: json.dumps(to_dict(record))}
@@ -115,7 +115,7 @@ async def test_who_cordoned_it(cluster: TeamCluster, typed: Typed, api_server: A
         assert "by ops" in said
 
 
-async def test_what_keeps_it_from_work(cluster: TeamCluster, typed: Typed) -> None:
+async def test_obstacles_for_pods_are_listed(cluster: TeamCluster, typed: Typed) -> None:
     quarantined, silent, launched = await cluster.add_nodes(3)
     quarantine = Taint(key="muster.dev/quarantine", value="true", effect="NoSchedule", time_added=SINCE)
     other = Taint(key="example.com/spot", effect="NoExecute")

@@ -23,7 +23,7 @@ METRICS = "127.0.7.1:9443"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
-async def test_what_an_active_job_is_made_of_cannot_change(arena: Arena) -> None:
+async def test_identity_fields_of_an_active_job_cannot_change(arena: Arena) -> None:
     """Issue 11.9: on both servers, and limits may change."""
     await arena.submit("train", train(arena))
     await arena.phase("train", "Running")

@@ -117,7 +117,7 @@ OTHER = renewed({}, HOSTS, NOW)
         ({"tls.crt": OTHER["tls.crt"], "tls.key": OTHER["tls.key"]}, "not signed by ca.crt"),
     ],
 )
-def test_what_is_damaged_is_mended(changed: dict[str, bytes], why: str) -> None:
+def test_damaged_certificate_is_repaired(changed: dict[str, bytes], why: str) -> None:
     damaged = {**GOOD, **changed}
     assert why in why_renew(damaged, HOSTS, NOW)
     assert why_renew(renewed(damaged, HOSTS, NOW), HOSTS, NOW) == ""

@@ -88,7 +88,7 @@ def test_other_affinity_stays(affinity: Json) -> None:
 
 
 @pytest.mark.parametrize("operator", ["DoesNotExist", "NotIn"])
-def test_what_a_term_says_of_teams_stands(operator: str) -> None:
+def test_team_expression_of_a_term_is_kept(operator: str) -> None:
     said = affinity({"matchExpressions": [{"key": KEY, "operator": operator}]})
     assert filled(pod(affinity=said))["spec"]["affinity"] == said
 

@@ -141,7 +141,7 @@ async def test_an_endless_question_is_cut_short(webhook: Webhook) -> None:
     assert (await webhook.asked("/mutate", POD))["allowed"] is True
 
 
-async def test_what_is_asked_elsewhere_or_otherwise_is_refused(webhook: Webhook) -> None:
+async def test_other_paths_and_methods_are_refused(webhook: Webhook) -> None:
     assert (await webhook.post("/other", POD))[0] == 404
     async with webhook.session.get(webhook.url + "/mutate") as response:
         assert (response.status, response.headers["Allow"]) == (405, "POST")

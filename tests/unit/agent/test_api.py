@@ -54,7 +54,7 @@ async def test_closed_connection_is_reopened() -> None:
         (b"", Unavailable, None),
     ],
 )
-async def test_whatever_is_answered_is_an_answer_or_an_error(
+async def test_every_answer_is_returned_or_raised_as_an_error(
     data: bytes, kind: type[ApiError] | None, wait_s: float | None
 ) -> None:
     async with serving(always(data, keep=False)) as server:

@@ -63,5 +63,5 @@ def test_a_token_that_names_no_node_names_none(claims: Any) -> None:
 
 
 @given(st.text(max_size=60))
-def test_whatever_credentials_look_like_they_are_read_without_a_fault(authorization: str) -> None:
+def test_credentials_of_any_form_are_read_without_a_crash(authorization: str) -> None:
     assert node_of_token(authorization) == ("", "")

@@ -42,7 +42,7 @@ async def test_faults_from_before_the_agent_started_are_seen_with_their_own_time
     assert found[0].first_s == pytest.approx(NOW_S - UPTIME_S + 30)
 
 
-async def test_what_was_overwritten_before_it_was_read_is_one_finding_that_grows() -> None:
+async def test_overwritten_messages_are_one_growing_finding() -> None:
     device = Device(record(1), errno.EPIPE, record(101))
     check = on(device)
     assert ("kernel-log", "/dev/kmsg", "overrun", 99) in reported(await look(check))

@@ -75,7 +75,7 @@ def test_heartbeats_of_a_fleet_are_spread_however_it_was_started() -> None:
     assert max(per_tenth.values()) < 400
 
 
-def test_what_only_grows_is_written_less_and_less_often_and_something_new_resets_that() -> None:
+def test_growing_incident_is_written_less_often_and_a_new_one_resets_that() -> None:
     it, now_s, pauses = settled(heartbeat_s=1e9), 1.0, []
     for _ in range(4):
         it.grown(now_s + 1)
@@ -130,7 +130,7 @@ def test_a_fleet_whose_api_server_comes_back_never_comes_at_once() -> None:
     assert max(tries) <= away_s + BACKOFF_S_MAX + PERIOD_S, "and the last is back after a minute"
 
 
-def test_what_a_refused_write_was_to_say_is_still_to_be_said() -> None:
+def test_refused_write_is_repeated() -> None:
     it = settled()
     it.new(20.0)
     it.tried(21.0)

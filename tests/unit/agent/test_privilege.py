@@ -52,5 +52,5 @@ def test_root_becomes_an_unprivileged_user_with_at_most_one_capability() -> None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root has something to let go of")
-def test_who_has_nothing_can_gain_nothing() -> None:
+def test_unprivileged_process_can_gain_no_privilege() -> None:
     assert after_letting_go()["NoNewPrivs"].strip() == "1"

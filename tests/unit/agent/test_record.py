@@ -76,7 +76,7 @@ def test_a_flood_of_different_findings_is_bounded_and_all_are_counted() -> None:
     assert len(findings) + dropped == 4 * HELD_MAX
 
 
-def test_what_was_last_seen_long_ago_goes_without_a_word() -> None:
+def test_old_findings_are_dropped_silently() -> None:
     record = Record()
     record.add([finding()])
     assert record.shown(NOW_S + KEEP_S + 1) == ((), 0)
@@ -113,7 +113,7 @@ def test_incident_that_spans_a_restart_stays_the_same_incident() -> None:
     assert [(each.first_s, each.count) for each in shown(again)] == [(NOW_S, 7)]
 
 
-def test_what_returns_after_a_restart_and_a_pause_is_another_incident() -> None:
+def test_finding_after_a_restart_and_a_pause_is_another_incident() -> None:
     again = after_restart(made_of(finding(last_s=NOW_S + 5)))
     assert again.add([finding(first_s=NOW_S + 120, last_s=NOW_S + 120)]) == (True, False)
     assert len(shown(again)) == 2
@@ -141,12 +141,12 @@ def test_a_record_of_another_version_is_understood() -> None:
 
 
 @given(st.text(max_size=400), st.text(max_size=400), st.integers(-5, 2**70))
-def test_whatever_a_check_says_fits_the_schema(component: str, message: str, count: int) -> None:
+def test_every_finding_of_a_check_fits_the_schema(component: str, message: str, count: int) -> None:
     seen = observed(finding(component=component, message=message, count=count))
     assert decode(encode(seen), type(seen)) == seen
 
 
-def test_what_json_or_the_schema_cannot_hold_never_keeps_the_rest_from_being_written() -> None:
+def test_unencodable_findings_do_not_block_the_others() -> None:
     seen = observed(finding(check="", code="", component="/mnt/\udcff", message="no such file: \udcff"))
     assert decode(encode(seen), type(seen)) == seen
     assert (seen.check, seen.code, seen.component) == ("unknown", "unknown", "/mnt/?")

@@ -163,7 +163,7 @@ async def test_a_finding_of_no_time_that_there_is_ends_nothing(time_s: float) ->
         assert not [each for each in found if each.check == "x"]
 
 
-async def test_whatever_a_call_aside_raises_reaches_its_caller_alone() -> None:
+async def test_exception_of_a_blocking_call_reaches_only_its_caller() -> None:
     def stops() -> None:
         raise StopIteration
 

@@ -51,7 +51,7 @@ def test_columns_of_kubectl_get() -> None:
     assert names[:7] == ["NODES", "READY", "PHASE", "ATTEMPT", "STEP", "RESTARTS", "AGE"]
 
 
-def test_what_kubectl_get_prints_is_never_empty_for_being_the_default() -> None:
+def test_default_values_are_printed_by_kubectl_get() -> None:
     schema = definition(KINDS[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     status = schema["properties"]["status"]["properties"]
     assert {name: field["default"] for name, field in status.items() if "default" in field} == {

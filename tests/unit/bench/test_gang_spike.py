@@ -83,7 +83,7 @@ def test_sides_differ_in_what_they_say_of_the_gang_only() -> None:
     assert all(each == made["raw"] for each in made.values())
 
 
-def test_what_a_process_has_used_comes_from_the_kernel() -> None:
+def test_used_cpu_of_a_process_comes_from_the_kernel() -> None:
     before = process.cpu_s(os.getpid())
     while process.cpu_s(os.getpid()) == before:
         sum(range(100_000))

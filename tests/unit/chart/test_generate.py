@@ -38,7 +38,7 @@ def bounds(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 @pytest.mark.parametrize("text", PARSERS)
-def test_what_the_schema_refuses_the_parser_refuses(text: str) -> None:
+def test_values_refused_by_the_schema_are_refused_by_the_parser(text: str) -> None:
     PARSERS[text](yaml.safe_dump(NEEDED.get(text, {})))
     tried = 0
     for path, wrong in bounds(definition(text)):

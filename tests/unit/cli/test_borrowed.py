@@ -21,7 +21,9 @@ from tests.unit.cli.test_status import NOW, job
         ),
     ],
 )
-def test_whose_nodes_are_borrowed(lent: dict[str, int] | None, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_owners_of_borrowed_nodes_are_named(
+    lent: dict[str, int] | None, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     print_status(job(), [], NOW, borrowed=borrowed_text(lent))
     assert f"Borrows:     {text}\n" in capsys.readouterr().out
 

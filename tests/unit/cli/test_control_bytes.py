@@ -76,7 +76,7 @@ def test_no_character_that_acts_is_left(text: str) -> None:
     assert not ACTING & set(json_escaped(document))
 
 
-def test_what_any_command_prints_goes_through_the_guard(
+def test_output_of_every_command_is_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @click.command()

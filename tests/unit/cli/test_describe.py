@@ -208,7 +208,7 @@ def test_a_stall_and_ranks_that_do_not_run_are_said_everywhere() -> None:
     assert (describe.stall_text(over), describe.idle_ranks(over)) == ("", [])
 
 
-def test_what_to_do_next_fits_the_phase_and_the_way_we_were_called() -> None:
+def test_next_step_fits_the_phase_and_the_command_name() -> None:
     assert describe.next_steps(job(phase="Pending"), "kubectl muster")[0].startswith("kubectl muster explain train")
     assert any("resume train" in step for step in describe.next_steps(job(phase="Suspended")))
     assert any("logs train" in step for step in describe.next_steps(job(phase="Failed")))

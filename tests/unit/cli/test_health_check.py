@@ -103,7 +103,7 @@ def test_without_a_name_the_fields_tell(
         ("\x07", ["x.yaml:1:1: not YAML: character U+0007"]),
     ],
 )
-def test_what_is_wrong_is_said_at_its_column(
+def test_error_is_reported_at_its_column(
     text: str, says: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.yaml").write_text(text)
@@ -127,9 +127,7 @@ def test_one_bad_file_of_several_is_enough_and_all_are_looked_at(
     assert "c.yaml:2:1: images: unknown field; did you mean image?" in err
 
 
-def test_what_helm_prints_and_what_it_is_given_are_looked_through(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_and_input_of_helm_are_searched_for_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = (
         "kind: Deployment\nspec: {}\n---\nkind: ConfigMap\ndata:\n  remediation.yaml: |\n    mode: observe\n"
         f"  policy.yaml: |\n{textwrap.indent(POLICY, '    ')}---\nkind: ConfigMap\ndata:\n"
@@ -144,7 +142,7 @@ def test_what_helm_prints_and_what_it_is_given_are_looked_through(
     assert said == ["policy mine", "remediation", "preflight", "preflight"]
 
 
-def test_what_a_text_is_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kind_of_a_text_can_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.yaml").write_text("")
     assert checked(capsys, "--as", "remediation", str(tmp_path / "x.yaml"))[0] == ExitCode.DONE
     code, _, err = checked(capsys, "--as", "preflight", str(tmp_path / "x.yaml"))
@@ -153,7 +151,7 @@ def test_what_a_text_is_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", ["no-such-file", ".", "binary"])
-def test_what_cannot_be_read_is_said(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_file_is_reported(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     code, _, err = checked(capsys, str(tmp_path / name))
     assert code == ExitCode.BAD_INPUT

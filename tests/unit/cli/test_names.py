@@ -84,7 +84,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize("arguments", NAMED, ids=" ".join)
-def test_what_cannot_be_a_name_is_refused_before_any_request(
+def test_invalid_name_is_refused_before_any_request(
     server: Recorder, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     for name in HOSTILE:

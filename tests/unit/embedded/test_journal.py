@@ -28,7 +28,7 @@ def contents(store: Store) -> dict[str, bytes]:
     return {key: item.data for key, item in store.define("configmaps").items.items()}
 
 
-def test_what_was_written_is_there_again(tmp_path: Path) -> None:
+def test_written_records_are_read_back(tmp_path: Path) -> None:
     journal, store = opened(tmp_path)
     put(store, "a")
     put(store, "b")

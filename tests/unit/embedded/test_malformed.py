@@ -63,7 +63,7 @@ async def test_malformed_requests_never_fail_the_server(cluster: Cluster) -> Non
         (b'{"metadata": {"name": "x"}, "data": {"a": {}}}', "Expected str, got object at data[...]"),
     ],
 )
-def test_what_is_wrong_is_said(cluster: Cluster, body: bytes, said: str) -> None:
+def test_invalid_field_is_reported(cluster: Cluster, body: bytes, said: str) -> None:
     code, status = answer(cluster, Malformed("", "POST", f"{NS}/configmaps", body))
     assert code == 400
     assert said in status["message"]

@@ -79,7 +79,7 @@ def view(nodes: list[NodeView], asked: int | None, *balloons: Balloon, **fields:
         ({"labels": {"pool": "cpu"}}, None),
     ],
 )
-def test_what_a_node_is_to_balloons(changed: dict[str, object], use: NodeUse | None) -> None:
+def test_state_of_a_node_decides_about_balloons(changed: dict[str, object], use: NodeUse | None) -> None:
     assert use_of(POOL, POOL.request, node(0, **changed)) == use
 
 
@@ -122,7 +122,7 @@ def test_a_balloon_in_a_gangs_way_is_left_to_the_scheduler() -> None:
     assert plan.actions == ()
 
 
-def test_what_is_configured_no_longer_is_deleted() -> None:
+def test_unconfigured_deployments_are_deleted() -> None:
     assert decide(View((), (), (), {"h100": deployment(2)}), 0.0).actions == (Drop(deployment(2)),)
 
 
@@ -218,7 +218,7 @@ def test_no_balloon_stays_on_a_node_that_is_left_alone(nodes: list[NodeView], on
         assert (each.name in removed) == (touched and each.name in {b.node for b in balloons})
 
 
-def test_what_a_deployment_says_of_itself_is_read_back() -> None:
+def test_state_of_a_deployment_is_read_back() -> None:
     made = decode(encode({**manifest(POOL, 3, "muster-system", "muster:1"), "status": {}}), Deployment)
     assert known(made, "muster:1") == Known("muster-balloon-h100", "", 3, POOL, False)
     assert known(made, "muster:2").stale

@@ -252,7 +252,7 @@ def test_at_rest_nothing_is_written() -> None:
     world.run(story)
 
 
-def test_what_takes_part_of_a_node_leaves_no_room_for_a_balloon() -> None:
+def test_partly_used_nodes_have_no_room_for_a_balloon() -> None:
     world = World(2)
 
     async def story() -> None:
@@ -289,7 +289,7 @@ def test_without_the_configuration_there_are_none_and_a_broken_one_changes_nothi
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_happens_none_waits_for_long_or_stays_where_it_must_not(seed: int) -> None:
+def test_no_balloon_waits_long_or_stays_where_it_must_not_after_any_events(seed: int) -> None:
     world = World(5)
     rng = random.Random(seed)
 

@@ -46,7 +46,7 @@ def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
         ("a: 1\n---\nb: 1", "line 2: not YAML: but found another document; mend it"),
     ],
 )
-def test_what_is_wrong_with_any_of_them_is_said_by_line(parse: Callable[[str], Any], text: str, said: str) -> None:
+def test_error_in_any_config_map_is_reported_by_line(parse: Callable[[str], Any], text: str, said: str) -> None:
     with pytest.raises(ConfigTextError) as caught:
         parse(text)
     assert str(caught.value).startswith(said)

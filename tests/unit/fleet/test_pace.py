@@ -39,7 +39,7 @@ BOUNDS = Bounds(start=5, most=20, period_s=5.0)
         (Signals(), Verdict.UNKNOWN),
     ],
 )
-def test_what_the_api_server_can_take(signals: Signals, verdict: Verdict) -> None:
+def test_pace_follows_the_latency_of_the_api_server(signals: Signals, verdict: Verdict) -> None:
     assert judge(signals).verdict is verdict
 
 

@@ -76,7 +76,7 @@ def test_no_pools_is_a_configuration() -> None:
         ("max: 64", "max: [", "not YAML"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_line(old: str, new: str, said: str) -> None:
+def test_error_is_named_by_its_line(old: str, new: str, said: str) -> None:
     assert old in GOOD
     with pytest.raises(ConfigTextError) as caught:
         parse_config(GOOD.replace(old, new, 1), PROVIDERS)

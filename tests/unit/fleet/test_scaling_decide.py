@@ -227,7 +227,7 @@ def after(seconds: float, spec: PoolSpec, *nodes: NodeView, demands: tuple[GangD
     return done
 
 
-def test_what_keeps_a_node() -> None:
+def test_needed_node_is_kept_with_a_reason() -> None:
     spec = pool("a", max=4)
     assert after(250.0, spec, idle("n")) == []
     assert after(330.0, spec, idle("n"))[:1] == ["Cordon n"]
@@ -363,7 +363,7 @@ def test_pods_that_share_nodes_are_packed() -> None:
     assert grown([decide(view, 100.0)]) == [("a", 2)]
 
 
-def test_what_is_coming_counts() -> None:
+def test_expected_nodes_count() -> None:
     view = look(demand("g", members(3)), pools=(pool("a", max=8),), sizes={"a": 3})
     assert answers(view) == {"g": Outcome.COMING}
     view = look(demand("g", members(3)), demand("h", members(1)), pools=(pool("a", max=8),), sizes={"a": 3})

@@ -91,7 +91,7 @@ def test_a_node_whose_instance_is_gone_is_known_by_our_record() -> None:
         ({"taints": [{"key": "a", "effect": "NoExecute"}]}, {}, "taint a:NoExecute", False, False),
     ],
 )
-def test_what_keeps_pods_away(
+def test_reasons_that_keep_pods_away_are_listed(
     spec: dict[str, Any], note: dict[str, str], keeps_away: str, draining: bool, abandoned: bool
 ) -> None:
     found = view(node("i-1", note=note, **spec), "i-1")

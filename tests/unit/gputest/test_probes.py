@@ -56,7 +56,7 @@ class Ailing(Wrapper):
         ({"retirement_pending": True}, Code.PAGE_RETIREMENT_PENDING),
     ],
 )
-def test_what_the_driver_knows_of_a_gpu_counts(change: dict[str, Any], code: Code) -> None:
+def test_driver_errors_of_a_gpu_count(change: dict[str, Any], code: Code) -> None:
     bench = Bench(Ailing(msgspec.structs.replace(HEALTHY, **change))).run(visibility.run)
     assert bench.failed == {(code, LAST)}
 
@@ -253,7 +253,7 @@ def test_no_gpu_seems_slow_because_threads_of_ours_wait_for_each_other(test: Cal
     assert backend.asking == {threading.current_thread()}
 
 
-def test_what_takes_less_time_than_asking_for_it_is_repeated() -> None:
+def test_short_measurements_are_repeated() -> None:
     backend = Busy()
     bench = Bench(backend)
     a = backend.upload(0, np.ones((8, 8)), "fp32")

@@ -37,7 +37,7 @@ def test_a_worker_that_dies_is_a_finding_and_the_next_test_has_another() -> None
     assert set(psutil.Process().children()) <= before
 
 
-def test_who_ends_a_run_ends_its_processes() -> None:
+def test_interrupted_run_ends_its_processes() -> None:
     arguments = ("--backend", "cpu:1", "--test", "memory", "--inject", "hang", "--budget-s", "100")
     with subprocess.Popen([sys.executable, "-m", "muster.gputest", *arguments], stdout=subprocess.PIPE) as run:
         (worker,) = eventually("the worker", lambda: psutil.Process(run.pid).children())

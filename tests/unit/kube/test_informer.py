@@ -264,7 +264,7 @@ async def test_indexes_and_transform_follow_every_change(client: Client, api: Fa
         assert late.take() == [("add", "a", "2")]
 
 
-async def test_what_is_stored_may_be_less_than_what_handlers_hear_of(client: Client, api: FakeApi) -> None:
+async def test_stored_objects_may_be_smaller_than_those_of_handlers(client: Client, api: FakeApi) -> None:
     api.put("a", data={"v": "1"})
     async with following(client, stored=identity) as (informer, heard):
         await synced(api, informer)
@@ -396,7 +396,7 @@ steps = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(steps, st.integers(0, 2**32), st.booleans())
-def test_whatever_happens_the_cache_ends_equal_and_handlers_heard_a_true_story(
+def test_cache_ends_equal_and_handlers_see_a_consistent_history_after_any_events(
     plan: list[Step], seed: int, watch_list: bool
 ) -> None:
     async def scenario() -> None:

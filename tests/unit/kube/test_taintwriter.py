@@ -135,7 +135,7 @@ async def test_lost_answer_causes_no_second_change() -> None:
     assert [taint.key for taint in wire.taints()] == [FOREIGN.key, OURS.key]
 
 
-async def test_what_is_dropped_goes_and_times_of_others_stay() -> None:
+async def test_dropped_taints_go_and_times_of_others_stay() -> None:
     wire = Wire()
     added = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     theirs = Taint(key="node.kubernetes.io/unreachable", effect="NoExecute", time_added=added)
@@ -154,7 +154,7 @@ async def test_a_writer_may_not_touch_what_it_does_not_own() -> None:
             await wire.writer().write("n1", always(change))
 
 
-async def test_who_never_comes_first_gives_up_with_a_conflict() -> None:
+async def test_writer_that_always_loses_the_race_raises_conflict() -> None:
     wire = Wire()
 
     def always_late(node: Node) -> NodeChange:

@@ -29,7 +29,7 @@ def reason(pod: Pod, *others: Pod, **node: Any) -> str:
     return rejection.reason if rejection else ""
 
 
-def test_what_fits_is_taken() -> None:
+def test_fitting_pod_is_admitted() -> None:
     assert reason(make_pod({"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": 2})) == ""
 
 
@@ -43,7 +43,7 @@ def test_what_fits_is_taken() -> None:
         ({"example.com/unknown": 1}, ""),  # a cluster-level resource, which nodes do not list
     ],
 )
-def test_what_does_not_fit_is_rejected(wanted: dict[str, Any], expected: str) -> None:
+def test_unfitting_pod_is_rejected(wanted: dict[str, Any], expected: str) -> None:
     assert reason(make_pod(wanted)) == expected
 
 

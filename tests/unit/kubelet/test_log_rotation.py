@@ -42,7 +42,7 @@ async def read(file: Path, options: LogOptions) -> bytes:
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(min_value=1, max_value=50), max_size=8))
-def test_what_is_written_is_what_is_read(data: bytes, cuts: list[int]) -> None:
+def test_written_lines_are_read_back(data: bytes, cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "0.log"
         log = LineLog(LogFile(str(file), NEVER, 2), "stdout")

@@ -53,7 +53,7 @@ async def test_kill_ends_everything(tmp_path: Path) -> None:
     assert child not in process_table()
 
 
-async def test_what_cannot_be_run_says_why(tmp_path: Path) -> None:
+async def test_failed_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no program")
     for program, why in (("no-such-program", "executable file not found"), (f"{tmp_path}/file", "permission denied")):
         with pytest.raises(StartError, match=why):

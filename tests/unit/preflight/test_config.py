@@ -35,6 +35,6 @@ def test_the_text_that_documents_it_can_be_read_and_is_what_counts_by_default() 
         ("image: a\nresources: {cpu: many}", "line 2: resources.cpu"),
     ],
 )
-def test_what_is_wrong_is_said_by_line(text: str, said: str) -> None:
+def test_error_is_reported_by_line(text: str, said: str) -> None:
     with pytest.raises(ConfigTextError, match=re.escape(said)):
         parse_config(text)

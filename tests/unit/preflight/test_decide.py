@@ -163,7 +163,7 @@ def test_no_more_tests_than_allowed_run_at_once_and_who_waits_longest_goes_first
     assert [node for node, _ in started(world)] == ["n0", "n2", "n3", "n4"]
 
 
-def test_what_says_nothing_is_tried_again_later_each_time_and_changes_no_record() -> None:
+def test_test_without_result_is_retried_with_backoff_and_changes_no_record() -> None:
     world = World()
     world.add("a")
     pauses = []
@@ -327,7 +327,7 @@ def test_a_pass_that_does_not_let_the_node_out_is_followed_by_a_more_thorough_te
     assert not world.tests
 
 
-def test_what_was_found_after_a_pass_in_quarantine_has_the_node_tested_again() -> None:
+def test_finding_after_a_pass_in_quarantine_causes_another_test() -> None:
     world = World()
     world.add("a", quarantined=True, wanted_since=world.now)
     world.step()

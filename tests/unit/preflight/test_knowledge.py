@@ -112,7 +112,7 @@ def test_tests_run_only_where_nothing_but_our_own_taints_and_those_for_good_are_
     assert seen(made).held == why
 
 
-def test_what_an_agent_said_in_another_boot_says_nothing_of_this_one() -> None:
+def test_report_of_another_boot_does_not_count_for_this_one() -> None:
     made = known()
 
     def says(boot: str) -> NodeHealth:

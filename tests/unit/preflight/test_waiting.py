@@ -71,7 +71,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
         (made("", phase="Failed"), "", "has ended and is about to be judged"),
     ],
 )
-def test_what_a_test_that_is_there_waits_for_is_said(pod: Pod, place: str, said: str) -> None:
+def test_reason_why_a_test_waits_is_reported(pod: Pod, place: str, said: str) -> None:
     assert said in why(pod=pod, place=place, refused="an older word")
 
 

@@ -60,7 +60,7 @@ class Ward(World):
         return {taint["key"] for taint in self.call("GET", f"/api/v1/nodes/{name}")["spec"].get("taints", ())}
 
 
-def test_what_a_person_put_into_quarantine_is_tested_once_they_let_it_back_and_then_gets_work() -> None:
+def test_manual_quarantine_is_tested_after_its_release_and_then_gets_pods() -> None:
     ward = Ward()
 
     async def story() -> None:

@@ -13,7 +13,7 @@ def test_without_a_text_it_only_observes() -> None:
     assert parse_config("") == RemediationConfig()
 
 
-def test_what_is_said_holds_and_the_rest_stays() -> None:
+def test_given_values_apply_and_the_rest_keeps_defaults() -> None:
     config = parse_config("mode: act\nworking: {all: 50%}\nbreaker: {share: 100%}\ndeadlines: {rebootSeconds: 60}\n")
     assert (config.mode, config.working.all, config.working.pool) == ("act", "50%", 10)
     assert (config.breaker.share, config.breaker.nodes, config.deadlines.reboot_s) == ("100%", 2, 60)
@@ -32,7 +32,7 @@ def test_what_is_said_holds_and_the_rest_stays() -> None:
         ("mode: [act\n", "not YAML"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(text: str, says: str) -> None:
+def test_error_is_reported_with_its_line(text: str, says: str) -> None:
     with pytest.raises(ConfigTextError) as caught:
         parse_config(text)
     assert says in str(caught.value)

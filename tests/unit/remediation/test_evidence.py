@@ -100,7 +100,7 @@ def test_the_policy_of_the_nodes_pool_decides() -> None:
     assert [each.action for each in answers if each is not None] == ["replace", "reboot"]
 
 
-def test_what_another_node_of_the_name_said_counts_for_nothing() -> None:
+def test_report_about_another_node_of_the_same_name_does_not_count() -> None:
     assert found(health(XID_79, uid="before")) is None
     assert found(None, preflight(False, NOW, uid="before")) is None
     assert found(None, preflight(False, NOW, boot="before")) is None
@@ -194,7 +194,7 @@ def test_the_passes_that_are_kept_are_the_newest_of_each_level() -> None:
     assert status.passes == (clearing(3, NOW + 1), clearing(2, NOW + 5))
 
 
-def test_what_has_expired_asks_for_nothing_and_says_when_it_will() -> None:
+def test_expired_evidence_causes_nothing_and_names_the_time() -> None:
     each, due = evidence_of(judged("u", "b", {}, health(XID_79), None, None, POLICY, NOW).decision)
     assert each is not None
     assert due is not None

@@ -22,7 +22,7 @@ def pod(name: str, **more: object) -> PodView:
     return replace(PodView(namespace="ns", name=name, uid=f"uid-{name}"), **more)
 
 
-def test_what_is_only_to_be_observed_opens_nothing() -> None:
+def test_observed_evidence_opens_no_session() -> None:
     world = World()
     world.fault("n0", "observe")
     world.settle()
@@ -188,7 +188,7 @@ def test_a_reboot_is_confirmed_by_another_boot_id_and_exits_through_its_test() -
     assert len([each for each in world.done if isinstance(each, RunStep)]) == 1
 
 
-def test_what_does_not_help_leads_one_further_up_to_a_person() -> None:
+def test_failed_rung_leads_one_rung_up_to_an_operator() -> None:
     world = World()
     world.replaceable = frozenset({"n0"})
     world.fault("n0", "reset-gpu")

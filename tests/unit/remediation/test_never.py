@@ -321,7 +321,7 @@ def test_no_node_is_taken_for_reset_because_another_one_was() -> None:
     assert {first.node, second.node} == {"n0", "n1"}
 
 
-def test_what_a_reset_that_failed_had_to_say_stays_until_the_node_is_back() -> None:
+def test_findings_of_a_failed_reset_stay_until_the_node_is_back() -> None:
     world = World()
     world.fault("n0", "reset-gpu")
     world.settle()

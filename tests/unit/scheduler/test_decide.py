@@ -366,7 +366,7 @@ def test_recreated_job_does_not_inherit_the_placement() -> None:
     assert len(world.nodes_of("train")) == 2
 
 
-def test_what_is_not_supported_is_refused_by_name() -> None:
+def test_unsupported_pod_is_refused_by_name() -> None:
     world = World()
     world.add_nodes("a")
     odd = {"matchExpressions": [{"key": "app", "operator": "Like", "values": ["a*"]}]}
@@ -494,7 +494,7 @@ def test_freed_slot_stays_reserved_until_the_move_is_written() -> None:
     assert (world.nodes_of("moves"), world.nodes_of("comes")) == ({0: "b"}, {0: "a"})
 
 
-def test_what_a_slot_leaves_is_kept_also_where_its_last_pod_ends_while_the_move_is_written() -> None:
+def test_freed_room_is_kept_even_if_the_last_pod_ends_during_the_write() -> None:
     world = World()
     world.add_nodes("a", "b")
     world.add_gang("moves", 1)

@@ -114,7 +114,7 @@ def test_no_node_is_bound_before_the_pods_that_leave_it_are_gone() -> None:
     assert len(world.nodes_of("urgent")) == 4
 
 
-def test_what_was_evicted_waits_again_and_starts_when_there_is_room() -> None:
+def test_evicted_gang_waits_again_and_starts_when_there_is_room() -> None:
     world = a_full_cluster()
     add_urgent(world)
     world.run()
@@ -241,7 +241,7 @@ def test_no_pod_is_evicted_if_forbidden_or_useless(why_not: str) -> None:
         assert world.decide().actions == ()
 
 
-def test_what_a_gang_of_others_loses_is_all_since_it_started() -> None:
+def test_foreign_gang_loses_all_work_since_its_start() -> None:
     """A job that saved a moment ago leaves before a Job that started after it, whose work cannot be saved."""
     world = Foreign()
     world.add_nodes("a", "b", "c")

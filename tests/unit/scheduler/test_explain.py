@@ -81,7 +81,7 @@ def test_each_change_named_is_enough() -> None:
     assert len(world.nodes_of("train")) == 2
 
 
-def test_what_if_another_gang_were_gone() -> None:
+def test_explain_considers_the_absence_of_another_gang() -> None:
     world = World()
     world.add_nodes("a", "b")
     world.add_gang("other", 1)

@@ -88,7 +88,7 @@ def test_a_filler_never_gets_a_node_that_was_freed_for_another() -> None:
     assert len(world.nodes_of("urgent")) == 4
 
 
-def test_what_was_preempted_waits_in_its_old_place_and_is_placed_again() -> None:
+def test_preempted_gang_keeps_its_place_in_the_queue_and_is_placed_again() -> None:
     world = a_full_cluster()
     add_job(world, "urgent", 2, priority=10)
     world.run()

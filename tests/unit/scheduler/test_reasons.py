@@ -103,7 +103,7 @@ NODES: dict[NodeWhy, tuple[Callable[[World], None], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("why", list(NODES))
-def test_what_nodes_are_to_a_gang_is_in_events_and_metrics(why: NodeWhy) -> None:
+def test_reasons_about_nodes_are_in_events_and_metrics(why: NodeWhy) -> None:
     world, events, registry = racks(1), Recorder(), CollectorRegistry()
     arrange, spec = NODES[why]
     arrange(world)

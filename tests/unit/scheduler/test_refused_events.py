@@ -24,7 +24,7 @@ class EvictionsRefused(Calm):
         return 403 if path.endswith("/eviction") else 0
 
 
-def test_who_explains_from_elsewhere_sees_which_evictions_were_refused_and_for_how_long() -> None:
+def test_standby_explains_which_evictions_were_refused_and_for_how_long() -> None:
     world = World(2, fates=EvictionsRefused)
     world.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "high"}, "value": 10})
 

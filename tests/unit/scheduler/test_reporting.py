@@ -49,7 +49,7 @@ def test_waiting_gang_is_notified_once_and_again_for_other_numbers() -> None:
     assert reported[2:] == [("default/large", "", "")]
 
 
-def test_what_passes_by_itself_is_said_only_when_it_lasts() -> None:
+def test_transient_reason_is_reported_only_if_it_lasts() -> None:
     world, events, reported = World(), Recorder(), list[tuple[str, str, str]]()
     reporter = Reporter(None, events, None, lambda *said: reported.append(said))  # type: ignore[arg-type]
     world.add_nodes("a", "b")

@@ -39,7 +39,7 @@ def test_a_spare_is_closed_to_others_until_its_gang_waits_for_it() -> None:
     assert set(world.nodes_of("moving").values()) == {"n2", "n3"}
 
 
-def test_what_is_kept_for_a_gang_that_has_moved_elsewhere_is_open_at_once() -> None:
+def test_node_kept_for_a_gang_that_moved_elsewhere_is_open_at_once() -> None:
     world = World()
     world.add_nodes("n0", "n1", "n2", "n3")
     world.add_gang("moved", 2)

@@ -205,7 +205,7 @@ def test_time_alone_makes_a_test_too_old() -> None:
     assert world.nodes_of("careful") == {0: "a"}
 
 
-def test_what_waits_for_time_to_pass_does_not_grow_with_what_happens_meanwhile() -> None:
+def test_timed_waits_do_not_grow_with_unrelated_events() -> None:
     """A node is looked at with every pod that comes or goes: once a test is a day old it is due once."""
     trust = Trust()
     trust.ages = frozenset({24})

@@ -143,7 +143,7 @@ RUNS = st.builds(
     need=4,
     allowed={},
 )
-def test_what_is_evicted_for_a_gang_is_never_more_than_a_tenth_dearer_than_the_best_that_budgets_admit(
+def test_evicted_work_is_at_most_a_tenth_above_the_best_that_budgets_allow(
     running: list[Runs], need: int, allowed: dict[str, int]
 ) -> None:
     """From pods and budgets to the plan; the best of all subsets is looked for here by the rules alone."""

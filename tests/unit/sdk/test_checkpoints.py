@@ -133,7 +133,7 @@ def test_two_jobs_in_one_folder_remove_only_what_they_wrote(folder: Path, monkey
     assert "step-00000201-attempt-0" not in listed(folder)
 
 
-def test_what_an_attempt_left_unconfirmed_goes_with_the_next_confirmed_one(
+def test_unconfirmed_checkpoints_are_removed_with_the_next_confirmed_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Issue 11.2: only confirmed checkpoints count as kept; a writer that was killed leaves nothing behind for ever."""
@@ -169,9 +169,7 @@ def test_a_folder_where_records_cannot_be_written_keeps_everything(
     assert "will not be removed when it is old" in capfd.readouterr().err
 
 
-def test_what_a_folder_holds_says_whose_it_is_and_that_it_was_confirmed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_folder_names_its_job_and_its_confirmation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 11.2: another job continues from a folder after the job that wrote it was deleted."""
     for job in ("one", "two"):
         monkeypatch.setenv("MUSTER_CHECKPOINT_DIR", str(folder / f"{job}-uid"))

@@ -55,7 +55,7 @@ def archive(path: Path, *members: tuple[str, str] | tarfile.TarInfo) -> Path:
 
 
 @pytest.mark.parametrize("path", IN_USERS_IMAGES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_what_runs_in_users_images_is_python_3_8_and_imports_the_standard_library_only(path: Path) -> None:
+def test_code_in_users_images_is_python_3_8_with_the_standard_library_only(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=OLDEST)
     imported = set()
     for node in ast.walk(tree):
@@ -201,7 +201,7 @@ def test_install_makes_a_supervisor_and_an_sdk_that_work_alone(tmp_path: Path) -
     assert result.stdout.split() == [str(tmp_path / "sdk" / "muster" / "__init__.py"), "0.1.0", "3"]
 
 
-def test_what_is_installed_has_the_same_bytes_each_time_and_is_not_compressed(tmp_path: Path) -> None:
+def test_installed_archive_is_reproducible_and_uncompressed(tmp_path: Path) -> None:
     one, two = install(tmp_path / "one"), install(tmp_path / "two")
     assert one.read_bytes() == two.read_bytes()
     with zipfile.ZipFile(one) as archive:
@@ -214,7 +214,7 @@ def test_what_is_installed_has_the_same_bytes_each_time_and_is_not_compressed(tm
 
 
 @pytest.mark.parametrize("module", ["ranks.rank", "remoteshell.rsh"])
-def test_what_is_started_per_rank_and_node_loads_little(tmp_path: Path, module: str) -> None:
+def test_processes_per_rank_and_node_import_little(tmp_path: Path, module: str) -> None:
     command = module.rpartition(".")[2]
     installed = install(tmp_path)
     result = subprocess.run(

@@ -88,7 +88,7 @@ async def test_only_names_that_libraries_give_are_removed(tmp_path: Path) -> Non
     assert all(path.exists() for path in kept)
 
 
-def test_what_was_there_before_stays(tmp_path: Path) -> None:
+def test_existing_files_stay(tmp_path: Path) -> None:
     old = segment(tmp_path, "mpich_shm_1_0")
     assert remove_leftovers(time.time() + 5.0, str(tmp_path), str(tmp_path)) == []
     assert old.exists()

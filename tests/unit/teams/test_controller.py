@@ -149,7 +149,7 @@ async def test_a_gang_that_comes_while_a_write_waits_for_its_turn_keeps_its_node
     await cluster.until_owned(vision=2)
 
 
-async def test_what_an_older_config_map_said_is_not_carried_out_any_more(cluster: TeamCluster) -> None:
+async def test_older_config_map_is_not_executed(cluster: TeamCluster) -> None:
     await cluster.add_nodes(6)
     cluster.manage(writes_per_s=2.0)
     await cluster.configure(vision=6)
@@ -198,7 +198,7 @@ async def test_allocation_continues_when_a_gang_is_placed(cluster: TeamCluster) 
     await cluster.until_owned(vision=1, speech=1)
 
 
-async def test_who_starts_without_an_allocation_uses_the_key_that_nodes_were_given_out_by(cluster: TeamCluster) -> None:
+async def test_new_leader_without_an_allocation_uses_the_recorded_key(cluster: TeamCluster) -> None:
     """As the scheduler does: by another key it would miss the owners of nodes."""
     client, namespace = cluster.client, cluster.namespace
     assert await read_team_key(client, namespace) == "muster.dev/team"

@@ -180,7 +180,7 @@ def test_irreplaceable_broken_nodes_are_shared_out() -> None:
     assert cautions(world.plan())[Why.SHORT] == said
 
 
-def test_what_is_over_asked_is_cut_in_proportion_and_said() -> None:
+def test_excess_requests_are_cut_in_proportion_and_reported() -> None:
     world = World(shares(vision=60, speech=30, music="10%"), nodes=10)
     plan = world.run()
     assert world.owned() == {"vision": 7, "speech": 3}
@@ -249,7 +249,7 @@ def test_by_hand_cuts_what_others_get() -> None:
 
 
 @pytest.mark.parametrize("what", ["taint", "label", "both", "value"])
-def test_what_is_taken_away_by_hand_is_put_back(what: str) -> None:
+def test_removed_label_and_taint_are_restored(what: str) -> None:
     world = World(shares(vision=1), nodes=1)
     world.run()
     before = world.node("n00")

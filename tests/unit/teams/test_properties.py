@@ -114,7 +114,7 @@ Story = list[tuple[Any, ...]]
 
 @settings(max_examples=100)
 @stories
-def test_what_is_owned_never_fails_to_add_up_to_the_pool(nodes: int, first: dict[str, Any], story: Story) -> None:
+def test_owned_nodes_always_add_up_to_the_pool(nodes: int, first: dict[str, Any], story: Story) -> None:
     def check(world: World, before: Before, plan: Plan) -> None:
         if before.allocates:
             standings = world.plan().standings
@@ -270,7 +270,7 @@ def test_shares_never_leave_their_bounds_nor_lose_a_seat(case: tuple[dict[str, i
             assert abs(got - Fraction(seats * weights[team], sum(weights.values()))) < 1, "more than rounding"
 
 
-def test_who_is_cut_off_at_the_top_leaves_more_to_those_with_a_least() -> None:
+def test_team_at_its_maximum_leaves_more_to_teams_with_a_minimum() -> None:
     weights = {"a": 10, "b": 10, "c": 10}
     assert share_out(15, weights, {"b": 6}, {"a": 1, "b": 10, "c": 10}) == {"a": 1, "b": 7, "c": 7}
 

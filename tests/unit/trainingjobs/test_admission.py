@@ -59,7 +59,7 @@ def test_the_condition_costs_no_write_of_its_own() -> None:
     assert len(world.history) == 3, "its attempt has a number, its pods are bound, it runs"
 
 
-def test_what_refused_pods_is_not_said_any_more_once_they_are_there() -> None:
+def test_refusal_of_pods_is_cleared_once_they_exist() -> None:
     world = World(make_job(replicas=2, gpusPerNode=0), nodes=0)
     world.quota = 1
     for _ in range(4):

@@ -77,7 +77,7 @@ def test_a_failing_rank_restarts_in_the_same_pods() -> None:
     assert world.status.slots_kept == 2
 
 
-def test_what_the_supervisor_knows_of_a_killed_rank_is_said() -> None:
+def test_supervisors_report_on_a_killed_rank_is_shown() -> None:
     world = World(make_job(2, backoffLimit=0)).started()
     world.exit_rank(1, 137, signal=9, reason="rank exited: out of memory, killed by the kernel")
     world.until("Failed")

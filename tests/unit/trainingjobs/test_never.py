@@ -101,7 +101,7 @@ def live(world: World, steps: int, crashes: list[int]) -> None:
 @pytest.mark.slow
 @quick
 @given(STORIES, CRASHES)
-def test_whatever_breaks_and_wherever_the_controller_dies_the_job_runs_again(
+def test_job_runs_again_after_any_fault_and_any_controller_restart(
     story: list[tuple[Fault, int]], crashes: list[int]
 ) -> None:
     world = Watched()

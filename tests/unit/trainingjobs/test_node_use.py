@@ -95,7 +95,7 @@ def test_a_job_that_began_before_this_was_recorded_keeps_sharing() -> None:
     assert node_use(job, {8: 4}) == NodeUse(sharing="Shared", gpus_per_node=4)
 
 
-def test_what_was_decided_stays_when_the_nodes_change() -> None:
+def test_decided_node_use_stays_when_the_nodes_change() -> None:
     use = NodeUse(sharing="Exclusive", gpus_per_node=8, node_gpus=8)
     job = replace(make_job(), status=TrainingJobStatus(attempt=1, node_use=use))
     assert node_use(job, {4: 2, 16: 2}) == use

@@ -93,7 +93,7 @@ def test_an_attempt_that_got_further_is_followed_at_once(how: str) -> None:
 
 @quick
 @given(st.lists(st.sampled_from(["node", "killed", "evicted"]), min_size=1, max_size=5))
-def test_what_is_not_the_programs_fault_is_never_held(causes: list[str]) -> None:
+def test_faults_of_others_are_never_delayed(causes: list[str]) -> None:
     world = World(make_job(2, unknownLimit=100), nodes=10).started()
     fail(world)
     for cause in causes:

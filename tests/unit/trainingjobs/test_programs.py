@@ -36,7 +36,9 @@ def made(path: Path, text: str, mode: int = 0o755) -> str:
         ),
     ],
 )
-def test_what_cannot_be_executed_is_named_with_its_errno(tmp_path: Path, text: str, mode: int, error: int) -> None:
+def test_program_that_cannot_be_executed_is_named_with_its_errno(
+    tmp_path: Path, text: str, mode: int, error: int
+) -> None:
     name = made(tmp_path / "train.sh", text, mode)
     with pytest.raises(CannotStart) as found:
         check_program(name, {}, str(tmp_path))

@@ -200,7 +200,7 @@ def test_the_lost_node_itself_may_come_back() -> None:
     assert world.status.size == 3
 
 
-def test_what_breaks_outside_the_attempt_does_not_end_it() -> None:
+def test_fault_outside_the_attempt_does_not_end_it() -> None:
     world = Shrinking().shrunk()
     world.add_node()
     world.passes(1)
@@ -297,7 +297,7 @@ def happen(world: Shrinking, kind: str, slot: int) -> None:
 @pytest.mark.slow
 @quick
 @given(STORIES, CRASHES)
-def test_whatever_breaks_it_runs_again_and_never_with_fewer_than_it_needs(
+def test_job_runs_again_after_any_fault_and_never_below_its_minimum(
     story: list[tuple[tuple[str, int], int]], crashes: list[int]
 ) -> None:
     world = Shrinking(nodes=SIZE + 1)

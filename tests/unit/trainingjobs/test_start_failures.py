@@ -25,7 +25,7 @@ def running(replicas: int = 2) -> World:
         (errno.E2BIG, "python", "put long values into a file"),
     ],
 )
-def test_what_no_node_can_execute_fails_the_job_at_once(error: int, program: str, fix: str) -> None:
+def test_program_that_no_node_can_execute_fails_the_job_at_once(error: int, program: str, fix: str) -> None:
     world = running()
     for slot in (0, 1):
         world.exit_rank(slot, 127, rank=-1, errno=error, program=program)

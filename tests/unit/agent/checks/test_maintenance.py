@@ -102,7 +102,7 @@ async def test_events_of_other_machines_are_not_this_ones(azure: Azure) -> None:
     assert await looks(looker(azure)) == []
 
 
-async def test_what_is_over_is_not_announced(azure: Azure) -> None:
+async def test_finished_maintenance_is_not_announced(azure: Azure) -> None:
     azure.announce("Freeze", EventStatus="Completed")
     azure.announce("Redeploy", EventStatus="Canceled")
     assert await looks(looker(azure)) == []

@@ -54,7 +54,7 @@ def test_no_event_is_ever_lost_or_counted_twice(looked: list[tuple[float, list[S
 
 
 @given(st.lists(st.floats(1.0, 70.0), min_size=3, max_size=60))
-def test_what_lasts_is_never_two_incidents(pauses: list[float]) -> None:
+def test_lasting_state_is_never_two_incidents(pauses: list[float]) -> None:
     state = Sight("disk", "a", "full")
     found = reported(Findings("disk", PERIOD_S), [(pause_s, [state], []) for pause_s in pauses])
     assert len({each.first_s for each in found}) == 1

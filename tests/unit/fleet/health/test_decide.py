@@ -161,7 +161,7 @@ def test_evidence_counts_until_its_time_is_up() -> None:
     assert (twice.action, twice.until_s) == ("quarantine", NOW_S + 10)
 
 
-def test_what_was_before_the_last_passed_test_counts_only_beside_something_new() -> None:
+def test_evidence_before_the_last_passed_test_counts_only_beside_new_evidence() -> None:
     old = [xid(79, HOUR_S), xid(31, HOUR_S)]
     assert judge(*old, cleared_s=NOW_S - 60).action == "none"
     again = judge(*old, xid(31), cleared_s=NOW_S - 60)

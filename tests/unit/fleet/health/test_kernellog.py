@@ -240,7 +240,7 @@ def line_at(time_s: float, gpu: int = 0x3B, code: int = 79) -> bytes:
     return b"[%12.6f] NVRM: Xid (PCI:0000:%02x:00): %d, pid=1\n" % (time_s, gpu, code)
 
 
-def test_what_returns_after_a_pause_is_another_incident() -> None:
+def test_message_after_a_pause_is_another_incident() -> None:
     times = [10.0, 11.0, 11 + PAUSE_S + 1, 500.0]
     found = scan([b"".join(map(line_at, times))])
     assert [(finding.first_s, finding.count) for finding in found] == [(10.0, 2), (72.0, 1), (500.0, 1)]

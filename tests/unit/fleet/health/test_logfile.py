@@ -41,7 +41,7 @@ def add(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_what_was_there_before_comes_first_and_each_line_once(path: Path) -> None:
+def test_existing_lines_come_first_and_each_line_once(path: Path) -> None:
     add(path.with_name("kern.log.1"), "a\nb")
     add(path, "c\nd\n")
     reader = Reader(path)

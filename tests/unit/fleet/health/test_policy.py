@@ -33,7 +33,7 @@ def test_generated_files_are_what_the_policy_says() -> None:
     assert schema.main(["--check"]) == 0
 
 
-def test_what_nvidia_says_to_ignore_is_never_disruptive_here() -> None:
+def test_xids_that_nvidia_ignores_are_never_disruptive_here() -> None:
     for code, entry in default_policy().codes["xid"].items():
         if entry.elsewhere.get("nvidia") in ("IGNORE", "RESTART_APP"):
             assert RANK[entry.action] <= RANK["condition"], code
@@ -130,7 +130,7 @@ def test_a_code_that_says_more_means_what_its_beginning_means() -> None:
         ("version: 1\nrevision: 2026-99-99\n", "p.yaml:2:11: 2026-99-99 looks like a timestamp and is none"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line_and_what_to_change(text: str, says: str) -> None:
+def test_error_is_reported_with_its_line_and_the_fix(text: str, says: str) -> None:
     with pytest.raises(ConfigTextError) as error:
         read_policy(text, "p.yaml")
     assert says in str(error.value)

@@ -97,7 +97,7 @@ TRACE = str(DATA / "acme_seren.csv")
         (["--like", "philly", "--nodes", "9", "--min-gpus", "100"], "no job of this model has 100 to 72 GPUs"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused_with_status_2(
+def test_invalid_trace_is_refused_with_status_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["simulate", *arguments]) == 2

@@ -73,7 +73,7 @@ class Recorded:
         (NO_CARE, "crash", ["lost", "back"]),
     ],
 )
-def test_what_happens_to_the_job(care: Care, kind: str, words: list[str]) -> None:
+def test_effects_on_the_job_follow_the_fault(care: Care, kind: str, words: list[str]) -> None:
     assert Recorded(care, kind, days=30).words[: len(words)] == words
 
 

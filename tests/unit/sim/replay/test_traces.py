@@ -67,7 +67,7 @@ def test_a_job_is_cut_into_members(gpus: int, least_nodes: int, members: int, ea
     assert job.gpus >= gpus
 
 
-def test_what_is_not_replayed_is_counted_by_reason() -> None:
+def test_skipped_jobs_are_counted_by_reason() -> None:
     workload = read_trace(DATA / "acme_seren.csv", 8)
     kept = within(workload, uniform_nodes(3, 8), least_gpus=2, days=0.0, most=0)
     assert [job.name for job in kept.jobs] == ["101"]
