@@ -49,7 +49,7 @@ class _Client:
     def _directed(self, directive: dict[str, Any]) -> None:
         if directive["attempt"] > self._said["attempt"]:
             self._said["attempt"] = directive["attempt"]
-            self._poller.tell()
+            self._poller.send()
             self._everyone.heard(directive["attempt"])
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ _PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 _CAPABILITIES_MAX: Final = 64
 
 
-def let_go(user: int = UNPRIVILEGED_USER, keep: int = CAP_SYSLOG) -> None:
+def drop_privileges(user: int = UNPRIVILEGED_USER, keep: int = CAP_SYSLOG) -> None:
     """Become `user` permanently, keeping at most the capability `keep`. Call it before any thread is started.
 
     Raises:

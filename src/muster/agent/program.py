@@ -24,7 +24,7 @@ from muster.agent.checks import CHECKS
 from muster.agent.metrics import samples
 from muster.agent.pace import Pace
 from muster.agent.page import serve
-from muster.agent.privilege import let_go
+from muster.agent.privilege import drop_privileges
 from muster.agent.registry import make_checks
 from muster.agent.runner import Runner, ended
 from muster.agent.settings import AgentSettings, SettingsError, load_settings
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if options.user is not None:
-            let_go(options.user)
+            drop_privileges(options.user)
         settings = load_settings(options.settings)
         config = load_config(options.kubeconfig)
         asyncio.run(run(options, settings, config))

@@ -29,7 +29,7 @@ class Handover:
         self.gone: Callable[[frozenset[str]], None] = lambda gangs: None
         """Called with those that are no longer among them."""
 
-    def tell(self, nodes: frozenset[str]) -> None:
+    def set_nodes(self, nodes: frozenset[str]) -> None:
         """Say which ones are to change hands now."""
         if nodes != self.nodes:
             self.nodes = nodes

@@ -221,9 +221,7 @@ class _Planner(CarryingOn):
             elif stuck and self._shrink(gang, groups):
                 continue
             elif stuck and gang.job is not None and gang.job.requeue and is_stuck(gang, self.settings):
-                self.tell_to_leave(
-                    gang, "NoSpare", "no spare node is there for the one it lost, and noSpare is Requeue"
-                )
+                self.ask_to_leave(gang, "NoSpare", "no spare node is there for the one it lost, and noSpare is Requeue")
             elif gang.key in self.giving_back or (stuck and self._blocks_another(at)):
                 assert gang.placement is not None
                 self.actions.append(DeletePlacement(gang.key, gang.placement, "its nodes serve it no more"))

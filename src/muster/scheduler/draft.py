@@ -80,7 +80,7 @@ class Draft:
         self.actions.append(WritePlacement(gang.key, placement, reason))
         self.written.add(gang.key)
 
-    def tell_to_leave(self, gang: Gang, reason: LeavingReason, message: str) -> None:
+    def ask_to_leave(self, gang: Gang, reason: LeavingReason, message: str) -> None:
         """Ask the gang to give its nodes back."""
         if gang.placement is not None and gang.key not in self.leaving:
             self.leaving.add(gang.key)

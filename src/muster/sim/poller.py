@@ -78,7 +78,7 @@ class Poller:
                 async with asyncio.timeout(wait_s if self._free else None):
                     await self._wake.wait()
 
-    def tell(self) -> None:
+    def send(self) -> None:
         """Wakes the poller to send the new content of `body`."""
         self._news = True
         self._wake.set()

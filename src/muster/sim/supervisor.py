@@ -176,9 +176,9 @@ class SimSupervisor:
             body["nodeRank"] = self.node_rank
         return body if self._exit is None else body | {"exit": self._exit}
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._on_change()
-        self._poller.tell()
+        self._poller.send()
 
     # ---- the state machine
 
@@ -198,7 +198,7 @@ class SimSupervisor:
                 self._begin(number, self._directive["run"])
             elif number > self.attempt:
                 self.state, self.attempt = "idle", number
-                self._tell()
+                self._report()
 
     def _begin(self, number: int, run: dict[str, Any]) -> None:
         self.state, self.attempt, self._last_begun, self._exit = "running", number, number, None
@@ -210,7 +210,7 @@ class SimSupervisor:
             self._program = self._spawn(self._train(number, waits=run["launcher"] == "mpi"))
         elif self._work.steps is not None:
             self._program = self._spawn(self._compute(number, step))
-        self._tell()
+        self._report()
 
     def _ended(self, code: int, signal: int, reason: str) -> None:
         self._exit = {
@@ -224,7 +224,7 @@ class SimSupervisor:
             "errno": 0,
             "program": "",
         }
-        self._tell()
+        self._report()
         self._stop("finished")
 
     def _stop(self, then: str) -> None:
@@ -233,7 +233,7 @@ class SimSupervisor:
             return
         ran, self.state = self.state, "stopping"
         self.stall()
-        self._tell()
+        self._report()
         self._spawn(self._stopped_after(self._work.stop_s if ran == "running" and then != "finished" else 0.0))
 
     async def _stopped_after(self, delay_s: float) -> None:
@@ -247,7 +247,7 @@ class SimSupervisor:
         self.state = self._then
         if self._then == "idle":
             self.attempt = max(self.attempt, int(self._directive["attempt"]))
-        self._tell()
+        self._report()
         self._follow()
 
     def _state_is(self, state: str) -> bool:

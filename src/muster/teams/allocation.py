@@ -119,7 +119,7 @@ class Allocation:
         try:
             await self._current.loop.run(self._once)
         finally:
-            self._settings.handover.tell(frozenset())
+            self._settings.handover.set_nodes(frozenset())
 
     async def _once(self) -> Rest | None:
         if not self._configure():
@@ -135,7 +135,7 @@ class Allocation:
         plan = decide(self._holdings, now, settings.identity)
         settings.metrics.planned(plan, time.perf_counter() - started, now, config_ok=self._current.source.ok)
         self._current.plan = plan
-        settings.handover.tell(plan.leaving - self._writer.failing)
+        settings.handover.set_nodes(plan.leaving - self._writer.failing)
         begun = self._writer.submit(plan.changes)
         self._announce(plan, begun)
 

@@ -10,10 +10,10 @@ import pytest
 
 from muster.agent.privilege import CAP_SYSLOG, UNPRIVILEGED_USER
 
-LET_GO = """
+PROGRAM = """
 import os, sys
-from muster.agent.privilege import let_go
-let_go(int(sys.argv[1]))
+from muster.agent.privilege import drop_privileges
+drop_privileges(int(sys.argv[1]))
 for line in open("/proc/self/status"):
     print(line.strip())
 for what in (lambda: os.setuid(0), lambda: os.setgroups([0]), lambda: os.chroot("/"), lambda: open("/etc/shadow")):
@@ -32,7 +32,11 @@ except OSError as error:
 
 def after_letting_go() -> dict[str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", LET_GO, str(UNPRIVILEGED_USER)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, str(UNPRIVILEGED_USER)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return dict(line.split(":", 1) for line in done.stdout.splitlines() if ":" in line)

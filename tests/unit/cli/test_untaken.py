@@ -9,7 +9,7 @@ import pytest
 
 from muster.api.names import ANNOTATION_SHADOW
 from muster.api.training_job import TrainingJob
-from muster.cli.jobs.untaken import said
+from muster.cli.jobs.untaken import warning
 from muster.kube.coordination import Lease, LeaseSpec
 from muster.kube.errors import Forbidden, NotFound
 from muster.kube.meta import ObjectMeta
@@ -53,7 +53,7 @@ def job(**status: Any) -> TrainingJob:
 )
 async def test_why_no_controller_has_taken_a_job(answer: Lease | Exception, words: str) -> None:
     cluster: Any = Cluster(answer)
-    text = await said(cluster, job(), CREATED + timedelta(seconds=42))
+    text = await warning(cluster, job(), CREATED + timedelta(seconds=42))
     assert text.startswith("no controller has taken this job for 42")
     assert words in text
 
@@ -64,4 +64,4 @@ async def test_why_no_controller_has_taken_a_job(answer: Lease | Exception, word
 )
 async def test_a_job_that_is_new_or_taken_is_not_reported(status: dict[str, Any], after_s: float) -> None:
     cluster: Any = Cluster(NotFound(404, "NotFound", ""))
-    assert await said(cluster, job(**status), CREATED + timedelta(seconds=after_s)) == ""
+    assert await warning(cluster, job(**status), CREATED + timedelta(seconds=after_s)) == ""

@@ -149,7 +149,7 @@ async def side(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -
 
     def say(body: dict[str, Any]) -> None:
         said.update(body)
-        poller.tell()
+        poller.send()
 
     side = Side(say)
     links = (Link(url, tls), Link(url, tls))

@@ -71,8 +71,8 @@ def health_config(health: ConfigMap | None, tests: ConfigMap | None) -> HealthCo
     return HealthConfig(use.policy, tuple(problems), used)
 
 
-def tell(problems: Sequence[ConfigProblem], namespace: str) -> None:
-    """Report on stderr what is wrong."""
+def print_problems(problems: Sequence[ConfigProblem], namespace: str) -> None:
+    """Print the problems of the configuration on stderr."""
     import sys
 
     for line in _lines(problems, namespace):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 
 from muster.cli.errors import ExitCode
-from muster.cli.health.config import tell
+from muster.cli.health.config import print_problems
 from muster.cli.nodes.node_health import SILENT_S, found_wrong, read_fleet, read_node
 from muster.cli.output import age, duration, note, print_data, print_table, say
 from muster.cli.program import prefix
@@ -55,7 +55,7 @@ async def show(cluster: Cluster, namespace: str, output: str) -> int:
     if silent and len(silent) < len(fleet.nodes):
         names = ", ".join(silent[:_NAMES]) + (f" and {len(silent) - _NAMES} more" if len(silent) > _NAMES else "")
         note(f"no agent has reported for over {duration(SILENT_S)} from {names}")
-    tell(fleet.problems, namespace)
+    print_problems(fleet.problems, namespace)
     return _code(fleet.problems)
 
 
@@ -79,5 +79,5 @@ async def explain_node(cluster: Cluster, namespace: str, name: str, output: str)
     if report.silent(time.time()):
         since = f"since {report.reported:%FT%TZ}" if report.reported is not None else "yet"
         note(f"its agent has not reported {since}: what is wrong now may not be known")
-    tell(problems, namespace)
+    print_problems(problems, namespace)
     return _code(problems)

@@ -46,7 +46,7 @@ async def _status(cluster: Cluster, name: str, follow: bool, timeout_s: int | No
     from muster.cli.jobs.follow import report_end
     from muster.cli.jobs.interrupt import detachable
     from muster.cli.jobs.pods import members
-    from muster.cli.jobs.untaken import said
+    from muster.cli.jobs.untaken import warning
     from muster.cli.jobs.watch import get_job
 
     async with cluster.client() as client:
@@ -64,7 +64,7 @@ async def _status(cluster: Cluster, name: str, follow: bool, timeout_s: int | No
         pods = await members(client, job)
         borrowed = borrowed_text(await lenders(client, pods)) if job.spec.borrow else ""
         now = datetime.now(UTC)
-        print_status(job, pods, now, borrowed=borrowed, untaken=await said(client, job, now))
+        print_status(job, pods, now, borrowed=borrowed, untaken=await warning(client, job, now))
     return ExitCode.DONE
 
 

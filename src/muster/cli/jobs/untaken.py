@@ -30,7 +30,7 @@ def untaken_s(job: TrainingJob, now: datetime) -> float:
     return waited_s if waited_s >= PATIENCE_S else 0.0
 
 
-async def said(client: Client, job: TrainingJob, now: datetime) -> str:
+async def warning(client: Client, job: TrainingJob, now: datetime) -> str:
     """Returns a message about a job that no controller has taken; "" for any other job."""
     waited_s = untaken_s(job, now)
     return f"no controller has taken this job for {duration(waited_s)}: {await reason(client, now)}" if waited_s else ""
@@ -56,7 +56,7 @@ async def wait_until_late(client: Client, namespace: str, name: str) -> str:
 
     await asyncio.sleep(PATIENCE_S + 1.0)
     job = await if_allowed(client.get(TrainingJob, name, namespace))
-    return await said(client, job, datetime.now(UTC)) if job is not None else ""
+    return await warning(client, job, datetime.now(UTC)) if job is not None else ""
 
 
 def _why(lease: Lease | None, now: datetime) -> str:

@@ -66,7 +66,7 @@ def command(real: bool, as_json: bool) -> int:
         arena.__enter__()
     try:
         story = Story(arena, time.monotonic() - started)
-        asyncio.run(story.tell(str(code), as_json))
+        asyncio.run(story.run(str(code), as_json))
         summary = story.summary(time.monotonic() - started)
         kept = [] if summary["promises"]["all"] else log_tails(arena)
     finally:
@@ -96,7 +96,7 @@ class Story:
         self.vanished = ""
         self.job: TrainingJob | None = None
 
-    async def tell(self, code: str, stdout_is_data: bool) -> None:
+    async def run(self, code: str, stdout_is_data: bool) -> None:
         """Submit the job, break things as it goes, and wait for its end; raises CliError after DEADLINE_S seconds."""
         from muster.cli.jobs.follow import JobView
 

@@ -99,7 +99,7 @@ class Reporter:
             )
             if news and self._stands.pop(key, "") != reason.why:  # else the previous leader reported it
                 self._event(gang, WARNING, "FailedScheduling", f"{text} [{reason.why}]")
-            self._tell(gang, reason.why, text, now)
+            self._notify(gang, reason.why, text, now)
         for key in [key for key in self._since if key not in snapshot.gangs]:
             self._forget(key)
 
@@ -107,7 +107,7 @@ class Reporter:
         notice = self._notices.get(key)
         return notice is not None and now - notice.at >= AGAIN_S
 
-    def _tell(self, gang: Gang, why: Why, text: str, now: float) -> None:
+    def _notify(self, gang: Gang, why: Why, text: str, now: float) -> None:
         if self._waits is not None and not gang.single:
             notice = self._notices.get(gang.key)
             self._notices[gang.key] = _Notice(gang.full_name, why, text, now)

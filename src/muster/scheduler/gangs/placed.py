@@ -139,10 +139,10 @@ class CarryingOn(Draft):
     def _have_leave(self, gang: Gang, look: Vacating) -> None:
         for other in look.tell:
             if outranks(gang, other) or lent_nodes(self.snapshot, gang, other):
-                self.tell_to_leave(other, "Preempted", self._preempted(gang, other))
+                self.ask_to_leave(other, "Preempted", self._preempted(gang, other))
             else:
                 text = f"yields to {gang.full_name}, which is earlier and lost nodes too, as no spare node is there"
-                self.tell_to_leave(other, "Yielded", text)
+                self.ask_to_leave(other, "Yielded", text)
         for other in look.remove:
             text = self._preempted(gang, other)
             self.leaving.add(other.key)

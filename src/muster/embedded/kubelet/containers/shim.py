@@ -247,9 +247,9 @@ class Shim:
                 self._enter_network(self._spec["netns"])
             self._start()
         except OSError as error:
-            _tell({"startError": error.strerror or str(error), "errno": error.errno})
+            _emit({"startError": error.strerror or str(error), "errno": error.errno})
             return
-        _tell({"started": self._main})
+        _emit({"started": self._main})
         self._selector.register(0, selectors.EVENT_READ)
         self._selector.register(wake_read, selectors.EVENT_READ)
         status = self._wait(wake_read)
@@ -258,7 +258,7 @@ class Shim:
         self._drain()
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + ended_by if ended_by else os.WEXITSTATUS(status)
-        _tell({"exited": {"code": code, "signal": ended_by, "time": finished}})
+        _emit({"exited": {"code": code, "signal": ended_by, "time": finished}})
 
     def _on_parent_death(self, *_: object) -> None:
         self._kubelet_gone = True
@@ -438,7 +438,7 @@ def _what(error: OSError, spec: dict[str, Any]) -> str:
     return f'exec: "{spec["argv"][0]}": {(error.strerror or str(error)).lower()}'
 
 
-def _tell(event: dict[str, Any]) -> None:
+def _emit(event: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # a kubelet that is gone needs no answer
         os.write(1, json.dumps(event).encode() + b"\n")
 
