@@ -16,15 +16,15 @@ from muster.sim.virtual.network import Trace
 
 BROKEN_AFTER_S = 15.0
 HEALTHY_AFTER_S = 300.0
-"""docs/teams.md: a node is broken after the first, and healthy again after the second."""
+"""A node counts as broken after BROKEN_AFTER_S, and as healthy again after HEALTHY_AFTER_S (docs/teams.md)."""
 BEGINS_S = 30.0
-"""A leader looks for the first time within this after it got the lease: requests of the one before are waited out."""
+"""A new leader makes its first plan within this time: it first waits for requests of the previous one."""
 TIMING_S = 1.0
-"""A leader may see the two ends of an outage at different distances."""
+"""A leader may see the start and the end of an outage with different delays."""
 
 
 class NothingMovesForAFlap(Checker):
-    """If every team has its share, a node changes hands only for one that was broken for long enough.
+    """If every team has its share, a node changes hands only after another one was broken for long enough.
 
     A new leader starts from the nodes' present state. The check applies once the last configuration is in force, in
     pools whose numbers leave no choice: pools with a percentage for at most one team.
@@ -76,7 +76,7 @@ class NothingMovesForAFlap(Checker):
         return all(owners.count(team) == due.get(team, 0) for team in {*owners, *due} if team)
 
     def _is_excused(self, names: Mapping[str, str]) -> bool:
-        """Returns whether one of the nodes may count as broken, or as broken until now."""
+        """Returns whether one of the nodes may count as broken, now or until recently."""
         since = self.view.now - HEALTHY_AFTER_S - self.stale_s
         for name in names:
             for start, end in self._outages(name):

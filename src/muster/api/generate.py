@@ -1,7 +1,7 @@
-"""Writes what is generated from our kinds: `python -m muster.api.generate [--check]`.
+"""Generates files from our kinds: `python -m muster.api.generate [--check]`.
 
 CustomResourceDefinitions for the chart, JSON schemas for editors, and reference pages. With --check nothing is written,
-and the exit status is 1 where a file is not what the code says.
+and the exit status is 1 if a file differs from the code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def files() -> dict[str, str]:
 
 
 def crd_text(kind: Kind) -> str:
-    """The CustomResourceDefinition as YAML, for the chart: `helm uninstall` leaves it, and with it every job."""
+    """The CustomResourceDefinition as YAML, for the chart. `helm uninstall` keeps it, and so it keeps every job."""
     body = definition(kind)
     body["metadata"] = {**body["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
     text = yaml.safe_dump(body, sort_keys=False, width=120, allow_unicode=True)
@@ -44,7 +44,7 @@ def crd_text(kind: Kind) -> str:
 
 
 def schema_text(kind: Kind) -> str:
-    """The JSON schema for editors: as the CRD's, and strict about unknown fields."""
+    """The JSON schema for editors: the CRD's schema, but unknown fields are errors."""
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": kind.resource.kind,

@@ -20,29 +20,32 @@ COUNT_MAX: Final = 2**53
 class ObservedFinding(KubeStruct, kw_only=True):
     """One incident: the same thing seen on the same component, without a pause."""
 
-    check: Annotated[str, Meta(min_length=1, max_length=63, description="What looked, such as xid, nic or disk.")]
+    check: Annotated[str, Meta(min_length=1, max_length=63, description="Name of the check, such as xid, nic or disk.")]
     component: Annotated[
         str,
         Meta(max_length=256, description="The part: a GPU's PCI address or UUID, a device; empty: the node itself."),
     ] = ""
     code: Annotated[
-        str, Meta(min_length=1, max_length=128, description="What it was; after a slash more, as in 154/node-reboot.")
+        str,
+        Meta(min_length=1, max_length=128, description="The kind of fault; details follow a slash: 154/node-reboot."),
     ]
-    count: Annotated[int, Meta(ge=1, le=COUNT_MAX, description="How often: lines, errors of a counter, samples.")] = 1
+    count: Annotated[
+        int, Meta(ge=1, le=COUNT_MAX, description="The number of log lines, counted errors or samples.")
+    ] = 1
     first_time: Annotated[datetime, Meta(description="When it was first seen.")]
     last_time: Annotated[datetime, Meta(description="When it was last seen.")]
-    message: Annotated[str, Meta(max_length=256, description="The first of it, in its own words.")] = ""
+    message: Annotated[str, Meta(max_length=256, description="The first log line or observation, as it was.")] = ""
 
 
 class NodeHealthSpec(KubeStruct):
-    """Nothing is asked of a node's health."""
+    """Empty: a NodeHealth has no settings."""
 
 
 class NodeHealthStatus(KubeStruct):
     """The agent's findings, and the node they are about."""
 
-    node_uid: Annotated[str, Meta(description="UID of the node: another one of the same name is not it.")] = field(
-        default="", name="nodeUID"
+    node_uid: Annotated[str, Meta(description="UID of the node; a recreated node of the same name has another.")] = (
+        field(default="", name="nodeUID")
     )
     boot_id: Annotated[str, Meta(description="The boot it was seen in (/proc/sys/kernel/random/boot_id).")] = field(
         default="", name="bootID"
@@ -56,7 +59,7 @@ class NodeHealthStatus(KubeStruct):
     gpus: Annotated[int, Meta(ge=0, description="GPUs that the driver has; 0 also where there is no driver.")] = 0
     findings: Annotated[
         tuple[ObservedFinding, ...],
-        Meta(max_length=FINDINGS_MAX, description="Findings, oldest first: of each check the newest."),
+        Meta(max_length=FINDINGS_MAX, description="The newest findings of each check, oldest first."),
     ] = ()
     dropped: Annotated[
         int, Meta(ge=0, le=COUNT_MAX, description="Older findings that had no room, since the agent started.")

@@ -66,9 +66,9 @@ class NodeRemediationSpec(KubeStruct, kw_only=True):
     """The node, and what opened this."""
 
     node: Annotated[str, Meta(min_length=1, description="Name of the node.")]
-    node_uid: Annotated[str, Meta(min_length=1, description="Its UID: another one of the same name is not it.")] = (
-        field(name="nodeUID")
-    )
+    node_uid: Annotated[
+        str, Meta(min_length=1, description="Its UID; a recreated node of the same name has another.")
+    ] = field(name="nodeUID")
     cause: Annotated[
         tuple[ObservedFinding, ...], Meta(max_length=CAUSES_MAX, description="The findings that opened it.")
     ] = ()

@@ -20,8 +20,8 @@ class PlacedSlot(KubeStruct):
 
     slot: Annotated[int, Meta(ge=0, description="The slot.")]
     node: Annotated[str, Meta(min_length=1, description="Name of its node.")]
-    node_uid: Annotated[str, Meta(description="UID of that node: another node of the same name is not it.")] = field(
-        default="", name="nodeUID"
+    node_uid: Annotated[str, Meta(description="UID of that node; a recreated node of the same name has another.")] = (
+        field(default="", name="nodeUID")
     )
 
 
@@ -52,7 +52,7 @@ class PlacementSpec(KubeStruct):
         datetime | None, Meta(description="A plan not fully bound by then is completed or released.")
     ] = None
     preempting: Annotated[
-        bool, Meta(description="Other gangs are to leave these nodes first; nothing is bound until they are gone.")
+        bool, Meta(description="Other gangs must leave these nodes first; no pod is bound until they have.")
     ] = False
 
 
@@ -75,7 +75,7 @@ class PlacementStatus(KubeStruct):
             "both lost nodes and there is no spare, NoSpare by the job's own policy."
         ),
     ] = None
-    message: Annotated[str, Meta(description="The same for people: for whom it leaves.")] = ""
+    message: Annotated[str, Meta(description="The reason as a sentence, with the preempting gang.")] = ""
 
 
 class Placement(KubeObject, kw_only=True):

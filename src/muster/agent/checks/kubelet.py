@@ -32,7 +32,7 @@ CODES: Final = frozenset({(NAME, "unhealthy"), (NAME, "runtime"), (NAME, "networ
 
 _ASK_S: Final = 5.0
 _LOOKS: Final = 3
-"""Both may restart for an update, which takes less than a minute."""
+"""Failed queries in a row before a finding: kubelet and runtime restart for updates in under a minute."""
 _PLEG: Final = re.compile(r"^kubelet_pleg_last_seen_seconds(?:\{[^}]*\})?\s+(\S+)", re.MULTILINE)
 _WORDS_MAX: Final = 120
 
@@ -70,7 +70,7 @@ class KubeletCheck:
         self._forbidden = False
 
     async def look(self, now_s: float) -> Sequence[Finding]:
-        """Query all of them once."""
+        """Query the kubelet and the runtime once."""
         states = [*await self._kubelet(), *await self._pleg(now_s), *await self._runtime()]
         return self._findings.take(Seen(states=tuple(states)), now_s)
 
@@ -96,7 +96,7 @@ class KubeletCheck:
         age_s = pleg_age_s(answer.text, now_s) if answer.status == 200 else None
         if age_s is None or age_s <= self._options.pleg_s:
             return []
-        return [Sight(NAME, "", "pleg", f"it last looked at its pods {age_s:.0f} s ago")]
+        return [Sight(NAME, "", "pleg", f"the last pod relist was {age_s:.0f} s ago")]
 
     async def _runtime(self) -> list[Sight]:
         socket = next((path for path in self._options.runtime_sockets if self._place(path).exists()), self._socket)

@@ -43,7 +43,7 @@ _TIME: Final = re.compile(
     rb"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](?P<isopart>\d+))?(?P<zone>Z|[+-]\d\d:?\d\d)? )"
 )
 _AHEAD_S: Final = 86400.0
-"""Tolerance for clocks and time zones. A time further ahead is wrong and would count as new for that long."""
+"""Tolerance for clocks and time zones. A later time is wrong; its line would count as new until then."""
 _LAST_S: Final = 253402300799.0
 """The end of the year 9999, beyond which the API has no times."""
 _MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"

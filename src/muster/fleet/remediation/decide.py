@@ -40,7 +40,7 @@ PROBLEM = "muster.dev/HealthProblem"
 """Condition of a node with another problem."""
 CONDITIONS = (HARDWARE, PROBLEM)
 KEPT_S = 14 * 86400.0
-"""How long sessions of deleted nodes are kept: repeat offenders and breakers are counted from them."""
+"""How long sessions of deleted nodes are kept. Rules about repeated faults and breakers count them."""
 
 
 def decide(view: View, now: float) -> Plan:
@@ -104,7 +104,7 @@ def decide(view: View, now: float) -> Plan:
 
 
 def _evidence(view: View) -> dict[str, Evidence]:
-    """Return the evidence for nodes that exist, with dead nodes, which cannot report their own fault, added."""
+    """Return the evidence for existing nodes. Adds evidence for dead nodes, whose agents cannot report."""
     found = {name: each for name, each in view.evidence.items() if name in view.nodes}
     for name, why in view.dead.items():
         known = found.get(name)
@@ -222,7 +222,7 @@ def _observe(
     elif evidence is None and not node.ready:
         ladder.hold_count(NOT_READY)
     elif evidence is None:
-        released = "released: nothing that counts is there any more"
+        released = "released: there is no evidence against the node any more"
         ladder.enter(session, "Observe", released, fact=record.RELEASED, state="Released")
     else:
         ladder.say(session, _would(ladder, node, evidence), "Observed")

@@ -24,7 +24,7 @@ from muster.scheduler.reasons import Why
 from muster.scheduler.snapshot import Queue, Snapshot
 
 AHEAD = 200
-"""With more gangs in front than this, the start counts as unknown: they are replayed one by one."""
+"""With more gangs in front than this, the start counts as unknown, because the replay would take too long."""
 _TAKES_NODES = frozenset({Why.NOT_ENOUGH_NODES, Why.TOO_MANY_WAYS, Why.MAKING_ROOM})
 
 
@@ -73,7 +73,7 @@ class _Ends:
         self._first = next(running, None)
 
     def next(self) -> float | None:
-        """Return the time of the next end, and free the room of all that end then; None if nothing ends."""
+        """Free the room of the gangs that end next, and return the time; None if no gang ends."""
         ends = [each[0] for each in (self._first, *self._started[:1]) if each is not None]
         if not ends:
             return None
@@ -107,7 +107,7 @@ class _Ends:
 
 
 def _ahead(snapshot: Snapshot, plan: Plan, gang: Gang) -> list[Gang] | None:
-    """Return the gangs in front that compete for its nodes, or for theirs, in order; None if one has no limit."""
+    """Return the gangs in front that compete for nodes, directly or through others; None if one has no limit."""
     assert gang.queued_as is not None
     classes = {bucket.node_class for bucket in snapshot.buckets.values()}
     wanted = _usable(snapshot, gang.counts, classes)

@@ -31,15 +31,15 @@ _STEPS_TO_WIND_UP = 100_000
 
 
 class Stuck(RuntimeError):
-    """Nothing is ready and no timer is set: what is waited for cannot happen."""
+    """Deadlock: no callback is ready, and no timer is set."""
 
 
 class TooManySteps(RuntimeError):
-    """More callbacks than allowed: something turns in a circle."""
+    """The run made more callbacks than allowed, so it probably loops."""
 
 
 class VirtualTask(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on where in memory it lies."""
+    """A task with a hash that does not depend on its address in memory."""
 
     _numbers = itertools.count()
 
@@ -97,10 +97,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     @classmethod
     def new(cls, steps_max: int = 5_000_000) -> VirtualLoop:
-        """Make a loop. Of what asyncio's loops can do, it has only what simulations need."""
+        """Return a new loop. It implements only the methods that simulations need."""
         return cls(steps_max)
 
-    # What asyncio asks of a loop
+    # Methods that asyncio calls
 
     def time(self) -> float:
         """The virtual time."""
@@ -138,7 +138,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         raise RuntimeError("simulations have no threads")
 
     def run_soon(self, handle: Handle) -> None:
-        """Put a handle that was put aside back in line."""
+        """Queue a handle again that was set aside for a halted process."""
         self._ready.append(handle)
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -150,7 +150,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return VirtualTask(coro, loop=self, name=name or "", context=context)
 
     def get_debug(self) -> bool:
-        """Never: asyncio's debug mode looks at the wall clock."""
+        """Return False: asyncio's debug mode reads the wall clock."""
         return False
 
     def is_running(self) -> bool:
@@ -182,8 +182,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Run until `main` is done and return what it returns.
 
         Raises:
-            Stuck: it waits for what cannot happen.
-            TooManySteps: it does not come to an end.
+            Stuck: the simulation is deadlocked.
+            TooManySteps: the run made more callbacks than allowed.
         """
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("another event loop runs in this thread")
@@ -201,7 +201,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             sys.set_asyncgen_hooks(*hooks)
 
     def wind_up(self) -> None:
-        """Cancel every task, also of dead processes, and let them end: nothing is left for the collector to warn of."""
+        """Cancel all tasks, also those of dead processes, so that no unfinished task causes a warning."""
         asyncio._set_running_loop(self)
         try:
             self._winding_up = True

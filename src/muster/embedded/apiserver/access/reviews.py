@@ -1,4 +1,4 @@
-"""Reviews: who a token is, who asks, and what may be done (everything: RBAC is not enforced)."""
+"""Answers TokenReviews and access reviews. Every access is allowed, as RBAC is not enforced."""
 
 from __future__ import annotations
 
