@@ -82,7 +82,10 @@ class Ladder:
             self._hand_shared(session, evidence)
         elif status.rung in MACHINE and node.cordoned:
             self.enter(
-                session, "Human", "the node was cordoned by another user or tool: Muster leaves its machine alone", state="NeedsOperator"
+                session,
+                "Human",
+                "the node was cordoned by another user or tool: Muster leaves its machine alone",
+                state="NeedsOperator",
             )
         elif failed(session, node, self.view.tested.get(node.name)):
             self._further(session, node, evidence, "its test failed")
