@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from muster.kube.pki import CertificateAuthority
-from muster.trainingjobs.supervisor.attempts.attempt import Attempt
-from muster.trainingjobs.supervisor.machine import Supervisor
-from muster.trainingjobs.supervisor.ranks.door import Rank
+from muster.trainingjobs.supervisor.loop import Supervisor
 from muster.trainingjobs.supervisor.ranks.hook import FAILING
-from muster.trainingjobs.supervisor.ranks.output import Stream
+from muster.trainingjobs.supervisor.ranks.output import Stream, Streams
 from muster.trainingjobs.supervisor.settings import Settings
+from muster.trainingjobs.supervisor.state.attempt import Attempt, AttemptSpec, Rank
 
 RUN = {
     "launcher": "mpi", "command": ["train"], "ranksPerNode": 1, "nodeRank": 1, "nodes": 2, "key": "5f" * 32,
@@ -33,8 +32,8 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
     names = dict.fromkeys(Settings.REQUIRED, "x")
     env = {**names, "MUSTER_URL": "https://127.0.0.1:1", "MUSTER_CA_DATA": ca, "POD_IP": "127.0.0.1"}
     made = Supervisor(Settings(env), str(tmp_path))
-    made.state = "running"
-    made.attempt = made.last = Attempt({"attempt": 1, "run": RUN})
+    made.machine.state = "running"
+    made.machine.attempt = made.machine.last = Attempt(AttemptSpec({"attempt": 1, "run": RUN}))
     yield made
     made.door._socket.close()
     made.shells._socket.close()
@@ -48,18 +47,19 @@ def ended_process() -> int:
 
 @pytest.mark.parametrize("noted", [True, False])
 def test_its_note_or_its_lines_tell_its_exit_code(supervisor: Supervisor, noted: bool) -> None:
-    attempt = supervisor.attempt
+    attempt = supervisor.machine.attempt
     assert attempt is not None
     out, err = (Stream(os.open(os.devnull, os.O_RDONLY), 1, b"") for _ in range(2))
     err.feed(b"ValueError: no such batch\n" + ABORT)
     for stream in (out, err):
         stream.close()
-    rank = Rank(1, out, err)
+    rank = Rank(7, 1)
+    supervisor.executor.streams[rank.key] = Streams(out, err)
     rank.pid, rank.orphaned_at = ended_process(), time.monotonic()
     attempt.ranks.append(rank)
     if noted:
-        (Path(supervisor.watch.folder) / f"{FAILING}{rank.pid}").write_text("1 3\n")
-    supervisor.tick_orphan(rank, 0.0)
+        (Path(supervisor.executor.watch.folder) / f"{FAILING}{rank.pid}").write_text("1 3\n")
+    supervisor.tick()
     assert not rank.alive
     assert attempt.exit is not None
     assert (attempt.exit["rank"], attempt.exit["code"]) == (1, 3 if noted else 7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.trainingjobs.supervisor.ranks.mpiabort import find_abort
+from muster.trainingjobs.supervisor.state.mpiabort import find_abort
 
 OWN = ["Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: no such batch"]
 CALLED = "Abort(256) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 256) - process 1"

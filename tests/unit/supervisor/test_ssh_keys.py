@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.trainingjobs.supervisor.attempts.attempt import CannotStart
+from muster.trainingjobs.supervisor.attempts.programs import CannotStart
 from muster.trainingjobs.supervisor.remoteshell import sshd
 from muster.trainingjobs.supervisor.remoteshell.ed25519 import public_key
 from muster.trainingjobs.supervisor.remoteshell.sshkeys import client_key, host_key

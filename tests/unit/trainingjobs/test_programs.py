@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from muster.trainingjobs.supervisor.attempts.attempt import CannotStart
 from muster.trainingjobs.supervisor.attempts.launchers import mpi_program
-from muster.trainingjobs.supervisor.attempts.programs import HANDLERS, check_length, check_program, most_bytes
+from muster.trainingjobs.supervisor.attempts.programs import (
+    HANDLERS,
+    CannotStart,
+    check_length,
+    check_program,
+    most_bytes,
+)
 
 
 def made(path: Path, text: str, mode: int = 0o755) -> str:

@@ -1,8 +1,8 @@
 """Remembers successful ends that supervisors reported before their pods were deleted: such a report still counts.
 
 This is kept in memory, like all reports of supervisors. A controller that was away learns the end from the supervisor
-itself: while its pod is being deleted, it waits for half of the grace to be heard (supervisor/machine.py). An end that
-no controller heard before the pod was gone costs a restart: docs/dev/NOTES.md explains why.
+itself: while its pod is being deleted, it waits for half of the grace to be heard (supervisor/state/machine.py).
+An end that no controller heard before the pod was gone costs a restart: docs/dev/NOTES.md explains why.
 """
 
 from __future__ import annotations

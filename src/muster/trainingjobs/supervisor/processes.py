@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import os
 import re
 import subprocess
 import threading
-from typing import Callable
 
 from .exits import outcome_of
 
@@ -53,6 +53,15 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def exists(pid: int) -> bool:
+    """Returns whether there is such a process, a zombie included."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def start_ticks(pid: int) -> str:
     """Returns a process's start time, in ticks since boot (proc_pid_stat(5)); "" if it is gone or a zombie."""
     fields = _stat(pid)
@@ -79,10 +88,12 @@ def _stat(pid: int) -> list[str]:
 
 
 class Child:
-    """A process started by the main thread, reaped by it."""
+    """A process started by the main thread, reaped by it. Its `key` is never used again; its pid may be."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], on_exit: Callable[[Child], None]) -> None:
-        self.popen, self.pid, self.on_exit = popen, popen.pid, on_exit
+    _keys = itertools.count(1)
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.popen, self.pid, self.key = popen, popen.pid, next(self._keys)
         self.status = 0
         self.ended = threading.Event()
         self.ended_pipe, self._ended_write = os.pipe()
@@ -92,7 +103,6 @@ class Child:
         self.status, self.popen.returncode = status, status  # Popen must not wait: the pid may be reused
         self.ended.set()
         os.close(self._ended_write)
-        self.on_exit(self)
 
     def outcome(self) -> tuple[int, int]:
         """(code, signal)."""

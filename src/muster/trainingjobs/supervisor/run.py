@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from .attempts.codearchive import install_code
 from .basics import PR_SET_CHILD_SUBREAPER, UsageError, prctl
-from .machine import Supervisor
+from .loop import Supervisor
 from .settings import Settings
 
 
@@ -33,9 +33,9 @@ def command_run(arguments: list[str]) -> int:
     folder = tempfile.mkdtemp(prefix="muster-")  # below the pod's TMPDIR: what a kill leaves there goes with the pod
     try:
         supervisor = Supervisor(settings, folder)
-        signal.signal(signal.SIGCHLD, lambda number, frame: supervisor.post(lambda: None))
-        signal.signal(signal.SIGTERM, lambda number, frame: supervisor.post(supervisor.terminate))
-        signal.signal(signal.SIGINT, lambda number, frame: supervisor.post(supervisor.terminate))
+        signal.signal(signal.SIGCHLD, lambda number, frame: supervisor.wake())
+        signal.signal(signal.SIGTERM, lambda number, frame: supervisor.terminate())
+        signal.signal(signal.SIGINT, lambda number, frame: supervisor.terminate())
         return supervisor.run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -45,12 +45,11 @@ class Look:
         threading.Thread(target=self._look, args=(done,), name="look", daemon=True).start()
         self._done.wait(AT_ONCE_S)
 
-    def late(self, now: float) -> bool:
-        """Ends the check if its time is up, and returns whether it did; paths without an answer count as not known."""
-        if self._done.is_set() or now < self._deadline:
-            return False
-        self._done.set()
-        return True
+    def complete(self, now: float) -> bool:
+        """Returns whether the check is over. Ends it if its time is up; paths without an answer count as not known."""
+        if now >= self._deadline:
+            self._done.set()
+        return self._done.is_set()
 
     def answer(self) -> dict[str, Any]:
         """Returns this check's fields of the request to the controller."""

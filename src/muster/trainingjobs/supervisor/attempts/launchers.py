@@ -19,7 +19,8 @@ from typing import Any, Mapping
 from ..basics import SELF, write_file
 from ..remoteshell.sshd import client_command
 from ..settings import Settings
-from .attempt import Attempt, CannotStart
+from ..state.attempt import AttemptSpec
+from .programs import CannotStart
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 _AGENT = "muster-agent"
@@ -51,7 +52,7 @@ def mpi_program(env: Mapping[str, str]) -> str:
     return program
 
 
-def mpi_command(attempt: Attempt, settings: Settings, folder: str, env: dict[str, str]) -> list[str]:
+def mpi_command(attempt: AttemptSpec, settings: Settings, folder: str, env: dict[str, str]) -> list[str]:
     """The mpiexec command line that starts `supervisor.py rank` on every node through `supervisor.py rsh`.
 
     -genvnone: a rank has the environment of its own pod, not of rank 0's. Its node's supervisor passes it
@@ -123,7 +124,7 @@ def torchrun_program(env: Mapping[str, str]) -> str:
     return program
 
 
-def torchrun_command(attempt: Attempt, env: dict[str, str]) -> list[str]:
+def torchrun_command(attempt: AttemptSpec, env: dict[str, str]) -> list[str]:
     """Torchrun with fixed nodes and no restarts of its own. Underscored options: PyTorch before 2.0 knows no others."""
     return [
         torchrun_program(env), "--nnodes", str(attempt.nodes), "--nproc_per_node", str(attempt.ranks_per_node),

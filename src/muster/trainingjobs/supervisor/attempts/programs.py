@@ -8,12 +8,21 @@ import resource
 import shutil
 from typing import Mapping, Sequence
 
-from .attempt import CannotStart
-
 HANDLERS = "/proc/sys/fs/binfmt_misc"  # Linux: kernels can be set up to execute other kinds of files
 _ARGUMENT_PAGES = 32  # execve(2): the longest single argument, with the zero byte at its end
 _ALL_MOST_BYTES = 6 << 20  # execve(2): the most for all arguments and the environment, however large the stack may be
 _LAUNCHER_BYTES = 16 << 10  # left for what launchers add to the command and to the environment
+
+
+class CannotStart(Exception):
+    """The attempt cannot start on this node; the message says what to change.
+
+    `program` could not be executed for the reason `error` (errno(3)); 0 and "" for another reason.
+    """
+
+    def __init__(self, message: str, error: int = 0, program: str = "") -> None:
+        super().__init__(message)
+        self.error, self.program = error, program
 
 
 def check_length(command: Sequence[str], env: Mapping[str, str]) -> None:

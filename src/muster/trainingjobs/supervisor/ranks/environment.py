@@ -6,13 +6,13 @@ import contextlib
 import os
 import shlex
 
-from ..attempts.attempt import Attempt
 from ..basics import ARCHIVE
+from ..state.attempt import AttemptSpec
 
 NAME = "rank.env"
 
 
-def write_rank_env(attempt: Attempt) -> None:
+def write_rank_env(attempt: AttemptSpec) -> None:
     """Writes the file beside the supervisor's folder, for a shell to read; without a writable folder there is none.
 
     Ranks are numbered node by node, as launchers do by default. Without MUSTER_ATTEMPT the SDK knows that it does not

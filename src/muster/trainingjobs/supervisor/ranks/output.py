@@ -7,6 +7,7 @@ import os
 import queue
 import selectors
 import threading
+import time
 
 from ..basics import write_all
 
@@ -60,6 +61,24 @@ class Stream:
             self.tail.append(self._partial.decode("utf-8", "replace")[:TAIL_LINE_CHARS])
         os.close(self.fd)
         self.closed.set()
+
+
+class Streams:
+    """Both outputs of a rank or launcher."""
+
+    def __init__(self, out: Stream, err: Stream) -> None:
+        self.out, self.err = out, err
+
+    def trace(self) -> list[str]:
+        """The newest traceback that it printed; empty if there is none."""
+        return self.err.trace or self.out.trace
+
+    def last_lines(self) -> list[str]:
+        """The last lines it wrote: stderr, or stdout where it wrote no errors."""
+        deadline = time.monotonic() + 0.5  # what was written before the exit is in the pipe already
+        for stream in (self.err, self.out):
+            stream.closed.wait(max(0.0, deadline - time.monotonic()))
+        return list(self.err.tail) or list(self.out.tail)
 
 
 class OutputPump(threading.Thread):

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable
+from typing import Any, Iterable, NamedTuple
 
 from ..processes import process_state
-from .door import Rank
 from .watch import RankWatch
 
 IDLE_MAX, TRACES_MAX = 16, 2
 TRACE_EVERY_S = 30.0
 """New tracebacks are sent at this pace: some programs log one at each step and continue."""
 _NAMES = {"T": "stopped", "t": "stopped", "Z": "zombie", "X": "gone", "": "gone"}
+
+
+class RankSeen(NamedTuple):
+    """A live rank: its number, the pid of its command, the newest traceback that it printed."""
+
+    number: int
+    pid: int
+    trace: list[str]
 
 
 class Symptoms:
@@ -24,16 +31,16 @@ class Symptoms:
         self._sent_at = float("-inf")
         self.body: dict[str, Any] = {}
 
-    def look(self, ranks: Iterable[Rank], now: float) -> bool:
-        """Look at the ranks of the running attempt; returns whether there is news. Call it about once a second.
+    def look(self, ranks: Iterable[RankSeen], now: float) -> bool:
+        """Look at the live ranks of the running attempt; returns whether there is news. Call it about once a second.
 
         A state counts when two looks in a row have seen it: debuggers and profilers stop a process for a moment.
         """
-        alive = sorted((rank for rank in ranks if rank.alive and rank.pid), key=lambda rank: rank.number)
+        alive = sorted(ranks, key=lambda rank: rank.number)
         seen = {rank.number: name for rank in alive for name in [self._state(rank)] if name}
         idle = [{"rank": number, "state": name} for number, name in seen.items() if self._seen.get(number) == name]
         self._seen = seen
-        traces = [{"rank": rank.number, "lines": lines} for rank in alive for lines in [rank.trace()] if lines]
+        traces = [{"rank": rank.number, "lines": rank.trace} for rank in alive if rank.trace]
         body = {"idle": idle[:IDLE_MAX], "traces": traces[:TRACES_MAX]}
         body = {name: value for name, value in body.items() if value}
         if body.get("traces") != self.body.get("traces") and now - self._sent_at < TRACE_EVERY_S:
@@ -51,7 +58,7 @@ class Symptoms:
         """The attempt does not run any more."""
         self._seen, self.body, self._sent_at = {}, {}, float("-inf")
 
-    def _state(self, rank: Rank) -> str:
+    def _state(self, rank: RankSeen) -> str:
         """In one word why the rank does not run; "" if it does. Below a shell its Python is looked at too."""
         for pid in [rank.pid, *(pid for pid in self._watch.hooked() if pid != rank.pid and _leads(rank.pid, pid))]:
             name = _NAMES.get(process_state(pid), "")

@@ -15,9 +15,10 @@ import shutil
 import subprocess
 from typing import Mapping
 
-from ..attempts.attempt import Attempt, CannotStart
+from ..attempts.programs import CannotStart
 from ..basics import SELF, write_file
 from ..settings import Settings
+from ..state.attempt import AttemptSpec
 from .sshkeys import client_key, host_key
 from .wire import SSHD_MARK
 
@@ -84,7 +85,7 @@ Host *
 """
 
 
-def server_command(attempt: Attempt, settings: Settings, folder: str, env: Mapping[str, str]) -> list[str]:
+def server_command(attempt: AttemptSpec, settings: Settings, folder: str, env: Mapping[str, str]) -> list[str]:
     """Write this node's side; returns the command that serves the connection on its stdin. CannotStart where not."""
     program, cat, user = find("sshd", "openssh-server", env), find("cat", "coreutils", env), user_name()
     key = client_key(attempt.key, settings.job_uid, attempt.number).public
@@ -103,7 +104,7 @@ def server_command(attempt: Attempt, settings: Settings, folder: str, env: Mappi
     return [program, "-i", "-e", "-f", config]
 
 
-def client_command(attempt: Attempt, settings: Settings, folder: str, env: Mapping[str, str]) -> list[str]:
+def client_command(attempt: AttemptSpec, settings: Settings, folder: str, env: Mapping[str, str]) -> list[str]:
     """Write node rank 0's side; returns the ssh command, which a host and what to run there are appended to."""
     program = find("ssh", "openssh-client", env)
     dial = " ".join(shlex.quote(part) for part in [*SELF, "dial"]).replace("%", "%%")

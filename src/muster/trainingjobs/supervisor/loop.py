@@ -1,0 +1,76 @@
+"""The main thread of `run`: gives the state machine events, and has its instructions carried out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import time
+
+from .controller.link import ControllerLink
+from .executor import Executor
+from .ranks.door import RankDoor
+from .remoteshell.commands import RemoteCommands
+from .remoteshell.server import ShellServer
+from .settings import Settings
+from .state import events
+from .state.events import Event
+from .state.machine import Machine
+
+BUSY_S, QUIET_S = 0.05, 1.0  # between two ticks
+
+
+class Supervisor:
+    """A worker's supervisor. Everything here runs in the main thread; other threads hand it events through `post`."""
+
+    def __init__(self, settings: Settings, folder: str) -> None:
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self.post = self._events.put
+        self.machine = Machine()
+        self.commands = RemoteCommands(self.post)
+        self.door = RankDoor(os.path.join(folder, "ranks"), self.post, self.commands.session)
+        self.shells = ShellServer(settings, self.commands)
+        self.link = ControllerLink(settings, lambda directive: self.post(events.Directed(directive)))
+        about = {"shellPort": self.shells.port, "address": settings.address}
+        self.executor = Executor(
+            settings, folder, self.door, self.commands, lambda body: self.link.report({**body, **about}), self.wake
+        )
+
+    def run(self) -> int:
+        """Serves until directed to exit; returns the exit code."""
+        self.handle(events.Started())
+        for thread in (self.executor.output, self.door, self.shells, self.link):
+            thread.start()
+        while not self.machine.over:
+            with contextlib.suppress(queue.Empty):
+                event = self._events.get(timeout=BUSY_S if self.machine.busy else QUIET_S)
+                if event is not None:
+                    self.handle(event)
+            self.tick()
+        return self.machine.exit_code
+
+    def wake(self) -> None:
+        """Have the main thread look for news of processes and folders now."""
+        self.post(None)
+
+    def terminate(self) -> None:
+        """Take a SIGTERM."""
+        self.post(events.Terminated(self.link.in_contact))
+
+    def tick(self) -> None:
+        """Hand the machine what has happened to processes and folders, then the time."""
+        for event in self.executor.reap():
+            self.handle(event)
+        for event in self.executor.gone(self.machine.orphans()):
+            self.handle(event)
+        for event in self.executor.checkpoints(time.monotonic()):
+            self.handle(event)
+        self.handle(events.Tick())
+
+    def handle(self, event: Event) -> None:
+        """Hand the machine an event; carry out each instruction, and hand it the answer before the next one."""
+        todo = self.machine.handle(event, time.monotonic(), time.time())
+        self.commands.open = self.machine.remote_shell()
+        for instruction in todo:
+            for answer in self.executor.carry_out(instruction):
+                self.handle(answer)

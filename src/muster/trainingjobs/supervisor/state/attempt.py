@@ -1,0 +1,94 @@
+"""One attempt on this node: what the controller directed, and how far it has come."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+
+class AttemptSpec:
+    """What a `run` directive asks of this node; never changes. ValueError or KeyError if it is malformed."""
+
+    def __init__(self, directive: Mapping[str, Any]) -> None:
+        run = directive["run"]
+        self.number, self.launcher = int(directive["attempt"]), str(run["launcher"])
+        self.command = [str(part) for part in run["command"]]
+        self.ranks_per_node, self.node_rank, self.nodes = (int(run[k]) for k in ("ranksPerNode", "nodeRank", "nodes"))
+        self.key = bytes.fromhex(run["key"])
+        self.master_address, self.master_port = str(run.get("masterAddress", "")), int(run.get("masterPort") or 0)
+        self.hosts: list[dict[str, Any]] = list(run.get("hosts") or [])
+        self.extra_arguments = [str(part) for part in run.get("mpiArgs") or []]
+        self.remote_shell = str(run.get("remoteShell") or "supervisor")
+        checkpoint = run.get("checkpoint") or {}
+        self.checkpoint = str(checkpoint.get("path", ""))
+        self.env = {str(name): str(value) for name, value in (run.get("env") or {}).items()}
+        self.env["MUSTER_ATTEMPT"] = str(self.number)
+        self.env["MUSTER_CHECKPOINT"] = self.checkpoint
+        self.env["MUSTER_CHECKPOINT_STEP"] = str(checkpoint.get("step", "")) if self.checkpoint else ""
+        if self.launcher not in ("mpi", "torchrun", "none") or not self.command or len(self.key) < 16:
+            raise ValueError("launcher, command or key")
+        if self.remote_shell not in ("supervisor", "sshd"):
+            raise ValueError(f"remoteShell {self.remote_shell!r}")
+
+    def rank_env(self) -> dict[str, str]:
+        """Returns the environment of this node's ranks, beyond the pod's and the numbers from the launcher."""
+        env = {"NODE_RANK": str(self.node_rank), "LOCAL_WORLD_SIZE": str(self.ranks_per_node)}
+        if self.launcher != "torchrun":  # which sets its own
+            env.update(MASTER_ADDR=self.master_address, MASTER_PORT=str(self.master_port))
+        return env
+
+    def prefix(self, rank: int) -> str:
+        """Returns the prefix of each line of a rank in the log."""
+        return f"[rank {rank}] " if self.launcher == "mpi" or self.ranks_per_node > 1 else ""
+
+
+class Rank:
+    """One rank on this node; `key` names its `rank` process."""
+
+    def __init__(self, key: int, number: int) -> None:
+        self.key, self.number = key, number
+        self.pid = 0  # also its process group
+        self.alive = True
+        self.exec_error = 0  # errno of a command that could not be executed
+        self.signalled = False  # by us, or stopped by the launcher: its end is then not a failure of its own
+        self.orphaned_at: float | None = None  # when its `rank` process was stopped by the launcher
+
+
+class LauncherExit:
+    """How the launcher ended; reported if no rank of this node turns out to be the reason by `due`."""
+
+    def __init__(self, outcome: tuple[int, int], reason: str, tail: list[str], due: float) -> None:
+        self.outcome, self.reason, self.tail, self.due = outcome, reason, tail, due
+
+
+LAUNCHER_EXITED = "launcher exited"
+RANK_EXIT_S = 5.0
+"""A rank's own exit, if there is one, is known within this time after the launcher's."""
+
+
+class Attempt:
+    """How far an attempt has come on this node."""
+
+    def __init__(self, spec: AttemptSpec) -> None:
+        self.spec, self.number = spec, spec.number
+        self.ranks: list[Rank] = []
+        self.launchers: dict[int, int] = {}  # launchers, or `rank` processes of launcher none: pid by key
+        self.commands: dict[int, int] = {}  # remote commands whose session is not over: pid by key
+        self.connections: set[int] = set()  # keys of the sshd processes that serve connections
+        self.began = False  # it has had a launcher or a command
+        self.over = False  # nothing of it lives here any more
+        self.exit: dict[str, Any] | None = None
+        self.launcher_exit: LauncherExit | None = None
+
+    @property
+    def roots(self) -> list[int]:
+        """Pids of launchers and remote commands."""
+        return [*self.launchers.values(), *self.commands.values()]
+
+    def launcher_failed(self, outcome: tuple[int, int], reason: str, tail: list[str], now: float) -> None:
+        """Note how the launcher ended; its own exit says more than a lost connection."""
+        if self.launcher_exit is None or reason == LAUNCHER_EXITED:
+            self.launcher_exit = LauncherExit(outcome, reason, tail, now + RANK_EXIT_S)
+
+    def ranks_are_done(self) -> bool:
+        """Returns whether all of this node's ranks have started and ended."""
+        return len(self.ranks) >= self.spec.ranks_per_node and not any(rank.alive for rank in self.ranks)
