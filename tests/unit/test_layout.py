@@ -18,6 +18,15 @@ FOLDERS = sorted(
     if "__pycache__" not in file.parts
 )
 
+TYPED_CYCLES = [
+    f"muster.scheduler.{name}"
+    for name in (
+        *("nodes.buckets", "nodes.domains", "nodes.node_class", "nodes.pools", "nodes.trust", "pods.pod_class"),
+        *("placement.memo", "queue.backfill", "snapshot"),
+    )
+]
+"""Cycles of imports for type checkers alone that are still to be broken."""
+
 
 def name_of(folder: Path) -> str:
     """The folder as the map writes it: `scheduler/queue/`, `fuzz/health/`."""
@@ -53,15 +62,33 @@ def test_every_path_of_where_to_change_exists() -> None:
     assert [path for path in paths if not any((base / path).exists() for base in bases)] == []
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Imports at run time; those for type checkers alone are left out."""
-    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+def on_cycles(graph: grimp.ImportGraph) -> list[str]:
+    """Modules that import themselves by way of others."""
     left = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
     while free := [module for module, imported in left.items() if not imported & left.keys()]:
         for module in free:
             del left[module]
-    # What is left lies on a cycle, or imports what does; the first are those that are imported in turn as well.
-    while ends := [module for module in left if not any(module in imported for imported in left.values())]:
-        for module in ends:
-            del left[module]
-    assert sorted(left) == []
+    # What is left lies on a cycle, or imports what does.
+    return sorted(module for module in left if module in reached(module, left))
+
+
+def reached(module: str, imports: dict[str, set[str]]) -> set[str]:
+    """What a module imports, at first hand or by way of others."""
+    found: set[str] = set()
+    todo = [module]
+    while todo:
+        news = (imports[todo.pop()] & imports.keys()) - found
+        found |= news
+        todo += news
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports at run time."""
+    assert on_cycles(grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)) == []
+
+
+def test_imports_for_type_checkers_form_no_further_cycles() -> None:
+    """All imports, `if TYPE_CHECKING:` included. Take a module out of TYPED_CYCLES when its cycle is gone."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=False, cache_dir=None)
+    assert on_cycles(graph) == sorted(TYPED_CYCLES)

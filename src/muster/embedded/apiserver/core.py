@@ -65,7 +65,7 @@ class ApiCore:
         self.store = store
         self.root_ca = ""
         self.registry = Registry(builtin_types())
-        self.context = Context(store, self.registry, clock, rng, QuotaLedger(store))
+        self.context = Context(store, clock, rng, QuotaLedger(store))
         for resource in self.registry.stored():
             if "list" in resource.verbs:
                 store.define(resource.storage, resource.describe, resource.indexes)

@@ -17,8 +17,7 @@ from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-import msgspec
-
+from muster.sim.virtual.handle import Handle
 from muster.sim.virtual.process import PROCESS, Process
 
 T = TypeVar("T")
@@ -49,29 +48,6 @@ class VirtualTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self._number
-
-
-class Handle(msgspec.Struct, eq=False):
-    """A callback that waits for its turn. A struct: simulations make millions of them."""
-
-    loop: VirtualLoop
-    callback: Callable[..., object]
-    args: tuple[Any, ...]
-    context: Context
-    when_: float
-    cancelled_: bool = False
-
-    def cancel(self) -> None:
-        """Do not call back."""
-        self.cancelled_ = True
-
-    def cancelled(self) -> bool:
-        """Returns whether it was cancelled."""
-        return self.cancelled_
-
-    def when(self) -> float:
-        """The virtual time at which it is due."""
-        return self.when_
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from muster.sim.virtual.loop import Handle
+from muster.sim.virtual.handle import Handle
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import TYPE_CHECKING
 
 from muster.embedded.apiserver.status import FieldError
 from muster.embedded.apiserver.types.quota import QuotaLedger
 from muster.embedded.objects import Clock, Obj
 from muster.embedded.store import Store
-
-if TYPE_CHECKING:
-    from muster.embedded.apiserver.types.registry import Registry, ResourceType
 
 
 @dataclasses.dataclass
@@ -20,7 +16,6 @@ class Context:
     """The server's state that strategies may read."""
 
     store: Store
-    registry: Registry
     clock: Clock
     random: random.Random
     quotas: QuotaLedger
@@ -92,6 +87,3 @@ class Strategy:
     def grace_s(self, obj: Obj, asked: int | None) -> int | None:
         """Return how long a deletion waits, None where this kind knows no graceful deletion."""
         return None
-
-    def prepare_stored(self, context: Context, resource: ResourceType, obj: Obj) -> None:
-        """Last look at an object before it is written, after validation; used to react to the write."""

@@ -230,7 +230,6 @@ class Writes:
         return new
 
     def _store(self, resource: ResourceType, key: str, obj: Obj) -> Obj:
-        resource.strategy.prepare_stored(self._context, resource, obj)
         self._context.store.put(resource.storage, key, obj)
         return obj
 

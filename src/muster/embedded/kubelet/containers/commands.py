@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from muster.embedded.kubelet.containers.process import Process, StartError
-
-if TYPE_CHECKING:
-    from muster.embedded.kubelet.containers.container import ContainerRunner
+from muster.embedded.kubelet.containers.running import RunningContainer
 
 _MOST_BYTES = 10240  # what the kubelet keeps of a probe's output
 
@@ -19,7 +16,7 @@ class CommandError(Exception):
     """A command could not be run, or did not end in time."""
 
 
-async def run_command(runner: ContainerRunner, argv: Sequence[str], timeout_s: float | None) -> tuple[int, str]:
+async def run_command(runner: RunningContainer, argv: Sequence[str], timeout_s: float | None) -> tuple[int, str]:
     """Run `argv` in the container; returns its exit code and the beginning of its output; raises CommandError."""
     if runner.launched is None or runner.process is None:
         raise CommandError("the container is not running")

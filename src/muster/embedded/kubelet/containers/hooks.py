@@ -6,21 +6,18 @@ Source: https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from muster.embedded.kubelet.containers.commands import CommandError, run_command
 from muster.embedded.kubelet.containers.requests import ProbeFailed, http_get
+from muster.embedded.kubelet.containers.running import RunningContainer
 from muster.kube.container import LifecycleHandler
-
-if TYPE_CHECKING:
-    from muster.embedded.kubelet.containers.container import ContainerRunner
 
 
 class HookError(Exception):
     """A hook failed."""
 
 
-async def run_hook(runner: ContainerRunner, hook: LifecycleHandler) -> None:
+async def run_hook(runner: RunningContainer, hook: LifecycleHandler) -> None:
     """Run a hook to its end; raises HookError. The caller bounds how long it may take."""
     try:
         if hook.exec is not None:

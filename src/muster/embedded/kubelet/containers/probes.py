@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from muster.embedded.kubelet.containers.commands import CommandError, run_command
 from muster.embedded.kubelet.containers.grace import Grace
 from muster.embedded.kubelet.containers.requests import ProbeFailed, http_get, tcp_connect
+from muster.embedded.kubelet.containers.running import RunningContainer
 from muster.embedded.kubelet.pods.context import PodContext
 from muster.kube.container import Probe
-
-if TYPE_CHECKING:
-    from muster.embedded.kubelet.containers.container import ContainerRunner
 
 
 class ContainerProbes:
@@ -26,7 +24,7 @@ class ContainerProbes:
         startup, readiness: whether it has such probes.
     """
 
-    def __init__(self, runner: ContainerRunner, context: PodContext) -> None:
+    def __init__(self, runner: RunningContainer, context: PodContext) -> None:
         """Nothing is probed yet."""
         self._runner = runner
         self._context = context

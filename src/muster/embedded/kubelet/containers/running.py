@@ -1,0 +1,36 @@
+"""What hooks and probes use of the container that they run for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from muster.embedded.kubelet.containers.grace import Grace
+from muster.embedded.kubelet.containers.launch import Launch
+from muster.embedded.kubelet.containers.process import Process
+from muster.kube.container import Container
+
+
+class RunningContainer(Protocol):
+    """A container that may run now.
+
+    Attributes:
+        spec: what it is.
+        process: its main process, while it runs.
+        launched: how that was started.
+        sessions: other processes in the container, which end with it.
+    """
+
+    spec: Container
+    process: Process | None
+    launched: Launch | None
+    sessions: set[Process]
+
+    @property
+    def pod_ip(self) -> str:
+        """The pod's address."""
+
+    def end_soon(self, grace: Grace, message: str) -> None:
+        """Begin to end it, without waiting."""
+
+    def set_probed(self, *, started: bool | None = None, ready: bool | None = None) -> None:
+        """Take what a probe found."""
