@@ -136,7 +136,7 @@ class StubController:
                 "MUSTER_SLOT": str(slot),
                 "MUSTER_WORKDIR": str(workdir),
                 "POD_NAME": name,
-                "POD_UID": f"uid-{name}",
+                "POD_UID": f"uid-{name}-{os.getpid()}",  # `stacks` finds ranks of all tests by it
                 "POD_IP": address,
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
