@@ -39,7 +39,7 @@ class ConfigMapSource(Generic[C]):
         read: returns the configuration in the ConfigMap, or of None if there is none. Raises BadConfig.
         value: the configuration until one was read.
         events: receives the Events.
-        meanwhile: what the controller does while the text is not valid, for the Event: `joins go on as before`.
+        meanwhile: what the controller does while the text is not valid, for the Event: `balloons stay as they are`.
         changed: called after each change of the ConfigMap.
         reason: of the Events.
     """

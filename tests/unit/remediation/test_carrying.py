@@ -52,7 +52,7 @@ def carried_out(ward: VirtualWard, known: Known, *plans: Plan, replacer: Replace
 
     async def story() -> None:
         for plan in plans:
-            await carrier.carry_out(plan, known.told)
+            await carrier.carry_out(plan, known.news_count)
 
     ward.loop.run(story())
 

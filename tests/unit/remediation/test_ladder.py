@@ -349,7 +349,7 @@ def test_a_shared_fault_stops_at_a_person_once() -> None:
     world.fault("n31", "reboot", "79")
     world.settle(30.0)
     assert world.tainted() == {"n31"}, "a fault of its own is another matter"
-    reported = [each.told for each in world.done if isinstance(each, Open | Move) and each.told is not None]
+    reported = [each.event for each in world.done if isinstance(each, Open | Move) and each.event is not None]
     reported = [each for each in reported if each.reason == "SharedFault"]
     assert len(reported) == 1
     assert "xid/950" in reported[0].message

@@ -252,7 +252,7 @@ def test_a_node_that_is_out_of_use_never_leaves_the_budget_by_seeming_to_join() 
 
 
 def test_a_node_with_a_taint_and_no_session_yet_never_leaves_the_budget_by_seeming_to_join() -> None:
-    """The taint goes first, and what is written after it was lost; meanwhile its Preflight is taken back."""
+    """The taint goes first, and what is written after it was lost; then its Preflight is withdrawn."""
     world = World(10, replace(ACT, quarantined=Limits(all=1, pool=1, team=1)))
     world.fault("n0", "quarantine")
     world.step(lambda action: isinstance(action, Quarantine))

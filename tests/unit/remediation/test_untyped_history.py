@@ -111,6 +111,6 @@ def test_older_version_reads_the_same_events_in_the_texts_of_this_version(story:
     history = world.session("n0").status.history
     assert history[-1].event == "Released"
     for step in history:
-        told = {"fault_key": step.fault_key} if step.event != "SharedFault" else {}  # older versions keep no other key
-        read_again = {**msgspec.structs.asdict(record.Fact()), **told, **typed(step.reason)}
+        kept = {"fault_key": step.fault_key} if step.event != "SharedFault" else {}  # older versions keep no other key
+        read_again = {**msgspec.structs.asdict(record.Fact()), **kept, **typed(step.reason)}
         assert {name: getattr(step, name) for name in read_again} == read_again

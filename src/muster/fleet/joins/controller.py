@@ -125,7 +125,7 @@ class JoinController:
             lambda found: parse_config(text_of(found, CONFIG_KEY)),
             self._config,
             events=self._events,
-            meanwhile="joins go on as before",
+            meanwhile="joins keep the last valid configuration",
             changed=self._config_changed,
         )
         nodes = Informer(self._client, Node, stored=identity, **common)

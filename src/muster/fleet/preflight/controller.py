@@ -116,7 +116,7 @@ class PreflightController:
             lambda found: parse_config(text_of(found, CONFIG_KEY)) if found is not None else None,
             None,
             events=events,
-            meanwhile="tests go on as configured before",
+            meanwhile="tests keep the last valid configuration",
             changed=self._loop.wake,
         )
         health = config_map_informer(self._client, self._namespace, HEALTH_CONFIG_MAP, **common)

@@ -116,7 +116,7 @@ class Known:
         self.cleared: dict[str, PassedTest] = {}
         self.reports: dict[str, dict[str, float]] = {}
         self._said: dict[str, Report] = {}
-        self.told = 0
+        self.news_count = 0
         """Raised whenever an agent or a test reports something new."""
         self._health: dict[str, NodeHealth] = {}
         self._preflights: dict[str, Preflight] = {}
@@ -181,7 +181,7 @@ class Known:
                 self._said[name] = said
             if before is not None and before.status.findings == new.status.findings:
                 return
-        self.told += 1
+        self.news_count += 1
         self._doubt(name)
 
     def preflight_changed(self, old: Preflight | None, new: Preflight | None) -> None:
@@ -193,7 +193,7 @@ class Known:
         else:
             self._preflights[name] = new
             self.tested[name] = tested_of(new)
-        self.told += 1
+        self.news_count += 1
         self._view(name)
         self._doubt(name)
 

@@ -178,7 +178,7 @@ class RemediationController:
             read,
             value,
             events=self._events,
-            meanwhile=f"remediation goes on as before: {key}",
+            meanwhile=f"remediation keeps its configuration: {key}",
             changed=self._config_changed,
         )
 
@@ -186,12 +186,12 @@ class RemediationController:
         """Plan and execute once."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        told = self.known.told
+        news_count = self.known.news_count
         view = await self._view()
         plan = decide(view, self._clock())
         settle_s = max(PAUSE_S, loop.time() - started)
         self._handover.keep(plan.kept, plan.going)
-        again = any(await asyncio.gather(self._carrier.carry_out(plan, told), self._look_for_spares(view, plan)))
+        again = any(await asyncio.gather(self._carrier.carry_out(plan, news_count), self._look_for_spares(view, plan)))
         self._metrics.show(view.sessions, plan.held)
         if again:
             return Rest(settle_s, 0.0)

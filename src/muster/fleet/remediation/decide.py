@@ -29,8 +29,8 @@ from muster.fleet.remediation.plan import (
     Open,
     Plan,
     Quarantine,
+    RecordEvent,
     Release,
-    Tell,
 )
 from muster.fleet.remediation.snapshot import Evidence, NodeView, StepView, View
 
@@ -91,7 +91,7 @@ def decide(view: View, now: float) -> Plan:
     return Plan(
         actions=(
             *ladder.taints,
-            *with_lasting_facts(view, _told(view, ladder), now),
+            *with_lasting_facts(view, _with_events(view, ladder), now),
             *effects,
             *found.actions,
         ),
@@ -308,7 +308,7 @@ def _described(view: View, evidence: dict[str, Evidence], later: set[str]) -> It
             yield Describe(node=node, conditions={each: wanted.get(each) for each in differs})
 
 
-def _told(view: View, ladder: Ladder) -> Iterable[Action]:
+def _with_events(view: View, ladder: Ladder) -> Iterable[Action]:
     """Add Events to the writes: one for each rung that is entered, and one for a shared fault in total."""
     before = {
         entry.fault_key
@@ -320,10 +320,10 @@ def _told(view: View, ladder: Ladder) -> Iterable[Action]:
             yield action
             continue
         status = action.status if isinstance(action, Move) else action.session.status
-        yield replace(action, told=_words(view, action.session.spec.node, status, before))
+        yield replace(action, event=_words(view, action.session.spec.node, status, before))
 
 
-def _words(view: View, name: str, status: NodeRemediationStatus, before: set[str]) -> Tell | None:
+def _words(view: View, name: str, status: NodeRemediationStatus, before: set[str]) -> RecordEvent | None:
     if not status.history:
         return None
     entry = status.history[-1]
@@ -331,9 +331,9 @@ def _words(view: View, name: str, status: NodeRemediationStatus, before: set[str
         if entry.fault_key in before:
             return None
         before.add(entry.fault_key)
-        return Tell(node=None, reason="SharedFault", message=entry.reason)
+        return RecordEvent(node=None, reason="SharedFault", message=entry.reason)
     node = view.nodes.get(name)
     if node is None:
         return None
     reason = "Released" if status.state == "Released" else f"Remediation{entry.rung}"
-    return Tell(node=node, reason=reason, message=entry.reason, warning=status.state != "Released")
+    return RecordEvent(node=node, reason=reason, message=entry.reason, warning=status.state != "Released")

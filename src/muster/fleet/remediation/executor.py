@@ -108,7 +108,7 @@ class Carrier:
         self._replaced_at: dict[str, float] = {}
         self._deferred_at: float | None = None
 
-    async def carry_out(self, plan: plans.Plan, told: int) -> bool:
+    async def carry_out(self, plan: plans.Plan, news_count: int) -> bool:
         """Execute a plan, or a part of it. Returns whether to plan again at once.
 
         Taints that keep new work off broken nodes come before all status writes. If many taints were written, the rest
@@ -117,7 +117,7 @@ class Carrier:
 
         Args:
             plan: what to do.
-            told: the value of `Known.told` when the plan was made.
+            news_count: the value of `Known.news_count` when the plan was made.
         """
         urgent = [action for action in plan.actions if isinstance(action, plans.Quarantine)]
         again = any(await asyncio.gather(*map(self._one, urgent)))
@@ -130,7 +130,7 @@ class Carrier:
         rest = [action for action in plan.actions if not isinstance(action, plans.Quarantine | plans.Evict)]
         for first in range(0, len(rest), SLICE):
             again |= any(await asyncio.gather(*map(self._one, rest[first : first + SLICE])))
-            if self._known.told != told:
+            if self._known.news_count != news_count:
                 return True
         return again
 
@@ -157,7 +157,7 @@ class Carrier:
         if isinstance(action, plans.Open):
             return self._open(action)
         if isinstance(action, plans.Move):
-            return self._move(action.session, action.status, action.told)
+            return self._move(action.session, action.status, action.event)
         if isinstance(action, plans.Quarantine):
             return self._quarantine(action)
         if isinstance(action, plans.Release):
@@ -175,9 +175,11 @@ class Carrier:
 
     async def _open(self, action: plans.Open) -> str:
         made = await self._client.create(replace(action.session, status=NodeRemediationStatus()))
-        return await self._move(made, action.session.status, action.told)
+        return await self._move(made, action.session.status, action.event)
 
-    async def _move(self, session: NodeRemediation, status: NodeRemediationStatus, told: plans.Tell | None) -> str:
+    async def _move(
+        self, session: NodeRemediation, status: NodeRemediationStatus, event: plans.RecordEvent | None
+    ) -> str:
         before = session.status
         written = await self._client.replace(replace(session, status=status), subresource="status")
         self._known.written(written)
@@ -188,8 +190,8 @@ class Carrier:
             if stage is not None:
                 self._metrics.stage.labels(stage[0]).observe(stage[1])
             before = at
-        if told is not None:
-            self._tell(told)
+        if event is not None:
+            self._record_event(event)
         return "done"
 
     async def _quarantine(self, action: plans.Quarantine) -> str:
@@ -316,7 +318,7 @@ class Carrier:
             return False
         return True
 
-    def _tell(self, action: plans.Tell) -> None:
+    def _record_event(self, action: plans.RecordEvent) -> None:
         kind = WARNING if action.warning else NORMAL
         if action.node is not None:
             # Like the kubelet: `kubectl describe node` lists Events whose involvedObject.uid is the node's name.

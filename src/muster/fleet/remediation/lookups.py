@@ -77,7 +77,7 @@ class Looker:
         else:
             found = dict.fromkeys(nodes)
         known = {name: pods if pods is not None else self.pods.get(name) for name, pods in found.items()}
-        self.pods = {name: self._anew(pods) for name, pods in known.items() if pods is not None}
+        self.pods = {name: self._refreshed(pods) for name, pods in known.items() if pods is not None}
         self._evictions.keep({pod.uid for pods in self.pods.values() for pod in pods})
 
     async def for_free(self, nodes: Iterable[str]) -> bool:
@@ -166,7 +166,7 @@ class Looker:
             terminating=pod.terminating,
         )
 
-    def _anew(self, pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
+    def _refreshed(self, pods: tuple[PodView, ...]) -> tuple[PodView, ...]:
         """Return the same pods with the current states of their evictions."""
         return tuple(map(self._with_answer, pods))
 

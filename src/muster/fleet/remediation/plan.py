@@ -10,7 +10,7 @@ from muster.api.node_remediation import NodeRemediation, NodeRemediationStatus
 from muster.fleet.remediation.snapshot import NONE, NodeView, PodView
 
 
-class Tell(msgspec.Struct, frozen=True, kw_only=True):
+class RecordEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Write an Event about a node, or about the ConfigMap if `node` is None."""
 
     node: NodeView | None
@@ -23,7 +23,7 @@ class Open(msgspec.Struct, frozen=True, kw_only=True):
     """Create a node's session with this status."""
 
     session: NodeRemediation
-    told: Tell | None = None
+    event: RecordEvent | None = None
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     counts: bool = True
     """Whether a rung or a phase is entered; otherwise only the message or lasting facts change."""
-    told: Tell | None = None
+    event: RecordEvent | None = None
     """The Event to write after that."""
 
 

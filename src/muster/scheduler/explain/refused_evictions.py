@@ -42,7 +42,7 @@ async def list_refusals(client: Client, state: ClusterState) -> None:
 
 
 def _refusal(event: Event) -> tuple[float, str]:
-    """Return until when the gang is no candidate, and the API server's answer.
+    """Return until when the gang is not a candidate, and the API server's answer.
 
     Events of earlier versions have no annotations: the usual time is assumed and the whole message is quoted.
     """

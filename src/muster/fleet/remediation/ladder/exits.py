@@ -27,8 +27,8 @@ def tested_after(session: NodeRemediation, evidence: Evidence | None) -> float:
         moment = max(moment, seconds(request.time))
     for step, before in zip(steps, (None, *steps), strict=False):
         # A failed reset or reboot may have left the node in any state: earlier tests do not count.
-        in_vain = before is not None and before.rung in ("ResetGPU", "Reboot") and step.rung != before.rung
-        if in_vain or step.event in ("Reset", "Booted"):
+        left_rung = before is not None and before.rung in ("ResetGPU", "Reboot") and step.rung != before.rung
+        if left_rung or step.event in ("Reset", "Booted"):
             moment = max(moment, seconds(step.time))
     if session.status.rung == "Reboot" and last(session.status, "RebootRequested") and not is_booted(session):
         return float("inf")
