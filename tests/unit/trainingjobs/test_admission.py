@@ -51,6 +51,16 @@ def test_a_new_leader_never_unsays_what_the_scheduler_has_yet_to_say_again() -> 
     assert write.status.message == "waiting for 2 of 2 nodes"
 
 
+def test_new_leader_keeps_the_schedulers_reason_whatever_the_message_says() -> None:
+    world = World(make_job(replicas=2))
+    world.control()
+    look(world, SHORT)
+    world.job = replace(world.job, status=replace(world.status, message="some words"))
+    world.restart_controller()
+    look(world, None)
+    assert admitted(world).reason == SHORT.reason
+
+
 def test_the_condition_costs_no_write_of_its_own() -> None:
     world = World(make_job(replicas=2))
     world.until("Running")

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from muster.api.training_job import TrainingJobStatus
 from muster.trainingjobs.snapshot import JobSnapshot, Wait
 from muster.trainingjobs.status import builder
+
+_OF_THE_CONTROLLER: Final = frozenset(
+    {
+        "CheckpointAwaited",
+        "GpusPerNodeMissing",
+        "InvalidSpec",
+        "NoNodes",
+        "NodesAssigned",
+        "PodsCreated",
+        "PodsRefused",
+        "Preempted",
+        "Resumed",
+        "Suspended",
+    }
+)
+"""Reasons of Admitted that the job controller sets; all others are the scheduler's."""
 
 
 def word(snapshot: JobSnapshot) -> Wait | None:
@@ -18,7 +36,7 @@ def word(snapshot: JobSnapshot) -> Wait | None:
     if builder.condition_holds(status, "Admitted"):
         return None
     stands = Wait(*builder.condition_reason(status, "Admitted"))
-    return stands if stands.reason and status.message.endswith(f": {stands.text}") else None
+    return stands if stands.reason and stands.reason not in _OF_THE_CONTROLLER else None
 
 
 def with_admission(
