@@ -1,0 +1,151 @@
+"""Runs seeds with and without the texts for people: `python -m tests.support.textblind --help`.
+
+In a blind run, a token replaces each text as soon as it is in an object. Equal texts have equal tokens, so a controller
+still sees that a text changed; nothing else of it can be read. One constant for all texts would take away the writes
+that change only a text, and with them the timing of all later requests. The two runs of a seed must have the same
+outcome, and the same requests and answers if texts are left out.
+
+The process that runs blind must call `install` before it imports an object of ours: classes of objects are changed as
+they are created.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+PREFIX: Final = "text-"
+_ROOT: Final = Path(__file__).parents[2]
+TEXTS: Final = {
+    "muster.api.node_health.ObservedFinding": ("message",),
+    "muster.api.node_remediation.NodeRemediationStatus": ("message",),
+    "muster.api.node_remediation.RemediationRequest": ("reason",),
+    "muster.api.node_remediation.RemediationStep": ("reason",),
+    "muster.api.placement.PlacementStatus": ("message",),
+    "muster.api.training_job.Fault": ("message",),
+    "muster.api.training_job.Stall": ("message",),
+    "muster.api.training_job.TrainingJobStatus": ("message",),
+    "muster.fleet.remediation.snapshot.Evidence": ("why",),
+    "muster.fleet.remediation.snapshot.QuarantineRecord": ("why",),
+    "muster.kube.core.Event": ("message",),
+    "muster.kube.meta.Condition": ("message",),
+    "muster.trainingjobs.snapshot.Refusal": ("message",),
+    "muster.trainingjobs.snapshot.Wait": ("message",),
+}
+"""The texts for people in our objects, in Events and in what they are made from, by class."""
+_ANNOTATIONS: Final = ("muster.dev/refusal", "muster.dev/quarantine-record")
+
+
+def token(text: str) -> str:
+    """Return what stands for a text: the same for the same text, and itself for a token."""
+    if not text or text.startswith(PREFIX):
+        return text
+    return PREFIX + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def install() -> None:
+    """Replace texts by tokens in all objects that this process makes or reads from now on."""
+    assert "muster.kube.struct" not in sys.modules, "objects were imported before"
+
+    class Blind(msgspec.Struct):
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            fields = TEXTS.get(f"{cls.__module__}.{cls.__name__}")
+            if fields is not None:
+                cls.__post_init__ = _blinding(fields, cls.__dict__.get("__post_init__"))  # type: ignore[attr-defined]
+
+    msgspec.Struct = Blind  # type: ignore[misc]
+    from muster.trainingjobs.status import builder
+
+    shortened = builder.shortened
+    builder.shortened = lambda text, *most: token(shortened(text, *most))
+
+
+def _blinding(fields: tuple[str, ...], own: Callable[[Any], None] | None) -> Callable[[Any], None]:
+    def __post_init__(self: Any) -> None:
+        for name in fields:
+            msgspec.structs.force_setattr(self, name, token(getattr(self, name)))
+        if own is not None:
+            own(self)
+
+    return __post_init__
+
+
+def without_texts(value: Any) -> Any:
+    """Return a decoded body with all texts for people left out."""
+    if isinstance(value, list):
+        return [without_texts(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    entry = "rung" in value and "event" in value
+    request = "action" in value and "by" in value
+    return {
+        key: without_texts(each)
+        for key, each in value.items()
+        if not (key == "message" or key in _ANNOTATIONS or (key == "reason" and (entry or request)))
+    }
+
+
+def run(options: argparse.Namespace, seed: int) -> dict[str, str]:
+    """Run one seed; return its outcome and the hash of its trace without texts."""
+    if options.blind:
+        install()
+    from fuzz.fleet.machines import own_source
+    from fuzz.modes import Mode
+    from muster.embedded.apiserver.request import Request
+
+    seen = hashlib.blake2b(digest_size=16)
+
+    def saw(now: float, client: str, request: Request, code: int, body: bytes) -> None:
+        seen.update(f"{now!r} {client} {request.method} {request.path} {code} ".encode())
+        for each in (request.body, body):
+            seen.update(json.dumps(without_texts(msgspec.json.decode(each))).encode() if each else b"")
+
+    mode = Mode(health=True) if options.health else Mode(source=own_source()) if options.fleet else Mode()
+    outcome = mode.run(seed, saw)
+    return {"violation": outcome.violation or "", "requests": str(outcome.requests), "trace": seen.hexdigest()}
+
+
+def compare(arguments: list[str], seed: int) -> str:
+    """Run a seed with and without texts, each in a process of its own; return how they differ, "" if they do not."""
+    found = []
+    for blind in ([], ["--blind"]):
+        command = [sys.executable, "-m", "tests.support.textblind", *arguments, *blind, "--seed", str(seed)]
+        done = subprocess.run(
+            command, env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False, cwd=_ROOT
+        )
+        if done.returncode:
+            return f"seed {seed}: {done.stderr[-2000:]}"
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    return "" if found[0] == found[1] else f"seed {seed}: with texts {found[0]}, without {found[1]}"
+
+
+def main(arguments: list[str]) -> int:
+    """Return 1 if a seed differs, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.textblind", description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
+    parser.add_argument("--fleet", action="store_true", help="as of python -m fuzz")
+    parser.add_argument("--health", action="store_true", help="as of python -m fuzz")
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--blind", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        print(json.dumps(run(options, options.seed)))
+        return 0
+    kind = ["--health"] if options.health else ["--fleet"] if options.fleet else []
+    differ = [text for seed in range(options.first, options.first + options.seeds) if (text := compare(kind, seed))]
+    print("\n".join(differ) or f"{options.seeds} seeds: the same with and without texts")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
