@@ -17,8 +17,9 @@ import msgspec
 from bench.controller import controller
 from bench.restart.cluster import NAMESPACE, STOP_S, Cluster, Fault, cluster
 from bench.restart.outcome import RANKS_RUNNING, Outcome
-from muster.api.training_job import Fault as RecordedFault
-from muster.api.training_job import Timeline, TrainingJob, TrainingJobSpec
+from muster.api.training_job import TrainingJob, TrainingJobSpec
+from muster.api.training_job_status import Fault as RecordedFault
+from muster.api.training_job_status import Timeline
 from muster.kube.client import Client
 from muster.kube.meta import ObjectMeta
 from muster.sim.supervisor import SimSupervisor, Work

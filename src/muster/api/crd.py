@@ -15,7 +15,8 @@ from muster.api.placement import Placement, PlacementSpec, PlacementStatus
 from muster.api.preflight import Preflight, PreflightSpec
 from muster.api.rules import Rule
 from muster.api.schema import Schema, struct_schema
-from muster.api.training_job import TrainingJob, TrainingJobSpec, TrainingJobStatus
+from muster.api.training_job import TrainingJob, TrainingJobSpec
+from muster.api.training_job_status import TrainingJobStatus
 from muster.kube.meta import Resource
 from muster.kube.struct import KubeStruct
 

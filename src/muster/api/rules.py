@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from muster.api.names import JOB_NAME_MAX
-from muster.api.training_job import DNS_LABEL, LEFT_OUT_MAX, MUTABLE_FIELDS, TrainingJobSpec
+from muster.api.training_job import DNS_LABEL, MUTABLE_FIELDS, TrainingJobSpec
+from muster.api.training_job_status import LEFT_OUT_MAX
 from muster.api.validate import NO_CLAIMS
 
 Json = dict[str, Any]

@@ -12,7 +12,6 @@ import msgspec
 from muster.api.names import JOB_NAME_MAX, NAMESPACE_MAX, WORKER_CONTAINER
 from muster.api.training_job import (
     DNS_LABEL,
-    LEFT_OUT_MAX,
     QUANTITY,
     SHA256,
     CheckpointSpec,
@@ -20,6 +19,7 @@ from muster.api.training_job import (
     TrainingJob,
     TrainingJobSpec,
 )
+from muster.api.training_job_status import LEFT_OUT_MAX
 from muster.kube.struct import from_dict, to_dict
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster.api.training_job import RankState
+from muster.api.training_job_status import RankState
 
 _TROUBLE = {"stopped": "is stopped (SIGSTOP or a debugger)", "zombie": "is a zombie", "gone": "has no process"}
 

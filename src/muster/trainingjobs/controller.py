@@ -14,7 +14,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from muster.api.handover import Handover
 from muster.api.run_record import RunRecord
-from muster.api.training_job import CheckpointStatus, TrainingJob
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import CheckpointStatus
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
 from muster.kube.controller import Controller

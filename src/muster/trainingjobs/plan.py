@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from muster.api.run_record import HandedCheckpoint
-from muster.api.training_job import Launcher, RemoteShell, TrainingJobStatus
+from muster.api.training_job import Launcher, RemoteShell
+from muster.api.training_job_status import TrainingJobStatus
 
 Desired = Literal["hold", "run", "exit"]
 

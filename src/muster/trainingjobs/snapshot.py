@@ -10,7 +10,8 @@ import msgspec
 
 from muster.api.placement import Placement
 from muster.api.run_record import RunRecord
-from muster.api.training_job import CheckpointSource, Progress, TrainingJob
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import CheckpointSource, Progress
 from muster.kube.node import Node
 from muster.kube.pod import Pod
 from muster.trainingjobs.observed import Seen

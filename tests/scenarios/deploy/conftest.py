@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import TrainingJobStatus
 from muster.controlplane.auditlog import AuditLog
 from muster.controlplane.children import Child
 from muster.controlplane.goprograms import NotBuiltError, find_built

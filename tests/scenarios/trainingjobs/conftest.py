@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import TrainingJobStatus
 from muster.controlplane.ports import free_port
 from muster.embedded.kubelet.sweep import sweep
 from muster.kube.client import Client

@@ -9,7 +9,8 @@ import urllib.request
 
 import pytest
 
-from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import TrainingJobStatus
 from muster.kube.core import Event
 from muster.kube.errors import Invalid
 from tests.scenarios.trainingjobs.conftest import Arena

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from muster.api.names import BORROWER_CLASS, LABEL_TEAM
-from muster.api.training_job import TrainingJobStatus
+from muster.api.training_job_status import TrainingJobStatus
 from muster.kube.errors import AlreadyExists, Conflict
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node

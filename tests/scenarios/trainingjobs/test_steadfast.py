@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.api.names import LABEL_ZONE
-from muster.api.training_job import TrainingJobStatus
+from muster.api.training_job_status import TrainingJobStatus
 from muster.kube.node import Node
 from tests.scenarios.trainingjobs.conftest import Arena
 from tests.support.waiting import until

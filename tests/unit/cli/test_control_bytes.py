@@ -13,7 +13,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.api.training_job import Fault, TrainingJob
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import Fault
 from muster.api.visible import visible
 from muster.cli import main, output
 from muster.cli.control_bytes import guarded, json_escaped, unguarded

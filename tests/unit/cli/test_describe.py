@@ -9,7 +9,8 @@ import msgspec
 from msgspec.structs import replace
 from rich.console import Console
 
-from muster.api.training_job import (
+from muster.api.training_job import TrainingJob, TrainingJobSpec
+from muster.api.training_job_status import (
     CheckpointStatus,
     Fault,
     Progress,
@@ -17,8 +18,6 @@ from muster.api.training_job import (
     Restarts,
     Stall,
     Timeline,
-    TrainingJob,
-    TrainingJobSpec,
     TrainingJobStatus,
 )
 from muster.cli.jobs import describe

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from muster.api.fixed_spec import fixed
 from muster.api.names import LABEL_TEAM
-from muster.api.training_job import Backoff, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from muster.api.training_job import TrainingJob, TrainingJobSpec
+from muster.api.training_job_status import Backoff, TrainingJobStatus
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.jobs.explain import _find, _supposed
 from muster.kube.client import Client

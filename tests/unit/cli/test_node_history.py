@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from muster.api.node_remediation import NodeRemediation, NodeRemediationSpec, NodeRemediationStatus, RemediationStep
-from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from muster.api.training_job import TrainingJob, TrainingJobSpec
+from muster.api.training_job_status import Fault, Timeline, TrainingJobStatus
 from muster.cli.nodes import history as nodehistory
 from muster.kube.meta import ObjectMeta
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from muster.api.fixed_spec import fixed
 from muster.api.run_record import RunRecord, SlotRange
-from muster.api.training_job import TrainingJob, TrainingJobStatus
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import TrainingJobStatus
 from muster.cli.errors import CliError, ExitCode
 from muster.cli.jobs.describe import slots_text
 from muster.cli.jobs.pods import check_rank, slot_of_rank

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobSpec, TrainingJobStatus
+from muster.api.training_job import TrainingJob, TrainingJobSpec
+from muster.api.training_job_status import Fault, Timeline, TrainingJobStatus
 from muster.cli.jobs.list import HEADERS, OPTIONAL
 from muster.cli.jobs.status import print_status
 from muster.cli.output import print_table

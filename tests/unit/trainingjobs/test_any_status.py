@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.api.run_record import FixedSpec, HandedCheckpoint, RunRecord, SlotRange
-from muster.api.training_job import (
+from muster.api.training_job_status import (
     Backoff,
     CheckpointStatus,
     Fault,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from muster.api.checkpoint_dir import folder_of, own_folder
-from muster.api.training_job import TrainingJobStatus
+from muster.api.training_job_status import TrainingJobStatus
 from muster.trainingjobs.pods.pod import build_pod
 from tests.unit.trainingjobs.world import PODS, World, make_job
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from muster.api.training_job import CheckpointSource, CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import CheckpointSource, CheckpointStatus, Progress, TrainingJobStatus
 from muster.api.validate import validate
 from muster.trainingjobs.attempts.checkpoints import known, with_newest
 from muster.trainingjobs.plan import Directive, RecordEvent

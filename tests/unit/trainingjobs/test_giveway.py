@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from muster.api.training_job import Progress, Restarts
+from muster.api.training_job_status import Progress, Restarts
 from muster.trainingjobs.plan import CreatePod, DeletePod, WriteStatus
 from tests.unit.trainingjobs.test_never import live, quick
 from tests.unit.trainingjobs.world import Crash, World, make_job, moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from muster.api.training_job import Progress
+from muster.api.training_job_status import Progress
 from muster.trainingjobs.plan import DeletePod, WriteStatus
 from tests.unit.trainingjobs.world import World, make_job, moment
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.api.training_job import Restarts
+from muster.api.training_job_status import Restarts
 from muster.trainingjobs.faults.rules import row_named
 from muster.trainingjobs.plan import CreatePod, DeletePod, Direct, WriteStatus
 from muster.trainingjobs.pods.slots import attempt_of, slot_of

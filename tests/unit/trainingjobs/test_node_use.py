@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from muster.api.placement import PlacedSlot, Placement, PlacementSpec, PlacementStatus
-from muster.api.training_job import NodeUse, TrainingJobStatus
+from muster.api.training_job_status import NodeUse, TrainingJobStatus
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.struct import from_dict

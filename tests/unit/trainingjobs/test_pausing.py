@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from muster.api.training_job import Progress
+from muster.api.training_job_status import Progress
 from muster.cli.jobs.describe import stages
 from muster.trainingjobs.plan import CreatePod
 from muster.trainingjobs.snapshot import HardwareEvidence

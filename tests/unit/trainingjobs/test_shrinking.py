@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from muster.api.placement import GivenUpSlot, Placement, PlacementSpec, PlacementStatus
-from muster.api.training_job import Progress
+from muster.api.training_job_status import Progress
 from muster.kube.meta import ObjectMeta
 from muster.kube.pod import Pod
 from muster.trainingjobs.plan import CreatePod, DeletePod, Direct, RecordEvent, WriteStatus

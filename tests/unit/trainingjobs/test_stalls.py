@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from muster.api.training_job import Progress, TrainingJobStatus
+from muster.api.training_job_status import Progress, TrainingJobStatus
 from muster.trainingjobs.decide import decide
 from muster.trainingjobs.plan import Plan, RecordEvent
 from muster.trainingjobs.pods.slots import slots_of

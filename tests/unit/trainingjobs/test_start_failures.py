@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from muster.api.training_job import Progress
+from muster.api.training_job_status import Progress
 from muster.trainingjobs.plan import WriteStatus
 from tests.unit.trainingjobs.world import World, make_job, moment
 

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from muster.api.fixed_spec import effective
 from muster.api.placement import Placement, PlacementSpec, PlacementStatus
-from muster.api.training_job import CheckpointSource, CheckpointStatus, Progress, TrainingJob, TrainingJobStatus
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import CheckpointSource, CheckpointStatus, Progress, TrainingJobStatus
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeCondition, NodeStatus
 from muster.kube.pod import Pod, PodCondition, PodStatus

@@ -10,7 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from muster.api.fixed_spec import effective
-from muster.api.training_job import Fault, Restarts, Timeline, TrainingJob
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import Fault, Restarts, Timeline
 from muster.api.words import counted, rank_text
 from muster.cli.output import age
 from muster.kube.struct import to_dict

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.api.fixed_spec import fixed
-from muster.api.training_job import TrainingJobStatus
+from muster.api.training_job_status import TrainingJobStatus
 from muster.api.words import counted
 from muster.kube.pod import Pod
 from muster.trainingjobs.attempts import (

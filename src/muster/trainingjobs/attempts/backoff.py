@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from muster.api.training_job import Backoff, Cause, Progress, TrainingJobStatus
+from muster.api.training_job_status import Backoff, Cause, Progress, TrainingJobStatus
 from muster.trainingjobs.status import builder
 
 FIRST_S: Final = 10.0

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from muster.api.run_record import HandedCheckpoint
-from muster.api.training_job import CHECKPOINTS_MAX, CheckpointSource, CheckpointStatus, TrainingJobStatus
+from muster.api.training_job_status import CHECKPOINTS_MAX, CheckpointSource, CheckpointStatus, TrainingJobStatus
 from muster.trainingjobs.faults.rules import Evidence
 from muster.trainingjobs.plan import RecordEvent
 from muster.trainingjobs.pods.slots import Slot

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from muster.api.training_job import TrainingJobStatus
+from muster.api.training_job_status import TrainingJobStatus
 from muster.api.words import counted
 from muster.trainingjobs.attempts import final_checkpoint, outcome
 from muster.trainingjobs.attempts.stopping import delete_all, last_directive

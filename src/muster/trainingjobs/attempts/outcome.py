@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from muster.api.training_job import Cause, Fault, Progress, TrainingJobStatus
+from muster.api.training_job_status import Cause, Fault, Progress, TrainingJobStatus
 from muster.trainingjobs.attempts import run_record
 from muster.trainingjobs.attempts.ends import finished_well
 from muster.trainingjobs.faults.rules import Evidence, row_of

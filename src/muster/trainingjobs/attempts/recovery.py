@@ -14,7 +14,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from muster.api.training_job import Phase, TrainingJob
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import Phase
 from muster.trainingjobs.attempts import run_record
 from muster.trainingjobs.plan import Action, RecordEvent, WriteStatus
 from muster.trainingjobs.pods.node_use import used_by

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from muster.api.names import WORKER_CONTAINER
-from muster.api.training_job import Fault
+from muster.api.training_job_status import Fault
 from muster.kube.container import ContainerStatus
 from muster.kube.node import Node
 from muster.kube.pod import Pod

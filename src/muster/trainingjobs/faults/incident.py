@@ -8,7 +8,8 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from muster.api.run_record import HandedCheckpoint
-from muster.api.training_job import Fault, Timeline, TrainingJob, TrainingJobStatus
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import Fault, Timeline, TrainingJobStatus
 from muster.trainingjobs.attempts import backoff, run_record
 from muster.trainingjobs.faults.evidence import hardware
 from muster.trainingjobs.faults.rules import (

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from muster.api.training_job import Cause
+from muster.api.training_job_status import Cause
 from muster.trainingjobs.faults.table import TABLE, UNEXPLAINED, Row
 
 Kind = Literal[

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from muster.api.training_job import Cause
+from muster.api.training_job_status import Cause
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

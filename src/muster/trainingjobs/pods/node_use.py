@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import ValidationError
 
 from muster.api.names import LABEL_POOL, LABEL_TEAM, TAINT_POOL, WORKER_CONTAINER
-from muster.api.training_job import NodeUse, TrainingJob
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import NodeUse
 from muster.api.whole_node import whole_node
 from muster.api.words import counted
 from muster.kube.affinity import Toleration

@@ -17,7 +17,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from muster.api.names import ANNOTATION_GANG_UID, LABEL_GANG
-from muster.api.training_job import IDLE_RANKS_MAX, CheckpointSource
+from muster.api.training_job_status import IDLE_RANKS_MAX, CheckpointSource
 from muster.kube.errors import ApiError
 from muster.kube.pki import KeyPair
 from muster.kube.pod import Pod

@@ -10,7 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from muster.api.checkpoint_dir import folder_of
-from muster.api.training_job import Cause, Fault, Restarts, Timeline, TrainingJob, TrainingJobStatus
+from muster.api.training_job import TrainingJob
+from muster.api.training_job_status import Cause, Fault, Restarts, Timeline, TrainingJobStatus
 from muster.api.visible import visible
 from muster.kube.meta import Condition
 from muster.kube.struct import encode

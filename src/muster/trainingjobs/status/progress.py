@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Final
 
-from muster.api.training_job import Progress
+from muster.api.training_job_status import Progress
 
 JOB_INTERVAL_S: Final = 1.0
 CLUSTER_WRITES_PER_S: Final = 5.0

@@ -13,16 +13,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from muster.api.training_job import (
-    IDLE_RANKS_MAX,
-    Progress,
-    Quiet,
-    RankState,
-    Stall,
-    StallSpec,
-    TrainingJob,
-    TrainingJobSpec,
-)
+from muster.api.training_job import StallSpec, TrainingJob, TrainingJobSpec
+from muster.api.training_job_status import IDLE_RANKS_MAX, Progress, Quiet, RankState, Stall
 from muster.api.words import rank_text
 from muster.trainingjobs.faults import incident
 from muster.trainingjobs.faults.rules import Evidence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.api.training_job import TrainingJobStatus
+from muster.api.training_job_status import TrainingJobStatus
 from muster.trainingjobs.metrics import TrainingJobMetrics
 from muster.trainingjobs.plan import Reason
 
