@@ -43,6 +43,10 @@ ACT = RemediationConfig(mode="act")
 START = 1_000_000.0
 
 
+def pod(name: str, **more: object) -> PodView:
+    return replace(PodView(namespace="ns", name=name, uid=f"uid-{name}"), **more)
+
+
 class World:
     """Nodes, and what becomes of them."""
 

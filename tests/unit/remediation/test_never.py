@@ -21,8 +21,7 @@ from muster.fleet.remediation.plan import Evict, Quarantine, ReplaceMachine, Run
 from muster.fleet.remediation.snapshot import Evidence
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node, NodeSpec, Taint
-from tests.unit.remediation.remediationworld import ACT, START, World
-from tests.unit.remediation.test_ladder import pod
+from tests.unit.remediation.remediationworld import ACT, START, World, pod
 from tests.unit.remediation.test_requests import ask
 
 
