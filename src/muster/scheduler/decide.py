@@ -92,11 +92,14 @@ class _Planner(CarryingOn):
                 self._repair(*turn)
                 continue
             queue, at = turn
-            if self._place(queue[at]):
-                if at + 1 < len(queue):
-                    heapq.heappush(turns, (queue[at + 1].order, index, (queue, at + 1)))
-            else:
+            placed = self._place(queue[at])
+            while placed and not turns and at + 1 < len(queue):  # the only queue left needs no comparison
+                at += 1
+                placed = self._place(queue[at])
+            if not placed:
                 self._behind(queue, at)
+            elif at + 1 < len(queue):
+                heapq.heappush(turns, (queue[at + 1].order, index, (queue, at + 1)))
 
     def _place(self, gang: Gang) -> bool:
         """Place a gang that has no placement. Return whether the next gang in its queue may be tried."""
@@ -301,10 +304,10 @@ class _Planner(CarryingOn):
         return placed
 
     def _name_taken(self, gang: Gang) -> bool:
-        others = self.snapshot.gangs_by_name.get(gang.full_name, set())
-        return not gang.single and any(
-            key != gang.key and self.snapshot.gangs[key].placement is not None for key in others
-        )
+        others = self.snapshot.gangs_by_name.get(gang.full_name, ())
+        if gang.single or len(others) <= 1:
+            return False
+        return any(key != gang.key and self.snapshot.gangs[key].placement is not None for key in others)
 
 
 def is_behind(gang: Gang, head: Gang, need: int, have: int = 0) -> Reason:

@@ -66,8 +66,8 @@ class Draft:
             if member.node and nodes.get(slot, ("",))[0] != member.node:
                 node = self.snapshot.nodes.get(member.node)
                 nodes[slot] = (member.node, node.uid if node is not None else "")
-        for slot, name in chosen.items():
-            nodes[slot] = (name, self.snapshot.nodes[name].uid)
+        known = self.snapshot.nodes
+        nodes.update({slot: (name, known[name].uid) for slot, name in chosen.items()})
         placement = planned(
             gang,
             nodes,

@@ -228,6 +228,8 @@ class Gang:
     @property
     def wanted(self) -> int:
         """Number of members it continues with: all, except slots that were given up and have no newer pod."""
+        if not self.given_up:
+            return self.size
         return self.size - sum(slot not in self.current for slot in self.given_up)
 
     @property

@@ -127,7 +127,7 @@ def planned(
         gang_uid=uid,
         size=len(nodes) if gang.elastic else gang.size - len(given_up),
         attempt=old.spec.attempt + 1 if old is not None else 0,
-        slots=tuple(PlacedSlot(slot=slot, node=node, node_uid=uid) for slot, (node, uid) in sorted(nodes.items())),
+        slots=tuple([PlacedSlot(slot=slot, node=node, node_uid=uid) for slot, (node, uid) in sorted(nodes.items())]),
         given_up=tuple(GivenUpSlot(slot=slot, attempt=attempt) for slot, attempt in sorted(given_up.items())),
         bind_deadline=deadline,
         preempting=preempting,

@@ -36,6 +36,12 @@ class Bucket:
         if self._order is not None:
             self._moved.add(name)
 
+    def add_all(self, names: dict[str, None]) -> None:
+        """Add nodes."""
+        self.names.update(names)
+        if self._order is not None:
+            self._moved.update(names)
+
     def remove(self, name: str) -> None:
         """Remove a node."""
         del self.names[name]
@@ -107,10 +113,21 @@ class Buckets:
 
     def move_whole(self, name: str, old: Bucket | None, node_class: NodeClass) -> Bucket:
         """Like `move`, for an empty node. Most nodes are empty, and their free room need not be computed."""
+        return self._enter(name, old, self._whole_bucket(node_class))
+
+    def enter_whole(self, names: dict[str, None], node_class: NodeClass) -> Bucket:
+        """Put empty nodes that have no bucket into that of their class."""
+        bucket = self._whole_bucket(node_class)
+        bucket.add_all(names)
+        if self.all.moved is not None:
+            self.all.moved.extend(names)
+        return bucket
+
+    def _whole_bucket(self, node_class: NodeClass) -> Bucket:
         bucket = self._whole.get(node_class)
         if bucket is None:
             bucket = self._whole[node_class] = self._bucket(node_class, node_class.whole, node_class.allocatable)
-        return self._enter(name, old, bucket)
+        return bucket
 
     def _bucket(self, node_class: NodeClass, key: BucketKey, free: dict[str, int]) -> Bucket:
         bucket = self.all.get(key)

@@ -6,7 +6,7 @@ A domain is the set of nodes with the same value of a label. Nodes without the l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from muster.scheduler.nodes.node_class import NodeRecord
@@ -108,7 +108,7 @@ class Domains:
 
     def move(self, node: str, old: Labels, new: Labels) -> None:
         """Move the counts of the node's pods to its new domains."""
-        self.touch(node)
+        self.touch((node,))
         self.moved += 1
         record = self.nodes.get(node)
         if record is not None and (record.pods or record.holds):
@@ -147,11 +147,11 @@ class Domains:
         """Return the keys for which some pod has anti-affinity to the set."""
         return self._keys_about.get(peers, ())
 
-    def touch(self, node: str) -> None:
-        """Record that a node came, went, or changed its class or domains."""
-        self.clock += 1
+    def touch(self, nodes: Collection[str]) -> None:
+        """Record that nodes came, went, or changed their class or domains."""
+        self.clock += len(nodes)
         if self._universes:
-            self._touched.append(node)
+            self._touched.extend(nodes)
             if len(self._touched) > max(_LOOKED_BACK, len(self.nodes)):
                 self._dropped += len(self._touched)
                 self._touched.clear()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from muster.api.names import TAINT_PREFLIGHT, TAINT_QUARANTINE
+from muster.api.names import LABEL_POOL, TAINT_PREFLIGHT, TAINT_QUARANTINE
 from muster.api.trust import Doubt, Identity
 from muster.kube.node import Node, Taint
 from muster.kube.resources import Amounts, allocatable
@@ -21,6 +21,7 @@ NOTHING: dict[str, int] = {}
 CLOSING = frozenset({TAINT_PREFLIGHT, TAINT_QUARANTINE})
 """Taints of nodes that are unusable now, even for pods that tolerate them."""
 NO_LABELS: dict[str, str] = {}
+NO_PORTS: Counter[HostPort] = Counter()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +82,9 @@ class NodeRecord:
         self.leaving = False
         self.problem = "does not exist"
         self.allocatable: dict[str, int] = NOTHING
-        self.used: dict[str, int] = {}
-        self.foreign_used: dict[str, int] = {}
-        self.ports: Counter[HostPort] = Counter()
+        self.used: dict[str, int] = NOTHING
+        self.foreign_used: dict[str, int] = NOTHING
+        self.ports: Counter[HostPort] = NO_PORTS
         self.pods: set[str] = set()
         self.holds: dict[tuple[str, int], PodClass | None] = {}
         self.arriving: set[tuple[str, int]] = set()
@@ -149,20 +150,26 @@ class NodeRecord:
 
     def take(self, request: Amounts, ports: Iterable[HostPort], *, foreign: bool, sign: int = 1) -> None:
         """Add (sign 1) or subtract (sign -1) the request of a pod."""
-        _count(self.used, request, sign)
+        self.used = _counted(self.used, request, sign)
         if foreign:
-            _count(self.foreign_used, request, sign)
+            self.foreign_used = _counted(self.foreign_used, request, sign)
             self.judged = None
             self.stale = True
         for port in ports:
+            if self.ports is NO_PORTS:
+                self.ports = Counter()
             self.ports[port] += sign
             if self.ports[port] <= 0:
                 del self.ports[port]
 
 
-def _count(into: dict[str, int], request: Amounts, sign: int) -> None:
+def _counted(used: dict[str, int], request: Amounts, sign: int) -> dict[str, int]:
+    """Add the request to `used` and return that; a new one if the node was never used."""
+    if used is NOTHING:
+        used = {}
     for resource, value in request.items():
-        into[resource] = into.get(resource, 0) + sign * value
+        used[resource] = used.get(resource, 0) + sign * value
+    return used
 
 
 def node_problem(node: Node) -> str:
@@ -201,7 +208,8 @@ class NodeClasses:
         """Return the node's class, given `label_keys`; cached until the node changes."""
         if node.judged is not None and node.judged_by is self:
             return node.judged
-        read, pool = node.labels, pool_of(node)
+        read = node.labels
+        pool = pool_of(node) if LABEL_POOL in read else Pool.NONE
         labels = {key: read[key] for key in self._keys if key in read} if self._keys else NO_LABELS
         found = self._last
         if found is None or not _is_of(node, found, labels, pool):
@@ -229,7 +237,7 @@ class NodeClasses:
                 node.taints,
                 node.unschedulable,
                 node.problem,
-                dict(node.allocatable),
+                node.allocatable,
                 pool,
                 node.leaving,
                 node.doubt,
@@ -242,7 +250,7 @@ class NodeClasses:
 def _is_of(node: NodeRecord, known: NodeClass, labels: dict[str, str], pool: Pool) -> bool:
     """Return whether the node surely has that class: a quick check against the previous class, as most are alike."""
     return (
-        node.allocatable == known.allocatable
+        (node.allocatable is known.allocatable or node.allocatable == known.allocatable)
         and node.problem == known.problem
         and node.unschedulable == known.unschedulable
         and not (node.taints or known.taints or node.leaving or known.leaving)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from muster.api.names import LABEL_TEAM
 from muster.api.preflight import Preflight
@@ -31,6 +31,7 @@ class NodeTable:
         self._class_numbers = itertools.count()
         self._classes = NodeClasses(frozenset(), self._class_numbers)
         self._dirty: dict[str, None] = {}
+        self._allocatable: dict[str, int] = {}
         self.pools: set[str] = set()
         """Nodes with the pool label, as of the last `settle`."""
         self._team_key = team_key
@@ -44,6 +45,10 @@ class NodeTable:
         record = self._record(node.name)
         before, labels = (record.uid, self._team_taints(record)), self.domains.labels(node.name)
         record.update(node)
+        if record.allocatable == self._allocatable:  # nodes that are alike share it
+            record.allocatable = self._allocatable
+        else:
+            self._allocatable = record.allocatable
         record.leaving = node.name in self._leaving
         if self._trust is not None:
             self._trust.take_over(record, node)
@@ -248,13 +253,25 @@ class NodeTable:
             self._daemons.forget()
             self._touch_all()
         whole, some = self.buckets.move_whole, self._daemons.some
+        newcomers: list[NodeRecord] = []  # consecutive nodes without a bucket, empty and of one class
         for name in self._dirty:
             record = self.nodes[name]
             node_class = self._classes.of(record) if record.uid else None
+            is_new = record.bucket is None and record.empty_bucket is None
+            if is_new and node_class is not None and not some and record.untouched:
+                if newcomers and newcomers[0].node_class is not node_class:
+                    self._enter_whole(newcomers)
+                    newcomers = []
+                record.node_class = node_class
+                newcomers.append(record)
+                continue
+            if newcomers:
+                self._enter_whole(newcomers)
+                newcomers = []
             if node_class is not record.node_class:
                 record.node_class, record.stale = node_class, True
-                self.domains.touch(name)
-                self.empty_domains.touch(name)
+                self.domains.touch((name,))
+                self.empty_domains.touch((name,))
                 (self.pools.add if node_class is not None and node_class.pool else self.pools.discard)(name)
             elif node_class is None:
                 self.pools.discard(name)
@@ -272,8 +289,26 @@ class NodeTable:
                 record.stale = False
             if not record.uid and not record.pods and not record.holds:
                 del self.nodes[name]
+        if newcomers:
+            self._enter_whole(newcomers)
         self._dirty.clear()
         return rebuilt
+
+    def _enter_whole(self, records: Sequence[NodeRecord]) -> None:
+        """Index empty nodes of one class that have no bucket. At the start these are most nodes of the cluster."""
+        node_class = records[0].node_class
+        assert node_class is not None
+        names = dict.fromkeys([record.name for record in records])
+        bucket = self.buckets.enter_whole(names, node_class)
+        empty_bucket = self.empty_buckets.enter_whole(names, node_class)
+        for record in records:
+            record.bucket, record.empty_bucket, record.stale = bucket, empty_bucket, False
+        self.domains.touch(names)
+        self.empty_domains.touch(names)
+        if node_class.pool:
+            self.pools.update(names)
+        else:
+            self.pools.difference_update(names)
 
     def _meet(self, cls: PodClass, name: str, *, foreign: bool, sign: int = 1) -> None:
         """Count a pod with or subject to rules in the node's domains."""

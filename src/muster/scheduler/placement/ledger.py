@@ -32,6 +32,8 @@ class Ledger:
         self._passed: dict[Bucket, int] = {}
         self._over: dict[BucketKey, _Over] = {}
         self._where: dict[str, _Over] = {}
+        self._taken: dict[tuple[Bucket, PodClass, int], _Over] = {}
+        """Where nodes of a bucket go that take so many pods of a class: gangs in a queue mostly take the same."""
 
     def buckets(self) -> Iterator[tuple[Bucket, int]]:
         """Yield buckets with the number of nodes left in them."""
@@ -55,14 +57,14 @@ class Ledger:
         order, gone = bucket.in_order(), self._gone.get(bucket)
         if not gone:
             return order[:count]
-        at = self._passed.get(bucket, 0)  # all names before this index are gone
-        while at < len(order) and order[at] in gone:
+        at, end = self._passed.get(bucket, 0), len(order)  # all names before this index are gone
+        while at < end and order[at] in gone:
             at += 1
         self._passed[bucket] = at
         found = order[at : at + count]
         if gone.isdisjoint(found):
             return found
-        return list(islice((order[later] for later in range(at, len(order)) if order[later] not in gone), count))
+        return list(islice((order[later] for later in range(at, end) if order[later] not in gone), count))
 
     def names(self, bucket: Bucket) -> list[str]:
         """Return the names of the nodes left in the bucket, sorted."""
@@ -81,15 +83,20 @@ class Ledger:
 
     def take(self, bucket: Bucket, names: Sequence[str], cls: PodClass, times: int) -> None:
         """Take room for `times` pods of the class on each of these nodes of the bucket."""
-        request = {resource: value * times for resource, value in cls.request.items()}
-        self._shift(bucket, names, minus(bucket.free, request), bucket.ports | frozenset(cls.ports))
+        known = self._taken.get((bucket, cls, times))
+        if known is None:
+            request = {resource: value * times for resource, value in cls.request.items()}
+            known = self._target(bucket, minus(bucket.free, request), bucket.ports | frozenset(cls.ports))
+            self._taken[bucket, cls, times] = known
+        self._shift(bucket, names, known)
         if cls.subjects:
             for name in names:
                 self.layer.count(cls, name, times)
 
     def give(self, bucket: Bucket, names: Sequence[str], cls: PodClass) -> None:
         """Return the room of one pod of the class on each of these nodes of the bucket."""
-        self._shift(bucket, names, plus(bucket.free, cls.request), bucket.ports - frozenset(cls.ports))
+        target = self._target(bucket, plus(bucket.free, cls.request), bucket.ports - frozenset(cls.ports))
+        self._shift(bucket, names, target)
         if cls.subjects:
             for name in names:
                 self.layer.count(cls, name, -1)
@@ -110,13 +117,16 @@ class Ledger:
     def adopt(self, other: Ledger) -> None:
         """Become `other`, a fork of this ledger."""
         self._gone, self._passed, self._over, self._where = other._gone, other._passed, other._over, other._where
-        self.layer = other.layer
+        self.layer, self._taken = other.layer, other._taken
 
-    def _shift(self, bucket: Bucket, names: Sequence[str], free: dict[str, int], ports: frozenset[HostPort]) -> None:
+    def _target(self, bucket: Bucket, free: dict[str, int], ports: frozenset[HostPort]) -> _Over:
         key = bucket_key(bucket.node_class.number, free, ports)
         target = self._over.get(key)
         if target is None:
             target = self._over[key] = _Over(key, bucket.node_class, free, ports)
+        return target
+
+    def _shift(self, bucket: Bucket, names: Sequence[str], target: _Over) -> None:
         if isinstance(bucket, _Over):
             here = self._over[bucket.key].names
             for name in names:

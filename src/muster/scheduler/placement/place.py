@@ -58,7 +58,7 @@ def choose(
         room = room_in(offers[cls])
         if room < len(slots):
             return Shortage(cls, len(slots), room)
-    order = by_choice(groups, offers)
+    order = by_choice(groups, offers) if len(groups) > 1 else list(groups)
     trial = ledger.fork() if len(order) > 1 else ledger
     chosen: dict[int, str] = {}
     for index, cls in enumerate(order):
@@ -93,15 +93,16 @@ def _fill(ledger: Ledger, cls: PodClass, slots: Sequence[int], offer: Sequence[C
     """Assign the slots, in order, to the best candidates; there is room for all of them."""
     chosen: dict[int, str] = {}
     at = 0
-    for candidate in sorted(offer, key=lambda candidate: (*preference(cls, candidate), candidate.bucket.key[1])):
+    if len(offer) > 1:
+        offer = sorted(offer, key=lambda candidate: (*preference(cls, candidate), candidate.bucket.key[1]))
+    for candidate in offer:
         full, rest = divmod(len(slots) - at, candidate.times)
         names = candidate.names if candidate.names is not None else ledger.first(candidate.bucket, full + 1)
         whole = names[:full]
-        for name in whole:
-            for slot in slots[at : at + candidate.times]:
-                chosen[slot] = name
-            at += candidate.times
         if whole:
+            each = [name for name in whole for _ in range(candidate.times)] if candidate.times > 1 else whole
+            chosen.update(zip(slots[at : at + len(each)], each, strict=True))
+            at += len(each)
             ledger.take(candidate.bucket, whole, cls, candidate.times)
         if rest and len(names) > full:
             chosen.update(dict.fromkeys(slots[at:], names[full]))

@@ -29,12 +29,14 @@ class Queue:
     def __getitem__(self, index: int) -> Gang:
         return self._gangs[self._orders[index]]
 
-    def add(self, gang: Gang) -> None:
-        """Insert the gang in order."""
-        insort(self._orders, gang.order)
-        self._gangs[gang.order] = gang
+    def add(self, gang: Gang) -> Order:
+        """Insert the gang in order; return its order, by which it is removed."""
+        order = gang.order
+        insort(self._orders, order)
+        self._gangs[order] = gang
         if gang.limit_s is not None:
-            insort(self._limited, gang.order)
+            insort(self._limited, order)
+        return order
 
     def remove(self, order: Order) -> None:
         """Remove the gang that was added with that order."""
@@ -86,8 +88,7 @@ class Queues:
             queue = self.by_classes.get(key)
             if queue is None:
                 queue = self.by_classes[key] = Queue(key)
-            queue.add(gang)
-            gang.queued_as = (key, gang.order)
+            gang.queued_as = (key, queue.add(gang))
         if gang.placement is not None or len(gang.pending) < len(gang.current):
             self._holds(gang)
 
@@ -116,8 +117,7 @@ class Queues:
         if key:
             if key not in self.joining:
                 self.joining[key] = Queue(key)
-            self.joining[key].add(gang)
-            gang.joining_as = (key, gang.order)
+            gang.joining_as = (key, self.joining[key].add(gang))
 
     def end_of(self, gang: Gang) -> float | None:
         """Return when the gang ends, as of the last `sort_in`; None if it holds nothing or has no limit."""
