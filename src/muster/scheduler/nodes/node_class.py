@@ -21,7 +21,7 @@ NOTHING: dict[str, int] = {}
 CLOSING = frozenset({TAINT_PREFLIGHT, TAINT_QUARANTINE})
 """Taints of nodes that are unusable now, even for pods that tolerate them."""
 NO_LABELS: dict[str, str] = {}
-NO_PORTS: Counter[HostPort] = Counter()
+UNUSED_PORTS: Counter[HostPort] = Counter()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ class NodeRecord:
         self.allocatable: dict[str, int] = NOTHING
         self.used: dict[str, int] = NOTHING
         self.foreign_used: dict[str, int] = NOTHING
-        self.ports: Counter[HostPort] = NO_PORTS
+        self.ports: Counter[HostPort] = UNUSED_PORTS
         self.pods: set[str] = set()
         self.holds: dict[tuple[str, int], PodClass | None] = {}
         self.arriving: set[tuple[str, int]] = set()
@@ -156,7 +156,7 @@ class NodeRecord:
             self.judged = None
             self.stale = True
         for port in ports:
-            if self.ports is NO_PORTS:
+            if self.ports is UNUSED_PORTS:
                 self.ports = Counter()
             self.ports[port] += sign
             if self.ports[port] <= 0:

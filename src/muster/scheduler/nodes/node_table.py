@@ -257,8 +257,8 @@ class NodeTable:
         for name in self._dirty:
             record = self.nodes[name]
             node_class = self._classes.of(record) if record.uid else None
-            is_new = record.bucket is None and record.empty_bucket is None
-            if is_new and node_class is not None and not some and record.untouched:
+            first_seen = record.bucket is None and record.empty_bucket is None
+            if first_seen and node_class is not None and not some and record.untouched:
                 if newcomers and newcomers[0].node_class is not node_class:
                     self._enter_whole(newcomers)
                     newcomers = []
