@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -21,8 +22,9 @@ from muster.kube.apps import Deployment
 from muster.kube.client import JSON_PATCH, Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
-from muster.kube.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
+from muster.kube.errors import Invalid
 from muster.kube.events import EventRecorder
+from muster.kube.executor import Executor
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
@@ -76,6 +78,7 @@ class BalloonController:
         self._rng = rng or random.Random()
         self._metrics = balloon_metrics(registry)
         self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=2 * IDLE_S, progress=progress)
+        self._executor = Executor(NAME, at_once=1, timeout_s=FENCE_S)
         self._caps: dict[str, Cap] = {}
 
     async def run(self, term: Term | None = None) -> None:
@@ -115,7 +118,7 @@ class BalloonController:
         self._caps = dict(plan.caps)
         self._metrics.show(plan.pools)
         for action in plan.actions:
-            await self._carry_out(action)
+            await self._executor.run(type(action).__name__, partial(self._write, action))
         if plan.actions:
             return Rest(SETTLE_S, _AGAIN_S)
         return Rest.until(plan.wake_at, self._clock(), settle_s=SETTLE_S, idle_s=IDLE_S)
@@ -140,14 +143,6 @@ class BalloonController:
             for each in self._deployments.store.values()
         }
         return View(pools, nodes, tuple(occupancy.balloons.values()), deployments, self._caps)
-
-    async def _carry_out(self, action: Action) -> None:
-        try:
-            await self._write(action)
-        except (AlreadyExists, Conflict, NotFound) as error:
-            log.info("balloons: %s; looking again", error)
-        except ApiError as error:
-            log.warning("balloons: %s", error)
 
     async def _write(self, action: Action) -> None:
         client = self._client

@@ -7,6 +7,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -34,6 +35,7 @@ from muster.kube.configmapsource import ConfigMapSource, config_map_informer, te
 from muster.kube.core import ConfigMap
 from muster.kube.errors import ApiError, ServerTimeout, TooManyRequests, Unavailable
 from muster.kube.events import WARNING, EventRecorder
+from muster.kube.executor import Executor
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
@@ -54,6 +56,8 @@ IDLE_SCRAPE_S = 60.0
 """How often the API server's load is read while no node joins, for autoscalers."""
 PACE_WRITE_S = 10.0
 """The shortest interval between writes of the pace for users."""
+WRITERS = 64
+"""Writes in flight: more than `maxNodes` by default."""
 HOLDERS = 8
 """How many new nodes get their taint at the same time."""
 _READINGS_MAX = 16
@@ -92,6 +96,7 @@ class JoinController:
         self._rng = rng or random.Random()
         self._metrics = join_metrics(registry)
         self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=STALL_S, progress=progress)
+        self._executor = Executor(NAME, at_once=WRITERS, timeout_s=FENCE_S)
         self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=self._rng)
         self._config = JoinsConfig()
         self._plan = Plan((), 0, 0)
@@ -221,11 +226,8 @@ class JoinController:
 
     async def _write(self, name: str, change: Callable[[Node], NodeChange | None]) -> Outcome | None:
         """Write one node. A failed write is retried in the next period, or when the node changes."""
-        try:
-            return (await self._writer.write(name, change)).outcome
-        except ApiError as error:
-            log.warning("joins: node %s: %s", name, error)
-            return None
+        written = (await self._executor.run(f"node {name}", partial(self._writer.write, name, change))).value
+        return written.outcome if written is not None else None
 
     async def _show_pace(self) -> None:
         """Write the pace for `muster nodes why`: while nodes wait, and once more when none does.
@@ -250,10 +252,8 @@ class JoinController:
         if record == shown or not (waiting or (shown is not None and shown.waiting)):
             return
         patch = {"metadata": {"annotations": {ANNOTATION_JOIN_PACE: encode(record).decode()}}}
-        try:
-            await self._client.patch(ConfigMap, CONFIG_MAP, patch, namespace=self._namespace)
-        except ApiError as error:
-            log.warning("joins: the pace cannot be shown: %s", error)
+        show = partial(self._client.patch, ConfigMap, CONFIG_MAP, patch, namespace=self._namespace)
+        await self._executor.run("the pace", show)
         self._pace_written_at = now
 
     @property

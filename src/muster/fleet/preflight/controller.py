@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,8 +36,9 @@ from muster.kube.client import Client
 from muster.kube.clock import steady_time
 from muster.kube.configmapsource import ConfigMapSource, config_map_informer, text_of
 from muster.kube.core import ConfigMap
-from muster.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from muster.kube.errors import ApiError, NotFound
 from muster.kube.events import EventRecorder
+from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.health import Progress
 from muster.kube.informer import Informer
 from muster.kube.leader import Term
@@ -101,7 +103,7 @@ class PreflightController:
         self._metrics = preflight_metrics(registry)
         self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=self._rng)
         self._loop = PlanLoop(NAME, fence_s=FENCE_S, stall_s=2 * IDLE_S, progress=progress)
-        self._at_once = asyncio.Semaphore(WRITERS)
+        self._executor = Executor(NAME, at_once=WRITERS, timeout_s=FENCE_S)
 
     async def run(self, term: Term | None = None) -> None:
         """Work until cancelled. First waits until requests of a leader before `term` have ended."""
@@ -170,17 +172,11 @@ class PreflightController:
 
     async def _carry_out(self, action: Action, config: PreflightConfig | None) -> str | None:
         """Execute an action. Returns why it is refused, "" if it was done, None if that is not known."""
-        try:
-            async with self._at_once:
-                await self._write(action, config)
+        result = await self._executor.run(type(action).__name__, partial(self._write, action, config))
+        if result.outcome is WriteOutcome.DONE:
             return ""
-        except (AlreadyExists, Conflict, NotFound) as error:
-            log.info("preflight: %s; looking again", error)
-        except ApiError as error:
-            if isinstance(action, Start) and (why := refusal_of(error)):
-                return why
-            log.warning("preflight: %s", error)
-        return None
+        error = result.error
+        return (refusal_of(error) or None) if isinstance(action, Start) and isinstance(error, ApiError) else None
 
     async def _write(self, action: Action, config: PreflightConfig | None) -> None:
         if isinstance(action, Start):

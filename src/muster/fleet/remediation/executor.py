@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -37,8 +38,9 @@ from muster.fleet.scaling.providers.base import ProviderError
 from muster.kube.client import STRATEGIC_MERGE_PATCH, Client
 from muster.kube.clock import instant
 from muster.kube.core import ConfigMap, ObjectReference
-from muster.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+from muster.kube.errors import NotFound
 from muster.kube.events import NORMAL, WARNING, EventRecorder
+from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.meta import ObjectMeta
 from muster.kube.node import Node
 from muster.kube.pod import Pod
@@ -104,7 +106,7 @@ class Carrier:
         self._namespace = namespace
         self._clock = clock
         self._writer = TaintWriter(client, _OWNED, field_manager=f"muster-{NAME}", rng=rng)
-        self._pace = asyncio.Semaphore(AT_ONCE)
+        self._executor = Executor(NAME, at_once=AT_ONCE, timeout_s=REQUEST_TIMEOUT_S)
         self._replaced_at: dict[str, float] = {}
         self._deferred_at: float | None = None
 
@@ -142,14 +144,9 @@ class Carrier:
 
     async def _one(self, action: plans.Action) -> bool:
         kind = type(action).__name__
-        try:
-            async with self._pace, asyncio.timeout(REQUEST_TIMEOUT_S):
-                outcome = await self._do(action)
-        except (Conflict, NotFound, AlreadyExists):
-            outcome = "overtaken"  # someone else changed the object first: the next plan starts from its new state
-        except (ApiError, ConfigError, ProviderError, TimeoutError) as error:
-            log.warning("remediation: %s: %s", kind, str(error) or "no answer in time")
-            outcome = "failed"
+        result = await self._executor.run(kind, partial(self._do, action))
+        overtaken = result.outcome is WriteOutcome.OVERTAKEN
+        outcome = result.value or ("overtaken" if overtaken else "failed")
         self._metrics.actions.labels(kind, outcome).inc()
         return outcome in ("done", "written")
 
@@ -293,7 +290,11 @@ class Carrier:
         if node.ready and not await self._looker.is_empty(node.name):
             return "refused"
         self._replaced_at[action.session] = self._clock() + 60.0
-        await self._replacer.replace(node)
+        try:
+            await self._replacer.replace(node)
+        except ProviderError as error:
+            log.warning("remediation: replacing %s: %s", node.name, error)
+            return "failed"
         return "asked"
 
     async def _forget(self, session: NodeRemediation) -> str:
@@ -303,20 +304,18 @@ class Carrier:
 
     async def write_members(self, text: str) -> bool:
         """Write the members of the mesh if they changed. Returns whether the ConfigMap now holds them."""
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                try:
-                    there = await self._client.get(ConfigMap, MESH_CONFIG_MAP, self._namespace)
-                    if there.data.get(MESH_KEY) != text:
-                        patch = {"data": {MESH_KEY: text}}
-                        await self._client.patch(ConfigMap, MESH_CONFIG_MAP, patch, namespace=self._namespace)
-                except NotFound:
-                    meta = ObjectMeta(name=MESH_CONFIG_MAP, namespace=self._namespace)
-                    await self._client.create(ConfigMap(metadata=meta, data={MESH_KEY: text}))
-        except (ApiError, ConfigError, TimeoutError) as error:
-            log.warning("remediation: the mesh's members: %s", str(error) or "no answer in time")
-            return False
-        return True
+
+        async def write() -> None:
+            try:
+                there = await self._client.get(ConfigMap, MESH_CONFIG_MAP, self._namespace)
+                if there.data.get(MESH_KEY) != text:
+                    patch = {"data": {MESH_KEY: text}}
+                    await self._client.patch(ConfigMap, MESH_CONFIG_MAP, patch, namespace=self._namespace)
+            except NotFound:
+                meta = ObjectMeta(name=MESH_CONFIG_MAP, namespace=self._namespace)
+                await self._client.create(ConfigMap(metadata=meta, data={MESH_KEY: text}))
+
+        return (await self._executor.run("the mesh's members", write)).outcome is WriteOutcome.DONE
 
     def _record_event(self, action: plans.RecordEvent) -> None:
         kind = WARNING if action.warning else NORMAL
