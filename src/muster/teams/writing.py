@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from muster.kube.client import Client
-from muster.kube.errors import ApiError, ConfigError
+from muster.kube.executor import Executor, WriteOutcome
 from muster.kube.node import Node
 from muster.kube.taints import NO_SCHEDULE, NodeChange
 from muster.kube.taintwriter import Outcome, TaintWriter
@@ -23,8 +23,6 @@ FIELD_MANAGER = "muster-teams"
 WORKERS = 8
 WRITES_PER_S = 100.0
 RETRY_S = 5.0
-
-log = logging.getLogger(__name__)
 
 
 class NodeWriter:
@@ -64,7 +62,7 @@ class NodeWriter:
         self._metrics = metrics
         self._rng = rng
         self._gap_s = 1.0 / writes_per_s
-        self._timeout_s = request_timeout_s
+        self._executor = Executor("teams", at_once=WORKERS, timeout_s=request_timeout_s)
         self._next_at = 0.0
         self._queue: asyncio.Queue[Change] = asyncio.Queue()
         self._slots = asyncio.Semaphore(WORKERS)
@@ -94,11 +92,10 @@ class NodeWriter:
 
     async def _try(self, change: Change) -> None:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._write(change)
-            self.failing.discard(change.node)
-        except (ApiError, ConfigError, TimeoutError) as error:
-            log.warning("teams: node %s not written: %s", change.node, str(error) or type(error).__name__)
+            result = await self._executor.run(f"node {change.node}", partial(self._write, change))
+            if result.outcome is WriteOutcome.DONE:
+                self.failing.discard(change.node)
+                return
             self._metrics.writes.labels(change.why, "failed").inc()
             self.failing.add(change.node)
             self._changed()
